@@ -1,0 +1,203 @@
+"""What agents and control say to each other.
+
+Both sides import these messages, so neither can say what the other does not understand. Times are seconds
+since the epoch, durations are seconds, memory is MiB. Every report names its attempt: control refuses the
+report of an attempt that is no longer the current one with status 409, and changes nothing.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+"""A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
+
+
+class Message(BaseModel):
+    """A value on the wire: immutable, and without fields that the receiver does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NodeFacts(Message):
+    """What a node is, as far as it decides which jobs may run or be restored there."""
+
+    node: str
+    cpus: int = Field(ge=1)
+    memory_mib: int = Field(ge=1)
+    runtime: str
+    """The container runtime with its version, for example `docker 26.1.5`."""
+    criu: str
+    """CRIU's version, for example `4.1.1`; empty where there is none."""
+    kernel: str
+    architecture: str
+    cpu_features: tuple[str, ...] = ()
+    """The kernel's names of the processor's features, sorted."""
+
+
+class Registration(Message):
+    """An agent's first words."""
+
+    facts: NodeFacts
+    end_s: float
+    """When the agent will be gone: the shared end, or earlier."""
+    slurm_job: str | None = None
+
+
+class Welcome(Message):
+    """Control's answer to a registration."""
+
+    heartbeat_s: float
+    lease_s: float
+    """How long the agent may be silent before its jobs are given to others."""
+
+
+class Generation(Message):
+    """A published checkpoint generation, by name. `digest` is that of its manifest."""
+
+    attempt: int
+    number: int
+    digest: Digest
+    size_bytes: int = Field(ge=0)
+    log_lines: int = Field(ge=0)
+    """How many lines the job had written, over all its slices, when its memory was saved."""
+
+
+class Ask(Message):
+    """A request for work: what is free on the node, and for how long."""
+
+    cpus: int = Field(ge=0)
+    memory_mib: int = Field(ge=0)
+    most: int = Field(default=64, ge=1, le=1024)
+    """At most this many jobs."""
+
+
+class Assignment(Message):
+    """One job, claimed by the asking agent under a new attempt."""
+
+    job: int
+    attempt: int
+    group: str
+    name: str
+    image: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = {}
+    cpus: int
+    memory_mib: int
+    generation: Generation | None = None
+    """Where to go on from; None means: from the beginning."""
+
+
+class Assignments(Message):
+    """The answer to an `Ask`; empty when nothing fits."""
+
+    jobs: tuple[Assignment, ...] = ()
+
+
+class AttemptRef(Message):
+    """One attempt of one job."""
+
+    job: int
+    attempt: int
+
+
+class Beat(Message):
+    """A heartbeat: which attempts the agent still works on."""
+
+    attempts: tuple[AttemptRef, ...] = ()
+
+
+class Order(StrEnum):
+    """What an agent is to do with one attempt."""
+
+    GO_ON = "go-on"
+    VACATE = "vacate"
+    """Save the job and report it saved."""
+    DROP = "drop"
+    """Kill it and report nothing: it was cancelled, or another attempt is the current one."""
+
+
+class Orders(Message):
+    """The answer to a heartbeat: one order for each attempt named in it, in the same order."""
+
+    orders: tuple[Order, ...] = ()
+    vacate: bool = False
+    """Save everything and end."""
+
+
+class Slice(Message):
+    """How one attempt spent its time. Instants are those of the agent's clock."""
+
+    started_s: float
+    """When the agent began to prepare the job."""
+    restore_s: float = Field(default=0.0, ge=0)
+    """From then until the process ran."""
+    compute_s: float = Field(default=0.0, ge=0)
+    save_s: float = Field(default=0.0, ge=0)
+    """From the order to save until the generation was published."""
+
+
+class Saved(Message):
+    """The attempt ended with this whole, published generation."""
+
+    generation: Generation
+    slice: Slice
+
+
+class Output(Message):
+    """A job's published folder, by the digest of its manifest."""
+
+    digest: Digest
+    size_bytes: int = Field(ge=0)
+
+
+class Completed(Message):
+    """The workload exited by itself."""
+
+    exit_code: int
+    output: Output | None = None
+    log_lines: int = Field(default=0, ge=0)
+    reason: str = ""
+    """One line for a person where the exit code alone does not tell, for example why the command could not start."""
+    slice: Slice
+
+
+class Why(StrEnum):
+    """Why an agent gives a job back without having saved it."""
+
+    UNSTARTED = "unstarted"
+    """There was no time left, or the agent is ending: no fault of the job."""
+    IMAGE_MISSING = "image missing"
+    """The image is not on the node and cannot be pulled. The job is held."""
+    GENERATION_BROKEN = "generation broken"
+    """The generation that the assignment named is not whole or cannot be restored."""
+    SAVE_FAILED = "save failed"
+    """It ran, but could not be saved before the agent's end."""
+    NODE_FAULT = "node fault"
+    """The runtime or the storage of this node does not work."""
+
+
+class GivenBack(Message):
+    """The attempt ended without a new generation and without an exit of the workload."""
+
+    why: Why
+    detail: str = ""
+    slice: Slice | None = None
+
+
+class LogLines(Message):
+    """Lines of a job's output. `first` counts from 0 over the job's whole life, all slices together."""
+
+    first: int = Field(ge=0)
+    lines: tuple[str, ...] = Field(max_length=10_000)
+
+
+class Farewell(Message):
+    """An agent's last words. Its remaining attempts, if any, count as given back unstarted."""
+
+    ended_s: float
+    """When the agent was done, by its own clock."""
+    reason: str = ""
+    fault: bool = False
+    """Whether the agent ended because its node does not work (counts against the node)."""

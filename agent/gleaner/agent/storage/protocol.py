@@ -1,0 +1,117 @@
+"""Where checkpoint generations and results are kept, from the agent's side.
+
+A *parcel* is a set of named parts under one key, with a manifest that lists each part's size and digest. It
+becomes visible as a whole, by one rename after everything is written and synced; what is visible is never
+changed. The digest of the manifest names the content: control keeps it, and whoever opens the parcel must
+present it, so that nobody can slip in another one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class StorageError(Exception):
+    """The storage refuses or has failed; the message names the place and what to do."""
+
+
+class StorageFull(StorageError):
+    """There is no room (or no quota) left. Nothing was published."""
+
+
+class ParcelBroken(StorageError):
+    """The parcel is missing, incomplete, or not the one whose digest was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One named part of a parcel. `digest` is `sha256:` and 64 hexadecimal digits."""
+
+    name: str
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A parcel that is now visible. `digest` is that of its manifest."""
+
+    key: str
+    digest: str
+    size_bytes: int
+
+
+class Draft(Protocol):
+    """A parcel being written. Nobody else can see it."""
+
+    def add(self, name: str, chunks: Iterable[bytes]) -> Part:
+        """Write one part, and sync it. Raises `StorageFull` or `StorageError`."""
+        ...
+
+    def publish(self, facts: Mapping[str, object]) -> Published:
+        """Write the manifest with `facts` (plain JSON values) in it, sync, and make all visible at once.
+
+        Publishing again under a key that is already visible raises `StorageError`.
+        """
+        ...
+
+
+class Parcel(Protocol):
+    """A published parcel whose manifest was found to be the expected one."""
+
+    @property
+    def parts(self) -> Mapping[str, Part]: ...
+
+    @property
+    def facts(self) -> Mapping[str, object]: ...
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """The part's content in chunks. Raises `ParcelBroken`, at the latest after the last chunk, if size or
+        digest differ from the manifest; a caller uses nothing of it before the iterator has ended."""
+        ...
+
+
+class Storage(Protocol):
+    """A place that outlives nodes and agents. Keys are relative paths of plain names, like `jobs/7/3/gen-1`.
+
+    Every method may raise `StorageError`.
+    """
+
+    def draft(self, key: str) -> AbstractContextManager[Draft]:
+        """A new draft; at the end of the context an unpublished one is removed."""
+        ...
+
+    def open(self, key: str, digest: str) -> Parcel:
+        """The parcel at `key`. Raises `ParcelBroken` unless its manifest has this digest."""
+        ...
+
+    def keys(self, prefix: str) -> Sequence[str]:
+        """The keys of all visible parcels below `prefix`, sorted."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove a parcel. One that is not there is no error."""
+        ...
+
+    def set_aside(self, key: str) -> None:
+        """Move a broken parcel out of the way, where an admin can look at it."""
+        ...
+
+
+def generation_key(job: int, attempt: int, number: int) -> str:
+    """The key of one checkpoint generation.
+
+    >>> generation_key(7, 3, 1)
+    'jobs/7/attempt-3/generation-1'
+    """
+    return f"jobs/{job}/attempt-{attempt}/generation-{number}"
+
+
+def output_key(job: int, attempt: int) -> str:
+    """The key of the folder that a completed attempt left.
+
+    >>> output_key(7, 3)
+    'jobs/7/attempt-3/output'
+    """
+    return f"jobs/{job}/attempt-{attempt}/output"

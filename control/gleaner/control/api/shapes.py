@@ -1,0 +1,254 @@
+"""What users, admins and the command line send and receive: the API's shapes (agents have `agent.protocol`).
+
+Times are seconds since the epoch, durations seconds, memory MiB.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from gleaner.control.life import Outcome, State
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Shape(BaseModel):
+    """A value on the wire: immutable, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JobSpec(Shape):
+    """What to run. In a campaign, `{index}` in command and environment values becomes the run's index."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "zmumu",
+                    "image": "gleaner/pythia",
+                    "command": ["generate", "--seed", "{index}", "--events", "2000", "--process", "zmumu"],
+                    "cpus": 1,
+                    "memory_mib": 512,
+                }
+            ]
+        },
+    )
+
+    name: Name
+    image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\s\x00]+$")]
+    command: Annotated[
+        tuple[Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")], ...],
+        Field(max_length=256),
+    ] = ()
+    environment: dict[str, str] = {}
+    cpus: int = Field(default=1, ge=1, le=4096)
+    memory_mib: int = Field(default=512, ge=16, le=16 * 1024 * 1024)
+    nodes: int = Field(default=1, ge=1)
+    """Anything but 1 is refused: Gleaner runs jobs of one node or less."""
+    priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
+    retries: int | None = Field(default=None, ge=0, le=100)
+    """Starts over after the job's own failure; None: the site's default."""
+
+
+class Submission(Shape):
+    """One job, or with `indices` a campaign of one job an index."""
+
+    job: JobSpec
+    indices: tuple[int, ...] | None = Field(default=None, min_length=1, max_length=100_000)
+    group: Name | None = None
+    """Only an admin may name a group other than the token's own."""
+    hold: bool = False
+
+
+class Submitted(Shape):
+    """The ids of the new jobs, in the order of the indices."""
+
+    campaign: int | None
+    jobs: tuple[int, ...]
+
+
+class JobRow(Shape):
+    """One job in a list."""
+
+    id: int
+    name: str
+    group: str
+    campaign: int | None
+    index: int | None
+    state: State
+    outcome: Outcome | None
+    exit_code: int | None
+    held: bool
+    priority: int
+    cpus: int
+    memory_mib: int
+    attempt: int
+    """How often it has been claimed."""
+    node: str | None
+    submitted_s: float
+    ended_s: float | None
+
+
+class AttemptRow(Shape):
+    """One claim of a job by one agent, and how its time was spent."""
+
+    attempt: int
+    agent: str
+    node: str
+    claimed_s: float
+    ended_s: float | None
+    ending: str | None
+    """saved, succeeded, failed, lost, given back, cancelled; None while it lives."""
+    detail: str
+    started_s: float | None
+    restored_from: str | None
+    """ATTEMPT/NUMBER of the generation it went on from; None: from the beginning."""
+    restore_s: float
+    compute_s: float
+    save_s: float
+
+
+class EventRow(Shape):
+    """Something that happened to a job."""
+
+    at_s: float
+    what: str
+    detail: str
+
+
+class GenerationRow(Shape):
+    """A checkpoint generation that the queue still names."""
+
+    attempt: int
+    number: int
+    size_bytes: int
+    published_s: float
+
+
+class JobDetail(Shape):
+    """All that is known of one job."""
+
+    job: JobRow
+    image: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    retries: int
+    failures: int
+    waits_because: str | None
+    """Why it does not run now, in one line; None unless it waits."""
+    attempts: tuple[AttemptRow, ...]
+    events: tuple[EventRow, ...]
+    generations: tuple[GenerationRow, ...]
+    output_bytes: int | None
+
+
+class JobList(Shape):
+    """A page of jobs, by ascending id, and how many match in all."""
+
+    jobs: tuple[JobRow, ...]
+    total: int
+
+
+class Change(Shape):
+    """A change of a job's priority."""
+
+    priority: int = Field(ge=-1_000_000, le=1_000_000)
+
+
+class LogPage(Shape):
+    """Lines of a job's output from `first` on; `ended`: no more will come."""
+
+    first: int
+    lines: tuple[str, ...]
+    ended: bool
+
+
+class CampaignStatus(Shape):
+    """How many jobs of a campaign (or, with `campaign` None, of all that the caller may see) are in each state."""
+
+    campaign: int | None
+    new: int
+    running: int
+    saved: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    held: int
+
+
+class AgentRow(Shape):
+    """One agent that control knows."""
+
+    name: str
+    node: str | None
+    phase: str
+    """submitted, live, silent, ended."""
+    scheduler_id: str | None
+    end_s: float
+    """The shared end it was submitted for."""
+    submitted_s: float
+    registered_s: float | None
+    ended_s: float | None
+    """When it was done, by its own word."""
+    jobs: tuple[int, ...]
+    reason: str
+
+
+class NodeRow(Shape):
+    """One node as the scheduler sees it, with what Gleaner knows of it."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    state: str
+    idle: bool
+    regular: bool
+    """A regular job uses it."""
+    agent: str | None
+    failures: int
+    avoided_until_s: float | None
+
+
+class ClusterStatus(Shape):
+    """The cluster at the last poll."""
+
+    read_s: float | None
+    """None: not read yet."""
+    stale: bool
+    problem: str
+    """Why the last poll failed, empty if it did not."""
+    boundary_s: float
+    nodes: tuple[NodeRow, ...]
+
+
+class Health(Shape):
+    """Whether control works; the only answer that needs no token."""
+
+    status: str
+    leader: bool
+    version: str
+    queue: str
+    """`ok`, or what is wrong with the database."""
+
+
+class TokenRequest(Shape):
+    """A new user or admin token (agents get theirs from control itself)."""
+
+    role: Annotated[str, StringConstraints(pattern="^(user|admin)$")]
+    name: Name
+    group: Name | None = None
+
+
+class TokenIssued(Shape):
+    """The secret, shown once; only its hash is stored."""
+
+    token: str
+
+
+class Problem(Shape):
+    """Every error's body: one line that says what is wrong and what to do."""
+
+    detail: str

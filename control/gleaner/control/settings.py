@@ -1,0 +1,160 @@
+"""Settings of the services and of the command line: a TOML file, then the environment on top.
+
+The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml` if it is there. A variable
+`GLEANER_ROUNDS__LENGTH_S=600` sets `length_s` in the table `[rounds]`. An unknown key is an error.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+DEFAULT_FILE = Path("/etc/gleaner/gleaner.toml")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class QueueSettings(_Table):
+    """`[queue]`: where the queue lives and how patient it is."""
+
+    url: str = "sqlite:////var/lib/gleaner/queue.db"
+    """SQLAlchemy's URL; `postgresql+psycopg://...` for PostgreSQL."""
+    lease_s: float = Field(default=180, gt=0)
+    """How long a silent agent keeps its jobs."""
+    heartbeat_s: float = Field(default=20, gt=0)
+    retries: int = Field(default=2, ge=0)
+    """How often a job is started over after its own failure, unless the job says otherwise."""
+    losses_until_held: int = Field(default=3, ge=1)
+    """A job lost together with its agent this often in a row, on different nodes, is held."""
+
+    @model_validator(mode="after")
+    def _lease_outlives_heartbeats(self) -> Self:
+        if self.lease_s < 2 * self.heartbeat_s:
+            raise ValueError(
+                "lease_s must be at least twice heartbeat_s, or one lost heartbeat loses the jobs"
+            )
+        return self
+
+
+class RoundSettings(_Table):
+    """`[rounds]`: when agents end and how many there may be."""
+
+    length_s: float = Field(default=3600, ge=30)
+    """All agents end at multiples of this since `origin_s`."""
+    origin_s: float = 0
+    synchronised: bool = True
+    """False gives every agent the full length from its own start (for comparison; regular jobs suffer)."""
+    shortest_slice_s: float = Field(default=600, ge=5)
+    """No agent is submitted for less."""
+    poll_s: float = Field(default=20, ge=1)
+    pending_limit_s: float = Field(default=300, gt=0)
+    """A pending agent that has not started after this long is withdrawn."""
+    agents_at_most: int = Field(default=1000, ge=0)
+    failures_until_avoided: int = Field(default=3, ge=1)
+    """A node on which agents fail this often in a row is left alone."""
+    avoid_s: float = Field(default=3600, gt=0)
+    """For how long."""
+
+    @model_validator(mode="after")
+    def _a_slice_fits(self) -> Self:
+        if self.shortest_slice_s >= self.length_s:
+            raise ValueError("shortest_slice_s must be less than length_s, or no agent is ever submitted")
+        return self
+
+
+class ClusterSettings(_Table):
+    """`[cluster]`: which scheduler, and how agents are submitted to it."""
+
+    gateway: Literal["slurm", "local"] = "local"
+    partition: str = "gleaner"
+    account: str | None = None
+    qos: str | None = None
+    timeout_s: float = Field(default=30, gt=0)
+    """For one call of a Slurm program."""
+    submits_per_s: float = Field(default=2, gt=0)
+    agent_command: tuple[str, ...] = ("glean-agent",)
+    """The agent program as the node knows it."""
+    agent_settings: Path = Path("/etc/gleaner/agent.toml")
+    """The agent's settings file on the node."""
+    agent_logs: Path | None = None
+    """A folder that the nodes see, for what the agents print; by default `agents` in the storage folder."""
+    local_agents: int = Field(default=1, ge=0)
+    """The `local` gateway's number of pretended nodes on this machine."""
+
+
+class ApiSettings(_Table):
+    """`[api]`: where control listens."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8642, ge=0, le=65535)
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @model_validator(mode="after")
+    def _no_plain_text_off_this_machine(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key go together")
+        if self.certificate is None and self.host not in {"127.0.0.1", "::1", "localhost"}:
+            raise ValueError(
+                f"host {self.host} is reachable from elsewhere: set certificate and key (TLS), or 127.0.0.1"
+            )
+        return self
+
+
+class StorageSettings(_Table):
+    """`[storage]`: the folder that head and nodes share."""
+
+    folder: Path = Path("/var/lib/gleaner/storage")
+
+
+class ClientSettings(_Table):
+    """`[client]`: how the command line reaches control."""
+
+    url: str = "http://127.0.0.1:8642"
+    token_file: Path = Path("~/.config/gleaner/token")
+    ca_file: Path | None = None
+    timeout_s: float = Field(default=30, gt=0)
+
+
+class Settings(BaseSettings):
+    """Everything that the control program and the command line can be told."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GLEANER_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    queue: QueueSettings = QueueSettings()
+    rounds: RoundSettings = RoundSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    api: ApiSettings = ApiSettings()
+    storage: StorageSettings = StorageSettings()
+    client: ClientSettings = ClientSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment wins over the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
+
+
+def settings_file() -> Path | None:
+    """The file that settings are read from, or None when there is none."""
+    named = os.environ.get("GLEANER_SETTINGS")
+    if named:
+        return Path(named)
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
