@@ -13,12 +13,15 @@ containerd_socket=$run_dir/containerd.sock
 pid_of() {
     local pid
     pid=$(cat "$1" 2>/dev/null) || return 0
-    if [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q "$2 .*$run_dir/"; then
+    if [ -n "$pid" ] && { tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -q "$2 .*$run_dir/"; then
         echo "$pid"
     fi
 }
 
 answers() { docker version --format '{{.Server.Version}}'; }
+
+# True when the engine answers, and also when it is dead, so that nobody waits for a dead one.
+settled() { answers || [ -z "$(pid_of $run_dir/dockerd.pid dockerd)" ]; }
 
 launch() { # launch PIDFILE COMMAND...: a daemon that outlives the caller's terminal
     local pid_file=$1
@@ -44,6 +47,7 @@ start() {
     chmod 711 $run_dir $data_dir
     : >"$log"
     rm -f $run_dir/*.pid $run_dir/*.sock
+    echo '{}' >$run_dir/daemon.json # the machine's own /etc/docker/daemon.json belongs to the other engine
     printf 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n' >$run_dir/containerd.toml
     launch $run_dir/containerd.pid containerd --config $run_dir/containerd.toml --root $data_dir/containerd \
         --state $run_dir/containerd --address $containerd_socket
@@ -51,7 +55,7 @@ start() {
     launch $run_dir/dockerd.pid dockerd --experimental --bridge=none --iptables=false --ip-forward=false \
         --host "$DOCKER_HOST" --containerd $containerd_socket --data-root $data_dir/docker \
         --exec-root $run_dir/docker --pidfile $run_dir/engine.pid --config-file $run_dir/daemon.json
-    wait_for 60 answers || failed "dockerd did not answer within 60 s"
+    wait_for 60 settled && answers >/dev/null 2>&1 || failed "dockerd did not answer"
     say "engine: started ($(answers)) at $DOCKER_HOST"
 }
 

@@ -39,9 +39,7 @@ class QueueSettings(_Table):
     @model_validator(mode="after")
     def _lease_outlives_heartbeats(self) -> Self:
         if self.lease_s < 2 * self.heartbeat_s:
-            raise ValueError(
-                "lease_s must be at least twice heartbeat_s, or one lost heartbeat loses the jobs"
-            )
+            raise ValueError("lease_s must be at least twice heartbeat_s, or one lost heartbeat loses the jobs")
         return self
 
 
@@ -128,9 +126,7 @@ class ClientSettings(_Table):
 class Settings(BaseSettings):
     """Everything that the control program and the command line can be told."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="GLEANER_", env_nested_delimiter="__", extra="forbid", frozen=True
-    )
+    model_config = SettingsConfigDict(env_prefix="GLEANER_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
     queue: QueueSettings = QueueSettings()
     rounds: RoundSettings = RoundSettings()
