@@ -1,0 +1,34 @@
+"""What one control program knows, shared by the live loop and the API.
+
+The loop is the only writer; the API only reads. Each field is replaced as a whole, never changed in place, so
+a reader in another thread sees the old value or the new one.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from gleaner.agent.storage.protocol import Storage
+from gleaner.control.cluster.gateway import ClusterView
+from gleaner.control.settings import Settings
+
+
+@dataclass(slots=True)
+class Site:
+    """The facts of this control program: how it was set up, and how its last poll went."""
+
+    settings: Settings
+    engine: Engine
+    storage: Storage
+    is_leader: bool = False
+    """Whether this program may write to the queue; another one leads if not."""
+    cluster: ClusterView | None = None
+    """The last successful poll; None until there was one. Its `read_s` tells its age."""
+    problem: str = ""
+    """One line: why the last poll or submission failed; empty if it did not."""
+    boundary_s: float = 0.0
+    """The end of the round that agents are submitted for now."""
+    clock: Callable[[], float] = time.time
+    """Seconds since the epoch; tests put their own here."""
