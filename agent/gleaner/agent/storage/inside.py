@@ -1,0 +1,149 @@
+"""Working inside an open folder: every step is taken from a descriptor and follows no symbolic link.
+
+The storage's translation of the system's errors is here too. Modes are for the owner alone.
+"""
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gleaner.agent.storage.protocol import StorageError, StorageFull
+
+DRAFTS = ".drafts"
+CHUNK_BYTES = 2**20
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def translated(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
+    """Turn the system's errors into the storage's; the one place that does."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            line = f"the storage folder {root} is full ({error.strerror}): free some space or raise the quota"
+            raise StorageFull(line) from error
+        hint = f": {missing}" if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE) else ""
+        raise StorageError(f"the storage folder {root} fails ({error.strerror}){hint}") from error
+
+
+@contextmanager
+def opened(file: int, root: Path | None = None) -> Generator[int]:
+    """Close the file at the end; with `root`, an error of closing counts, as it may be a lost write."""
+    try:
+        yield file
+    except BaseException:
+        with suppress(OSError):
+            os.close(file)
+        raise
+    if root is None:
+        os.close(file)
+    else:
+        with translated(root):
+            os.close(file)
+
+
+@contextmanager
+def open_root(root: Path) -> Generator[int]:
+    """The storage's root, if it is there, set up, and closed to writers other than the owner."""
+    with translated(root):
+        file = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with opened(file):
+        with translated(root):
+            mode = os.fstat(file).st_mode
+            set_up = DRAFTS in entries(file)
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StorageError(f"others may write into the storage folder {root}: run `chmod 700 {root}`")
+        if not set_up:
+            raise StorageError(f"{root} has not been set up as a storage folder, or is not mounted here")
+        yield file
+
+
+@contextmanager
+def walk(start: int, names: Sequence[str]) -> Generator[int]:
+    """The folder that is reached from `start` by these names, none of them a symbolic link."""
+    folder = os.dup(start)
+    try:
+        for name in names:
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def made(start: int, names: Sequence[str]) -> Generator[int]:
+    """Like `walk`, but folders that are missing are made; each one's entry is on disk when this returns."""
+    for depth, name in enumerate(names):
+        with walk(start, names[:depth]) as parent:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=parent)
+            os.fsync(parent)  # also for a folder that another writer made and may not have synced yet
+    with walk(start, names) as folder:
+        yield folder
+
+
+def create(folder: int, name: str) -> int:
+    """A new file for writing; one that exists is an error."""
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Write everything, in as many calls as the system needs (a nearly full disk takes a part)."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def read_all(folder: int, name: str, *, most_bytes: int) -> bytes:
+    """A small file's content; of a larger one, a little more than `most_bytes`."""
+    with opened(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as file:
+        content = b""
+        while len(content) <= most_bytes and (chunk := os.read(file, CHUNK_BYTES)):
+            content += chunk
+        return content
+
+
+def entries(folder: int) -> list[str]:
+    """The names in an open folder."""
+    with os.scandir(folder) as found:
+        return [entry.name for entry in found]
+
+
+def subfolders(folder: int) -> Iterator[str]:
+    """The names of the folders in an open folder."""
+    with os.scandir(folder) as found:
+        yield from (entry.name for entry in found if entry.is_dir(follow_symlinks=False))
+
+
+def last_written_s(folder: int, name: str) -> float:
+    """The latest change in a draft; now, if it disappears meanwhile."""
+    try:
+        latest_s = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+        with suppress(NotADirectoryError), walk(folder, (name,)) as draft:
+            for inner in entries(draft):
+                latest_s = max(latest_s, os.stat(inner, dir_fd=draft, follow_symlinks=False).st_mtime)
+        return latest_s
+    except FileNotFoundError:
+        return time.time()
+
+
+def remove_tree(folder: int, name: str) -> None:
+    """Remove a folder of plain files, as parcels are, or what an admin has put in its place."""
+    try:
+        with walk(folder, (name,)) as inner:
+            for entry in entries(inner):
+                remove_tree(inner, entry)
+        os.rmdir(name, dir_fd=folder)
+    except NotADirectoryError:  # a file, or a symbolic link (which O_NOFOLLOW with O_DIRECTORY reports so)
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
