@@ -8,31 +8,52 @@ report of an attempt that is no longer the current one with status 409, and chan
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+LONGEST_TEXT = 2000
+LONGEST_LOG_LINE = 65_536
+_LARGEST = 2**53 - 1
+"""The largest whole number that every JSON reader and every database column of ours holds."""
+
+
+def _clean(text: object, longest: int) -> object:
+    if not isinstance(text, str):
+        return text
+    # PostgreSQL takes no NUL, UTF-8 no lone surrogate; a workload may print either, and that must not stop an agent.
+    return text[:longest].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+Text = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_TEXT))]
+"""Words for a person. What is too long is cut, and what no database stores is replaced: never a reason to refuse."""
+LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_LINE))]
+"""One line that a job wrote, cleaned in the same way."""
+NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
+JobNumber = Annotated[int, Field(ge=1, le=_LARGEST)]
+AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 
 
 class Message(BaseModel):
-    """A value on the wire: immutable, and without fields that the receiver does not know."""
+    """A value on the wire: immutable, without fields that the receiver does not know, and all numbers finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class NodeFacts(Message):
     """What a node is, as far as it decides which jobs may run or be restored there."""
 
-    node: str
-    cpus: int = Field(ge=1)
-    memory_mib: int = Field(ge=1)
-    runtime: str
+    node: NodeName
+    cpus: int = Field(ge=1, le=1_000_000)
+    memory_mib: int = Field(ge=1, le=2**31 - 1)
+    runtime: Text
     """The container runtime with its version, for example `docker 26.1.5`."""
-    criu: str
+    criu: Text
     """CRIU's version, for example `4.1.1`; empty where there is none."""
-    kernel: str
-    architecture: str
-    cpu_features: tuple[str, ...] = ()
+    kernel: Text
+    architecture: Text
+    cpu_features: Annotated[tuple[Text, ...], Field(max_length=4096)] = ()
     """The kernel's names of the processor's features, sorted."""
 
 
@@ -42,7 +63,7 @@ class Registration(Message):
     facts: NodeFacts
     end_s: float
     """When the agent will be gone: the shared end, or earlier."""
-    slurm_job: str | None = None
+    slurm_job: Text | None = None
 
 
 class Welcome(Message):
@@ -56,19 +77,19 @@ class Welcome(Message):
 class Generation(Message):
     """A published checkpoint generation, by name. `digest` is that of its manifest."""
 
-    attempt: int
-    number: int
+    attempt: AttemptNumber
+    number: AttemptNumber
     digest: Digest
-    size_bytes: int = Field(ge=0)
-    log_lines: int = Field(ge=0)
+    size_bytes: Count
+    log_lines: Count
     """How many lines the job had written, over all its slices, when its memory was saved."""
 
 
 class Ask(Message):
     """A request for work: what is free on the node, and for how long."""
 
-    cpus: int = Field(ge=0)
-    memory_mib: int = Field(ge=0)
+    cpus: int = Field(ge=0, le=1_000_000)
+    memory_mib: int = Field(ge=0, le=2**31 - 1)
     most: int = Field(default=64, ge=1, le=1024)
     """At most this many jobs."""
 
@@ -98,14 +119,14 @@ class Assignments(Message):
 class AttemptRef(Message):
     """One attempt of one job."""
 
-    job: int
-    attempt: int
+    job: JobNumber
+    attempt: AttemptNumber
 
 
 class Beat(Message):
     """A heartbeat: which attempts the agent still works on."""
 
-    attempts: tuple[AttemptRef, ...] = ()
+    attempts: Annotated[tuple[AttemptRef, ...], Field(max_length=4096)] = ()
 
 
 class Order(StrEnum):
@@ -149,16 +170,16 @@ class Output(Message):
     """A job's published folder, by the digest of its manifest."""
 
     digest: Digest
-    size_bytes: int = Field(ge=0)
+    size_bytes: Count
 
 
 class Completed(Message):
     """The workload exited by itself."""
 
-    exit_code: int
+    exit_code: int = Field(ge=-(2**31), le=2**31 - 1)
     output: Output | None = None
-    log_lines: int = Field(default=0, ge=0)
-    reason: str = ""
+    log_lines: Count = 0
+    reason: Text = ""
     """One line for a person where the exit code alone does not tell, for example why the command could not start."""
     slice: Slice
 
@@ -182,15 +203,15 @@ class GivenBack(Message):
     """The attempt ended without a new generation and without an exit of the workload."""
 
     why: Why
-    detail: str = ""
+    detail: Text = ""
     slice: Slice | None = None
 
 
 class LogLines(Message):
     """Lines of a job's output. `first` counts from 0 over the job's whole life, all slices together."""
 
-    first: int = Field(ge=0)
-    lines: tuple[str, ...] = Field(max_length=10_000)
+    first: Count
+    lines: tuple[LogLine, ...] = Field(max_length=10_000)
 
 
 class Farewell(Message):
@@ -198,6 +219,6 @@ class Farewell(Message):
 
     ended_s: float
     """When the agent was done, by its own clock."""
-    reason: str = ""
+    reason: Text = ""
     fault: bool = False
     """Whether the agent ended because its node does not work (counts against the node)."""

@@ -5,17 +5,30 @@ Times are seconds since the epoch, durations seconds, memory MiB.
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic_core import PydanticCustomError
 
 from gleaner.control.life import Outcome, State
 
+MAX_ID = 2**53 - 1
+"""The largest whole number that every JSON reader and every database column of ours holds."""
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+"""One argument or value for a program: anything but NUL, which no program can be given."""
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+
+
+def _each_once(indices: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(indices)) < len(indices):
+        raise PydanticCustomError("unique_items", "an index stands there twice")
+    return indices
 
 
 class Shape(BaseModel):
     """A value on the wire: immutable, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class JobSpec(Shape):
@@ -39,25 +52,36 @@ class JobSpec(Shape):
 
     name: Name
     image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\s\x00]+$")]
-    command: Annotated[
-        tuple[Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")], ...],
-        Field(max_length=256),
-    ] = ()
-    environment: dict[str, str] = {}
+    command: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
+    environment: Annotated[dict[Variable, Word], Field(max_length=256)] = {}
     cpus: int = Field(default=1, ge=1, le=4096)
     memory_mib: int = Field(default=512, ge=16, le=16 * 1024 * 1024)
-    nodes: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1, json_schema_extra={"maximum": 1})
     """Anything but 1 is refused: Gleaner runs jobs of one node or less."""
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
     retries: int | None = Field(default=None, ge=0, le=100)
     """Starts over after the job's own failure; None: the site's default."""
+
+    @field_validator("nodes")
+    @classmethod
+    def _one_node_or_less(cls, nodes: int) -> int:
+        if nodes > 1:
+            raise PydanticCustomError("too_wide", "a job runs on one node or less; wider jobs are only simulated")
+        return nodes
 
 
 class Submission(Shape):
     """One job, or with `indices` a campaign of one job an index."""
 
     job: JobSpec
-    indices: tuple[int, ...] | None = Field(default=None, min_length=1, max_length=100_000)
+    indices: (
+        Annotated[
+            tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...],
+            Field(min_length=1, max_length=100_000, json_schema_extra={"uniqueItems": True}),
+            AfterValidator(_each_once),
+        ]
+        | None
+    ) = None
     group: Name | None = None
     """Only an admin may name a group other than the token's own."""
     hold: bool = False
@@ -143,6 +167,18 @@ class JobDetail(Shape):
     events: tuple[EventRow, ...]
     generations: tuple[GenerationRow, ...]
     output_bytes: int | None
+
+
+class JobFilter(Shape):
+    """Which jobs to list; all that is given must hold."""
+
+    state: State | None = None
+    group: Name | None = None
+    campaign: int | None = Field(default=None, ge=1, le=MAX_ID)
+    held: bool | None = None
+    after: int = Field(default=0, ge=0, le=MAX_ID)
+    """Only jobs with a higher id: the last one of the page before."""
+    limit: int = Field(default=100, ge=1, le=1000)
 
 
 class JobList(Shape):
