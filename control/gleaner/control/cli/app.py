@@ -1,0 +1,88 @@
+"""The `glean` command: its verbs put together, and every failure made one line and an exit code."""
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from gleaner.control.cli import cluster, config, jobs, render, results, services, tokens, watching
+from gleaner.control.cli.answer import Answer
+from gleaner.control.cli.failures import Failure, one_line
+
+app = typer.Typer(
+    name="glean",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Run containerised jobs on the idle node time of a Slurm cluster.",
+)
+app.command()(jobs.submit)
+app.command()(jobs.status)
+app.command("list")(jobs.list_jobs)
+app.command()(jobs.show)
+app.command()(watching.logs)
+app.command()(watching.wait)
+app.command()(jobs.hold)
+app.command()(jobs.release)
+app.command()(jobs.cancel)
+app.command(context_settings={"ignore_unknown_options": True})(jobs.priority)  # -5 is a number, not an option
+app.command()(results.results)
+app.command()(cluster.agents)
+app.command()(cluster.nodes)
+app.command()(config.config)
+app.add_typer(tokens.app, name="token")
+app.add_typer(services.control_app, name="control")
+app.command(context_settings=services.REST)(services.agent)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        try:
+            typer.echo(f"glean {version('gleaner-hpc')}")
+        except PackageNotFoundError:
+            typer.echo("glean, not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Run containerised jobs on the idle node time of a Slurm cluster."""
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command. The answer is the exit code: 0 yes, 1 no, 2 wrong usage, 3 no way to control, 130 Ctrl-C."""
+    try:
+        answer = app(args=arguments, prog_name="glean", standalone_mode=False)
+        if isinstance(answer, Answer):
+            render.show(answer)
+            return answer.exit_code
+        return answer if isinstance(answer, int) else 0
+    except Failure as failure:
+        render.remark(str(failure))
+        return failure.exit_code
+    except typer.TyperException as error:
+        said = error.format_message()
+        if not said.startswith("Usage:"):
+            render.remark(f"{said} (see {_helping(error)} --help)")
+        else:
+            sys.stderr.write(said + "\n")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`glean list | head`); what is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _helping(error: typer.TyperException) -> str:
+    """The command that the complaint is about, as it was called."""
+    context = getattr(error, "ctx", None)
+    return one_line(getattr(context, "command_path", "glean"))

@@ -1,0 +1,43 @@
+"""What can go wrong at the command line, and the exit code that says so.
+
+Every message is one line for a person: what is wrong, and what to do. `main` prints it on stderr after `glean: `.
+"""
+
+
+class Failure(Exception):
+    """The answer is negative: a failed or unknown job, a refused move."""
+
+    exit_code = 1
+
+
+class BadInput(Failure):
+    """A wrong option, campaign file or settings file; nothing was done."""
+
+    exit_code = 2
+
+
+class Unreachable(Failure):
+    """Control cannot be reached or cannot answer now; asking again later may help."""
+
+    exit_code = 3
+
+
+class TimedOut(Unreachable):
+    """Control took the question and did not answer in time; asking again at once would only wait again."""
+
+
+class NoToken(Failure):
+    """There is no usable token, or control does not know it: nothing else will work either."""
+
+    exit_code = 3
+
+
+class Forbidden(Failure):
+    """Control does not allow this to the owner of this token."""
+
+    exit_code = 3
+
+
+def one_line(text: str) -> str:
+    """The text without line ends and control characters, so that a message cannot drive the terminal."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -1,0 +1,173 @@
+"""The verbs on jobs and campaigns: submit, list, status, show, hold, release, cancel, priority."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from gleaner.control.api.shapes import Change, JobFilter, JobRow
+from gleaner.control.cli import campaign as campaigns
+from gleaner.control.cli.answer import Answer, AsJson
+from gleaner.control.cli.campaign import Given
+from gleaner.control.cli.client import connect
+from gleaner.control.cli.failures import BadInput, Failure, NoToken, Unreachable
+from gleaner.control.cli.wording import complaint
+from gleaner.control.life import State
+
+Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
+Jobs = Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", min=1)]
+Campaign = Annotated[int | None, typer.Option(min=1, metavar="C", help="All jobs of this campaign.")]
+
+
+def submit(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE | -- COMMAND...", help="A campaign file, or what to run.")
+    ] = None,
+    *,
+    image: Annotated[str | None, typer.Option(help="Container image.")] = None,
+    name: Annotated[str | None, typer.Option(help="By default the image's.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None,
+    memory_mib: Annotated[int | None, typer.Option(help="Memory in MiB.  [default: 512]")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None,
+    retries: Annotated[int | None, typer.Option(help="Starts over after the job's own failure.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
+    array: Annotated[str | None, typer.Option(metavar="0-11", help="A campaign: one job an index.")] = None,
+    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False,
+    as_json: AsJson = False,
+) -> Answer:
+    """Submit one job, an array of jobs, or the campaign that a YAML file describes.
+
+    Options win over the file. `{index}` in the command and in environment values becomes the run's index.
+    """
+    given: dict[str, Given] = {}
+    if image is None:
+        given |= campaigns.read(_only_file(arguments or []))
+    elif arguments:
+        given["command"] = Given(tuple(arguments), "the command")
+    options = {
+        "image": ("--image", image),
+        "name": ("--name", name),
+        "cpus": ("--cpus", cpus),
+        "memory_mib": ("--memory-mib", memory_mib),
+        "nodes": ("--nodes", nodes),
+        "priority": ("--priority", priority),
+        "retries": ("--retries", retries),
+        "group": ("--group", group),
+        "indices": ("--array", None if array is None else _indices(array)),
+        "environment": ("--env", _environment(env) if env else None),
+        "hold": ("--hold", hold or None),
+    }
+    given |= {key: Given(value, option) for key, (option, value) in options.items() if value is not None}
+    wanted = campaigns.submission(given)
+    with connect() as control:
+        return Answer(control.submit(wanted), as_json)
+
+
+def list_jobs(
+    *,
+    state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only these.")] = None,
+    campaign: Campaign = None,
+    group: Annotated[str | None, typer.Option(help="Only this group's.")] = None,
+    held: Annotated[bool | None, typer.Option("--held/--not-held", help="Only those that are, or are not.")] = None,
+    after: Annotated[int, typer.Option(metavar="JOB", help="Only jobs with a higher number.")] = 0,
+    limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = 100,
+    as_json: AsJson = False,
+) -> Answer:
+    """List jobs, the oldest first."""
+    try:
+        wanted = JobFilter(state=state, campaign=campaign, group=group, held=held, after=after, limit=limit)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(complaint(f"--{first['loc'][0]}", first)) from None
+    with connect() as control:
+        return Answer(control.jobs(wanted), as_json)
+
+
+def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
+    """Count the jobs in each state: all that you may see, or a campaign's."""
+    with connect() as control:
+        return Answer(control.status() if campaign is None else control.campaign(campaign), as_json)
+
+
+def show(job: Job, as_json: AsJson = False) -> Answer:
+    """Show all about one job: why it waits, its slices on the nodes, what happened to it."""
+    with connect() as control:
+        return Answer(control.job(job), as_json)
+
+
+def hold(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
+    """Keep jobs from starting; one that runs goes on, and is not started again after its next save."""
+    return _act("hold", jobs, campaign, as_json=as_json)
+
+
+def release(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
+    """Let held jobs go on."""
+    return _act("release", jobs, campaign, as_json=as_json)
+
+
+def cancel(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
+    """End jobs for good; their checkpoints are deleted."""
+    return _act("cancel", jobs, campaign, as_json=as_json)
+
+
+def priority(
+    job: Job, number: Annotated[int, typer.Argument(metavar="N", help="Higher goes first.")], as_json: AsJson = False
+) -> Answer:
+    """Change a job's priority."""
+    if not -1_000_000 <= number <= 1_000_000:
+        raise BadInput(f"priority must be between -1000000 and 1000000, found {number}")
+    with connect() as control:
+        return Answer((control.change(job, Change(priority=number)),), as_json)
+
+
+def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json: bool) -> Answer:
+    if bool(jobs) == (campaign is not None):
+        raise BadInput(f"say what to {verb}: jobs, or --campaign C")
+    with connect() as control:
+        if campaign is not None:
+            return Answer(control.act_on_campaign(campaign, verb), as_json)
+        return one_by_one(jobs or (), lambda job: control.act(job, verb), as_json=as_json)
+
+
+def one_by_one(jobs: Sequence[int], act: Callable[[int], JobRow], *, as_json: bool) -> Answer:
+    """Do the same to each job; one that refuses does not keep the others from it. A lost connection ends it."""
+    done: list[JobRow] = []
+    remarks: list[str] = []
+    code = 0
+    for job in dict.fromkeys(jobs):
+        try:
+            done.append(act(job))
+        except (Unreachable, NoToken) as failure:
+            remarks.append(f"job {job}: {failure}")
+            return Answer(tuple(done), as_json, tuple(remarks), failure.exit_code)
+        except Failure as failure:
+            remarks.append(f"job {job}: {failure}")
+            code = max(code, failure.exit_code)
+    return Answer(tuple(done), as_json, tuple(remarks), code)
+
+
+def _only_file(arguments: Sequence[str]) -> Path:
+    if len(arguments) != 1:
+        raise BadInput("say what to submit: a campaign file, or --image IMAGE -- COMMAND")
+    return Path(arguments[0])
+
+
+def _indices(array: str) -> tuple[int, ...]:
+    try:
+        return campaigns.indices(array)
+    except ValueError as error:
+        raise BadInput(f"--array {error}") from None
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str]:
+    environment: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise BadInput(f"--env must be like K=V, found {pair!r}")
+        environment[key] = value
+    return environment

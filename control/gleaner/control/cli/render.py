@@ -1,0 +1,284 @@
+"""The one place where values become text: tables for people, JSON for programs, progress and remarks on stderr.
+
+Whatever users or workloads wrote is shown without control characters on a terminal, so that it cannot drive it.
+"""
+
+import sys
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+from pydantic_core import to_json
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from gleaner.control.api.shapes import (
+    AgentRow,
+    CampaignStatus,
+    ClusterStatus,
+    JobDetail,
+    JobList,
+    JobRow,
+    Submitted,
+)
+from gleaner.control.cli.answer import Answer, Configuration, Fetched
+from gleaner.control.cli.failures import one_line
+from gleaner.control.cli.toml import toml
+from gleaner.control.life import State
+
+PIPE_WIDTH = 100_000
+"""Columns when stdout is not a terminal: nothing is cut off."""
+
+
+def show(answer: Answer) -> None:
+    """Print the answer's value on stdout, then its remarks on stderr."""
+    value = answer.value
+    if answer.as_json:
+        sys.stdout.write(to_json(value, indent=2).decode() + "\n")
+    elif isinstance(value, Iterator):
+        lines = cast("Iterator[str]", value)
+        clean = sys.stdout.isatty()
+        for line in lines:
+            sys.stdout.write((visible(line) if clean else line) + "\n")
+            sys.stdout.flush()
+    elif value is not None:
+        console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        for part in _parts(value):
+            console.print(part, soft_wrap=isinstance(part, str))
+    sys.stdout.flush()
+    for text in answer.remarks:
+        remark(text)
+
+
+def remark(text: str) -> None:
+    """One line on stderr, from us."""
+    sys.stderr.write(f"glean: {one_line(text)}\n")
+    sys.stderr.flush()
+
+
+def progress(standings: Iterable[CampaignStatus]) -> CampaignStatus:
+    """Draw a bar on a terminal while the standings come; the last one is the answer. There is at least one."""
+    last: CampaignStatus | None = None
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("waiting", total=None)
+        for last in standings:
+            done = last.succeeded + last.failed + last.cancelled
+            total = done + last.new + last.running + last.saved
+            bar.update(task, completed=done, total=total, description=standing(last))
+    assert last is not None  # noqa: S101 - see above
+    return last
+
+
+@contextmanager
+def busy(text: str) -> Generator[None]:
+    """Say on a terminal what takes so long."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+def standing(status: CampaignStatus) -> str:
+    """The counts that are not zero, in words."""
+    counts = {key: getattr(status, key) for key in ("running", "saved", "new", "failed", "cancelled", "held")}
+    return ", ".join(f"{count} {key}" for key, count in counts.items() if count) or f"{status.succeeded} succeeded"
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters, tabs aside, shown as escapes.
+
+    >>> visible("\x1b[2Jgone")
+    '\\x1b[2Jgone'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def moment(at_s: float | None) -> str:
+    """An instant in local time; the day only when it is not today."""
+    if at_s is None:
+        return ""
+    then = time.localtime(at_s)
+    today = time.strftime("%Y-%m-%d") == time.strftime("%Y-%m-%d", then)
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", then)
+
+
+def size(size_bytes: int) -> str:
+    """A size for people.
+
+    >>> size(3 * 1024 * 1024)
+    '3.0 MiB'
+    """
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _parts(value: object) -> Iterator[Table | str]:
+    match value:
+        case str():
+            yield value
+        case Submitted():
+            yield _submitted(value)
+        case CampaignStatus():
+            yield _status(value)
+        case JobList():
+            yield _jobs(value.jobs)
+            if len(value.jobs) < value.total:
+                yield f"{len(value.jobs)} of {value.total} jobs; --after and --limit show others"
+        case JobDetail():
+            yield from _job(value)
+        case ClusterStatus():
+            yield from _cluster(value)
+        case Configuration():
+            yield toml(value)
+        case tuple():
+            yield from _rows(cast("tuple[object, ...]", value))
+        case _:
+            raise TypeError(f"no way to show a {type(value).__name__}")
+
+
+def _rows(values: tuple[object, ...]) -> Iterator[Table | str]:
+    jobs = [value for value in values if isinstance(value, JobRow)]
+    agents = [value for value in values if isinstance(value, AgentRow)]
+    fetched = [value for value in values if isinstance(value, Fetched)]
+    if jobs:
+        yield _jobs(jobs)
+    if agents:
+        yield _agents(agents)
+    if fetched:
+        yield _fetched(fetched)
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _add(table: Table, *cells: object) -> None:
+    table.add_row(*(Text("" if cell is None else visible(str(cell))) for cell in cells))
+
+
+def _submitted(value: Submitted) -> str:
+    if value.campaign is None:
+        return "job " + ", ".join(str(job) for job in value.jobs)
+    first, last = value.jobs[0], value.jobs[-1]
+    jobs = f"jobs {first} to {last}" if last - first == len(value.jobs) - 1 else f"{len(value.jobs)} jobs"
+    return f"campaign {value.campaign}: {jobs if len(value.jobs) > 1 else f'job {first}'}"
+
+
+def _status(value: CampaignStatus) -> Table:
+    table = _table("NEW", "RUNNING", "SAVED", "SUCCEEDED", "FAILED", "CANCELLED", "HELD")
+    _add(table, value.new, value.running, value.saved, value.succeeded, value.failed, value.cancelled, value.held)
+    return table
+
+
+def _state(row: JobRow) -> str:
+    said = str(row.state)
+    if row.state is State.COMPLETE:
+        said = f"{row.outcome}" + (f" ({row.exit_code})" if row.exit_code else "")
+    return f"{said}, held" if row.held else said
+
+
+def _jobs(rows: Sequence[JobRow]) -> Table:
+    columns = ("JOB", "CAMPAIGN", "NAME", "GROUP", "STATE", "PRIORITY", "CPUS", "MIB", "SLICES", "NODE", "SUBMITTED")
+    table = _table(*columns, right=("JOB", "PRIORITY", "CPUS", "MIB", "SLICES"))
+    for row in rows:
+        campaign = "" if row.campaign is None else f"{row.campaign}[{row.index}]"
+        facts = (row.priority, row.cpus, row.memory_mib, row.attempt, row.node, moment(row.submitted_s))
+        _add(table, row.id, campaign, row.name, row.group, _state(row), *facts)
+    return table
+
+
+def _job(detail: JobDetail) -> Iterator[Table | str]:
+    row = detail.job
+    facts = _table("", "")
+    facts.show_header = False
+    _add(facts, "job", f"{row.id} {row.name}, of group {row.group}")
+    if row.campaign is not None:
+        _add(facts, "campaign", f"{row.campaign}, index {row.index}")
+    _add(facts, "state", _state(row) + (f" on {row.node}" if row.node else ""))
+    if detail.waits_because:
+        _add(facts, "waits", detail.waits_because)
+    _add(facts, "runs", " ".join((detail.image, *detail.command)))
+    if detail.environment:
+        _add(facts, "with", " ".join(f"{key}={value}" for key, value in detail.environment.items()))
+    _add(facts, "needs", f"{row.cpus} cores, {row.memory_mib} MiB; priority {row.priority}")
+    _add(facts, "failures", f"{detail.failures} of its own; {detail.retries} retries allowed")
+    if detail.generations:
+        saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.generations)
+        _add(facts, "saved as", ", ".join(saves))
+    if detail.output_bytes is not None:
+        _add(facts, "output", f"{size(detail.output_bytes)}; glean results {row.id}")
+    yield facts
+    if detail.attempts:
+        yield ""
+        yield _attempts(detail)
+    if detail.events:
+        yield ""
+        events = _table("WHEN", "WHAT", "DETAIL")
+        for event in detail.events:
+            _add(events, moment(event.at_s), event.what, event.detail)
+        yield events
+
+
+def _attempts(detail: JobDetail) -> Table:
+    columns = ("ATTEMPT", "NODE", "CLAIMED", "FROM", "RESTORE S", "COMPUTE S", "SAVE S", "ENDED", "DETAIL")
+    table = _table(*columns, right=("ATTEMPT", "RESTORE S", "COMPUTE S", "SAVE S"))
+    for row in detail.attempts:
+        seconds = (f"{row.restore_s:.1f}", f"{row.compute_s:.1f}", f"{row.save_s:.1f}")
+        ending = row.ending or "runs"
+        origin = row.restored_from or "the beginning"
+        _add(table, row.attempt, row.node, moment(row.claimed_s), origin, *seconds, ending, row.detail)
+    if len(detail.attempts) > 1:
+        sums = (sum(getattr(row, key) for row in detail.attempts) for key in ("restore_s", "compute_s", "save_s"))
+        _add(table, "all", "", "", "", *(f"{seconds:.1f}" for seconds in sums), "", "")
+    return table
+
+
+def _agents(rows: Sequence[AgentRow]) -> Table:
+    table = _table("AGENT", "NODE", "PHASE", "SCHEDULER'S ID", "ENDS", "REGISTERED", "JOBS", "REASON")
+    for row in rows:
+        jobs = " ".join(str(job) for job in row.jobs)
+        ends = moment(row.end_s) if row.ended_s is None else moment(row.ended_s)
+        _add(table, row.name, row.node, row.phase, row.scheduler_id, ends, moment(row.registered_s), jobs, row.reason)
+    return table
+
+
+def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
+    table = _table("NODE", "STATE", "USED BY", "CPUS", "MIB", "REMARK", right=("CPUS", "MIB"))
+    for node in value.nodes:
+        users = [node.agent] if node.agent else []
+        users += ["regular work"] if node.regular else []
+        note = f"left alone until {moment(node.avoided_until_s)}" if node.avoided_until_s else ""
+        if not note and node.failures:
+            note = f"agents failed here {node.failures} times in a row"
+        used = ", ".join(users) or ("idle" if node.idle else "")
+        _add(table, node.name, node.state, used, node.cpus, node.memory_mib, note)
+    if value.nodes:
+        yield table
+    read = "the scheduler has not been asked yet" if value.read_s is None else f"as of {moment(value.read_s)}"
+    ends = f"; the round ends at {moment(value.boundary_s)}" if value.boundary_s else ""
+    yield f"{read}{', stale' if value.stale else ''}{ends}"
+    if value.problem:
+        yield one_line(f"problem: {value.problem}")
+
+
+def _fetched(rows: Sequence[Fetched]) -> Table:
+    table = _table("JOB", "FOLDER", "FILES", "SIZE", "LEFT OUT", right=("JOB", "FILES"))
+    for row in rows:
+        _add(table, row.job, row.folder, row.files, size(row.size_bytes), len(row.skipped) or "")
+    return table

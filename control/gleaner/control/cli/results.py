@@ -1,0 +1,64 @@
+"""`glean results`: fetch what jobs wrote."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gleaner.control.api.shapes import JobRow
+from gleaner.control.cli import render
+from gleaner.control.cli.answer import Answer, AsJson, Fetched
+from gleaner.control.cli.client import Control, connect
+from gleaner.control.cli.failures import BadInput, Failure, NoToken, Unreachable
+from gleaner.control.cli.unpack import unpack
+from gleaner.control.life import State
+
+
+def results(
+    jobs: Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", min=1)] = None,
+    campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Every ended job of this campaign.")] = None,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders go.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    as_json: AsJson = False,
+) -> Answer:
+    """Fetch the output files of ended jobs, each into a folder of its own.
+
+    A job's folder is DIR/job-JOB; a campaign's are DIR/campaign-C/NAME-INDEX. Links are never followed or made.
+    """
+    if bool(jobs) == (campaign is not None):
+        raise BadInput("say whose output: jobs, or --campaign C")
+    fetched: list[Fetched] = []
+    remarks: list[str] = []
+    code = 0
+    with connect() as control:
+        wanted = {job: to / f"job-{job}" for job in jobs or ()}
+        if campaign is not None:
+            control.campaign(campaign)
+            for row in control.all_jobs(campaign=campaign):
+                if row.state is State.COMPLETE:
+                    wanted[row.id] = to / f"campaign-{campaign}" / folder_name(row)
+                else:
+                    remarks.append(f"job {row.id} ({row.name} {row.index}) has no output yet: it is {row.state}")
+        for job, folder in wanted.items():
+            try:
+                with render.busy(f"fetching job {job}"):
+                    fetched.append(_fetch(control, job, folder, overwrite=force))
+            except (Unreachable, NoToken) as failure:
+                remarks.append(f"job {job}: {failure}")
+                code = failure.exit_code
+                break
+            except Failure as failure:
+                remarks.append(f"job {job}: {failure}")
+                code = max(code, failure.exit_code)
+    remarks += [f"job {done.job}: left out {name}" for done in fetched for name in done.skipped]
+    return Answer(tuple(fetched), as_json, tuple(remarks), code or (1 if remarks else 0))
+
+
+def folder_name(row: JobRow) -> str:
+    """The folder of one run of a campaign. The name is safe: the API lets no slash into it."""
+    return f"{row.name}-{row.id if row.index is None else row.index}"
+
+
+def _fetch(control: Control, job: int, folder: Path, *, overwrite: bool) -> Fetched:
+    with control.output(job) as chunks:
+        return unpack(chunks, folder, job=job, overwrite=overwrite)

@@ -1,0 +1,51 @@
+"""The verbs of the services: `glean control run`, `glean control migrate` and `glean agent ...`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gleaner.control.cli.answer import Answer
+from gleaner.control.cli.config import load_settings
+from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.server import server_parts
+
+control_app = typer.Typer(no_args_is_help=True, help="The control program.")
+
+REST = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
+"""For a command that hands all its arguments on, `--help` too."""
+
+
+@control_app.command()
+def run() -> Answer:
+    """Run the control program until SIGTERM."""
+    settings = load_settings()
+    with server_parts():
+        from gleaner.control import service
+
+        service.run(settings)
+    return Answer(None)
+
+
+@control_app.command()
+def migrate() -> Answer:
+    """Bring the queue's database to this version's schema."""
+    settings = load_settings()
+    with server_parts():
+        from gleaner.control.queue import engine as engines
+
+        engines.migrate(engines.connect(settings.queue.url))
+    return Answer("the queue's schema is up to date")
+
+
+def agent(arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS...")] = None) -> Answer:
+    """Run the agent program on a node: the same as glean-agent."""
+    try:
+        from gleaner.agent import main as program
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("gleaner"):
+            raise
+        raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[agent]'") from error
+    sys.argv = ["glean-agent", *(arguments or ())]
+    program.main()
+    return Answer(None)

@@ -1,0 +1,32 @@
+"""Settings as TOML text that can be pasted into a settings file."""
+
+import json
+from collections.abc import Sequence
+from typing import cast
+
+from gleaner.control.cli.answer import Configuration
+
+
+def toml(configuration: Configuration) -> str:
+    """All settings, each with a comment that says where it comes from. What is not set stands as a comment."""
+    lines = [f"# file: {configuration.file or 'none'}"]
+    table = ""
+    for setting in configuration.settings:
+        if setting.table != table:
+            table = setting.table
+            lines += ["", f"[{table}]"]
+        written = f"# {setting.key} is not set" if setting.value is None else f"{setting.key} = {value(setting.value)}"
+        lines.append(f"{written}  # {setting.origin}")
+    return "\n".join(lines)
+
+
+def value(plain: object) -> str:
+    r"""A plain value in TOML.
+
+    >>> value(['a"b', True, 3])
+    '["a\\"b", true, 3]'
+    """
+    if isinstance(plain, list | tuple):
+        return "[" + ", ".join(value(item) for item in cast("Sequence[object]", plain)) + "]"
+    # A JSON string, number or truth value is one of TOML's too, once DEL is escaped.
+    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

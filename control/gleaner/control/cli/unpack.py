@@ -1,0 +1,135 @@
+"""Taking files out of a job's output without trusting it.
+
+The archive was written by somebody's workload. Only regular files and folders are made; no link is followed
+or made, not even one that was there before; nothing is written outside the target folder. What is left out is
+named.
+"""
+
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from gleaner.control.cli.answer import Fetched
+from gleaner.control.cli.failures import Failure, one_line
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _Skipped(Exception):
+    """One member is left out; the message says why."""
+
+
+def unpack(chunks: Iterable[bytes], folder: Path, *, job: int, overwrite: bool) -> Fetched:
+    """Put a job's output into `folder`, which is made if it is not there.
+
+    The archive is read to its end before the first file is made: one that breaks off changes nothing.
+    Raises `Failure` if the disk or the archive is no good.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as spool:
+            for chunk in chunks:
+                spool.write(chunk)
+            spool.seek(0)
+            return _extract(spool, folder, job=job, overwrite=overwrite)
+    except OSError as error:
+        raise Failure(f"cannot write to {error.filename or folder}: {error.strerror}") from error
+    except tarfile.TarError as error:
+        raise Failure(f"job {job}: the output is not a whole archive: {one_line(str(error))}") from error
+
+
+def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fetched:
+    files = size_bytes = 0
+    skipped: list[str] = []
+    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with tarfile.open(fileobj=spool, mode="r:") as archive:
+            for member in archive:
+                try:
+                    parts = _parts(member)
+                    if member.isdir():
+                        with _inside(root, parts):
+                            continue
+                    with _inside(root, parts[:-1]) as inside:
+                        _put(archive, member, parts[-1], inside, overwrite=overwrite)
+                    files += 1
+                    size_bytes += member.size
+                except _Skipped as why:
+                    skipped.append(f"{one_line(member.name)}: {why}")
+    finally:
+        os.close(root)
+    return Fetched(job=job, folder=str(folder), files=files, size_bytes=size_bytes, skipped=tuple(skipped))
+
+
+def _parts(member: tarfile.TarInfo) -> list[str]:
+    """The member's path below the folder. Raises `_Skipped` for what may not be made."""
+    if member.issym() or member.islnk():
+        raise _Skipped("a link")
+    if not (member.isreg() or member.isdir()):
+        raise _Skipped("neither a file nor a folder")
+    parts = [part for part in member.name.split("/") if part not in {"", "."}]
+    if member.name.startswith("/"):
+        raise _Skipped("an absolute path")
+    if ".." in parts:
+        raise _Skipped("its path leaves the folder")
+    if any("\0" in part or len(os.fsencode(part)) > 255 for part in parts):
+        raise _Skipped("not a file name")
+    if not parts and member.isreg():
+        raise _Skipped("no name")
+    return parts
+
+
+@contextmanager
+def _inside(root: int, parts: list[str]) -> Generator[int]:
+    """The folder `parts` below `root`, made where it is missing; never through a link."""
+    here = os.dup(root)
+    try:
+        for part in parts:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=here)
+            try:
+                below = os.open(part, _FOLDER, dir_fd=here)
+            except (NotADirectoryError, OSError) as error:
+                raise _Skipped(f"{one_line(part)} is there and is not a folder ({error.strerror})") from error
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)
+
+
+def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: int, *, overwrite: bool) -> None:
+    """Write one file under a passing name and rename it, so that no half a file has the final name."""
+    there = _kind(name, folder)
+    if there is not None and not overwrite:
+        raise _Skipped("already there; --force overwrites")
+    if there is not None and stat.S_ISDIR(there):
+        raise _Skipped("a folder of that name is there")
+    source = archive.extractfile(member)
+    assert source is not None  # noqa: S101 - only regular files come here
+    passing = f".glean-{os.getpid()}.part"
+    mode = 0o777 if member.mode & stat.S_IXUSR else 0o666
+    target = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+    try:
+        with os.fdopen(target, "wb") as file:
+            shutil.copyfileobj(source, file, 1024 * 1024)
+        with suppress(OSError, OverflowError, ValueError):
+            os.utime(passing, (member.mtime, member.mtime), dir_fd=folder, follow_symlinks=False)
+        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(passing, dir_fd=folder)
+        raise
+
+
+def _kind(name: str, folder: int) -> int | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,66 @@
+"""Pydantic's complaints in our words: what was expected, what was found, and what the writer may have meant."""
+
+import difflib
+from collections.abc import Iterable
+
+from pydantic_core import ErrorDetails
+
+from gleaner.control.cli.failures import one_line
+
+RULES = {
+    "[A-Za-z0-9._-]": "must begin with a letter or digit and have at most 63 letters, digits, '.', '_' and '-'",
+    "[A-Za-z_]": "must be a variable's name: letters, digits and '_'",
+    r"[^\s\x00]": "must not be empty or hold spaces or NUL characters",
+    r"[^\x00]": "must not hold NUL characters",
+}
+"""What the patterns in `api.shapes` mean, by a part of each."""
+
+
+def complaint(name: str, error: ErrorDetails) -> str:
+    """One line: what must hold for the value that the writer calls `name`, and what was found.
+
+    >>> complaint("cpus", {"type": "greater_than_equal", "loc": ("cpus",), "msg": "Input should be ...",
+    ...                    "input": -3, "ctx": {"ge": 1}})
+    'cpus must be at least 1, found -3'
+    """
+    said = _expectation(error)
+    return one_line(f"{name} {said}" if said.startswith(("must ", "is ")) else f"{name}: {said}")
+
+
+def _expectation(error: ErrorDetails) -> str:
+    limits = error.get("ctx", {})
+    match error["type"]:
+        case "greater_than_equal":
+            said = f"must be at least {limits['ge']}"
+        case "greater_than":
+            said = f"must be more than {limits['gt']}"
+        case "less_than_equal":
+            said = f"must be at most {limits['le']}"
+        case "missing":
+            return "is missing"
+        case "value_error":
+            return error["msg"].removeprefix("Value error, ")
+        case "string_pattern_mismatch":
+            said = next((rule for part, rule in RULES.items() if part in limits["pattern"]), "cannot be this")
+        case "string_too_short" | "string_too_long":
+            return error["msg"].replace("String should", "must")
+        case _:
+            message = error["msg"]
+            for pydantics in ("Input should be ", "Input should "):
+                message = message.replace(pydantics, "must be " if pydantics.endswith("be ") else "must ")
+            said = message[:1].lower() + message[1:]
+    return said + _found(error["input"])
+
+
+def _found(value: object) -> str:
+    """`, found VALUE` for a value that is short enough to be shown, else nothing."""
+    shown = repr(value)
+    return f", found {shown}" if isinstance(value, str | int | float | bool) and len(shown) <= 80 else ""
+
+
+def unknown_key(key: str, allowed: Iterable[str]) -> str:
+    """That a key is unknown, the one that was probably meant, and all that are allowed."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(key, names, n=1)
+    meant = f", did you mean {near[0]!r}?" if near else ";"
+    return f"unknown key {key!r}{meant} Allowed here: {', '.join(names)}".replace("; Allowed", "; allowed")
