@@ -36,6 +36,8 @@ class AgentSettings(BaseSettings):
     """Assumed until this node has measured its own: memory saved and published per second, all jobs together."""
     margin_s: float = Field(default=20, ge=0)
     """Kept free before the end, on top of the estimated time to save."""
+    saves_at_once: int = Field(default=4, ge=1)
+    """More saves than this wait for their turn, so that they do not slow each other."""
     shortest_slice_s: float = Field(default=300, ge=0)
     """No job is begun when less time than this is left before saving starts."""
     request_timeout_s: float = Field(default=15, gt=0)

@@ -1,0 +1,115 @@
+"""The agent program: `glean-agent run`, started by Slurm as a job step, or by the local gateway."""
+
+import asyncio
+import logging
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+from gleaner.agent.runtime.docker import DockerRuntime
+from pydantic import ValidationError
+
+from gleaner.agent import slurm
+from gleaner.agent.client import ControlClient
+from gleaner.agent.node import node_facts
+from gleaner.agent.runner import Agent
+from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
+from gleaner.agent.settings import AgentSettings
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import StorageError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gleaner's agent on a node.")
+log = structlog.get_logger()
+
+UNFIT = 3
+"""Exit status when this node or its settings are not fit to run jobs."""
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `run` a verb of its own."""
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Option(help="This agent's name, given by control.")],
+    end: Annotated[float, typer.Option(help="The shared end, seconds since the epoch.")],
+    token_file: Annotated[Path, typer.Option(help="File with this agent's token, mode 0600.")],
+    settings: Annotated[Path | None, typer.Option(help="Settings file.")] = None,
+) -> None:
+    """Run jobs until the end."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.dev.ConsoleRenderer(colors=False),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    if settings:
+        os.environ["GLEANER_AGENT_SETTINGS"] = str(settings)
+    try:
+        agent = _agent(name=name, end_s=end, token_file=token_file)
+    except (ValidationError, OSError, RuntimeFault, StorageError, ValueError) as error:
+        log.error("this node cannot run jobs", reason=str(error))
+        sys.exit(UNFIT)
+    status = asyncio.run(_live(agent))
+    sys.stderr.flush()
+    # A thread that hangs in a storage call must not keep the Slurm job, or Slurm drains the node.
+    os._exit(status)
+
+
+async def _live(agent: Agent) -> int:
+    try:
+        return await agent.live()
+    except RuntimeFault as error:
+        log.error("the container runtime does not work", reason=str(error))
+        return UNFIT
+
+
+def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
+    settings = AgentSettings()
+    os.umask(0o077)
+    settings.work.mkdir(parents=True, exist_ok=True)
+    runtime: Runtime = DockerRuntime(settings.docker_url)
+    job = os.environ.get("SLURM_JOB_ID")
+    if job:
+        found_s = slurm.lower_end(job, end_s)
+        end_s = min(end_s, found_s) if found_s is not None else end_s
+    return Agent(
+        name=name,
+        end_s=end_s,
+        slurm_job=job,
+        settings=settings,
+        client=ControlClient(
+            url=settings.control_url,
+            name=name,
+            token=_token(token_file),
+            ca_file=settings.ca_file,
+            timeout_s=settings.request_timeout_s,
+        ),
+        runtime=runtime,
+        storage=FolderStorage(settings.storage),
+        facts=node_facts(runtime.facts(), cpus=settings.cpus, memory_mib=settings.memory_mib),
+    )
+
+
+def _token(path: Path) -> str:
+    mode = path.stat().st_mode
+    if stat.S_IMODE(mode) & 0o077:
+        raise PermissionError(f"{path} may be read by others; make it mode 0600")
+    return path.read_text().strip()
+
+
+def main() -> None:
+    """Entry point of `glean-agent`."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The agent's own Slurm job: when it ends, and making it end to the second.
+
+Slurm takes limits in whole minutes; the owner of a running job may lower its EndTime to the second
+(scontrol(1), "EndTime"). Parsing is pure; two calls run `scontrol`, each with a time-out.
+"""
+
+import re
+import subprocess
+import time
+from datetime import datetime
+
+import structlog
+
+log = structlog.get_logger()
+
+TIMEOUT_S = 20.0
+
+
+def parse_end_s(shown: str) -> float | None:
+    """The EndTime in the output of `scontrol show job`, as seconds since the epoch; None if there is none.
+
+    >>> parse_end_s("JobId=7 EndTime=Unknown Deadline=N/A") is None
+    True
+    """
+    found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", shown)
+    return datetime.fromisoformat(found.group(1)).timestamp() if found else None
+
+
+def end_s(job: str) -> float | None:
+    """When Slurm will end this job, or None if Slurm does not say."""
+    shown = _scontrol("show", "job", "--oneliner", job)
+    return None if shown is None else parse_end_s(shown)
+
+
+def lower_end(job: str, wanted_s: float) -> float | None:
+    """Have Slurm end this job at `wanted_s`, unless it ends earlier anyway; the end that Slurm then names.
+
+    Slurm's clock and the node's agree, as munge demands; both programs run in the node's time zone.
+    """
+    found = end_s(job)
+    if found is None or found <= wanted_s:
+        return found
+    stamp = datetime.fromtimestamp(wanted_s).strftime("%Y-%m-%dT%H:%M:%S")
+    for pause_s in (0.5, 2.0, 0.0):
+        if _scontrol("update", f"JobId={job}", f"EndTime={stamp}") is not None:
+            break
+        time.sleep(pause_s)
+    return end_s(job)
+
+
+def _scontrol(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("scontrol does not work", words=words, error=str(error))
+        return None
+    if done.returncode != 0:
+        log.warning("scontrol says no", words=words, error=done.stderr.strip())
+        return None
+    return done.stdout

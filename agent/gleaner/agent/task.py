@@ -1,0 +1,249 @@
+"""One job on one agent, as a pure step function: what happened goes in, what must be done comes out.
+
+The shell around it (`agent.shell`) does the things, one after the other, and feeds back what happened. No
+clock and no I/O here; the order of the things to do is what keeps a job safe: a process is killed only after
+its generation is published.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from gleaner.agent.protocol import Generation, Why
+from gleaner.agent.runtime.protocol import ContainerId
+
+SAVE_TRIES = 3
+"""A save that failed this often is not tried again."""
+
+
+class Unexpected(Exception):
+    """An event that cannot happen in this state: a bug of ours, and loud."""
+
+
+# ── states ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """Its folder and container are being made. `leaving`: it is not to be computed after all."""
+
+    leaving: bool = False
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Its process runs."""
+
+    container: ContainerId
+    failed_saves: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """It is paused, and its generation is being written."""
+
+    container: ContainerId
+    failed_saves: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finishing:
+    """Its process exited by itself; its folder is being published."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing is left to decide."""
+
+
+Task: TypeAlias = Preparing | Running | Saving | Finishing | Ended
+
+
+# ── events ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The process runs, from the beginning or from its generation."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The container could not be made; nothing of it is left. `why` None: the command itself cannot start."""
+
+    why: Why | None
+    detail: str
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The process ended by itself."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class VacateAsked:
+    """The clock, control or Slurm wants the job saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropAsked:
+    """Control says that this attempt is over: cancelled, or no longer the current one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDone:
+    """The generation is published."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """Nothing was published; the container is still there."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfTime:
+    """The agent's end is here; whatever is not published now never will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The folder is published and the report is written."""
+
+
+Event: TypeAlias = (
+    Started | NotStarted | Exited | VacateAsked | DropAsked | SaveDone | SaveFailed | OutOfTime | Finished
+)
+
+
+# ── things to do ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Pause, checkpoint, copy, publish."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Let a paused container go on."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Publish the folder and report the exit."""
+
+    container: ContainerId
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the container and remove it."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSaved:
+    """Tell control of the generation."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class ReportUnstartable:
+    """Tell control that the command cannot start."""
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Tell control that nothing came of this attempt."""
+
+    why: Why
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """Remove the job's folder from the node."""
+
+
+Todo: TypeAlias = Save | GoOn | Finish | Kill | ReportSaved | ReportUnstartable | GiveBack | Clean
+
+
+def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 - one case an arrow
+    """The state after `event`, and what must be done about it, in order.
+
+    >>> step(Running(ContainerId("c1")), VacateAsked())
+    (Saving(container='c1', failed_saves=0), [Save(container='c1')])
+    """
+    match task, event:
+        case Ended(), _:
+            return task, []
+
+        case Preparing(leaving=False, dropped=False), Started(container):
+            return Running(container), []
+        case Preparing(dropped=True), Started(container):
+            return Ended(), [Kill(container), Clean()]
+        case Preparing(), Started(container):
+            # Nothing was computed, so what it started from is still its best generation.
+            return Ended(), [Kill(container), GiveBack(Why.UNSTARTED, "the agent was ending"), Clean()]
+        case Preparing(dropped=True), NotStarted():
+            return Ended(), [Clean()]
+        case Preparing(), NotStarted(None, detail, exit_code):
+            return Ended(), [ReportUnstartable(exit_code, detail), Clean()]
+        case Preparing(), NotStarted(Why() as why, detail):
+            return Ended(), [GiveBack(why, detail), Clean()]
+        case Preparing(), VacateAsked() | OutOfTime():
+            return replace(task, leaving=True), []
+        case Preparing(), DropAsked():
+            return replace(task, dropped=True), []
+
+        case Running(container, failed), VacateAsked():
+            if failed >= SAVE_TRIES:
+                return task, []
+            return Saving(container, failed), [Save(container)]
+        case Saving(container, failed), SaveFailed():
+            return Running(container, failed + 1), [GoOn(container)]
+        case Saving(container), SaveDone(generation):
+            return Ended(), [Kill(container), ReportSaved(generation), Clean()]
+
+        # A process that exits wins over a save that has not been published.
+        case ((Running(container) | Saving(container)), Exited(exit_code)):
+            return Finishing(container), [Finish(container, exit_code)]
+        case Finishing(container), Finished():
+            return Ended(), [Kill(container), Clean()]
+        case Finishing(container), OutOfTime():
+            back = GiveBack(Why.NODE_FAULT, "its result could not be stored before the agent's end")
+            return Ended(), [Kill(container), back, Clean()]
+
+        case ((Running(container) | Saving(container)), OutOfTime()):
+            back = GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end")
+            return Ended(), [Kill(container), back, Clean()]
+        case ((Running(container) | Saving(container) | Finishing(container)), DropAsked()):
+            return Ended(), [Kill(container), Clean()]
+
+        case ((Saving() | Finishing()), VacateAsked()):  # asked twice, or too late: already being done
+            return task, []
+        case ((Finishing() | Running()), (SaveFailed() | SaveDone())):  # the exit won the race
+            return task, []
+        case _:
+            raise Unexpected(f"{event} in {task}")

@@ -1,0 +1,1 @@
+"""The main job, for real, on a small cluster of containers: `python -m demo` (see the Makefile)."""

@@ -1,0 +1,264 @@
+"""`make demo`: the main job on the real cluster, watched live, compared with uninterrupted runs, and summed up.
+
+Twelve Pythia runs and a stream of regular jobs share three nodes for about four rounds. The regular jobs take
+another node in each round, so every run has to move. What comes out goes to `demo-output/`.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from demo import cluster, proof, reference, timeline
+
+OUTPUT = cluster.ROOT / "demo-output"
+ROUND_S = 90
+FIRST_ROUND_S = 80
+"""The first boundary is that long after the campaign is submitted."""
+GIVE_UP_S = 420
+REGULAR = (("node3", 0, 74, "alice"), ("node1", 1, 78, "bob"), ("node2", 2, 78, "alice"), ("node3", 3, 40, "bob"))
+"""The stream of regular jobs: node, round in which it begins, seconds, user."""
+console = Console()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A regular job of the stream."""
+
+    id: str
+    user: str
+
+
+def main() -> int:
+    """Run the demo; 0 if every run is proven right."""
+    began_s = time.time()
+    OUTPUT.mkdir(exist_ok=True)
+    wanted, whole = reference.references()
+    origin_s = math.ceil(time.time()) + 12
+    cluster.configure({"rounds": {"length_s": ROUND_S, "origin_s": (origin_s + FIRST_ROUND_S) % ROUND_S}})
+    clear()
+    sent = [send(*REGULAR[0], origin_s)]
+    cluster.until("the first regular job to start", lambda: cluster.regular_job(sent[0].id).start_s, timeout_s=30)
+    submitted_s = time.time()
+    campaign = submit(wanted)
+    sent += [send(*job, origin_s) for job in REGULAR[1:]]
+    console.print(f"campaign {campaign}: {len(wanted)} Pythia runs; agents end every {ROUND_S} s\n")
+    watch(campaign, submitted_s)
+    ended_s = time.time()
+    return conclude(campaign, wanted, whole, sent, submitted_s=submitted_s, ended_s=ended_s, began_s=began_s)
+
+
+def clear() -> None:
+    """End what an earlier run of the demo may have left."""
+    cluster.run("head", "scancel", "--user=alice")
+    cluster.run("head", "scancel", "--user=bob")
+    for state in ("New", "Running", "Saved"):
+        for job in cluster.api("GET", f"/jobs?state={state}&limit=1000")["jobs"]:
+            cluster.api("POST", f"/jobs/{job['id']}/cancel")
+    cluster.run("head", "scancel", "--user=gleaner")
+    cluster.until("the nodes to be idle", nodes_idle, timeout_s=90)
+
+
+def nodes_idle() -> bool:
+    """Whether Slurm calls all nodes idle."""
+    return cluster.run("head", "sinfo", "--noheader", "--format=%T", "--partition=regular").split() == ["idle"]
+
+
+def send(node: str, in_round: int, length_s: int, user: str, origin_s: int) -> Sent:
+    """Submit one job of the regular stream; Slurm starts it at the beginning of its round."""
+    begin = [] if in_round == 0 else [f"--begin={_stamp(origin_s + FIRST_ROUND_S + (in_round - 1) * ROUND_S)}"]
+    options = [f"--nodelist={node}", "--exclusive", "--time=5", f"--job-name={user}", *begin]
+    return Sent(cluster.sbatch(*options, script=f"sleep {length_s}", user=user), user)
+
+
+def _stamp(at_s: float) -> str:
+    return cluster.run("head", "date", "--date", f"@{int(at_s)}", "+%Y-%m-%dT%H:%M:%S").strip()
+
+
+def submit(wanted: Sequence[reference.Wanted]) -> int:
+    """Submit the campaign, as a user would."""
+    words = ["--image", reference.IMAGE, "--name", "pythia", "--cpus", "1", "--memory-mib", "400"]
+    indices = f"{wanted[0].index}-{wanted[-1].index}"
+    answer = cluster.glean("submit", *words, "--array", indices, after=reference.arguments("{index}", wanted[0].events))
+    return int(answer["campaign"])
+
+
+# ── watching ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def watch(campaign: int, submitted_s: float) -> None:
+    """Show nodes and campaign until all runs are complete."""
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while True:
+            status = cluster.api("GET", f"/campaigns/{campaign}")
+            jobs = cluster.api("GET", f"/jobs?campaign={campaign}&limit=1000")["jobs"]
+            live.update(picture(cluster.api("GET", "/nodes"), status, jobs, submitted_s))
+            ended = status["succeeded"] + status["failed"] + status["cancelled"]
+            if ended == len(jobs):
+                break
+            if time.time() - submitted_s > GIVE_UP_S:
+                raise SystemExit(f"the campaign did not end within {GIVE_UP_S} s: {status}")
+            time.sleep(1.5)
+    console.print(picture(cluster.api("GET", "/nodes"), status, jobs, submitted_s))
+
+
+def picture(nodes: dict[str, Any], status: dict[str, Any], jobs: Sequence[dict[str, Any]], since_s: float) -> Group:
+    """The live view: what every node does, and how the campaign stands."""
+    table = Table(title=f"{time.time() - since_s:4.0f} s", expand=False, title_justify="left")
+    for column in ("node", "Slurm says", "used by", "our jobs"):
+        table.add_column(column, min_width=10)
+    for node in nodes["nodes"]:
+        mine = [f"{job['name']}" for job in jobs if job["node"] == node["name"] and job["state"] == "Running"]
+        used = "[blue]a regular job[/]" if node["regular"] else "[green]Gleaner[/]" if mine else "[dim]nobody[/]"
+        table.add_row(node["name"], node["state"].lower(), used, " ".join(mine))
+    done = status["succeeded"]
+    counts = "   ".join(f"{key} {status[key]}" for key in ("new", "running", "saved", "succeeded", "failed"))
+    ends_in_s = max(0.0, nodes["boundary_s"] - time.time())
+    return Group(
+        table,
+        Text(f"campaign: {counts}   this round ends in {ends_in_s:.0f} s"),
+        ProgressBar(total=len(jobs) or 1, completed=done, width=70),
+    )
+
+
+# ── what came out ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def conclude(
+    campaign: int,
+    wanted: Sequence[reference.Wanted],
+    whole: Sequence[proof.Run],
+    sent: Sequence[Sent],
+    *,
+    submitted_s: float,
+    ended_s: float,
+    began_s: float,
+) -> int:
+    """Compare, sum up, draw; the exit status."""
+    jobs = [cluster.api("GET", f"/jobs/{row['id']}") for row in
+            cluster.api("GET", f"/jobs?campaign={campaign}&limit=1000")["jobs"]]  # fmt: skip
+    fetched = fetch(campaign)
+    runs: list[dict[str, Any]] = []
+    for run, job, uninterrupted in zip(wanted, jobs, whole, strict=True):
+        runs.append(judge(run, job, uninterrupted, fetched))
+    end_s = max([ended_s, *(a["ended_s"] or 0 for job in jobs for a in job["attempts"])])
+    spans = timeline.spans_of_attempts(jobs) + regular_spans(sent, end_s)
+    loads = timeline.loads(spans, cluster.NODES, start_s=submitted_s, end_s=end_s)
+    agents = [a for a in cluster.api("GET", "/agents") if (a["registered_s"] or 0) >= submitted_s]
+    lateness = {a["name"]: round(a["ended_s"] - a["end_s"], 1) for a in agents if a["ended_s"]}
+    boundaries_s = sorted({a["end_s"] for a in agents})
+    timeline.draw(
+        spans, cluster.NODES, boundaries_s, start_s=submitted_s, end_s=end_s, lanes=reference.PER_NODE,
+        to=OUTPUT / "timeline.png",
+    )  # fmt: skip
+    summary = {
+        "campaign": campaign,
+        "runs": runs,
+        "load_without": round(loads.without, 4),
+        "load_with": round(loads.effective, 4),
+        "operations": round(loads.operations, 4),
+        "agents_lateness_s": lateness,
+        "campaign_s": round(end_s - submitted_s, 1),
+        "demo_s": round(time.time() - began_s, 1),
+        "timeline": "demo-output/timeline.png",
+    }
+    (OUTPUT / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    show(runs, loads, lateness, summary)
+    return 0 if all(run["identical"] and not run["doubts"] for run in runs) else 1
+
+
+def fetch(campaign: int) -> Path:
+    """The campaign's result files, fetched as a user would, on this machine; one folder a job."""
+    target = OUTPUT / "results"
+    cluster.fetch_results(campaign, target)
+    return target
+
+
+def judge(run: reference.Wanted, job: dict[str, Any], uninterrupted: proof.Run, fetched: Path) -> dict[str, Any]:
+    """One run's row: where it ran, how its time was spent, and whether the result stands."""
+    attempts = [a for a in job["attempts"] if a["started_s"] is not None]
+    number = job["job"]["id"]
+    folder = fetched / str(number)
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    mine = proof.Run(files=files, log=cluster.log_of(number))
+    sliced = proof.SlicedRun(
+        run=mine, nodes=[a["node"] for a in attempts], restores=sum(a["restored_from"] is not None for a in attempts)
+    )
+    return {
+        "job": number,
+        "index": run.index,
+        "events": run.events,
+        "nodes": [a["node"] for a in attempts],
+        "slices": len(attempts),
+        "compute_s": round(sum(a["compute_s"] for a in attempts), 1),
+        "save_s": round(sum(a["save_s"] for a in attempts), 1),
+        "restore_s": round(sum(a["restore_s"] for a in attempts if a["restored_from"]), 1),
+        "cpu_s": proof.cpu_s(mine.log),
+        "cpu_uninterrupted_s": proof.cpu_s(uninterrupted.log),
+        "identical": bool(files) and not proof.files_differ(mine, uninterrupted),
+        "doubts": proof.doubts(sliced, uninterrupted, events=run.events),
+    }
+
+
+def regular_spans(sent: Sequence[Sent], end_s: float) -> list[timeline.Span]:
+    """When and where the regular jobs ran, as Slurm has it."""
+    spans: list[timeline.Span] = []
+    for job in sent:
+        found = cluster.regular_job(job.id)
+        if found.start_s and found.start_s < end_s:
+            until_s = min(end_s, found.end_s or end_s)
+            spans += [timeline.Span(node, "regular", found.start_s, until_s, job.user) for node in found.nodes]
+    return spans
+
+
+def show(
+    runs: Sequence[dict[str, Any]], loads: timeline.Loads, lateness: dict[str, float], summary: dict[str, Any]
+) -> None:
+    """The tables at the end."""
+    table = Table(title="every run, compared with the same run computed without interruption", title_justify="left")
+    for column in ("job", "seed", "events", "nodes", "slices", "computing s", "saving s", "restoring s",
+                   "cpu s", "uninterrupted", "identical"):  # fmt: skip
+        table.add_column(column, justify="right" if column not in {"nodes", "identical"} else "left")
+    for run in runs:
+        table.add_row(
+            str(run["job"]), str(run["index"]), str(run["events"]), " ".join(node[-1] for node in run["nodes"]),
+            str(run["slices"]), str(run["compute_s"]), str(run["save_s"]), str(run["restore_s"]),
+            f"{run['cpu_s'] or 0:.1f}", f"{run['cpu_uninterrupted_s'] or 0:.1f}",
+            "[green]yes[/]" if run["identical"] and not run["doubts"] else "[red]NO[/]",
+        )  # fmt: skip
+    console.print(table)
+    for run in runs:
+        for doubt in run["doubts"]:
+            console.print(f"[red]job {run['job']}: {doubt}[/]")
+    console.print(
+        f"load of the cluster without Gleaner [bold]{loads.without:.0%}[/], "
+        f"with Gleaner [bold]{loads.effective:.0%}[/] ({loads.operations:.0%} went to saving and restoring)"
+    )
+    if lateness:
+        worst = max(lateness.values())
+        console.print(f"agents: {len(lateness)}, the last was done {-worst:.1f} s before the shared end"
+                      if worst <= 0 else f"[red]an agent was {worst:.1f} s late[/]")  # fmt: skip
+    console.print(
+        f"timeline: {summary['timeline']}    facts: demo-output/summary.json    {summary['demo_s']:.0f} s in all"
+    )
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; the cluster is still up (`make demo` again, or `make demo-down`)")
+        sys.exit(130)
+    except (cluster.ClusterError, TimeoutError) as error:
+        console.print(f"[red]demo: {error}[/]")
+        sys.exit(1)

@@ -1,0 +1,76 @@
+"""The proof that a run which was cut into slices gave the right result, and really went on. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+CPU_TOLERANCE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run left: its files, and its whole log, lines of lost attempts included."""
+
+    files: Mapping[str, bytes]
+    log: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SlicedRun:
+    """A run on the cluster: what it left, and where its slices ran, in order."""
+
+    run: Run
+    nodes: Sequence[str]
+    restores: int
+
+
+def starts(log: Sequence[str]) -> int:
+    """How often the process started."""
+    return sum(line.startswith("start ") for line in log)
+
+
+def event_numbers(log: Sequence[str]) -> list[int]:
+    """The event numbers, in the order in which they were printed."""
+    return [int(line.split()[1]) for line in log if line.startswith("event ")]
+
+
+def cpu_s(log: Sequence[str]) -> float | None:
+    """The processor time that the process itself measured, in seconds."""
+    for line in reversed(log):
+        if line.startswith("cpu_s "):
+            return float(line.split()[1])
+    return None
+
+
+def files_differ(sliced: Run, whole: Run) -> list[str]:
+    """The names of the files that are not the same byte for byte."""
+    names = sorted(set(sliced.files) | set(whole.files))
+    return [name for name in names if sliced.files.get(name) != whole.files.get(name)]
+
+
+def doubts(
+    sliced: SlicedRun, whole: Run, *, events: int, restores_at_least: int = 2, nodes_at_least: int = 2
+) -> list[str]:
+    """Everything that speaks against the claim; empty when it is proven.
+
+    The claim: the same result, byte for byte, by one process that was saved and restored, on several nodes.
+    """
+    found: list[str] = []
+    if not whole.files:
+        found.append("the uninterrupted run left no files")
+    if differing := files_differ(sliced.run, whole):
+        found.append(f"files differ: {', '.join(differing)}")
+    if (started := starts(sliced.run.log)) != 1:
+        found.append(f"the process started {started} times")
+    numbers = event_numbers(sliced.run.log)
+    if numbers != list(range(numbers[0] if numbers else 0, (numbers[0] if numbers else 0) + events)):
+        found.append(f"the log holds {len(numbers)} event lines ({len(set(numbers))} different) for {events} events")
+    if sliced.restores < restores_at_least:
+        found.append(f"restored {sliced.restores} times, not {restores_at_least}")
+    if len(set(sliced.nodes)) < nodes_at_least:
+        found.append(f"ran on {sorted(set(sliced.nodes))} only")
+    mine, reference = cpu_s(sliced.run.log), cpu_s(whole.log)
+    if mine is None or reference is None:
+        found.append("no processor time in the log")
+    elif abs(mine - reference) > CPU_TOLERANCE * reference:
+        found.append(f"{mine:.1f} s of processor time, {reference:.1f} s uninterrupted")
+    return found

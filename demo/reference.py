@@ -1,0 +1,124 @@
+"""The uninterrupted runs that the demo and the tests compare with, computed once an image and kept.
+
+    python -m demo.reference        computes what is missing (it may do so while other images build)
+
+Several run at once, as many as there are cores, so that the processor is as busy as it is on the cluster.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.proof import Run, cpu_s
+
+DOCKER = ("docker", "--host", "unix:///run/gleaner/docker.sock")
+IMAGE = "gleaner/pythia:demo"
+KEPT_IN = Path("/var/lib/gleaner/reference")
+RUNS = 12
+PROCESS = "hardqcd"
+SLICES_WANTED = 2.6
+SLICE_COMPUTING_S = 55.0
+"""Of a demo slice, what is left for computing."""
+PER_NODE = 6
+TRIAL_EVENTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One run: what `generate.py` is told. The campaign's index is the seed."""
+
+    index: int
+    events: int
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The image's arguments; the job's folder is the working folder."""
+        return arguments(str(self.index), self.events)
+
+
+def arguments(seed: str, events: int) -> tuple[str, ...]:
+    """What the image is told; `seed` may be `{index}` for a whole campaign."""
+    return ("--seed", seed, "--events", str(events), "--process", PROCESS, "--out", ".")
+
+
+def folder(image_id: str) -> Path:
+    """Where the references of this image are kept."""
+    return KEPT_IN / image_id.removeprefix("sha256:")[:24]
+
+
+def image_id() -> str:
+    """The content id of the workload's image in our engine."""
+    return _docker("image", "inspect", "--format", "{{.Id}}", IMAGE).strip()
+
+
+def events_a_run(kept: Path, cores: int) -> int:
+    """So many events that a run takes about three slices on this machine; measured once."""
+    found = kept / "events.json"
+    if found.exists():
+        return int(json.loads(found.read_text()))
+    share = min(1.0, cores / RUNS)
+    with ThreadPoolExecutor(max_workers=cores) as pool:
+        trials = list(
+            pool.map(lambda core: compute(Wanted(core + 1, TRIAL_EVENTS), kept / f"trial-{core}"), range(cores))
+        )
+    an_event_s = max(cpu_s(run.log) or 1.0 for run in trials) / TRIAL_EVENTS
+    events = max(100, round(share * SLICE_COMPUTING_S * SLICES_WANTED / an_event_s))
+    found.write_text(json.dumps(events))
+    return events
+
+
+def compute(wanted: Wanted, kept: Path) -> Run:
+    """One run without interruption, unless it is kept already."""
+    if not (kept / "log.txt").exists():
+        work = kept / "files"
+        subprocess.run(["rm", "-rf", str(kept)], check=True)
+        work.mkdir(parents=True)
+        work.chmod(0o777)
+        printed = _docker(
+            "run", "--rm", "--network", "none", "--user", "4200:4200", "--volume", f"{work}:/job", "--workdir", "/job",
+            "--label", "org.gleaner.cluster=demo", IMAGE, *wanted.arguments,
+        )  # fmt: skip
+        (kept / ".log").write_text(printed)
+        (kept / ".log").rename(kept / "log.txt")
+    return load(kept)
+
+
+def load(kept: Path) -> Run:
+    """A run as it was kept."""
+    files = {path.name: path.read_bytes() for path in sorted((kept / "files").iterdir())}
+    return Run(files=files, log=(kept / "log.txt").read_text().splitlines())
+
+
+def references() -> tuple[list[Wanted], list[Run]]:
+    """The campaign and its uninterrupted runs; computes what is missing."""
+    kept = folder(image_id())
+    kept.mkdir(parents=True, exist_ok=True)
+    cores = os.cpu_count() or 1
+    events = events_a_run(kept, cores)
+    wanted = [Wanted(index, events) for index in range(1, RUNS + 1)]
+    with ThreadPoolExecutor(max_workers=cores) as pool:
+        return wanted, list(pool.map(lambda w: compute(w, kept / f"run-{w.index}"), wanted))
+
+
+def _docker(*words: str) -> str:
+    done = subprocess.run([*DOCKER, *words], capture_output=True, text=True, timeout=1800, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"docker {' '.join(words[:3])}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def main(_words: Sequence[str]) -> None:
+    """Compute what is missing and say how long a run is."""
+    wanted, runs = references()
+    seconds = [cpu_s(run.log) or 0.0 for run in runs]
+    print(f"references: {len(runs)} uninterrupted runs of {min(seconds):.0f} to {max(seconds):.0f} s each are kept")
+    print(f"            ({wanted[0].events} events each)")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,138 @@
+"""The life of one job on one agent, as a pure function."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.agent.protocol import Generation, Why
+from gleaner.agent.runtime.protocol import ContainerId
+from gleaner.agent.task import (
+    SAVE_TRIES,
+    Clean,
+    DropAsked,
+    Ended,
+    Event,
+    Exited,
+    Finish,
+    Finished,
+    Finishing,
+    GiveBack,
+    GoOn,
+    Kill,
+    NotStarted,
+    OutOfTime,
+    Preparing,
+    ReportSaved,
+    ReportUnstartable,
+    Running,
+    Save,
+    SaveDone,
+    SaveFailed,
+    Saving,
+    Started,
+    Task,
+    Todo,
+    VacateAsked,
+    step,
+)
+
+C = ContainerId("c1")
+GENERATION = Generation(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+REPORTS = (ReportSaved, ReportUnstartable, GiveBack, Finish)
+
+
+def play(*events: Event) -> tuple[Task, list[Todo]]:
+    task: Task = Preparing()
+    todos: list[Todo] = []
+    for event in events:
+        task, more = step(task, event)
+        todos += more
+    return task, todos
+
+
+def test_a_slice_is_saved_then_killed_then_reported() -> None:
+    assert play(Started(C), VacateAsked(), SaveDone(GENERATION)) == (
+        Ended(),
+        [Save(C), Kill(C), ReportSaved(GENERATION), Clean()],
+    )
+
+
+def test_a_job_that_exits_is_finished() -> None:
+    assert play(Started(C), Exited(3), Finished()) == (Ended(), [Finish(C, 3), Kill(C), Clean()])
+
+
+def test_an_exit_during_the_save_wins_whichever_comes_first() -> None:
+    expected = (Finishing(C), [Save(C), Finish(C, 0)])
+    assert play(Started(C), VacateAsked(), Exited(0), SaveFailed("gone")) == expected
+    assert play(Started(C), VacateAsked(), Exited(0), SaveDone(GENERATION)) == expected
+
+
+def test_a_failed_save_lets_the_job_go_on() -> None:
+    assert play(Started(C), VacateAsked(), SaveFailed("disk full")) == (Running(C, 1), [Save(C), GoOn(C)])
+
+
+def test_a_save_that_keeps_failing_is_given_up_but_the_job_runs_to_the_end() -> None:
+    events: list[Event] = [Started(C)]
+    for _ in range(SAVE_TRIES):
+        events += [VacateAsked(), SaveFailed("disk full")]
+    task, todos = play(*events, VacateAsked())
+    assert task == Running(C, SAVE_TRIES)
+    assert todos.count(Save(C)) == SAVE_TRIES
+    task, todos = step(task, OutOfTime())
+    assert task == Ended()
+    assert todos == [Kill(C), GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end"), Clean()]
+
+
+def test_a_job_told_to_vacate_before_it_runs_is_given_back_unchanged() -> None:
+    task, todos = play(VacateAsked(), Started(C))
+    assert task == Ended()
+    assert todos == [Kill(C), GiveBack(Why.UNSTARTED, "the agent was ending"), Clean()]
+
+
+def test_a_dropped_job_is_killed_and_nothing_is_reported() -> None:
+    for before in ([Started(C)], [Started(C), VacateAsked()], [Started(C), Exited(0)]):
+        task, todos = play(*before, DropAsked())
+        assert task == Ended()
+        assert todos[-2:] == [Kill(C), Clean()]
+        assert not any(isinstance(todo, ReportSaved | GiveBack | ReportUnstartable) for todo in todos)
+    assert play(DropAsked(), Started(C)) == (Ended(), [Kill(C), Clean()])
+
+
+def test_a_command_that_cannot_start_is_the_jobs_own_failure() -> None:
+    assert play(NotStarted(None, "no such file", 127)) == (Ended(), [ReportUnstartable(127, "no such file"), Clean()])
+
+
+def test_a_missing_image_is_not() -> None:
+    assert play(NotStarted(Why.IMAGE_MISSING, "no image x")) == (
+        Ended(),
+        [GiveBack(Why.IMAGE_MISSING, "no image x"), Clean()],
+    )
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [VacateAsked(), DropAsked(), Exited(0), Exited(1), OutOfTime(), SaveDone(GENERATION), SaveFailed("x")]
+        ),
+        max_size=12,
+    )
+)
+def test_whatever_happens_there_is_one_report_at_most_and_no_kill_before_a_reason(events: list[Event]) -> None:
+    task: Task = Running(C)
+    todos: list[Todo] = []
+    ended_by: Event | None = None
+    for event in events:
+        # Only a task that is saving can hear of a save; one that exited exits once.
+        if isinstance(event, SaveDone | SaveFailed) and not isinstance(task, Saving):
+            continue
+        if isinstance(event, Exited) and isinstance(task, Finishing):
+            continue
+        before, (task, more) = task, step(task, event)
+        if isinstance(task, Ended) and not isinstance(before, Ended):
+            ended_by = event
+        todos += more
+    if Kill(C) in todos:
+        assert isinstance(ended_by, SaveDone | DropAsked | OutOfTime)
+        assert todos[-1] == Clean()
+        assert todos.index(Kill(C)) > max((i for i, t in enumerate(todos) if isinstance(t, Save)), default=-1)
+    assert sum(isinstance(todo, REPORTS) for todo in todos) <= 2  # an exit that could not be stored in time
+    assert sum(isinstance(todo, ReportSaved) for todo in todos) <= 1
