@@ -1,24 +1,50 @@
-# `make demo` and `make test` are all a newcomer needs; `make help` lists the rest.
+# `make demo` and `make test` are all that a newcomer needs; `make help` lists the rest.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SHELL := /bin/bash
 
-.PHONY: help venv check
+.PHONY: help venv lock check static test demo demo-down prepare bench-queue
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
-venv: $(VENV)/.done  ## the development environment, from the lock file
+demo:  ## the main job, for real, on a small cluster of containers that stays up
+	@deploy/prepare.sh
+	@$(BIN)/python -m demo
 
-$(VENV)/.done: requirements.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --require-hashes -r requirements.lock
-	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
-	touch $@
+demo-down:  ## remove the cluster: what carries our label, and nothing else
+	@deploy/cluster.sh down
+	@deploy/engine.sh stop
 
-check: venv  ## format, lint, types, imports and unit tests; under two minutes
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright
-	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not cluster and not postgres"
+test:  ## every test, the ones on the real cluster too
+	@deploy/prepare.sh --tests
+	@$(MAKE) --no-print-directory static
+	@$(BIN)/pytest
+
+check: venv static  ## format, lint, types, imports and unit tests; under two minutes
+	@$(BIN)/pytest -q -m "not cluster and not postgres and not slow"
+
+static: venv
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+venv: $(VENV)/.done  ## the development environment, as the lock file has it
+
+$(VENV)/.done: locks/dev.lock pyproject.toml
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q --require-hashes -r locks/dev.lock
+	@$(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+lock:  ## resolve the dependencies anew, into locks/
+	@for part in "dev --extra dev --extra control --extra agent" "control --extra control" "agent --extra agent"; do \
+	    set -- $$part; name=$$1; shift; \
+	    $(BIN)/uv pip compile -q pyproject.toml "$$@" --universal --python-version 3.11 --generate-hashes \
+	        --no-header --no-emit-index-url --no-annotate -o locks/$$name.lock; \
+	done
+
+bench-queue: venv  ## claims and completions a second, at up to a million waiting jobs
+	@$(BIN)/python tests/benchmarks/bench_queue.py

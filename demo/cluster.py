@@ -1,12 +1,17 @@
 """The cluster of `deploy/`, as the demo and the tests drive it: programs run inside its containers."""
 
 import json
+import ssl
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "deploy" / "cluster.sh"
@@ -74,9 +79,99 @@ def regular_job(job: str) -> RegularJob:
     )
 
 
-def settings_file() -> Path:
-    """The control program's settings on this machine, mounted into the head."""
-    return Path("/var/lib/gleaner/cluster/etc/head/gleaner.toml")
+# ── control ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def api(method: str, path: str, body: object = None) -> Any:
+    """The answer of control's API to an admin, asked from this machine."""
+    answer = _client().request(method, f"/v1{path}", json=body, extensions={"sni_hostname": "head"})
+    if answer.is_error:
+        raise ClusterError(f"{method} {path}: {answer.status_code}: {answer.text[:500]}")
+    return answer.json() if answer.content else None
+
+
+def log_of(job: int) -> list[str]:
+    """A job's whole log, the lines of lost attempts included."""
+    lines: list[str] = []
+    while True:
+        page = api("GET", f"/jobs/{job}/log?first={len(lines)}&limit=10000&all=true")
+        lines += page["lines"]
+        if not page["lines"]:
+            return lines
+
+
+def fetch_results(campaign: int, to: Path) -> None:
+    """Fetch a campaign's result files with `glean results` and bring them to this machine, a folder a job."""
+    run("head", "sh", "-c", "rm -rf /tmp/results && mkdir /tmp/results", user=SERVICE_USER)
+    glean("results", "--campaign", str(campaign), "--to", "/tmp/results")
+    subprocess.run(["rm", "-rf", str(to)], check=True)
+    to.mkdir(parents=True)
+    sent = subprocess.run(
+        [str(SCRIPT), "exec", "head", "tar", "-C", "/tmp/results", "-cf", "-", "."],
+        capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+    subprocess.run(["tar", "-C", str(to), "-xf", "-"], input=sent.stdout, check=True, timeout=60)
+
+
+def configure(changes: Mapping[str, Mapping[str, object]] | None = None) -> None:
+    """Give control the demo's settings with `changes`, and start it anew."""
+    settings = tomllib.loads((ROOT / "deploy" / "settings" / "gleaner.toml").read_text())
+    for table, values in (changes or {}).items():
+        settings[table] |= values
+    text = "".join(
+        f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        for table, values in settings.items()
+    )
+    run("head", "sh", "-c", "cat > /etc/gleaner/gleaner.toml", stdin=text)
+    restart_control()
+
+
+def kill_control() -> None:
+    """`kill -9` of the control program; the head's supervisor starts it again."""
+    run("head", "pkill", "-KILL", "-u", SERVICE_USER, "-f", "glean control run")
+
+
+def restart_control() -> None:
+    """Start control anew and wait until it leads."""
+    before = _pid()
+    kill_control()
+    until("control to start anew", lambda: _pid() not in {"", before}, timeout_s=30, every_s=0.5)
+    until("control to lead", is_leading, timeout_s=60, every_s=0.5)
+
+
+def is_leading() -> bool:
+    """Whether control answers and leads."""
+    try:
+        return bool(_client().get("/health", extensions={"sni_hostname": "head"}).json()["leader"])
+    except httpx.HTTPError:
+        return False
+
+
+def _pid() -> str:
+    return run("head", "sh", "-c", f"pgrep -u {SERVICE_USER} -o -f 'glean control run' || true").strip()
+
+
+@cache
+def _client() -> httpx.Client:
+    address = run("head", "hostname", "--ip-address").split()[0]
+    trust = ssl.create_default_context(cadata=run("head", "cat", "/etc/gleaner/tls/ca.pem"))
+    return httpx.Client(
+        base_url=f"https://{address}:8642",
+        verify=trust,
+        headers={"Authorization": f"Bearer {_admin_token()}", "Host": "head"},
+        timeout=20,
+    )
+
+
+def _admin_token() -> str:
+    home = "/home/gleaner/.config/gleaner/token"
+    run(
+        "head", "sh", "-c",
+        f"test -s {home} || {{ mkdir -p $(dirname {home}) && "
+        f"glean token create --local --role admin --name admin --to {home}; }}",
+        user=SERVICE_USER,
+    )  # fmt: skip
+    return run("head", "cat", home).strip()
 
 
 def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: float = 1.0) -> Any:
@@ -87,7 +182,7 @@ def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: flo
         try:
             if answer := found():
                 return answer
-        except (ClusterError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
+        except (ClusterError, httpx.HTTPError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
             last = error
         time.sleep(every_s)
     raise TimeoutError(f"{what}: not within {timeout_s:.0f} s" + (f" ({last})" if last else ""))

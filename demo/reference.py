@@ -25,7 +25,7 @@ SLICES_WANTED = 2.6
 SLICE_COMPUTING_S = 55.0
 """Of a demo slice, what is left for computing."""
 PER_NODE = 6
-TRIAL_EVENTS = 200
+TRIAL_EVENTS = 800
 
 
 @dataclass(frozen=True, slots=True)
