@@ -70,7 +70,10 @@ def run(arguments: list[str] | None = None) -> int:
     except typer.TyperException as error:
         said = error.format_message()
         if not said.startswith("Usage:"):
-            render.remark(f"{said} (see {_helping(error)} --help)")
+            command = one_line(getattr(getattr(error, "ctx", None), "command_path", "glean"))
+            if command.endswith(" submit") and said.startswith("No such option"):
+                said += "; the options of what the job runs go after --"
+            render.remark(f"{said} (see {command} --help)")
         else:
             sys.stderr.write(said + "\n")
         return error.exit_code
@@ -80,9 +83,3 @@ def run(arguments: list[str] | None = None) -> int:
         # The reader has gone (`glean list | head`); what is still buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def _helping(error: typer.TyperException) -> str:
-    """The command that the complaint is about, as it was called."""
-    context = getattr(error, "ctx", None)
-    return one_line(getattr(context, "command_path", "glean"))

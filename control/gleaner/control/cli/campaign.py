@@ -115,8 +115,10 @@ def submission(given: Mapping[str, Given]) -> Submission:
         first = error.errors()[0]
         path = [str(part) for part in first["loc"]]
         key = path[1] if path[0] == "job" else path[0]
-        where = f"{given[key].where}: " if key in given else ""
-        raise BadInput(where + complaint(key, first)) from None
+        where = given[key].where if key in given else ""
+        if not where or where.startswith("--"):
+            raise BadInput(complaint(where or key, first)) from None
+        raise BadInput(f"{where}: {complaint(key, first)}") from None
 
 
 def _file(given: Mapping[str, Given]) -> str:

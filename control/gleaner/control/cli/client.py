@@ -70,10 +70,14 @@ def read_token(settings: ClientSettings) -> str:
 
 def checked_url(url: str) -> str:
     """The URL, if a token may travel to it: https, or http on this machine."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        scheme, host, _ = parts.scheme, parts.hostname, parts.port  # a wrong port shows only when it is asked for
+    except ValueError:
+        scheme = host = None
+    if scheme not in {"http", "https"} or not host:
         raise BadInput(f"client.url is {url!r}; it must be like https://HOST:8642")
-    if parts.scheme == "http" and parts.hostname not in {"127.0.0.1", "::1", "localhost"}:
+    if scheme == "http" and host not in {"127.0.0.1", "::1", "localhost"}:
         raise BadInput(f"client.url is {url!r}: off this machine the token must not travel in the clear; use https://")
     return url
 

@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -63,12 +62,8 @@ def without_password(url: str) -> str:
     >>> without_password("postgresql+psycopg://gleaner:secret@db/gleaner?password=secret")
     'postgresql+psycopg://gleaner:***@db/gleaner?password=***'
     """
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if ":" in user:
-        user = user.partition(":")[0] + ":***"
-    query = re.sub(r"(?i)((?:password|passwd|secret|token)=)[^&]*", r"\1***", parts.query)
-    return urlunsplit(parts._replace(netloc=user + at + host, query=query))
+    masked = re.sub(r"(://[^/:@]*:).*@", r"\1***@", url)
+    return re.sub(r"(?i)((?:password|passwd|secret|token)=)[^&]*", r"\1***", masked)
 
 
 def _read(path: Path | None) -> tuple[str, Mapping[str, Any]]:

@@ -50,7 +50,7 @@ def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fe
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with tarfile.open(fileobj=spool, mode="r:") as archive:
-            for member in archive:
+            for member in archive.getmembers():  # all heads at once: a broken end shows before a file is made
                 try:
                     parts = _parts(member)
                     if member.isdir():

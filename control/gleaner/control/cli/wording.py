@@ -31,11 +31,11 @@ def _expectation(error: ErrorDetails) -> str:
     limits = error.get("ctx", {})
     match error["type"]:
         case "greater_than_equal":
-            said = f"must be at least {limits['ge']}"
+            said = f"must be at least {_plain(limits['ge'])}"
         case "greater_than":
-            said = f"must be more than {limits['gt']}"
+            said = f"must be more than {_plain(limits['gt'])}"
         case "less_than_equal":
-            said = f"must be at most {limits['le']}"
+            said = f"must be at most {_plain(limits['le'])}"
         case "missing":
             return "is missing"
         case "value_error":
@@ -44,12 +44,15 @@ def _expectation(error: ErrorDetails) -> str:
             said = next((rule for part, rule in RULES.items() if part in limits["pattern"]), "cannot be this")
         case "string_too_short" | "string_too_long":
             return error["msg"].replace("String should", "must")
+        case _ if error["msg"].startswith("Input should "):
+            said = error["msg"].replace("Input should", "must", 1)
         case _:
-            message = error["msg"]
-            for pydantics in ("Input should be ", "Input should "):
-                message = message.replace(pydantics, "must be " if pydantics.endswith("be ") else "must ")
-            said = message[:1].lower() + message[1:]
+            return error["msg"]
     return said + _found(error["input"])
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() else str(number)
 
 
 def _found(value: object) -> str:

@@ -1,0 +1,130 @@
+"""Campaign files: what is taken, and that every complaint names its line."""
+
+from pathlib import Path
+
+import pytest
+
+from gleaner.control.api.shapes import JobSpec, Submission
+from gleaner.control.cli import campaign
+from gleaner.control.cli.failures import BadInput
+
+GOOD = """\
+# Twelve runs of one process.
+name: zmumu
+image: gleaner/pythia
+command: [generate, --seed, "{index}", --events, 2000, --tune, 007, --weak, no]
+environment: {OMP_NUM_THREADS: 1, DEBUG: off}
+cpus: 2
+memory_mib: 1024
+priority: -5
+retries: 0
+indices: 0-11
+group: atlas
+hold: true
+"""
+
+
+def complaint(text: str) -> str:
+    with pytest.raises(BadInput) as refused:
+        campaign.submission(campaign.parse(text, "runs.yaml"))
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> None:
+    assert campaign.submission(campaign.parse(GOOD, "runs.yaml")) == Submission(
+        job=JobSpec(
+            name="zmumu",
+            image="gleaner/pythia",
+            command=("generate", "--seed", "{index}", "--events", "2000", "--tune", "007", "--weak", "no"),
+            environment={"OMP_NUM_THREADS": "1", "DEBUG": "off"},
+            cpus=2,
+            memory_mib=1024,
+            priority=-5,
+            retries=0,
+        ),
+        indices=tuple(range(12)),
+        group="atlas",
+        hold=True,
+    )
+
+
+def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
+    submission = campaign.submission(campaign.parse("image: gleaner/pi:2", "runs.yaml"))
+    assert (submission.indices, submission.job.name) == (None, "pi")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("image: a\n\nmemroy_mib: 5", "runs.yaml, line 3: unknown key 'memroy_mib', did you mean 'memory_mib'?"),
+        ("image: a\ncpus: 1\ncpus: 2", "runs.yaml, line 3: cpus is given twice"),
+        ("image: a\ncpus: -3", "runs.yaml, line 2: cpus must be at least 1, found -3"),
+        ("image: a\ncpus: 99999999", "runs.yaml, line 2: cpus must be at most 4096"),
+        ("image: a\ncpus: 99999999999999999999999", "runs.yaml, line 2: cpus must be a whole number"),
+        ("image: a\ncpus: yes", "runs.yaml, line 2: cpus must be a whole number, found 'yes'"),
+        ("image: a\ncpus: 1.5", "runs.yaml, line 2: cpus must be a whole number, found '1.5'"),
+        ("image: a\nmemory_mib: 512M", "runs.yaml, line 2: memory_mib must be a whole number, found '512M'"),
+        ("image: a\nmemory_mib: 1", "runs.yaml, line 2: memory_mib must be at least 16, found 1"),
+        ("image: a\nnodes: 4", "runs.yaml, line 2: nodes: a job runs on one node or less; wider jobs are only simul"),
+        ("image: a\nhold: maybe", "runs.yaml, line 2: hold must be true or false, found 'maybe'"),
+        ("image: a\nname: a b", "runs.yaml, line 2: name must begin with a letter or digit"),
+        ("image: a b", "runs.yaml, line 1: image must not be empty or hold spaces"),
+        ("image:", "runs.yaml, line 1: image must have at least 1 character"),
+        ("image: [a]", "runs.yaml, line 1: image must be a single value, found a list"),
+        ("image: a\ncommand: run it", "runs.yaml, line 2: command must be a list like [a, b], found a single value"),
+        ("image: a\ncommand:\n- run\n- {it: 1}", "runs.yaml, line 4: an argument must be a single value, found a map"),
+        ('image: a\ncommand: ["a\\0b"]', "runs.yaml, line 2: command must not hold NUL characters"),
+        ("image: a\nenvironment: [A]", "runs.yaml, line 2: environment must be keys with values like {K: V}"),
+        ("image: a\nenvironment:\n  A-B: 1", "runs.yaml, line 2: environment must be a variable's name"),
+        ("image: a\nenvironment:\n  A: 1\n  A: 2", "runs.yaml, line 4: environment sets A twice"),
+        ("image: a\nindices: 12 runs", "runs.yaml, line 2: indices must be like 0-11 or 1,3,10-20:5, found '12 runs'"),
+        ("image: a\nindices: 5-1", "runs.yaml, line 2: indices 5-1 holds no index"),
+        ("image: a\nindices: 0-999999999", "runs.yaml, line 2: indices at most 100,000 runs a campaign"),
+        ("image: a\nindices: [1, 2, 1]", "runs.yaml, line 2: indices name 1 twice"),
+        ("image: a\nindices: []", "runs.yaml, line 2: indices"),
+        ("name: a", "image is missing in runs.yaml; it names the container image to run"),
+        ("", "runs.yaml: must hold keys with values"),
+        ("- image: a", "runs.yaml: must hold keys with values"),
+        ("image: a\n  cpus: 1", "runs.yaml, line 2: not valid YAML"),
+        ("image: a\n\tcpus: 1", "runs.yaml, line 2: not valid YAML"),
+        ("image: a\ncommand: *nothing", "runs.yaml, line 2: not valid YAML: found undefined alias"),
+        ("image: !!python/object/apply:os.system [id]", "runs.yaml, line 1: image must be a single value"),
+        ("image: \x1b[2J", "runs.yaml: not valid YAML"),
+        ("? [image]\n: a", "runs.yaml, line 1: a key must be a single value, found a list"),
+    ],
+)
+def test_what_is_wrong_in_a_campaign_file_is_named_with_its_line(text: str, said: str) -> None:
+    assert complaint(text).startswith(said)
+
+
+def test_aliases_that_multiply_are_not_followed_into_depth() -> None:
+    bomb = "image: a\ncommand: &a [x, x]\nenvironment: &b {K: v}\nindices:\n" + "- *a\n" * 3
+    assert complaint(bomb).startswith("runs.yaml, line 2: an index must be a single value")
+
+
+@pytest.mark.parametrize(
+    ("array", "indices"),
+    [("0", (0,)), ("0-3", (0, 1, 2, 3)), ("1,3,10-20:5", (1, 3, 10, 15, 20)), ("5,1", (5, 1)), (" 1 , 2 ", (1, 2))],
+)
+def test_an_array_is_written_as_slurm_writes_it(array: str, indices: tuple[int, ...]) -> None:
+    assert campaign.indices(array) == indices
+
+
+@pytest.mark.parametrize("array", ["", ",", "a", "-1", "1-", "0-10%2", "3-1", "0-5:0", "1,1", "0-100000", "١"])
+def test_an_array_that_is_none_is_refused(array: str) -> None:
+    with pytest.raises(ValueError, match="must be like|holds no index|twice|at most"):
+        campaign.indices(array)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "huge").write_bytes(b"#" * (campaign.MOST_BYTES + 1))
+    for name, said in [
+        ("none.yaml", "No such file"),
+        ("binary", "not UTF-8"),
+        ("huge", "larger than 4 MiB"),
+        (".", "Is a dir"),
+    ]:
+        with pytest.raises(BadInput, match=said):
+            campaign.read(tmp_path / name)

@@ -1,0 +1,239 @@
+"""What the command line says when control, the network or the token is not as it should be: one line each."""
+
+import json
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from gleaner.control.cli import app
+
+STATUS = {
+    "campaign": None,
+    **dict.fromkeys(("new", "running", "saved", "succeeded", "failed", "cancelled", "held"), 0),
+}
+
+
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A token in a file of mode 0600, and nothing else set."""
+    path = tmp_path / "token"
+    path.write_text("a-secret\n")
+    path.chmod(0o600)
+    (tmp_path / "gleaner.toml").write_text("")
+    monkeypatch.setenv("GLEANER_SETTINGS", str(tmp_path / "gleaner.toml"))
+    monkeypatch.setenv("GLEANER_CLIENT__TOKEN_FILE", str(path))
+    return path
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run `glean` and give the exit code and the one line on stderr; nothing may be on stdout."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = app.run(list(arguments))
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("glean: ")
+        assert printed.err.count("\n") == 1
+        assert "a-secret" not in printed.err
+        return code, printed.err.removeprefix("glean: ").rstrip()
+
+    return run
+
+
+@contextmanager
+def server(
+    answers: Iterator[tuple[int, str] | None], *, tls: ssl.SSLContext | None = None
+) -> Generator[tuple[str, list[str]]]:
+    """A server that is not Gleaner: it gives these answers in turn; None breaks the connection. Requests are noted."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(f"{self.command} {self.path}")
+            answer = next(answers)
+            if answer is None:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            body = answer[1].encode()
+            self.send_response(answer[0])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls:
+        running.socket = tls.wrap_socket(running.socket, server_side=True)
+    thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{running.server_port}", requests
+    finally:
+        running.shutdown()
+        running.server_close()
+
+
+def repeat(*answers: tuple[int, str] | None) -> Iterator[tuple[int, str] | None]:
+    """These answers, the last one for ever."""
+    yield from answers
+    while True:
+        yield answers[-1]
+
+
+Said = Callable[..., tuple[int, str]]
+
+
+def test_no_token_file_says_where_one_belongs(token: Path, said: Said) -> None:
+    token.unlink()
+    assert said("status") == (3, f"no token: {token} is not there; ask an admin for one and put it there, mode 0600")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
+def test_a_token_that_others_can_read_is_refused(mode: int, token: Path, said: Said) -> None:
+    token.chmod(mode)
+    assert said("status") == (3, f"the token in {token} can be read by others: chmod 600 {token}")
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe", b"one\ntwo"])
+def test_a_token_file_that_holds_no_token_is_refused(content: bytes, token: Path, said: Said) -> None:
+    token.write_bytes(content)
+    assert said("status") == (3, f"no token: {token} does not hold one line of plain text")
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("http://control.example.org:8642", "off this machine the token must not travel in the clear; use https://"),
+        ("control:8642", "it must be like https://HOST:8642"),
+        ("ftp://localhost", "it must be like https://HOST:8642"),
+        ("http://localhost:99999", "it must be like https://HOST:8642"),
+        ("http://[", "it must be like https://HOST:8642"),
+    ],
+)
+def test_a_url_that_a_token_must_not_travel_to_is_refused(
+    url: str, complaint: str, token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+    code, line = said("status")
+    assert code == 2
+    assert line.endswith(complaint)
+
+
+def test_a_control_program_that_does_not_run_is_named_with_its_url(
+    token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+    code, line = said("status")
+    assert code == 3
+    assert line.startswith(f"cannot reach control at {url} (")
+    assert line.endswith("is it running, and is client.url right?")
+
+
+def test_a_control_program_that_does_not_answer_is_not_waited_for_longer_than_set(
+    token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        monkeypatch.setenv("GLEANER_CLIENT__TIMEOUT_S", "0.2")
+        assert said("status") == (3, f"control at {url} did not answer in time")
+
+
+def test_a_read_is_asked_again_after_a_lost_answer(
+    token: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(repeat(None, (503, '{"detail": "starting"}'), (200, json.dumps(STATUS)))) as (url, requests):
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        assert app.run(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == STATUS
+    assert requests == ["GET /v1/status"] * 3
+
+
+def test_a_write_is_never_repeated_by_itself(token: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server(repeat(None)) as (url, requests):
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        code, _ = said("submit", "--image", "a", "--", "run")
+    assert code == 3
+    assert requests == ["POST /v1/jobs"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "line"),
+    [
+        (200, "<html>hello</html>", 1, "gave an answer that this glean does not understand"),
+        (200, '{"more": 1}', 1, "gave an answer that this glean does not understand"),
+        (404, "<html>", 1, "answered with status 404 and no reason; is it Gleaner?"),
+        (302, "", 1, "answered with status 302 and no reason; is it Gleaner?"),
+        (401, '{"detail": "unknown token"}', 3, "control does not know the token in {token}: unknown token"),
+        (403, '{"detail": "for admins only"}', 3, "not allowed: for admins only"),
+        (404, '{"detail": "there is no job 5"}', 1, "there is no job 5"),
+        (409, '{"detail": "job 5 is Complete"}', 1, "job 5 is Complete"),
+        (422, '{"detail": "limit is too high"}', 2, "limit is too high"),
+        (500, '{"detail": "a\\nb\\u001b[2J"}', 1, "a b [2J"),
+        (503, '{"detail": "the database is locked"}', 3, "control cannot do this now: the database is locked"),
+    ],
+)
+def test_every_answer_but_the_expected_one_is_one_line_and_an_exit_code(
+    status: int, body: str, code: int, line: str, token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(repeat((status, body))) as (url, _):
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        exit_code, complaint = said("status")
+    assert exit_code == code
+    assert line.format(token=token) in complaint
+
+
+def test_a_proxy_of_the_environment_never_sees_the_token(
+    token: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(repeat((500, ""))) as (proxy, seen), server(repeat((200, json.dumps(STATUS)))) as (url, _):
+        for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(variable, proxy)
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        assert app.run(["status"]) == 0
+    assert seen == []
+
+
+def test_a_certificate_is_checked_and_the_sites_authority_is_trusted(
+    token: Path, said: Said, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+        + ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True,
+        capture_output=True,
+    )
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    with server(repeat((200, json.dumps(STATUS))), tls=tls) as (url, requests):
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        code, line = said("status")
+        assert code == 3
+        assert line.startswith(f"the certificate of {url} is not trusted")
+        assert "set client.ca_file to the site's authority" in line
+        assert requests == []
+        monkeypatch.setenv("GLEANER_CLIENT__CA_FILE", str(certificate))
+        assert app.run(["status"]) == 0
+        capsys.readouterr()
+        monkeypatch.setenv("GLEANER_CLIENT__CA_FILE", str(tmp_path / "none.pem"))
+        code, line = said("status")
+        assert code == 2
+        assert line.startswith(f"client.ca_file {tmp_path / 'none.pem'}: ")
