@@ -46,7 +46,7 @@ def main() -> int:
     wanted, whole = reference.references()
     origin_s = math.ceil(time.time()) + 12
     cluster.configure({"rounds": {"length_s": ROUND_S, "origin_s": (origin_s + FIRST_ROUND_S) % ROUND_S}})
-    clear()
+    cluster.clear()
     sent = [send(*REGULAR[0], origin_s)]
     cluster.until("the first regular job to start", lambda: cluster.regular_job(sent[0].id).start_s, timeout_s=30)
     submitted_s = time.time()
@@ -56,22 +56,6 @@ def main() -> int:
     watch(campaign, submitted_s)
     ended_s = time.time()
     return conclude(campaign, wanted, whole, sent, submitted_s=submitted_s, ended_s=ended_s, began_s=began_s)
-
-
-def clear() -> None:
-    """End what an earlier run of the demo may have left."""
-    cluster.run("head", "scancel", "--user=alice")
-    cluster.run("head", "scancel", "--user=bob")
-    for state in ("New", "Running", "Saved"):
-        for job in cluster.api("GET", f"/jobs?state={state}&limit=1000")["jobs"]:
-            cluster.api("POST", f"/jobs/{job['id']}/cancel")
-    cluster.run("head", "scancel", "--user=gleaner")
-    cluster.until("the nodes to be idle", nodes_idle, timeout_s=90)
-
-
-def nodes_idle() -> bool:
-    """Whether Slurm calls all nodes idle."""
-    return cluster.run("head", "sinfo", "--noheader", "--format=%T", "--partition=regular").split() == ["idle"]
 
 
 def send(node: str, in_round: int, length_s: int, user: str, origin_s: int) -> Sent:

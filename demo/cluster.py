@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "deploy" / "cluster.sh"
 NODES = ("node1", "node2", "node3")
 SERVICE_USER = "gleaner"
+USERS = ("alice", "bob")
 
 
 class ClusterError(Exception):
@@ -79,6 +80,64 @@ def regular_job(job: str) -> RegularJob:
     )
 
 
+def clear() -> None:
+    """Cancel every job, of ours and of the users, and wait until all nodes are idle."""
+    for user in USERS:
+        run("head", "scancel", f"--user={user}")
+    for state in ("New", "Running", "Saved"):
+        for job in api("GET", f"/jobs?state={state}&limit=1000")["jobs"]:
+            api("POST", f"/jobs/{job['id']}/cancel")
+    run("head", "scancel", f"--user={SERVICE_USER}")
+    until("the nodes to be idle", nodes_idle, timeout_s=90)
+
+
+def nodes_idle() -> bool:
+    """Whether Slurm calls all nodes idle."""
+    return run("head", "sinfo", "--noheader", "--format=%T", "--partition=regular").split() == ["idle"]
+
+
+def set_preemption(*, on: bool) -> None:
+    """Let Slurm preempt agents for regular jobs, or not."""
+    run("head", "scontrol", "update", "PartitionName=gleaner", f"PreemptMode={'REQUEUE' if on else 'OFF'}")
+
+
+def containers(node: str) -> list[str]:
+    """The ids of all containers of ours on a node."""
+    return run(node, "docker", "ps", "--all", "--quiet", "--filter", "label=org.gleaner.agent").split()
+
+
+def kill_node(node: str) -> None:
+    """Pull the plug of a node."""
+    _docker("kill", node)
+
+
+def start_node(node: str) -> None:
+    """Switch a killed node on again, and wait until Slurm has it back."""
+    _docker("start", node)
+    until(
+        f"{node} to come back",
+        lambda: (
+            run("head", "sinfo", "--noheader", f"--nodes={node}", "--format=%t", "--partition=regular")
+            .strip()
+            .rstrip("*")
+            in {"idle", "alloc", "mix"}
+        ),
+        timeout_s=90,
+    )
+
+
+def _docker(*words: str) -> None:
+    done = subprocess.run(
+        ["docker", "--host", "unix:///run/gleaner/docker.sock", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"docker {' '.join(words)}: {done.stderr.strip()}")
+
+
 # ── control ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -129,6 +188,16 @@ def configure(changes: Mapping[str, Mapping[str, object]] | None = None) -> None
 def kill_control() -> None:
     """`kill -9` of the control program; the head's supervisor starts it again."""
     run("head", "pkill", "-KILL", "-u", SERVICE_USER, "-f", "glean control run")
+
+
+def hold_control() -> None:
+    """Freeze control, as if its machine hung: it answers nothing, and nothing of it ends."""
+    run("head", "pkill", "-STOP", "-u", SERVICE_USER, "-f", "glean control run")
+
+
+def let_control_go_on() -> None:
+    """Undo `hold_control`."""
+    run("head", "pkill", "-CONT", "-u", SERVICE_USER, "-f", "glean control run")
 
 
 def restart_control() -> None:

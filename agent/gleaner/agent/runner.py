@@ -7,6 +7,7 @@ the node; without control it goes on, saves to storage, and leaves its reports t
 
 import asyncio
 import json
+import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -135,16 +136,22 @@ class Agent:
             await asyncio.sleep(TICK_S)
 
     async def _part(self) -> None:
-        """Deliver what is left, say farewell; what control does not take goes to storage."""
+        """Say farewell, and see that control hears all there is to hear, now or later.
+
+        What has not been delivered goes to the storage first: control may hang until this agent is gone.
+        """
         await asyncio.to_thread(_remember, self._memory_of_saves, self._measured)
         farewell = Farewell(ended_s=time.time(), reason=self._ending_because, fault=self._fault)
+        self.outbox.put(f"/agents/{self.name}/farewell", farewell)
+        reports = self.settings.storage / "agents" / self.name / "reports"
+        left_s = max(1.0, self.end_s - time.time())
         try:
-            await asyncio.to_thread(self.outbox.deliver)
-            await asyncio.to_thread(self.client.farewell, farewell)
-        except (ControlSilent, ControlRefused) as error:
-            self.outbox.put(f"/agents/{self.name}/farewell", farewell)
-            left = self.outbox.spill_into(self.settings.storage / "agents" / self.name / "reports")
-            log.warning("control is away; its reports wait on the storage", reports=left, reason=str(error))
+            async with asyncio.timeout(left_s):
+                await asyncio.to_thread(self.outbox.spill_into, reports)
+                await asyncio.to_thread(self.outbox.deliver)
+                await asyncio.to_thread(shutil.rmtree, reports)
+        except (TimeoutError, ControlSilent, OSError) as error:
+            log.warning("control has not heard everything; the rest waits on the storage", reason=str(error))
 
     async def _run_out(self) -> None:
         self._ending_because = "out of time"

@@ -1,0 +1,76 @@
+"""A job saved on one node and completed on another gives the identical result, and really went on."""
+
+from pathlib import Path
+
+import pytest
+from demo import cluster, proof, reference
+from tests.cluster import scenes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+RUNS = 3
+
+
+@pytest.fixture(scope="module")
+def references() -> tuple[list[reference.Wanted], list[proof.Run]]:
+    return reference.references()
+
+
+def left_by(job: int, results: Path) -> proof.SlicedRun:
+    attempts = [a for a in scenes.job(job)["attempts"] if a["started_s"] is not None]
+    folder = results / str(job)
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    return proof.SlicedRun(
+        run=proof.Run(files=files, log=cluster.log_of(job)),
+        nodes=[a["node"] for a in attempts],
+        restores=sum(a["restored_from"] is not None for a in attempts),
+    )
+
+
+def test_a_job_saved_on_one_node_and_completed_on_another_gives_the_identical_result(
+    quiet: None, references: tuple[list[reference.Wanted], list[proof.Run]], tmp_path: Path
+) -> None:
+    wanted, whole = references
+    events = wanted[0].events
+    cluster.set_preemption(on=False)
+    cluster.configure({"rounds": {"length_s": 35, "shortest_slice_s": 10}})
+    elsewhere = scenes.occupy(["node2", "node3"])
+    campaign, jobs = scenes.submit_pythia(f"1-{RUNS}", events)
+    assert set(scenes.wait_running(jobs[:1])) == {"node1"}
+    # Regular work wants node1 next, and leaves the others: the second slice must be elsewhere. Then back again.
+    for held, wanted_next in ((elsewhere, ["node1", "node2"]), (None, ["node3"])):
+        blocker = scenes.occupy(wanted_next, wait=False)
+        if held:
+            cluster.run("head", "scancel", held)
+        cluster.until(f"regular work to have {wanted_next}", lambda b=blocker: scenes.has_started(b), timeout_s=80)
+        if wanted_next == ["node3"]:
+            break
+        cluster.until("a second slice", lambda: "node3" in scenes.running_on(jobs), timeout_s=60)
+        cluster.run("head", "scancel", blocker)
+    cluster.until("the campaign to end", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=400)
+
+    cluster.fetch_results(campaign, tmp_path / "results")
+    for job, uninterrupted in zip(jobs, whole, strict=False):
+        run = left_by(job, tmp_path / "results")
+        assert proof.doubts(run, uninterrupted, events=events) == [], f"job {job} on {run.nodes}"
+
+
+def test_a_fresh_start_in_place_of_a_restore_is_found_out(
+    quiet: None, references: tuple[list[reference.Wanted], list[proof.Run]], tmp_path: Path
+) -> None:
+    """The proof must be able to fail: here the saved generation is broken, so the job has to start over."""
+    wanted, whole = references
+    events = wanted[0].events
+    cluster.configure({"rounds": {"length_s": 35, "shortest_slice_s": 10}})
+    campaign, jobs = scenes.submit_pythia("1-1", events, cpus=scenes.IDLE_CPUS)
+    scenes.wait_running(jobs)
+    cluster.until("the first save", lambda: scenes.job(jobs[0])["generations"], timeout_s=80)
+    broken = f"/srv/gleaner/jobs/{jobs[0]}/attempt-1/generation-1/memory.tar"
+    cluster.run("head", "sh", "-c", f"echo broken >> {broken}", user=cluster.SERVICE_USER)
+    cluster.until("the job to end", lambda: scenes.states(jobs) == ["Complete"], timeout_s=300)
+    row = scenes.job(jobs[0])
+    assert any("broken" in event["what"] + event["detail"] for event in row["events"])
+    cluster.fetch_results(campaign, tmp_path / "results")
+    run = left_by(jobs[0], tmp_path / "results")
+    assert proof.files_differ(run.run, whole[0]) == []  # the result is right all the same
+    assert any("started 2 times" in doubt for doubt in proof.doubts(run, whole[0], events=events))

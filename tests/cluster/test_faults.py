@@ -1,0 +1,124 @@
+"""Nothing is lost, whatever dies; and a dead agent leaves nothing on its node."""
+
+import time
+
+import pytest
+from demo import cluster
+from tests.cluster import scenes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+
+SAMPLES = "60000000"
+
+
+def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(quiet: None) -> None:
+    jobs = scenes.submit_pi(2, samples=SAMPLES, cpus=6)
+    where = scenes.wait_running(jobs)
+    victim, job = next(iter(where.items()))
+    try:
+        cluster.kill_node(victim)
+        cluster.until("the lost job to wait again", lambda: scenes.states([job])[0] in {"New", "Saved"}, timeout_s=60)
+        attempt = scenes.job(job)["attempts"][0]
+        assert attempt["ending"] == "lost"
+        assert scenes.job(job)["failures"] == 0
+        cluster.until("all jobs to complete", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=300)
+        row = scenes.job(job)
+        assert row["job"]["outcome"] == "succeeded"
+        assert row["attempts"][-1]["node"] != victim
+    finally:
+        cluster.start_node(victim)
+    assert cluster.containers(victim) == [] or cluster.until(
+        "the watchdog to tidy up", lambda: not cluster.containers(victim), timeout_s=120
+    )
+
+
+def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(quiet: None) -> None:
+    jobs = scenes.submit_pi(3, samples=SAMPLES, cpus=3)
+    scenes.wait_running(jobs)
+    before = {job: scenes.job(job)["job"]["attempt"] for job in jobs}
+    cluster.kill_control()
+    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
+    time.sleep(8)  # more than one heartbeat
+    assert {job: scenes.job(job)["job"]["attempt"] for job in jobs} == before, "a live attempt was taken for dead"
+    cluster.until("all jobs to complete", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=300)
+    assert all(scenes.job(job)["job"]["outcome"] == "succeeded" for job in jobs)
+    assert all(attempt["ending"] != "lost" for job in jobs for attempt in scenes.job(job)["attempts"])
+
+
+def test_what_agents_saved_while_control_was_away_counts(quiet: None) -> None:
+    jobs = scenes.submit_pi(1)
+    scenes.wait_running(jobs)
+    cluster.hold_control()
+    try:
+        cluster.until("the agent to end", lambda: not scenes.agents(), timeout_s=120)
+    finally:
+        cluster.let_control_go_on()
+    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
+    first = cluster.until(
+        "the report that waited on the storage",
+        lambda: next((a for a in scenes.job(jobs[0])["attempts"] if a["ending"]), None),
+        timeout_s=60,
+    )
+    assert first["ending"] == "saved"
+
+
+def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(quiet: None) -> None:
+    jobs = scenes.submit_pi(1)
+    (node,) = scenes.wait_running(jobs)
+    assert cluster.containers(node)
+    cluster.run(node, "pkill", "-KILL", "-f", "glean-agent run")
+    regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 20", user="alice")
+    cluster.until("the regular job", lambda: cluster.regular_job(regular).state == "RUNNING", timeout_s=90)
+    assert cluster.containers(node) == []
+    assert cluster.run(node, "sh", "-c", "pgrep -f pi.py || true").strip() == ""
+
+
+def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(quiet: None) -> None:
+    cluster.configure({"rounds": {"length_s": 600, "shortest_slice_s": 60}})
+    if scenes.boundary_s(600) - time.time() < 150:
+        scenes.sleep_until(scenes.boundary_s(600) + 1)
+    jobs = scenes.submit_pi(1)
+    (node,) = scenes.wait_running(jobs)
+    asked_s = time.time()
+    regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 10", user="alice")
+    cluster.until("the regular job", lambda: cluster.regular_job(regular).state == "RUNNING", timeout_s=100)
+    assert time.time() - asked_s <= 75, "the grace time is 60 s"
+    row = scenes.job(jobs[0])
+    assert row["attempts"][0]["ending"] == "saved"
+    assert row["generations"]
+    assert row["failures"] == 0
+
+
+def test_a_cancelled_job_is_gone_from_its_node_within_two_beats(quiet: None) -> None:
+    jobs = scenes.submit_pi(1)
+    (node,) = scenes.wait_running(jobs)
+    cluster.glean("cancel", str(jobs[0]))
+    cluster.until("the container to go", lambda: not cluster.containers(node), timeout_s=20)
+    assert scenes.job(jobs[0])["job"]["outcome"] == "cancelled"
+
+
+def test_a_held_job_is_saved_and_stays(quiet: None) -> None:
+    jobs = scenes.submit_pi(1)
+    scenes.wait_running(jobs)
+    cluster.glean("hold", str(jobs[0]))
+    cluster.until("the job to be saved", lambda: scenes.states(jobs) == ["Saved"], timeout_s=60)
+    time.sleep(10)
+    assert scenes.states(jobs) == ["Saved"]
+    cluster.glean("release", str(jobs[0]))
+    scenes.wait_running(jobs)
+
+
+def test_an_image_that_does_not_exist_holds_the_job_and_says_so(quiet: None) -> None:
+    answer = cluster.glean("submit", "--image", "no/such:image", "--name", "nothing", after=("true",))
+    (job,) = answer["jobs"]
+    cluster.until("the job to be held", lambda: scenes.job(job)["job"]["held"], timeout_s=90)
+    assert "no/such:image" in (scenes.job(job)["waits_because"] or "")
+
+
+def test_a_command_that_cannot_start_fails_with_its_exit_code(quiet: None) -> None:
+    answer = cluster.glean("submit", "--image", "debian:trixie-slim", "--name", "nothing", "--retries", "0",
+                           after=("/no/such/program",))  # fmt: skip
+    (job,) = answer["jobs"]
+    cluster.until("the job to end", lambda: scenes.states([job]) == ["Complete"], timeout_s=90)
+    row = scenes.job(job)["job"]
+    assert (row["outcome"], row["exit_code"]) == ("failed", 127)

@@ -1,0 +1,62 @@
+"""All agents of a round end together, and that is what lets a wide regular job start."""
+
+import time
+
+import pytest
+from demo import cluster
+from tests.cluster import scenes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+
+LENGTH_S = 75
+SLACK_S = 20
+"""Slurm's own cycles between a node's end and the next job's start."""
+
+
+def staggered_agents(jobs_wanted: int) -> list[int]:
+    """Three agents that start at different seconds, because regular jobs leave the nodes one after the other."""
+    first = scenes.occupy(["node2"], length_s=12)
+    second = scenes.occupy(["node3"], length_s=18, user="bob")
+    jobs = scenes.submit_pi(jobs_wanted)
+    cluster.until("three agents", lambda: len([a for a in scenes.agents() if a["state"] == "RUNNING"]) == 3,
+                  timeout_s=60)  # fmt: skip
+    assert first != second
+    return jobs
+
+
+def wide_job() -> str:
+    return cluster.sbatch("--nodes=3", "--exclusive", "--time=2", script="sleep 5", user="alice")
+
+
+def test_a_regular_job_as_wide_as_all_nodes_starts_at_the_end_of_the_round(quiet: None) -> None:
+    cluster.set_preemption(on=False)
+    cluster.configure({"rounds": {"length_s": LENGTH_S, "shortest_slice_s": 15}})
+    # Begin early in a round, so that three staggered agents fit into it.
+    scenes.sleep_until(scenes.boundary_s(LENGTH_S) + 1)
+    boundary_s = scenes.boundary_s(LENGTH_S)
+    staggered_agents(6)
+    time.sleep(4)  # each agent lowers its own end when it starts
+    found = [a for a in scenes.agents() if a["state"] == "RUNNING"]
+    starts_s, ends_s = [a["start_s"] for a in found], [a["end_s"] for a in found]
+    assert max(starts_s) - min(starts_s) >= 3, "the agents were meant to start at different seconds"
+    assert max(ends_s) - min(ends_s) <= 1
+    assert abs(ends_s[0] - boundary_s) <= 1
+    wide = wide_job()
+    cluster.until("the wide job", lambda: scenes.has_started(wide), timeout_s=LENGTH_S + SLACK_S)
+    started_s = cluster.regular_job(wide).start_s
+    assert started_s is not None
+    assert boundary_s - 30 <= started_s <= boundary_s + SLACK_S
+    ended = [a for a in cluster.api("GET", "/agents") if a["ended_s"] and a["end_s"] == boundary_s]
+    assert len(ended) == 3
+    assert all(a["ended_s"] <= boundary_s for a in ended), "an agent outlived the shared end"
+
+
+def test_with_unsynchronised_ends_it_does_not(quiet: None) -> None:
+    cluster.set_preemption(on=False)
+    cluster.configure({"rounds": {"length_s": LENGTH_S, "shortest_slice_s": 15, "synchronised": False}})
+    staggered_agents(6)
+    time.sleep(4)
+    first_end_s = min(a["end_s"] for a in scenes.agents() if a["state"] == "RUNNING")
+    wide = wide_job()
+    scenes.sleep_until(first_end_s + 2)
+    assert not scenes.has_started(wide)
