@@ -1,0 +1,132 @@
+"""A runtime for tests of the agent itself: its "processes" are threads that print numbers and can be saved.
+
+The real runtimes have tests of their own (tests/runtime); here it is the agent's clock, reports and order that count.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gleaner.agent.runtime.protocol import (
+    CannotCheckpoint,
+    CannotRestore,
+    ContainerExited,
+    ContainerId,
+    ContainerSpec,
+    ImageMissing,
+    RuntimeFacts,
+    Usage,
+)
+from gleaner.agent.storage.protocol import Draft, Parcel
+
+
+@dataclass
+class _Process:
+    spec: ContainerSpec
+    count: int
+    goal: int
+    exit_code: int
+    lines: list[str] = field(default_factory=list)
+    paused: bool = False
+    exited: int | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def live(self) -> None:
+        while self.exited is None:
+            time.sleep(0.01)
+            if self.paused:
+                continue
+            if self.count >= self.goal:
+                self.exited = self.exit_code
+                break
+            self.count += 1
+            self.lines.append(f"event {self.count}")
+            with (self.spec.folder / "events.csv").open("a") as file:
+                file.write(f"{self.count}\n")
+        self.ended.set()
+
+
+class PretendedRuntime:
+    """Commands are `count GOAL [EXIT_CODE]`; the image `missing` is missing. Checkpoints can be made to fail."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._processes: dict[ContainerId, _Process] = {}
+        self.checkpoints_that_fail = 0
+        self.memory_bytes = 1_000_000
+        self.left_over: dict[ContainerId, Mapping[str, str]] = {}
+
+    def facts(self) -> RuntimeFacts:
+        return RuntimeFacts(runtime="pretended 1", criu="4.1.1")
+
+    def start(self, spec: ContainerSpec) -> ContainerId:
+        if spec.image == "missing":
+            raise ImageMissing("no image named missing")
+        goal, exit_code = int(spec.command[1]), int(spec.command[2]) if len(spec.command) > 2 else 0
+        return self._run(_Process(spec, 0, goal, exit_code, lines=["start"]))
+
+    def _run(self, process: _Process) -> ContainerId:
+        name = ContainerId(f"c{next(self._numbers)}")
+        self._processes[name] = process
+        threading.Thread(target=process.live, daemon=True).start()
+        return name
+
+    def image_id(self, container: ContainerId) -> str:
+        return "sha256:" + "1" * 64
+
+    def pause(self, container: ContainerId) -> None:
+        process = self._processes[container]
+        process.paused = True
+        time.sleep(0.03)
+        if process.exited is not None:
+            raise ContainerExited(container)
+
+    def unpause(self, container: ContainerId) -> None:
+        self._processes[container].paused = False
+
+    def checkpoint(self, container: ContainerId, draft: Draft) -> None:
+        if self.checkpoints_that_fail > 0:
+            self.checkpoints_that_fail -= 1
+            raise CannotCheckpoint("it holds a device")
+        process = self._processes[container]
+        assert process.paused
+        draft.add("memory.tar", [f"{process.count} {process.goal} {process.exit_code}".encode()])
+
+    def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
+        words = b"".join(parcel.read("memory.tar")).split()
+        if len(words) != 3:
+            raise CannotRestore("no memory")
+        return self._run(_Process(spec, *(int(word) for word in words)))
+
+    def logs(self, container: ContainerId) -> Iterator[str]:
+        process, at = self._processes[container], 0
+        while True:
+            ended = process.ended.is_set()
+            yield from process.lines[at:]
+            at = len(process.lines)
+            if ended:
+                return
+            time.sleep(0.01)
+
+    def wait(self, container: ContainerId) -> int:
+        process = self._processes[container]
+        process.ended.wait()
+        assert process.exited is not None
+        return process.exited
+
+    def kill(self, container: ContainerId) -> None:
+        if process := self._processes.get(container):
+            process.exited = 137 if process.exited is None else process.exited
+
+    def remove(self, container: ContainerId) -> None:
+        self.left_over.pop(container, None)
+        if process := self._processes.get(container):
+            process.ended.wait(1)
+
+    def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
+        return {c: Usage(self.memory_bytes, 0.0) for c in containers if self._processes[c].exited is None}
+
+    def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
+        return dict(self.left_over)
