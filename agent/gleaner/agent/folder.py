@@ -27,7 +27,7 @@ _END = bytes(1024)
 Names = tuple[str, ...]
 
 
-class FolderError(Exception):
+class FolderError(OSError):
     """A job's folder cannot be packed or unpacked; one line that says where and why."""
 
 
@@ -66,6 +66,8 @@ def _named(folder: Path) -> Generator[None]:
     """Give every error of the system or of the archive the folder's name."""
     try:
         yield
+    except FolderError:
+        raise
     except (OSError, tarfile.TarError, ValueError) as error:
         raise FolderError(f"the job's folder {folder}: {error}") from error
 
