@@ -1,0 +1,167 @@
+"""The rows of attempts and of the generations that they published. Called by the moves, which check first."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import and_, bindparam, func, insert, null, select, update
+from sqlmodel import Session
+
+from gleaner.agent.protocol import Generation, Slice
+from gleaner.control.queue.arrows import run
+from gleaner.control.queue.errors import Invalid
+from gleaner.control.queue.tables import ATTEMPT, GENERATION, JOB, Ending, Standing
+
+NAMED_AT_MOST = 2
+"""So many whole generations of a job stay named."""
+
+_ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
+_END = (
+    update(ATTEMPT)
+    .where(_ONE)
+    .values(
+        ended_s=bindparam("ended_"),
+        ending=bindparam("ending_", type_=ATTEMPT.c.ending.type),
+        exit_code=bindparam("exit_code_"),
+        detail=bindparam("detail_"),
+    )
+)
+_SPENT = (
+    update(ATTEMPT)
+    .where(_ONE)
+    .values(
+        ended_s=bindparam("ended_"),
+        ending=bindparam("ending_", type_=ATTEMPT.c.ending.type),
+        exit_code=bindparam("exit_code_"),
+        detail=bindparam("detail_"),
+        started_s=bindparam("started_"),
+        restore_s=bindparam("restore_"),
+        compute_s=bindparam("compute_"),
+        save_s=bindparam("save_"),
+    )
+)
+_FIND = select(ATTEMPT).where(_ONE)
+_NAMED = (
+    select(GENERATION.c.attempt, GENERATION.c.number)
+    .where(GENERATION.c.job == bindparam("job_"), GENERATION.c.standing == Standing.NAMED)
+    .order_by(GENERATION.c.attempt.desc(), GENERATION.c.number.desc())
+)
+_STAND = (
+    update(GENERATION)
+    .where(
+        GENERATION.c.job == bindparam("job_"),
+        GENERATION.c.attempt == bindparam("attempt_"),
+        GENERATION.c.number == bindparam("number_"),
+    )
+    .values(standing=bindparam("standing_", type_=GENERATION.c.standing.type))
+)
+
+
+def end(
+    db: Session,
+    job: int,
+    attempt: int,
+    ending: Ending,
+    *,
+    ended_s: float,
+    spent: Slice | None = None,
+    exit_code: int | None = None,
+    detail: str = "",
+) -> None:
+    """Write down how the attempt ended, and how its time was spent if it says so."""
+    values: dict[str, object] = {
+        "job_": job,
+        "attempt_": attempt,
+        "ended_": ended_s,
+        "ending_": ending,
+        "exit_code_": exit_code,
+        "detail_": detail,
+    }
+    if spent is None:
+        run(db, _END, values)
+        return
+    values |= {
+        "started_": spent.started_s,
+        "restore_": spent.restore_s,
+        "compute_": spent.compute_s,
+        "save_": spent.save_s,
+    }
+    run(db, _SPENT, values)
+
+
+def reopen(db: Session, job: int, attempt: int) -> None:
+    """The attempt lives after all."""
+    again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), detail="")
+    run(db, again, {"job_": job, "attempt_": attempt})
+
+
+def find(db: Session, job: int, attempt: int) -> Any:
+    """The attempt's row, or None."""
+    return db.connection().execute(_FIND, {"job_": job, "attempt_": attempt}).one_or_none()
+
+
+def lost_nodes(db: Session, job: int, *, after: int) -> Sequence[str]:
+    """The different nodes on which attempts later than `after` were lost together with their agents."""
+    lost = (
+        select(ATTEMPT.c.node, func.min(ATTEMPT.c.attempt))
+        .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.ending == Ending.LOST)
+        .group_by(ATTEMPT.c.node)
+        .order_by(func.min(ATTEMPT.c.attempt))
+    )
+    return [row.node for row in db.connection().execute(lost)]
+
+
+def publish(db: Session, job: int, generation: Generation, *, now_s: float) -> None:
+    """Name a new generation; of the whole ones only the last two stay named."""
+    if _generation(db, job, generation.attempt, generation.number) is not None:
+        raise Invalid(f"job {job}: generation {generation.attempt}/{generation.number} was reported before")
+    run(
+        db,
+        insert(GENERATION),
+        {
+            "job": job,
+            "attempt": generation.attempt,
+            "number": generation.number,
+            "digest": generation.digest,
+            "size_bytes": generation.size_bytes,
+            "log_lines": generation.log_lines,
+            "published_s": now_s,
+            "standing": Standing.NAMED,
+        },
+    )
+    for attempt, number in named(db, job)[NAMED_AT_MOST:]:
+        stand(db, job, attempt, number, Standing.DROPPED)
+
+
+def named(db: Session, job: int) -> Sequence[tuple[int, int]]:
+    """The generations that are named, as (attempt, number), the newest first."""
+    return [(row.attempt, row.number) for row in db.connection().execute(_NAMED, {"job_": job})]
+
+
+def stand(db: Session, job: int, attempt: int, number: int, standing: Standing) -> None:
+    """Say what a generation counts for now."""
+    run(db, _STAND, {"job_": job, "attempt_": attempt, "number_": number, "standing_": standing})
+
+
+def drop_all(db: Session, job: int) -> None:
+    """The job starts over: none of its generations is needed any more."""
+    for attempt, number in named(db, job):
+        stand(db, job, attempt, number, Standing.DROPPED)
+
+
+def is_published(db: Session, job: int, generation: Generation) -> bool:
+    """Whether exactly this generation was reported before."""
+    row = _generation(db, job, generation.attempt, generation.number)
+    return row is not None and row.digest == generation.digest
+
+
+def _generation(db: Session, job: int, attempt: int, number: int) -> Any:
+    found = select(GENERATION.c.digest).where(
+        GENERATION.c.job == job, GENERATION.c.attempt == attempt, GENERATION.c.number == number
+    )
+    return db.connection().execute(found).one_or_none()
+
+
+def go_on_from(db: Session, job: int, generation: tuple[int, int] | None) -> None:
+    """The generation, as (attempt, number), that the job's next attempt starts with."""
+    attempt, number = generation or (None, None)
+    db.connection().execute(update(JOB).where(JOB.c.id == job).values(from_attempt=attempt, from_number=number))

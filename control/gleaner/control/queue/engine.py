@@ -1,0 +1,189 @@
+"""The database: how to connect, what a transaction is, and whether its tables are those of this version.
+
+SQLite runs in WAL mode with `synchronous=FULL`: a commit is on disk before an agent hears of it. With `NORMAL` a
+power cut may take back the last commits, so that an attempt number would be given out a second time, and a result
+that an agent believes delivered would be computed again. PostgreSQL's default (`synchronous_commit=on`) is the same.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlmodel import Session, create_engine
+
+from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
+
+BUSY_TIMEOUT_S = 10.0
+"""How long a transaction waits for the database before it gives up as `QueueBusy`."""
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_WRITER = "gleaner_writer"
+"""The execution option that holds the lock which the writing threads of this process queue up at (SQLite)."""
+_BEGIN = "gleaner_begin"
+
+
+def connect(url: str) -> Engine:
+    """The engine for an SQLAlchemy URL. Nothing is opened yet, except that SQLite's folder must be there.
+
+    Raises `Invalid` for a URL that cannot be one of SQLite or PostgreSQL (psycopg).
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise Invalid(f"queue.url is no database URL: {error}") from error
+    if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
+        if not parsed.database or parsed.database == ":memory:":
+            raise Invalid("queue.url must name a file (sqlite:////path/queue.db): a queue in memory would be lost")
+        folder = Path(parsed.database).parent
+        if not folder.is_dir():
+            raise Invalid(f"queue.url: there is no folder {folder}; make it, owned by the account that runs control")
+        return _sqlite(url)
+    if parsed.drivername == "postgresql+psycopg":
+        return create_engine(
+            url,
+            pool_size=20,
+            max_overflow=20,  # together Starlette's 40 threads
+            pool_timeout=BUSY_TIMEOUT_S,
+            connect_args={"connect_timeout": int(BUSY_TIMEOUT_S), "application_name": "gleaner"},
+        )
+    raise Invalid(f"queue.url: {parsed.drivername} is not supported; use sqlite:////PATH or postgresql+psycopg://...")
+
+
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(
+        url,
+        pool_size=20,
+        max_overflow=20,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        execution_options={_WRITER: threading.Lock()},
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(dbapi_connection: Any, _record: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+        dbapi_connection.isolation_level = None  # the driver's own idea of when to begin is not ours
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
+            dbapi_connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+
+    return engine
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Session]:
+    """One transaction that writes. It is committed at the end, and undone if an exception leaves it.
+
+    On SQLite it holds the write lock from its beginning, so what it reads stays true. Raises `QueueBusy` or
+    `SchemaMismatch`.
+    """
+    with _translated(engine), _writers_turn(engine):
+        if engine.dialect.name == "sqlite":
+            engine = engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        with Session(engine, autoflush=False) as db:
+            yield db
+            db.commit()
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Session]:
+    """One transaction that only reads, and sees the queue as it was at one instant."""
+    with _translated(engine):
+        if engine.dialect.name == "postgresql":
+            engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        with Session(engine, autoflush=False) as db:
+            yield db
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the tables to this version, from an empty database or from any earlier version."""
+    with _translated(engine), _writers_turn(engine), engine.connect() as connection:
+        config = _alembic()
+        found = MigrationContext.configure(connection).get_current_revision()
+        connection.rollback()
+        _refuse_newer(found, ScriptDirectory.from_config(config))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        connection.commit()
+
+
+def check_schema(engine: Engine) -> None:
+    """Raise `SchemaMismatch` unless the tables are those of this version."""
+    with _translated(engine), engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    scripts = ScriptDirectory.from_config(_alembic())
+    _refuse_newer(found, scripts)
+    if found is None:
+        raise SchemaMismatch("the queue's database has no tables yet: run `glean control migrate`")
+    if found != scripts.get_current_head():
+        raise SchemaMismatch(f"the queue's database is of an older version ({found}): run `glean control migrate`")
+
+
+def _refuse_newer(found: str | None, scripts: ScriptDirectory) -> None:
+    if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
+        raise SchemaMismatch(
+            f"the queue's database is of a version that this program does not know ({found}): install a newer Gleaner"
+        )
+
+
+def _alembic() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+@contextmanager
+def _writers_turn(engine: Engine) -> Iterator[None]:
+    # SQLite's own wait for the write lock is a sleep in growing steps: slow, and whoever comes last often wins.
+    lock = engine.get_execution_options().get(_WRITER, nullcontext())
+    if isinstance(lock, nullcontext):
+        yield
+        return
+    if not lock.acquire(timeout=BUSY_TIMEOUT_S):
+        raise QueueBusy("the queue's database is locked by another transaction: try again")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _translated(engine: Engine) -> Iterator[None]:
+    """What the driver says, in one line and in the queue's own errors."""
+    try:
+        yield
+    except PoolTimeoutError as error:
+        raise QueueBusy("all connections to the queue's database are in use: try again") from error
+    except (OperationalError, ProgrammingError) as error:
+        said = _first_line(error)
+        if (
+            "no such table" in said
+            or "no such column" in said
+            or getattr(error.orig, "sqlstate", None) in {"42P01", "42703"}
+        ):
+            raise SchemaMismatch(
+                f"the queue's database does not have this version's tables ({said}): run `glean control migrate`"
+            ) from error
+        if isinstance(error, ProgrammingError):
+            raise
+        if "locked" in said:
+            raise QueueBusy("the queue's database is locked by another program: try again") from error
+        where = engine.url.render_as_string(hide_password=True)
+        raise QueueBusy(f"the queue's database {where} does not work now: {said}") from error
+
+
+def _first_line(error: DBAPIError) -> str:
+    lines = str(error.orig).strip().splitlines()
+    return lines[0] if lines else type(error.orig).__name__

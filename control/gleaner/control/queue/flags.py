@@ -1,0 +1,98 @@
+"""What people change of a job: held or not, priority, cancelled. For one job, or for all of a campaign."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.sql import ColumnElement
+from sqlmodel import Session
+
+from gleaner.control.life import Move, Outcome, State
+from gleaner.control.queue import attempts
+from gleaner.control.queue.arrows import event_row, lock, move, record, record_all
+from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.tables import JOB, Ending
+
+
+def hold(db: Session, job: int, *, reason: str, now_s: float) -> None:
+    """No agent may claim it until it is released; a running one is saved. Holding it again changes nothing."""
+    put_on_hold(db, _incomplete(db, job, "held"), reason=reason, now_s=now_s)
+
+
+def put_on_hold(db: Session, row: Any, *, reason: str, now_s: float) -> None:
+    """Hold a job whose row is locked; one that is held keeps its reason."""
+    if row.held:
+        return
+    db.connection().execute(update(JOB).where(JOB.c.id == row.id).values(held=True, hold_reason=reason))
+    record(db, row.id, "hold", now_s=now_s, detail=reason)
+
+
+def release(db: Session, job: int, *, now_s: float) -> None:
+    """Agents may claim it again, and its losses count anew. Releasing what is not held changes nothing."""
+    row = _incomplete(db, job, "released")
+    if row.held:
+        _let_go(db, JOB.c.id == job)
+        record(db, job, "release", now_s=now_s)
+
+
+def _let_go(db: Session, which: ColumnElement[bool]) -> None:
+    freed = {"held": False, "hold_reason": None, "sound_attempt": JOB.c.attempt}
+    db.connection().execute(update(JOB).where(which, JOB.c.held).values(freed))
+
+
+def set_priority(db: Session, job: int, priority: int, *, now_s: float) -> None:
+    """The higher, the sooner it is claimed."""
+    row = _incomplete(db, job, "given another priority")
+    db.connection().execute(update(JOB).where(JOB.c.id == job).values(priority=priority))
+    record(db, job, "priority", now_s=now_s, detail=f"from {row.priority} to {priority}")
+
+
+def cancel(db: Session, job: int, *, now_s: float) -> None:
+    """End it for good; its agent is told to drop it. Cancelling it again changes nothing."""
+    row = lock(db, job)
+    if row.outcome is not Outcome.CANCELLED:
+        _cancel(db, row, now_s)
+
+
+def _cancel(db: Session, row: Any, now_s: float) -> None:
+    move(db, row.id, Move.CANCEL, now_s=now_s, outcome=Outcome.CANCELLED)
+    if row.state is State.RUNNING:
+        attempts.end(db, row.id, row.attempt, Ending.CANCELLED, ended_s=now_s)
+
+
+def hold_campaign(db: Session, campaign: int, *, reason: str, now_s: float) -> None:
+    """Hold all jobs of it that are not Complete."""
+    rows = [row for row in _incomplete_ones(db, campaign) if not row.held]
+    held = update(JOB).where(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE, JOB.c.held.is_(False))
+    db.connection().execute(held.values(held=True, hold_reason=reason))
+    record_all(db, [event_row(row.id, "hold", now_s=now_s, detail=reason) for row in rows])
+
+
+def release_campaign(db: Session, campaign: int, *, now_s: float) -> None:
+    """Release all jobs of it that are held."""
+    rows = [row for row in _incomplete_ones(db, campaign) if row.held]
+    _let_go(db, JOB.c.campaign == campaign)
+    record_all(db, [event_row(row.id, "release", now_s=now_s) for row in rows])
+
+
+def cancel_campaign(db: Session, campaign: int, *, now_s: float) -> None:
+    """Cancel all jobs of it that are not Complete."""
+    for row in _incomplete_ones(db, campaign):
+        _cancel(db, row, now_s)
+
+
+def _incomplete(db: Session, job: int, what: str) -> Any:
+    row = lock(db, job)
+    if row.state is State.COMPLETE:
+        raise Refused(f"job {job} cannot be {what}: it is Complete ({row.outcome})")
+    return row
+
+
+def _incomplete_ones(db: Session, campaign: int) -> Sequence[Any]:
+    rows = (
+        select(JOB)
+        .where(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE)
+        .order_by(JOB.c.id)
+        .with_for_update()
+    )
+    return db.connection().execute(rows).all()

@@ -1,0 +1,94 @@
+"""What jobs have written, line by line, over all their slices.
+
+Each line belongs to an attempt and is numbered over the job's whole life. A process that is restored has written
+what it had written when it was saved, so an attempt that goes on from a generation with n lines supersedes the lines
+numbered n and more of earlier attempts: they are kept, but not shown.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import and_, bindparam, func, or_, select
+from sqlmodel import Session
+
+from gleaner.agent.protocol import LogLines
+from gleaner.control.api.shapes import LogPage
+from gleaner.control.life import State
+from gleaner.control.queue.errors import Invalid, NotCurrent, Unknown
+from gleaner.control.queue.tables import ATTEMPT, JOB, LOG
+
+MISSING = "[this line was lost together with an agent]"
+LAST_NUMBER = 2**53 - 1
+
+_LATEST = select(JOB.c.attempt).where(JOB.c.id == bindparam("job_"))
+_FROM = (
+    select(ATTEMPT.c.attempt, ATTEMPT.c.log_from)
+    .where(ATTEMPT.c.job == bindparam("job_"))
+    .order_by(ATTEMPT.c.attempt.desc())
+)
+
+
+def append(db: Session, job: int, attempt: int, lines: LogLines) -> None:
+    """Keep lines of the job's latest attempt. Lines that are there already stay as they are.
+
+    They may come after the attempt's end, as long as nobody has claimed the job since.
+    """
+    connection = db.connection()
+    latest = connection.execute(_LATEST, {"job_": job}).scalar_one_or_none()
+    if latest is None:
+        raise Unknown(f"there is no job {job}")
+    if latest != attempt or attempt < 1:
+        raise NotCurrent(job, attempt, f"attempt {latest} is the latest" if latest else "it was never claimed")
+    if lines.first + len(lines.lines) > LAST_NUMBER:
+        raise Invalid(f"first: no job writes {lines.first} lines")
+    if not lines.lines:
+        return
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert as upsert
+    else:
+        from sqlalchemy.dialects.sqlite import insert as upsert
+    connection.execute(
+        upsert(LOG).on_conflict_do_nothing().inline(),
+        [
+            {"job": job, "attempt": attempt, "number": number, "line": line}
+            for number, line in enumerate(lines.lines, lines.first)
+        ],
+    )
+
+
+def read(db: Session, job: int, first: int, limit: int) -> LogPage:
+    """Lines from `first` on. A line that never arrived, though a later one did, is `MISSING`."""
+    connection = db.connection()
+    state = connection.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
+    if state is None:
+        raise Unknown(f"there is no job {job}")
+    shown = _shown(connection.execute(_FROM, {"job_": job}).all())
+    parts = [
+        and_(LOG.c.attempt == attempt, LOG.c.number >= max(low, first), *([LOG.c.number < high] if high else []))
+        for attempt, low, high in shown
+        if high is None or high > first
+    ]
+    lines: list[str] = []
+    more = False
+    if parts:
+        visible = and_(LOG.c.job == job, or_(*parts))
+        rows = select(LOG.c.number, LOG.c.line).where(visible).order_by(LOG.c.number).limit(limit)
+        for number, line in connection.execute(rows):
+            gap = min(number - first, limit) - len(lines)
+            lines += [MISSING] * gap
+            if len(lines) < limit:
+                lines.append(line)
+        last = connection.execute(select(func.max(LOG.c.number)).where(visible)).scalar_one()
+        more = last is not None and last >= first + len(lines)
+    return LogPage(first=first, lines=tuple(lines), ended=state is State.COMPLETE and not more)
+
+
+def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
+    """(attempt, its first number, the number before which it is shown) from the latest attempt back."""
+    ceiling: int | None = None
+    for attempt, low in attempts:
+        if ceiling is None or low < ceiling:
+            yield attempt, low, ceiling
+            ceiling = low
+        if ceiling == 0:
+            return

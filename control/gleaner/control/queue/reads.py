@@ -1,0 +1,335 @@
+"""Looking at the queue: nothing here writes."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, case, func, literal_column, select
+from sqlalchemy.sql import ColumnElement
+from sqlmodel import Session
+
+from gleaner.control.api.shapes import (
+    AgentRow,
+    AttemptRow,
+    CampaignStatus,
+    EventRow,
+    GenerationRow,
+    JobDetail,
+    JobFilter,
+    JobList,
+    JobRow,
+)
+from gleaner.control.life import Outcome, State
+from gleaner.control.queue import attempts
+from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.specs import filled_in
+from gleaner.control.queue.tables import (
+    AGENT,
+    ATTEMPT,
+    CAMPAIGN,
+    EVENT,
+    GENERATION,
+    JOB,
+    LANE,
+    SPEC,
+    WAITS,
+    Phase,
+    Standing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """So many waiting jobs of one size."""
+
+    cpus: int
+    memory_mib: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the queue says of one job's parcels in storage."""
+
+    is_complete: bool
+    latest_attempt: int
+    generations: Collection[tuple[int, int]]
+    """(attempt, number) of those that are named; none of a Complete job."""
+    output_attempt: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOutput:
+    """The output that counts."""
+
+    attempt: int
+    digest: str
+
+
+_ROWS = (
+    select(
+        JOB.c.id,
+        SPEC.c.name,
+        JOB.c.group,
+        JOB.c.campaign,
+        JOB.c.index,
+        JOB.c.state,
+        JOB.c.outcome,
+        JOB.c.exit_code,
+        JOB.c.held,
+        JOB.c.priority,
+        LANE.c.cpus,
+        LANE.c.memory_mib,
+        JOB.c.attempt,
+        AGENT.c.node,
+        JOB.c.submitted_s,
+        JOB.c.ended_s,
+    )
+    .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+    .join(LANE, LANE.c.id == JOB.c.lane)
+    .outerjoin(AGENT, AGENT.c.name == JOB.c.agent)
+)
+
+
+def job_row(db: Session, job: int) -> JobRow:
+    """One job, as in a list. Raises `Unknown`."""
+    row = db.connection().execute(_ROWS.where(JOB.c.id == job)).one_or_none()
+    if row is None:
+        raise Unknown(f"there is no job {job}")
+    return JobRow(**row._mapping)
+
+
+def job_list(db: Session, wanted: JobFilter) -> JobList:
+    """A page of the jobs that match, by ascending id, and how many match in all."""
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.state is not None:
+        conditions.append(JOB.c.state == wanted.state)
+    if wanted.group is not None:
+        conditions.append(JOB.c.group == wanted.group)
+    if wanted.campaign is not None:
+        conditions.append(JOB.c.campaign == wanted.campaign)
+    if wanted.held is not None:
+        conditions.append(JOB.c.held.is_(wanted.held))
+    connection = db.connection()
+    total = connection.execute(select(func.count()).select_from(JOB).where(*conditions)).scalar_one()
+    page = _ROWS.where(JOB.c.id > wanted.after, *conditions).order_by(JOB.c.id).limit(wanted.limit)
+    return JobList(jobs=tuple(JobRow(**row._mapping) for row in connection.execute(page)), total=total)
+
+
+def job_detail(db: Session, job: int) -> JobDetail:
+    """All that is known of one job; `waits_because` is left to the caller. Raises `Unknown`."""
+    row = job_row(db, job)
+    more = (
+        db.connection()
+        .execute(
+            select(SPEC.c.image, SPEC.c.command, SPEC.c.environment, JOB.c.retries, JOB.c.failures, JOB.c.output_bytes)
+            .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+            .where(JOB.c.id == job)
+        )
+        .one()
+    )
+    command, environment = filled_in(more.command, more.environment, row.index)
+    return JobDetail(
+        job=row,
+        image=more.image,
+        command=command,
+        environment=environment,
+        retries=more.retries,
+        failures=more.failures,
+        waits_because=None,
+        attempts=tuple(_attempts(db, job)),
+        events=tuple(_events(db, job)),
+        generations=tuple(_generations(db, row)),
+        output_bytes=more.output_bytes,
+    )
+
+
+def _attempts(db: Session, job: int) -> Iterator[AttemptRow]:
+    found = select(ATTEMPT).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt)
+    for row in db.connection().execute(found):
+        yield AttemptRow(
+            attempt=row.attempt,
+            agent=row.agent,
+            node=row.node,
+            claimed_s=row.claimed_s,
+            ended_s=row.ended_s,
+            ending=None if row.ending is None else row.ending.value,
+            detail=row.detail,
+            started_s=row.started_s,
+            restored_from=None if row.from_attempt is None else f"{row.from_attempt}/{row.from_number}",
+            restore_s=row.restore_s,
+            compute_s=row.compute_s,
+            save_s=row.save_s,
+        )
+
+
+def _events(db: Session, job: int) -> Iterator[EventRow]:
+    found = select(EVENT).where(EVENT.c.job == job).order_by(EVENT.c.id)
+    for row in db.connection().execute(found):
+        yield EventRow(at_s=row.at_s, what=row.what, detail=row.detail)
+
+
+def _generations(db: Session, job: JobRow) -> Iterator[GenerationRow]:
+    if job.state is State.COMPLETE:
+        return
+    found = (
+        select(GENERATION)
+        .where(GENERATION.c.job == job.id, GENERATION.c.standing == Standing.NAMED)
+        .order_by(GENERATION.c.attempt, GENERATION.c.number)
+    )
+    for row in db.connection().execute(found):
+        yield GenerationRow(
+            attempt=row.attempt, number=row.number, size_bytes=row.size_bytes, published_s=row.published_s
+        )
+
+
+def hold_reason(db: Session, job: int) -> str:
+    """Why it is held; empty if it is not."""
+    found = db.connection().execute(select(JOB.c.hold_reason).where(JOB.c.id == job)).scalar_one_or_none()
+    return found or ""
+
+
+def attempt_agent(db: Session, job: int, attempt: int) -> str:
+    """Whose attempt it is. Raises `Unknown`."""
+    row = attempts.find(db, job, attempt)
+    if row is None:
+        raise Unknown(f"there is no attempt {attempt} of job {job}")
+    return str(row.agent)
+
+
+def attempt_is_current(db: Session, job: int, attempt: int) -> bool:
+    """Whether what this attempt publishes may still be reported, so that it must not be deleted."""
+    row = db.connection().execute(select(JOB.c.attempt, JOB.c.state).where(JOB.c.id == job)).one_or_none()
+    return row is not None and row.attempt == attempt and row.state is not State.COMPLETE
+
+
+def named_generations(db: Session, job: int) -> Sequence[tuple[int, int]]:
+    """The generations that the job still needs, as (attempt, number), the newest first; none if it is Complete."""
+    state = db.connection().execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
+    if state is None:
+        raise Unknown(f"there is no job {job}")
+    return () if state is State.COMPLETE else attempts.named(db, job)
+
+
+def kept(db: Session, jobs: Collection[int]) -> dict[int, Kept]:
+    """What must be kept of these jobs' parcels; an unknown job is left out."""
+    connection = db.connection()
+    named: dict[int, set[tuple[int, int]]] = {}
+    found = select(GENERATION.c.job, GENERATION.c.attempt, GENERATION.c.number).where(
+        GENERATION.c.job.in_(jobs), GENERATION.c.standing == Standing.NAMED
+    )
+    for job, attempt, number in connection.execute(found):
+        named.setdefault(job, set()).add((attempt, number))
+    rows = connection.execute(
+        select(JOB.c.id, JOB.c.state, JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id.in_(jobs))
+    )
+    return {
+        row.id: Kept(
+            is_complete=row.state is State.COMPLETE,
+            latest_attempt=row.attempt,
+            generations=frozenset() if row.state is State.COMPLETE else frozenset(named.get(row.id, ())),
+            output_attempt=None if row.output_digest is None else row.attempt,
+        )
+        for row in rows
+    }
+
+
+def output(db: Session, job: int) -> FoundOutput | None:
+    """The output of a Complete job, if it left one. Raises `Unknown`."""
+    row = db.connection().execute(select(JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
+    if row is None:
+        raise Unknown(f"there is no job {job}")
+    return None if row.output_digest is None else FoundOutput(row.attempt, row.output_digest)
+
+
+def campaign_group(db: Session, campaign: int) -> str:
+    """Whose campaign it is. Raises `Unknown`."""
+    found = db.connection().execute(select(CAMPAIGN.c.group).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none()
+    if found is None:
+        raise Unknown(f"there is no campaign {campaign}")
+    return str(found)
+
+
+def status(db: Session, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
+    """How many jobs are in each state: of one campaign, of one group, or all. Raises `Unknown`."""
+    if campaign is not None:
+        campaign_group(db, campaign)
+    counted: Select[Any] = select(
+        JOB.c.state,
+        JOB.c.outcome,
+        func.count().label("jobs"),
+        func.sum(case((JOB.c.held, 1), else_=0)).label("held"),
+    ).group_by(JOB.c.state, JOB.c.outcome)
+    if campaign is not None:
+        counted = counted.where(JOB.c.campaign == campaign)
+    if group is not None:
+        counted = counted.where(JOB.c.group == group)
+    rows = db.connection().execute(counted).all()
+    jobs = {(row.state, row.outcome): int(row.jobs) for row in rows}
+    return CampaignStatus(
+        campaign=campaign,
+        new=jobs.get((State.NEW, None), 0),
+        running=jobs.get((State.RUNNING, None), 0),
+        saved=jobs.get((State.SAVED, None), 0),
+        succeeded=jobs.get((State.COMPLETE, Outcome.SUCCEEDED), 0),
+        failed=jobs.get((State.COMPLETE, Outcome.FAILED), 0),
+        cancelled=jobs.get((State.COMPLETE, Outcome.CANCELLED), 0),
+        held=sum(int(row.held) for row in rows),
+    )
+
+
+def agent_rows(db: Session, *, now_s: float, ended_at_most: int = 1000) -> tuple[AgentRow, ...]:
+    """The agents, the latest first; of those that have ended, the last ones only."""
+    connection = db.connection()
+    jobs: dict[str, list[int]] = {}
+    for agent, job in connection.execute(
+        select(JOB.c.agent, JOB.c.id).where(JOB.c.agent.is_not(None)).order_by(JOB.c.id)
+    ):
+        jobs.setdefault(agent, []).append(job)
+    here = select(AGENT).where(AGENT.c.phase != Phase.ENDED)
+    ended = select(AGENT).where(AGENT.c.phase == Phase.ENDED).order_by(AGENT.c.submitted_s.desc()).limit(ended_at_most)
+    rows = [*connection.execute(here), *connection.execute(ended)]
+    rows.sort(key=lambda row: (-row.submitted_s, row.name))
+    return tuple(_agent_row(row, tuple(jobs.get(row.name, ())), now_s) for row in rows)
+
+
+def _agent_row(row: Any, jobs: tuple[int, ...], now_s: float) -> AgentRow:
+    return AgentRow(
+        name=row.name,
+        node=row.node,
+        phase=_phase(row, now_s).value,
+        scheduler_id=row.scheduler_id,
+        end_s=row.end_s,
+        submitted_s=row.submitted_s,
+        registered_s=row.registered_s,
+        ended_s=row.ended_s,
+        jobs=jobs,
+        reason=row.reason,
+    )
+
+
+def _phase(row: Any, now_s: float) -> Phase:
+    """An agent past its lease is silent, whether or not `agents.expire` has seen it yet."""
+    phase: Phase = row.phase
+    return Phase.SILENT if phase is Phase.LIVE and row.lease_until_s < now_s else phase
+
+
+def agent_phases(db: Session, *, now_s: float) -> Mapping[str, int]:
+    """How many agents are in each phase; those that have ended are not counted."""
+    here = select(AGENT.c.phase, AGENT.c.lease_until_s).where(AGENT.c.phase != Phase.ENDED)
+    counts = {phase.value: 0 for phase in (Phase.SUBMITTED, Phase.LIVE, Phase.SILENT)}
+    for row in db.connection().execute(here):
+        counts[_phase(row, now_s).value] += 1
+    return counts
+
+
+def waiting(db: Session, *, at_most: int = 100_000) -> tuple[Waiting, ...]:
+    """How many jobs of each size an agent could claim; each count stops at `at_most`, to bound the time it takes."""
+    connection = db.connection()
+    found: list[Waiting] = []
+    for lane in connection.execute(select(LANE).order_by(LANE.c.id)).all():
+        some = select(literal_column("1")).select_from(JOB).where(JOB.c.lane == lane.id, literal_column(WAITS))
+        count = connection.execute(select(func.count()).select_from(some.limit(at_most).subquery())).scalar_one()
+        if count:
+            found.append(Waiting(lane.cpus, lane.memory_mib, int(count)))
+    return tuple(found)

@@ -1,0 +1,166 @@
+"""What agents report of their attempts: saved, completed, given back.
+
+A report counts if its attempt is the job's latest and runs, or was only assumed lost. The same ending reported once
+more changes nothing and is no error: the answer to the first may have been lost. Everything else is `NotCurrent`.
+"""
+
+from typing import Any
+
+from sqlmodel import Session
+
+from gleaner.agent.protocol import Completed, GivenBack, Saved, Why
+from gleaner.control.life import Move, Outcome, State
+from gleaner.control.queue import attempts
+from gleaner.control.queue.arrows import lock, move, record
+from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
+from gleaner.control.queue.flags import put_on_hold
+from gleaner.control.queue.losses import leave, outlived
+from gleaner.control.queue.tables import Ending, Standing
+
+
+def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -> None:
+    """The attempt ended with a whole generation; the job goes on from there."""
+    made = report.generation
+    if made.attempt != attempt:
+        raise Invalid(f"attempt {attempt} of job {job} reports a generation of attempt {made.attempt}")
+    name = f"{made.attempt}/{made.number}"
+    try:
+        move(
+            db,
+            job,
+            Move.SAVE,
+            attempt=attempt,
+            now_s=now_s,
+            detail=f"generation {name}, {made.size_bytes} bytes",
+            from_attempt=made.attempt,
+            from_number=made.number,
+            sound_attempt=attempt,
+        )
+    except Refused:
+        before = attempts.find(db, job, attempt)
+        if before is not None and before.ending is Ending.SAVED and attempts.is_published(db, job, made):
+            return
+        raise
+    attempts.publish(db, job, made, now_s=now_s)
+    attempts.end(db, job, attempt, Ending.SAVED, ended_s=now_s, spent=report.slice)
+
+
+def completed(db: Session, job: int, attempt: int, report: Completed, *, now_s: float) -> None:
+    """The workload exited: with 0 the job has succeeded, else it starts over while it has a retry left."""
+    try:
+        if report.exit_code == 0:
+            output = report.output
+            move(
+                db,
+                job,
+                Move.SUCCEED,
+                attempt=attempt,
+                now_s=now_s,
+                outcome=Outcome.SUCCEEDED,
+                exit_code=0,
+                sound_attempt=attempt,
+                output_digest=output.digest if output else None,
+                output_bytes=output.size_bytes if output else None,
+            )
+        else:
+            _failed(db, job, attempt, report, now_s)
+    except Refused:
+        before = attempts.find(db, job, attempt)
+        if before is not None and before.exit_code == report.exit_code:  # only an own end has an exit code
+            return
+        raise
+    ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
+    attempts.end(
+        db,
+        job,
+        attempt,
+        ending,
+        ended_s=now_s,
+        spent=report.slice,
+        exit_code=report.exit_code,
+        detail=report.reason,
+    )
+
+
+def _failed(db: Session, job: int, attempt: int, report: Completed, now_s: float) -> None:
+    row = lock(db, job)
+    detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
+    failures = row.failures + 1
+    if failures <= row.retries:
+        detail += f"; starts over, {row.retries - failures} retries left"
+        move(db, job, Move.RETRY, attempt=attempt, now_s=now_s, detail=detail, failures=failures, sound_attempt=attempt)
+        attempts.drop_all(db, job)
+        return
+    output = report.output
+    move(
+        db,
+        job,
+        Move.FAIL,
+        attempt=attempt,
+        now_s=now_s,
+        detail=detail,
+        failures=min(failures, row.retries + 1),
+        outcome=Outcome.FAILED,
+        exit_code=report.exit_code,
+        sound_attempt=attempt,
+        output_digest=output.digest if output else None,
+        output_bytes=output.size_bytes if output else None,
+    )
+
+
+def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s: float) -> None:
+    """The attempt ended without a new generation and without an exit of the workload. It costs no retry."""
+    row = lock(db, job)
+    told = f"{report.why}: {report.detail}" if report.detail else str(report.why)
+    if not _may_report(row, attempt):
+        before = attempts.find(db, job, attempt)
+        if before is None:
+            raise Unknown(f"there is no attempt {attempt} of job {job}")
+        if before.ending is Ending.GIVEN_BACK and before.detail == told:
+            return
+        what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
+        raise NotCurrent(job, attempt, what)
+    record(db, job, "give back", now_s=now_s, attempt=attempt, detail=told)
+    if report.why is Why.GENERATION_BROKEN:
+        _break(db, row, told, now_s)
+        row = lock(db, job)
+    if row.state is State.RUNNING:
+        leave(db, row, now_s=now_s, detail=_whereto(row, report.why))
+    else:
+        outlived(db, job)
+    attempts.end(db, job, attempt, Ending.GIVEN_BACK, ended_s=now_s, spent=report.slice, detail=told)
+    if report.why is Why.IMAGE_MISSING:
+        put_on_hold(db, row, reason=told, now_s=now_s)
+
+
+def _may_report(row: Any, attempt: int) -> bool:
+    return row.attempt == attempt and (row.state is State.RUNNING or row.lost)
+
+
+def _whereto(row: Any, why: Why) -> str:
+    if row.from_attempt is not None:
+        return f"goes on from generation {row.from_attempt}/{row.from_number}"
+    if why is Why.GENERATION_BROKEN:
+        return "no whole generation is left: starts over"
+    return "there is no generation: starts from the beginning"
+
+
+def _break(db: Session, row: Any, told: str, now_s: float) -> None:
+    """The generation that the attempt was to go on from is broken; the one before it counts now."""
+    made = attempts.find(db, row.id, row.attempt)
+    if made.from_attempt is None:
+        return  # it went on from nothing: there is no generation to blame
+    broken = (made.from_attempt, made.from_number)
+    attempts.stand(db, row.id, *broken, Standing.BROKEN)
+    left = attempts.named(db, row.id)
+    detail = f"generation {broken[0]}/{broken[1]} is broken"
+    if left:
+        attempts.go_on_from(db, row.id, left[0])
+        detail += f"; {left[0][0]}/{left[0][1]} counts now"
+        record(db, row.id, "generation broken", now_s=now_s, attempt=row.attempt, detail=detail)
+        return
+    record(db, row.id, "generation broken", now_s=now_s, attempt=row.attempt, detail=f"{detail}, and none is left")
+    if row.state is State.SAVED:
+        move(db, row.id, Move.START_OVER, now_s=now_s, detail="no whole generation is left")
+    else:
+        attempts.go_on_from(db, row.id, None)

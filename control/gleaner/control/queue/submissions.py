@@ -1,0 +1,72 @@
+"""New jobs."""
+
+from typing import Any
+
+from sqlalchemy import bindparam, insert, select
+from sqlmodel import Session
+
+from gleaner.control.api.shapes import Submission, Submitted
+from gleaner.control.life import State
+from gleaner.control.queue.arrows import event_row, record_all
+from gleaner.control.queue.errors import Invalid
+from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC
+
+_LANE = select(LANE.c.id).where(LANE.c.cpus == bindparam("cpus_"), LANE.c.memory_mib == bindparam("memory_mib_"))
+HELD_AT_SUBMISSION = "submitted so"
+
+
+def submit(db: Session, submission: Submission, *, group: str, default_retries: int, now_s: float) -> Submitted:
+    """Queue one job, or one job an index. Raises `Invalid` for a job wider than one node, or an index given twice."""
+    spec, indices = submission.job, submission.indices
+    if spec.nodes != 1:
+        raise Invalid(f"{spec.nodes} nodes: a job runs on one node or less; wider jobs are only simulated")
+    if indices is not None and len(set(indices)) < len(indices):
+        raise Invalid("indices: an index stands there twice")
+    connection = db.connection()
+    campaign = None
+    if indices is not None:
+        new = insert(CAMPAIGN).values(name=spec.name, group=group, submitted_s=now_s).returning(CAMPAIGN.c.id)
+        campaign = connection.execute(new).scalar_one()
+    stored = insert(SPEC).values(
+        name=spec.name, image=spec.image, command=list(spec.command), environment=spec.environment
+    )
+    common: dict[str, Any] = {
+        "group": group,
+        "campaign": campaign,
+        "spec": connection.execute(stored.returning(SPEC.c.id)).scalar_one(),
+        "lane": _lane(db, spec.cpus, spec.memory_mib),
+        "state": State.NEW,
+        "held": submission.hold,
+        "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,
+        "priority": spec.priority,
+        "retries": default_retries if spec.retries is None else spec.retries,
+        "failures": 0,
+        "attempt": 0,
+        "lost": False,
+        "sound_attempt": 0,
+        "submitted_s": now_s,
+    }
+    if indices is None:
+        jobs = [connection.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
+    else:
+        connection.execute(insert(JOB).inline(), [common | {"index": index} for index in indices])
+        made = connection.execute(select(JOB.c.index, JOB.c.id).where(JOB.c.campaign == campaign))
+        by_index = {row.index: row.id for row in made}
+        jobs = [by_index[index] for index in indices]
+    record_all(db, [event_row(job, "submit", now_s=now_s) for job in jobs])
+    return Submitted(campaign=campaign, jobs=tuple(jobs))
+
+
+def _lane(db: Session, cpus: int, memory_mib: int) -> int:
+    wishes = {"cpus_": cpus, "memory_mib_": memory_mib}
+    connection = db.connection()
+    found = connection.execute(_LANE, wishes).scalar_one_or_none()
+    if found is None:
+        if connection.dialect.name == "postgresql":
+            from sqlalchemy.dialects.postgresql import insert as upsert
+        else:
+            from sqlalchemy.dialects.sqlite import insert as upsert
+        # Another transaction may be adding the same lane: then this waits for it and adds nothing.
+        connection.execute(upsert(LANE).values(cpus=cpus, memory_mib=memory_mib).on_conflict_do_nothing())
+        found = connection.execute(_LANE, wishes).scalar_one()
+    return int(found)
