@@ -37,15 +37,11 @@ class RegularJob:
 
 def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdin: str | None = None) -> str:
     """Run a program in one of the cluster's containers; what it printed."""
-    as_user = words if user == "root" else ("runuser", "-u", user, "--", *words)
+    options = ["-u", user] + (["-i"] if stdin is not None else [])
     done = subprocess.run(
-        [str(SCRIPT), "exec", node, *as_user],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        input=stdin,
-        check=False,
-    )
+        [str(SCRIPT), "exec", *options, node, *words],
+        capture_output=True, text=True, timeout=timeout_s, input=stdin, check=False,
+    )  # fmt: skip
     if done.returncode != 0:
         raise ClusterError(f"{node}: {' '.join(words)}: status {done.returncode}: {done.stderr.strip()[-800:]}")
     return done.stdout

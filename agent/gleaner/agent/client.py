@@ -124,6 +124,10 @@ class Outbox:
         """Add one report."""
         self._waiting.append(Report(path, message.model_dump_json()))
 
+    def waits_for(self, prefix: str) -> bool:
+        """Whether a report below this path has not been delivered yet."""
+        return any(report.path.startswith(prefix) for report in self._waiting.copy())
+
     def deliver(self) -> None:
         """Send all that waits. Raises `ControlSilent` where control stopped answering; the rest stays."""
         while self._waiting:

@@ -118,8 +118,8 @@ class Agent:
         idle_since_s = time.time()
         while True:
             now_s = time.time()
-            self._forget_ended()
-            if self._shells:
+            self._shells = [shell for shell in self._shells if not shell.is_reported]
+            if any(not shell.done.is_set() for shell in self._shells):
                 idle_since_s = now_s
             elif self._vacating or now_s - idle_since_s >= self.settings.idle_s:
                 self._ending_because = self._ending_because or "no work"
@@ -190,12 +190,10 @@ class Agent:
             log.error("a task's shell broke; its job stays with its last generation", error=repr(error))
             self._fault = True
 
-    def _forget_ended(self) -> None:
-        self._shells = [shell for shell in self._shells if not shell.done.is_set()]
-
     def _room(self) -> Ask | None:
-        cpus = self.facts.cpus - sum(shell.assignment.cpus for shell in self._shells)
-        memory_mib = self.facts.memory_mib - sum(shell.assignment.memory_mib for shell in self._shells)
+        here = [shell.assignment for shell in self._shells if not shell.done.is_set()]
+        cpus = self.facts.cpus - sum(job.cpus for job in here)
+        memory_mib = self.facts.memory_mib - sum(job.memory_mib for job in here)
         return Ask(cpus=cpus, memory_mib=memory_mib) if cpus > 0 and memory_mib > 0 else None
 
     @property
@@ -216,7 +214,8 @@ class Agent:
 
     async def _beat(self) -> None:
         while True:
-            shells = [shell for shell in self._shells if not shell.done.is_set()]
+            # One that has ended is named until its report is delivered, or control would think it forgotten.
+            shells = list(self._shells)
             beat = Beat(attempts=tuple(AttemptRef(job=s.assignment.job, attempt=s.assignment.attempt) for s in shells))
             try:
                 orders = await asyncio.to_thread(self.client.beat, beat)

@@ -119,6 +119,11 @@ class TaskShell:
         return None if isinstance(self.state, task.Preparing | task.Ended) else self.state.container
 
     @property
+    def is_reported(self) -> bool:
+        """Whether it has ended and control knows all of it."""
+        return self.done.is_set() and not self.bench.outbox.waits_for(self._path)
+
+    @property
     def is_computing(self) -> bool:
         """Whether it is to be saved when the time comes."""
         return isinstance(self.state, task.Running)
@@ -343,7 +348,11 @@ class TaskShell:
             self._log_ended.wait(LOG_END_S)
 
     def _report(self, verb: str, message: Message) -> None:
-        self.bench.outbox.put(f"/jobs/{self.assignment.job}/attempts/{self.assignment.attempt}/{verb}", message)
+        self.bench.outbox.put(self._path + verb, message)
+
+    @property
+    def _path(self) -> str:
+        return f"/jobs/{self.assignment.job}/attempts/{self.assignment.attempt}/"
 
     def _say(self, what: str, **facts: object) -> None:
         log.info(what, job=self.assignment.job, attempt=self.assignment.attempt, **facts)

@@ -1,0 +1,102 @@
+"""Reports that agents left on the storage because control was away at their end.
+
+They count like reports that arrive by HTTP: through the same moves, with the same guards. The live loop takes them
+before it looks for silent agents, so that nothing that was saved is given up as lost.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from pydantic import BaseModel, ValidationError
+from sqlmodel import Session
+
+from gleaner.agent.protocol import Completed, Farewell, GivenBack, LogLines, Message, Saved
+from gleaner.control.queue import agents, logs, moves, reads
+from gleaner.control.queue.engine import transaction
+from gleaner.control.queue.errors import NotCurrent, QueueError, Refused
+from gleaner.control.site import Site
+
+log = structlog.get_logger()
+
+_ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(saved|completed|given-back|log)$")
+_FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
+
+
+class _Left(BaseModel):
+    """One file, as the agent wrote it."""
+
+    path: str
+    body: str
+
+
+def take_left_reports(site: Site, now_s: float) -> int:
+    """Bring the reports of all agents into the queue, each agent's in its order; how many counted.
+
+    A report that is refused is logged and dropped, as its agent would have dropped it. Where the database fails,
+    the rest stays for the next time.
+    """
+    taken = 0
+    for folder in sorted((site.settings.storage.folder / "agents").glob("*/reports")):
+        agent = folder.parent.name
+        for file in sorted(folder.glob("*.json")):
+            try:
+                taken += _take(site, agent, file, now_s)
+            except (Refused, NotCurrent) as refusal:
+                log.info("a report that waited on the storage is refused", agent=agent, reason=str(refusal))
+            except (ValidationError, ValueError, KeyError) as error:
+                log.warning("a file among the reports is none", file=str(file), reason=str(error).splitlines()[0])
+            except (QueueError, OSError) as error:
+                log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
+                return taken
+            file.unlink(missing_ok=True)
+        _remove_empty(folder)
+    return taken
+
+
+def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
+    left = _Left.model_validate(json.loads(file.read_text()))
+    with transaction(site.engine) as db:
+        if found := _FAREWELL.match(left.path):
+            if found.group(1) != agent:
+                raise ValueError(f"{agent} left a farewell of {found.group(1)}")
+            agents.farewell(db, agent, Farewell.model_validate_json(left.body), now_s=now_s)
+            return 1
+        if not (found := _ATTEMPT.match(left.path)):
+            raise ValueError(f"{left.path} is no report")
+        job, attempt = int(found.group(1)), int(found.group(2))
+        if reads.attempt_agent(db, job, attempt) != agent:
+            raise ValueError(f"attempt {attempt} of job {job} is not of {agent}")
+        _MOVES[found.group(3)](db, job, attempt, left.body, now_s)
+    log.info("took a report that waited on the storage", agent=agent, report=left.path)
+    return 1
+
+
+def _move(
+    model: type[Message], act: Callable[..., object], *, timed: bool = True
+) -> Callable[[Session, int, int, str, float], None]:
+    def apply(db: Session, job: int, attempt: int, body: str, now_s: float) -> None:
+        report = model.model_validate_json(body)
+        if timed:
+            act(db, job, attempt, report, now_s=now_s)
+        else:
+            act(db, job, attempt, report)
+
+    return apply
+
+
+_MOVES = {
+    "saved": _move(Saved, moves.saved),
+    "completed": _move(Completed, moves.completed),
+    "given-back": _move(GivenBack, moves.given_back),
+    "log": _move(LogLines, logs.append, timed=False),
+}
+
+
+def _remove_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # a file that is no report; an admin may want to see it
