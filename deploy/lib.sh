@@ -18,16 +18,16 @@ die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 as_root() { [ "$(id -u)" = 0 ] || die "must be run as root"; }
 
 # Debian's client comes first: another client of another version may stand earlier on the PATH.
-docker() {
-    if [ -x /usr/bin/docker ]; then /usr/bin/docker "$@"; else command docker "$@"; fi
-}
+docker_client=/usr/bin/docker
+[ -x $docker_client ] || docker_client=docker
+docker() { command "$docker_client" "$@"; }
 
 # The one place that knows which Compose there is: the plug-in, or Debian 12's docker-compose 1.29.
 compose() {
     if docker compose version >/dev/null 2>&1; then
         docker compose -f "$repo_dir/deploy/compose.yaml" "$@"
     else
-        /usr/bin/docker-compose -f "$repo_dir/deploy/compose.yaml" "$@"
+        docker-compose -f "$repo_dir/deploy/compose.yaml" "$@"
     fi
 }
 

@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# The demo's cluster: one head and three nodes in containers of our own engine.
+#
+#   cluster.sh up                           start it (or what of it does not run) and wait until Slurm has all nodes
+#   cluster.sh down                         remove what carries our label, and the cluster's state; images stay
+#   cluster.sh status                       containers, Slurm's view
+#   cluster.sh exec [-u USER] [-i] WHERE COMMAND...   run a command on head, node1, node2 or node3
+#   cluster.sh load-images                  give the workloads' images to each node's engine, where it lacks them
+#
+# GLEANER_GRACE_S (default 60): the grace time of preempted agents; the slurm.conf for real clusters says 120.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+nodes="node1 node2 node3"
+workloads="gleaner/pythia:demo gleaner/pi:demo"
+uid=4200        # of the service account, as in images/*/Dockerfile
+slurm_uid=64030 # of the user slurm, the same on every Debian
+export GLEANER_CLUSTER_DIR=$cluster_dir
+
+in_container() { docker exec "$@" </dev/null; }
+
+prepare_folders() {
+    mkdir -p "$cluster_dir"
+    chmod 711 "$cluster_dir"
+    local node
+    install -d -m 0700 -o $uid -g $uid "$cluster_dir/storage"
+    for node in head $nodes; do install -d -m 0750 -o $uid -g $uid "$cluster_dir/$node"; done
+    for node in $nodes; do mkdir -p "$cluster_dir/$node-docker"; done
+    install -d -m 0755 "$cluster_dir/slurm" "$cluster_dir"/etc-{head,node}{,/tls}
+    install -d -m 0700 "$cluster_dir/secret"
+    [ -s "$cluster_dir/secret/munge.key" ] || (umask 077 && head -c 1024 /dev/urandom >"$cluster_dir/secret/munge.key")
+}
+
+prepare_settings() {
+    local from=$repo_dir/deploy role
+    sed "s/GraceTime=120/GraceTime=${GLEANER_GRACE_S:-60}/" "$from/slurm/slurm.conf" >"$cluster_dir/slurm/slurm.conf"
+    cp "$from"/slurm/{machine,cgroup}.conf "$cluster_dir/slurm/"
+    install -m 0600 -o $slurm_uid "$from/slurm/slurmdbd.conf" "$cluster_dir/slurm/" # slurmdbd refuses one that others may read
+    for role in head node; do
+        find "$from/settings" -name '*.toml' -exec cp {} "$cluster_dir/etc-$role/" \; 2>/dev/null || true
+    done
+}
+
+# A certificate authority for this cluster alone, and one certificate for the head. The authority's key is not kept.
+prepare_tls() {
+    local tls=$cluster_dir/etc-head/tls
+    if ! openssl x509 -checkend 86400 -noout -in "$tls/cert.pem" >/dev/null 2>&1; then
+        local made
+        made=$(mktemp -d)
+        (
+            cd "$made"
+            umask 077
+            openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 825 -subj "/CN=Gleaner demo CA" \
+                -addext "keyUsage=critical,keyCertSign,cRLSign" -keyout ca.key -out ca.pem
+            openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=head" -keyout key.pem -out cert.csr
+            printf '%s\n' "subjectAltName=DNS:head,DNS:localhost,IP:127.0.0.1,IP:10.213.87.10" \
+                "extendedKeyUsage=serverAuth" "basicConstraints=CA:FALSE" "authorityKeyIdentifier=keyid" >extensions
+            openssl x509 -req -in cert.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 824 -extfile extensions -out cert.pem
+        ) 2>"$cluster_dir/tls.log" || die "openssl could not make the certificates; see $cluster_dir/tls.log"
+        install -m 0644 "$made"/{ca,cert}.pem "$tls/"
+        install -m 0600 -o $uid -g $uid "$made/key.pem" "$tls/"
+        rm -rf "$made"
+    fi
+    install -m 0644 "$tls/ca.pem" "$cluster_dir/etc-node/tls/"
+}
+
+# Another engine may have told the machine to drop what bridges forward; this rule is for our bridge only.
+bridge_rule() {
+    case $1 in
+        add) bridge_rule_present || iptables -I FORWARD -i gleaner0 -o gleaner0 -j ACCEPT 2>/dev/null || true ;;
+        remove) while bridge_rule_present; do iptables -D FORWARD -i gleaner0 -o gleaner0 -j ACCEPT; done ;;
+    esac
+}
+bridge_rule_present() { iptables -C FORWARD -i gleaner0 -o gleaner0 -j ACCEPT 2>/dev/null; }
+
+all_up() { [ "$(in_container head sinfo -h -N -p regular -o '%N %T' | grep -cE ' (idle|mixed|allocated|planned|completing)$')" = 3 ]; }
+
+all_run() { [ "$(docker ps -q --filter "label=$cluster_label" | wc -l)" = 4 ]; }
+up_or_dead() { all_up || ! all_run; }
+
+up() {
+    local image missing=
+    docker version >/dev/null 2>&1 || die "our engine does not answer; run deploy/engine.sh start first"
+    for image in gleaner/head:demo gleaner/node:demo $workloads; do
+        docker image inspect "$image" >/dev/null 2>&1 || missing="$missing $image"
+    done
+    [ -z "$missing" ] || die "these images are missing:$missing; run images/build.sh first"
+    prepare_folders
+    prepare_settings
+    prepare_tls
+    bridge_rule add
+    compose up -d >"$cluster_dir/compose.log" 2>&1 || { tail -n 20 "$cluster_dir/compose.log" >&2; die "compose failed"; }
+    wait_for 120 up_or_dead && all_up || { status >&2; logs_of_dead >&2; die "Slurm has not all nodes after 120 s"; }
+    load_images
+    say "cluster: up ($(in_container head sinfo -h -p regular -o '%D nodes %T' | paste -sd,))"
+}
+
+logs_of_dead() {
+    local name
+    for name in head $nodes; do
+        [ "$(docker inspect --format '{{.State.Running}}' "$name" 2>/dev/null)" = true ] || docker logs --tail 15 "$name" 2>&1 | sed "s/^/$name: /"
+    done
+}
+
+load_images() {
+    local node image
+    for node in $nodes; do
+        for image in $workloads; do
+            if [ "$(in_container "$node" docker image inspect --format '{{.Id}}' "$image" 2>/dev/null)" != \
+                "$(docker image inspect --format '{{.Id}}' "$image")" ]; then
+                docker save "$image" | docker exec -i "$node" docker load -q >/dev/null ||
+                    die "$image could not be loaded on $node"
+                say "cluster: loaded $image on $node"
+            fi
+        done
+    done
+}
+
+labelled() { docker "$1" ls -q --filter "label=$cluster_label" "${@:2}"; }
+
+down() {
+    docker version >/dev/null 2>&1 || "$repo_dir/deploy/engine.sh" start >/dev/null
+    labelled container -a | xargs -r "$docker_client" rm -f -v >/dev/null
+    labelled network | xargs -r "$docker_client" network rm >/dev/null
+    labelled volume | xargs -r "$docker_client" volume rm >/dev/null
+    bridge_rule remove
+    # The nodes' Docker data stay, so that images need not be loaded again.
+    rm -rf "${cluster_dir:?}"/{storage,head,node1,node2,node3,slurm,etc-head,etc-node,secret}
+    find /sys/fs/cgroup -depth -type d -path '*/gleaner-node[123]*' -exec rmdir {} + 2>/dev/null || true
+    say "cluster: down"
+}
+
+status() {
+    docker ps -a --filter "label=$cluster_label" --format 'table {{.Names}}\t{{.Status}}'
+    in_container head sinfo || true
+}
+
+run_in() {
+    local options=()
+    while :; do
+        case "${1:-}" in
+            -u) options+=(-u "$2"); shift 2 ;;
+            -i) options+=(-i); shift ;;
+            *) break ;;
+        esac
+    done
+    [ $# -ge 2 ] || die "usage: cluster.sh exec [-u USER] [-i] WHERE COMMAND..."
+    docker exec "${options[@]}" "$@"
+}
+
+as_root
+case "${1:-}" in
+    up) up ;;
+    down) down ;;
+    status) status ;;
+    exec) shift; run_in "$@" ;;
+    load-images) load_images ;;
+    *) die "usage: cluster.sh up | down | status | exec [-u USER] [-i] WHERE COMMAND... | load-images" ;;
+esac

@@ -1,0 +1,50 @@
+#!/bin/bash
+# What the head runs: munge, the accounting database, Slurm's controller. Ends when one of them ends.
+# /run is a fresh tmpfs at each start, so no pid file or socket of an earlier life is in the way.
+set -eu
+
+mkdir -p /run/munge /run/slurm /run/mysqld /var/log/slurm /var/lib/slurm/slurmctld
+chown munge: /run/munge
+chown slurm: /run/slurm /var/log/slurm /var/lib/slurm /var/lib/slurm/slurmctld
+chown mysql: /run/mysqld
+install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner
+
+install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
+
+as() { # as USER COMMAND...
+    local user=$1
+    shift
+    setpriv --reuid "$user" --regid "$(id -g "$user")" --init-groups "$@"
+}
+
+wait_for() { # wait_for SECONDS WHAT COMMAND...
+    local until=$((SECONDS + $1)) what=$2
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        if [ $SECONDS -ge $until ]; then
+            echo "$what did not come up" >&2
+            tail -n 20 /var/log/slurm/*.log >&2
+            exit 1
+        fi
+        sleep 0.2
+    done
+}
+
+as munge munged --foreground --force &
+mariadbd --user=mysql --skip-networking --skip-name-resolve --innodb-buffer-pool-size=64M \
+    --performance-schema=OFF >/var/log/slurm/mariadb.log 2>&1 &
+wait_for 60 MariaDB mariadb -e 'SELECT 1'
+mariadb -e "CREATE DATABASE IF NOT EXISTS slurm_acct_db; CREATE USER IF NOT EXISTS slurm@localhost IDENTIFIED VIA unix_socket;
+    GRANT ALL ON slurm_acct_db.* TO slurm@localhost"
+wait_for 20 munged munge -n
+as slurm slurmdbd -D &
+wait_for 60 slurmdbd sacctmgr -n list cluster
+[ -n "$(sacctmgr -nP list user gleaner)" ] || /accounts.sh >/var/log/slurm/accounts.log
+as slurm slurmctld -D &
+wait_for 60 slurmctld scontrol ping
+echo "head: up"
+
+trap 'trap - TERM; kill $(jobs -p) 2>/dev/null; exit 0' TERM INT
+wait -n || true
+echo "head: a service ended; stopping" >&2
+exit 1

@@ -1,0 +1,47 @@
+#!/bin/bash
+# What a compute node runs: munge, its own Docker Engine, Gleaner's watchdog, slurmd. Ends when one of them ends.
+# /run is a fresh tmpfs at each start, so no pid file or socket of an earlier life is in the way.
+set -eu
+
+# Docker masks parts of /proc and makes others read-only; the engine and CRIU in here need them.
+awk '$5 ~ "^/proc/" { print $5 }' /proc/self/mountinfo | sort -ru | while read -r mounted; do umount "$mounted" || true; done
+
+mkdir -p /run/munge /run/slurm /var/log/slurm /var/lib/slurm/slurmd
+chown munge: /run/munge
+install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner
+install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
+
+wait_for() { # wait_for SECONDS WHAT LOG COMMAND...
+    local until=$((SECONDS + $1)) what=$2 log=$3
+    shift 3
+    until "$@" >/dev/null 2>&1; do
+        if [ $SECONDS -ge $until ]; then
+            echo "$what did not come up" >&2
+            tail -n 20 "$log" >&2
+            exit 1
+        fi
+        sleep 0.2
+    done
+}
+
+setpriv --reuid munge --regid munge --init-groups munged --foreground --force &
+
+# Containers of an earlier life of this node: their processes died with it. The engine must not find them "running".
+# Each restore leaves a copy of the memory in containerd's TMPDIR: on disk it harms less than in memory.
+rm -rf /var/lib/docker/gleaner-tmp
+mkdir -p -m 0700 /var/lib/docker/gleaner-tmp
+TMPDIR=/var/lib/docker/gleaner-tmp dockerd --experimental --bridge=none --iptables=false --ip-forward=false \
+    --cgroup-parent "/gleaner-$(hostname)" >/var/log/dockerd.log 2>&1 &
+wait_for 60 dockerd /var/log/dockerd.log docker version
+docker ps -aq --filter label=org.gleaner.agent | xargs -r docker rm -f >/dev/null
+
+/usr/local/libexec/gleaner/watchdog &
+wait_for 20 munged /dev/null munge -n
+# -b: processes of before are gone, as after a reboot, and slurmctld ends the jobs that it believes to run here.
+slurmd -D -b &
+echo "$(hostname): up"
+
+trap 'trap - TERM; kill $(jobs -p) 2>/dev/null; wait; exit 0' TERM INT
+wait -n || true
+echo "$(hostname): a service ended; stopping" >&2
+exit 1
