@@ -9,6 +9,9 @@ from typing import NewType, Protocol
 SchedulerId = NewType("SchedulerId", str)
 """The scheduler's own name of one of our agents, for example a Slurm job id."""
 
+AGENT_PREFIX = "gleaner-"
+"""How the name of each of our agents begins, so that nothing else of the same account is taken for one."""
+
 
 class GatewayError(Exception):
     """The scheduler refuses, and will refuse again: do not ask the same once more."""

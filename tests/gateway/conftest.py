@@ -1,0 +1,40 @@
+"""The places in which every gateway must behave alike."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gleaner.control.cluster.gateway import AGENT_PREFIX
+from tests.gateway import places
+from tests.gateway.places import FakedSlurm, Place
+
+
+@pytest.fixture
+def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakedSlurm:
+    """Faked Slurm programs on the PATH."""
+    faked = FakedSlurm(tmp_path / "bin")
+    faked.put_on(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return faked
+
+
+@pytest.fixture(params=["local", "faked_slurm", pytest.param("real_slurm", marks=pytest.mark.cluster)])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A gateway, with all nodes idle; what a test leaves is withdrawn."""
+    match request.param:
+        case "local":
+            place = places.local(tmp_path)
+        case "faked_slurm":
+            request.getfixturevalue("faked")
+            place = places.slurm(tmp_path, logs=tmp_path)
+        case _:
+            places.wrap_real_programs(tmp_path / "bin")
+            monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+            place = places.slurm(tmp_path, logs=Path("/tmp"), account="gleaner")
+            place.eventually(lambda view: all(node.idle for node in view.nodes), within_s=120)
+    yield place
+    left = [agent.id for agent in place.look().agents if agent.name.startswith(f"{AGENT_PREFIX}test-")]
+    place.gateway.withdraw(left)
+    place.eventually(lambda view: not {agent.id for agent in view.agents} & set(left))

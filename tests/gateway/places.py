@@ -1,0 +1,110 @@
+"""Where the gateways are tested: as processes of this machine, on faked and on real Slurm programs."""
+
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gleaner.control.cluster.gateway import AGENT_PREFIX, AgentRequest, ClusterView, Gateway
+from gleaner.control.cluster.local import LocalGateway
+from gleaner.control.cluster.slurm import SlurmGateway
+from gleaner.control.settings import ClusterSettings
+
+PROGRAMS = ("sinfo", "squeue", "sbatch", "scancel")
+HEAD = os.environ.get("GLEANER_TEST_HEAD", "head")
+ENGINE = os.environ.get("GLEANER_TEST_ENGINE", "unix:///run/gleaner/docker.sock")
+AGENT = ("sh", "-c", "trap 'kill $!; exit 0' TERM USR1; sleep 300 & wait", "agent")
+"""An agent that does nothing until it is told to end."""
+
+
+@dataclass
+class Place:
+    """A gateway under test. `again` makes another one of the same cluster, as a restarted program would."""
+
+    again: Callable[[], Gateway]
+    folder: Path
+    gateway: Gateway = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gateway = self.again()
+
+    def request(self, *, avoid: tuple[str, ...] = (), last_s: float = 240) -> AgentRequest:
+        """A request under a fresh name, for an agent that ends at a full second."""
+        end_s = float(int(time.time() + last_s))
+        name = f"{AGENT_PREFIX}test-{secrets.token_hex(4)}"
+        return AgentRequest(name, end_s, end_s - 60, self.folder / "agents" / name / "token", avoid)
+
+    def submit(self, request: AgentRequest) -> str:
+        """Submit it now."""
+        return self.gateway.submit(request, time.time())
+
+    def look(self) -> ClusterView:
+        """Look now."""
+        return self.gateway.look(time.time())
+
+    def eventually(self, holds: Callable[[ClusterView], bool], *, within_s: float = 60) -> ClusterView:
+        """The first view for which this holds."""
+        until_s = time.monotonic() + within_s
+        while not holds(view := self.look()):
+            assert time.monotonic() < until_s, f"not within {within_s} s: {view}"
+            time.sleep(0.1)
+        return view
+
+
+@dataclass
+class FakedSlurm:
+    """The folder of the faked programs and its switches."""
+
+    folder: Path
+
+    def put_on(self, path: Path) -> None:
+        """Put the programs into the folder `path`."""
+        path.mkdir(exist_ok=True)
+        shutil.copy(Path(__file__).parent / "fake_slurm.py", path / "fake_slurm.py")
+        for program in PROGRAMS:
+            (path / program).symlink_to("fake_slurm.py")
+        (path / "fake_slurm.py").chmod(0o755)
+
+    def calls(self, program: str) -> list[dict[str, Any]]:
+        """What it was called with so far."""
+        path = self.folder / "calls.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [call for call in map(json.loads, lines) if call["program"] == program]
+
+    def switch(self, name: str, text: str = "") -> None:
+        """Turn a misbehaviour on."""
+        (self.folder / name).write_text(text)
+
+    def heal(self, name: str) -> None:
+        """Turn it off."""
+        (self.folder / name).unlink()
+
+
+def local(folder: Path, *, agent: tuple[str, ...] = AGENT) -> Place:
+    """Three pretended nodes of this machine."""
+    settings = ClusterSettings(gateway="local", local_agents=3, agent_command=agent)
+    return Place(lambda: LocalGateway(settings, logs=folder / "agents", records=folder / "local"), folder)
+
+
+def slurm(folder: Path, *, logs: Path, timeout_s: float = 30, account: str | None = None) -> Place:
+    """Whatever Slurm programs stand on the PATH."""
+    settings = ClusterSettings(
+        gateway="slurm", agent_command=AGENT, timeout_s=timeout_s, submits_per_s=50, account=account, qos=account
+    )
+    return Place(lambda: SlurmGateway(settings, logs), folder)
+
+
+def wrap_real_programs(path: Path) -> None:
+    """Put programs into `path` that run the real ones as the service account on the cluster's head."""
+    docker = "/usr/bin/docker" if Path("/usr/bin/docker").exists() else "docker"
+    passed = "-e LC_ALL -e TZ -e SLURM_TIME_FORMAT"
+    path.mkdir(exist_ok=True)
+    for program in PROGRAMS:
+        wrapper = path / program
+        wrapper.write_text(f'#!/bin/sh\nexec {docker} -H {ENGINE} exec -i -u gleaner {passed} {HEAD} {program} "$@"\n')
+        wrapper.chmod(0o755)
