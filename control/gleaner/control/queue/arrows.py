@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Boolean, Text, and_, bindparam, false, insert, literal_column, null, or_, select, update
+from sqlalchemy import Boolean, Table, Text, and_, bindparam, false, insert, literal_column, null, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql import ColumnElement
-from sqlalchemy.sql.dml import Update
+from sqlalchemy.sql.dml import Insert, Update
 from sqlmodel import Session
 
 from gleaner.control.life import Move, State
@@ -47,6 +48,13 @@ def run(
     if not isinstance(values, Mapping) and len(values) == 1:
         values = values[0]  # a driver's executemany costs more than one execute
     return db.connection().execute(statement, values)
+
+
+def insert_unless_there(db: Session, table: Table) -> Insert:
+    """An INSERT that skips rows whose key is taken, also by a transaction that has not ended (it is waited for)."""
+    if db.connection().dialect.name == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing().inline()
+    return sqlite.insert(table).on_conflict_do_nothing().inline()
 
 
 def record(db: Session, job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> None:

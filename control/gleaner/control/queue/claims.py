@@ -72,7 +72,7 @@ _FRONT = (
         JOB.c.id,
         JOB.c.attempt,
         JOB.c.group,
-        JOB.c.index,
+        JOB.c.index.label("run"),
         JOB.c.priority,
         JOB.c.state,
         JOB.c.from_attempt,
@@ -181,7 +181,7 @@ def _head(row: Any) -> _Head:
 
 
 def _assignment(db: Session, row: Any, cpus: int, memory_mib: int) -> Assignment:
-    command, environment = filled_in(row.command, row.environment, row.index)
+    command, environment = filled_in(row.command, row.environment, row.run)
     return Assignment(
         job=row.id,
         attempt=row.attempt + 1,

@@ -6,8 +6,9 @@ that an agent believes delivered would be computed again. PostgreSQL's default (
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -29,6 +30,12 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
 """The execution option that holds the lock which the writing threads of this process queue up at (SQLite)."""
 _BEGIN = "gleaner_begin"
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    lock: threading.Lock
+    patience_s: float
 
 
 def connect(url: str) -> Engine:
@@ -46,7 +53,7 @@ def connect(url: str) -> Engine:
         folder = Path(parsed.database).parent
         if not folder.is_dir():
             raise Invalid(f"queue.url: there is no folder {folder}; make it, owned by the account that runs control")
-        return _sqlite(url)
+        return _sqlite(parsed)
     if parsed.drivername == "postgresql+psycopg":
         return create_engine(
             url,
@@ -58,14 +65,15 @@ def connect(url: str) -> Engine:
     raise Invalid(f"queue.url: {parsed.drivername} is not supported; use sqlite:////PATH or postgresql+psycopg://...")
 
 
-def _sqlite(url: str) -> Engine:
+def _sqlite(url: URL) -> Engine:
+    patience_s = float(str(url.query.get("timeout", BUSY_TIMEOUT_S)))
     engine = create_engine(
         url,
         pool_size=20,
         max_overflow=20,
         pool_timeout=BUSY_TIMEOUT_S,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
-        execution_options={_WRITER: threading.Lock()},
+        connect_args={"timeout": patience_s, "check_same_thread": False},
+        execution_options={_WRITER: _Turn(threading.Lock(), patience_s)},
     )
 
     @event.listens_for(engine, "connect")
@@ -82,7 +90,7 @@ def _sqlite(url: str) -> Engine:
 
 
 @contextmanager
-def transaction(engine: Engine) -> Iterator[Session]:
+def transaction(engine: Engine) -> Generator[Session]:
     """One transaction that writes. It is committed at the end, and undone if an exception leaves it.
 
     On SQLite it holds the write lock from its beginning, so what it reads stays true. Raises `QueueBusy` or
@@ -92,12 +100,13 @@ def transaction(engine: Engine) -> Iterator[Session]:
         if engine.dialect.name == "sqlite":
             engine = engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         with Session(engine, autoflush=False) as db:
+            db.connection()  # a session begins only when it is used
             yield db
             db.commit()
 
 
 @contextmanager
-def snapshot(engine: Engine) -> Iterator[Session]:
+def snapshot(engine: Engine) -> Generator[Session]:
     """One transaction that only reads, and sees the queue as it was at one instant."""
     with _translated(engine):
         if engine.dialect.name == "postgresql":
@@ -145,22 +154,22 @@ def _alembic() -> Config:
 
 
 @contextmanager
-def _writers_turn(engine: Engine) -> Iterator[None]:
+def _writers_turn(engine: Engine) -> Generator[None]:
     # SQLite's own wait for the write lock is a sleep in growing steps: slow, and whoever comes last often wins.
-    lock = engine.get_execution_options().get(_WRITER, nullcontext())
-    if isinstance(lock, nullcontext):
+    turn: _Turn | None = engine.get_execution_options().get(_WRITER)
+    if turn is None:
         yield
         return
-    if not lock.acquire(timeout=BUSY_TIMEOUT_S):
+    if not turn.lock.acquire(timeout=turn.patience_s):
         raise QueueBusy("the queue's database is locked by another transaction: try again")
     try:
         yield
     finally:
-        lock.release()
+        turn.lock.release()
 
 
 @contextmanager
-def _translated(engine: Engine) -> Iterator[None]:
+def _translated(engine: Engine) -> Generator[None]:
     """What the driver says, in one line and in the queue's own errors."""
     try:
         yield

@@ -3,6 +3,7 @@
 from sqlalchemy import delete, or_, select, update
 from sqlmodel import Session
 
+from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.tables import LEADER
 
 
@@ -13,12 +14,7 @@ def try_lead(db: Session, holder: str, *, now_s: float, term_s: float) -> bool:
     connection = db.connection()
     if connection.execute(mine.values(values)).rowcount:
         return True
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert as upsert
-    else:
-        from sqlalchemy.dialects.sqlite import insert as upsert
-    first = upsert(LEADER).values({"id": 1} | values).on_conflict_do_nothing()
-    return connection.execute(first).rowcount == 1
+    return connection.execute(insert_unless_there(db, LEADER), {"id": 1} | values).rowcount == 1
 
 
 def leader(db: Session, now_s: float) -> str | None:

@@ -14,6 +14,7 @@ from sqlmodel import Session
 from gleaner.agent.protocol import LogLines
 from gleaner.control.api.shapes import LogPage
 from gleaner.control.life import State
+from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.errors import Invalid, NotCurrent, Unknown
 from gleaner.control.queue.tables import ATTEMPT, JOB, LOG
 
@@ -43,12 +44,8 @@ def append(db: Session, job: int, attempt: int, lines: LogLines) -> None:
         raise Invalid(f"first: no job writes {lines.first} lines")
     if not lines.lines:
         return
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert as upsert
-    else:
-        from sqlalchemy.dialects.sqlite import insert as upsert
     connection.execute(
-        upsert(LOG).on_conflict_do_nothing().inline(),
+        insert_unless_there(db, LOG),
         [
             {"job": job, "attempt": attempt, "number": number, "line": line}
             for number, line in enumerate(lines.lines, lines.first)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, case, func, literal_column, select
+from sqlalchemy import case, func, select, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Session
 
@@ -93,10 +93,10 @@ _ROWS = (
 
 def job_row(db: Session, job: int) -> JobRow:
     """One job, as in a list. Raises `Unknown`."""
-    row = db.connection().execute(_ROWS.where(JOB.c.id == job)).one_or_none()
+    row = db.connection().execute(_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
     if row is None:
         raise Unknown(f"there is no job {job}")
-    return JobRow(**row._mapping)
+    return JobRow(**row)
 
 
 def job_list(db: Session, wanted: JobFilter) -> JobList:
@@ -113,7 +113,7 @@ def job_list(db: Session, wanted: JobFilter) -> JobList:
     connection = db.connection()
     total = connection.execute(select(func.count()).select_from(JOB).where(*conditions)).scalar_one()
     page = _ROWS.where(JOB.c.id > wanted.after, *conditions).order_by(JOB.c.id).limit(wanted.limit)
-    return JobList(jobs=tuple(JobRow(**row._mapping) for row in connection.execute(page)), total=total)
+    return JobList(jobs=tuple(JobRow(**row) for row in connection.execute(page).mappings()), total=total)
 
 
 def job_detail(db: Session, job: int) -> JobDetail:
@@ -254,7 +254,7 @@ def status(db: Session, *, campaign: int | None = None, group: str | None = None
     """How many jobs are in each state: of one campaign, of one group, or all. Raises `Unknown`."""
     if campaign is not None:
         campaign_group(db, campaign)
-    counted: Select[Any] = select(
+    counted = select(
         JOB.c.state,
         JOB.c.outcome,
         func.count().label("jobs"),
@@ -328,7 +328,7 @@ def waiting(db: Session, *, at_most: int = 100_000) -> tuple[Waiting, ...]:
     connection = db.connection()
     found: list[Waiting] = []
     for lane in connection.execute(select(LANE).order_by(LANE.c.id)).all():
-        some = select(literal_column("1")).select_from(JOB).where(JOB.c.lane == lane.id, literal_column(WAITS))
+        some = select(JOB.c.id).where(JOB.c.lane == lane.id, text(WAITS))
         count = connection.execute(select(func.count()).select_from(some.limit(at_most).subquery())).scalar_one()
         if count:
             found.append(Waiting(lane.cpus, lane.memory_mib, int(count)))

@@ -7,7 +7,7 @@ from sqlmodel import Session
 
 from gleaner.control.api.shapes import Submission, Submitted
 from gleaner.control.life import State
-from gleaner.control.queue.arrows import event_row, record_all
+from gleaner.control.queue.arrows import event_row, insert_unless_there, record_all
 from gleaner.control.queue.errors import Invalid
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC
 
@@ -50,8 +50,8 @@ def submit(db: Session, submission: Submission, *, group: str, default_retries: 
         jobs = [connection.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
     else:
         connection.execute(insert(JOB).inline(), [common | {"index": index} for index in indices])
-        made = connection.execute(select(JOB.c.index, JOB.c.id).where(JOB.c.campaign == campaign))
-        by_index = {row.index: row.id for row in made}
+        made = connection.execute(select(JOB.c.index.label("run"), JOB.c.id).where(JOB.c.campaign == campaign))
+        by_index = {row.run: row.id for row in made}
         jobs = [by_index[index] for index in indices]
     record_all(db, [event_row(job, "submit", now_s=now_s) for job in jobs])
     return Submitted(campaign=campaign, jobs=tuple(jobs))
@@ -62,11 +62,7 @@ def _lane(db: Session, cpus: int, memory_mib: int) -> int:
     connection = db.connection()
     found = connection.execute(_LANE, wishes).scalar_one_or_none()
     if found is None:
-        if connection.dialect.name == "postgresql":
-            from sqlalchemy.dialects.postgresql import insert as upsert
-        else:
-            from sqlalchemy.dialects.sqlite import insert as upsert
         # Another transaction may be adding the same lane: then this waits for it and adds nothing.
-        connection.execute(upsert(LANE).values(cpus=cpus, memory_mib=memory_mib).on_conflict_do_nothing())
+        connection.execute(insert_unless_there(db, LANE), {"cpus": cpus, "memory_mib": memory_mib})
         found = connection.execute(_LANE, wishes).scalar_one()
     return int(found)

@@ -78,6 +78,10 @@ def listed(*words: StrEnum) -> str:
     return ", ".join(f"'{word.value}'" for word in sorted(words))
 
 
+def _values(kind: type[StrEnum]) -> list[str]:
+    return [member.value for member in kind]
+
+
 def _words(kind: type[StrEnum], name: str) -> Any:
     # SQLAlchemy would store the members' names.
     return Enum(
@@ -86,7 +90,7 @@ def _words(kind: type[StrEnum], name: str) -> Any:
         native_enum=False,
         create_constraint=True,
         length=16,
-        values_callable=lambda members: [member.value for member in members],
+        values_callable=_values,
     )
 
 

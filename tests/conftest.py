@@ -1,0 +1,68 @@
+"""Databases for every test that needs one: real SQLite and real PostgreSQL, each fresh and with all tables."""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from tests.postgres import PostgresMissing, Server, running
+
+from gleaner.control.queue.engine import connect, migrate
+
+TEMPLATE = "with_tables"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """One server for all tests of the session."""
+    try:
+        with running(durable=False) as server:
+            engine = connect(server.create(TEMPLATE))
+            migrate(engine)
+            engine.dispose()
+            yield server
+    except PostgresMissing as error:
+        pytest.fail(f'{error}; or leave these tests out with -m "not postgres"')
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Server) -> Iterator[str]:
+    """A fresh database with all tables on a real PostgreSQL server. Mark a test that uses it `postgres`."""
+    name = f"test_{uuid.uuid4().hex}"
+    yield postgres_server.create(name, template=TEMPLATE)
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: Server) -> Iterator[str]:
+    """A database without any table."""
+    name = f"test_{uuid.uuid4().hex}"
+    yield postgres_server.create(name)
+    postgres_server.drop(name)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("queue") / "template.db"
+    engine = connect(f"sqlite:///{path}")
+    migrate(engine)
+    engine.dispose()
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A fresh SQLite database with all tables."""
+    path = tmp_path / "queue.db"
+    shutil.copy(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def queue_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """The queue's engine, once on each database."""
+    engine = connect(request.getfixturevalue(f"{request.param}_url"))
+    yield engine
+    engine.dispose()

@@ -1,0 +1,85 @@
+"""A PostgreSQL server of our own, for tests and benchmarks: real, in a temporary folder, gone afterwards."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+ACCOUNT = "postgres"
+"""PostgreSQL refuses to run as root; Debian's package makes this account."""
+
+
+class PostgresMissing(Exception):
+    """The server's programs are not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server, reached over a unix socket in a folder that only its account and root can enter."""
+
+    folder: Path
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://{ACCOUNT}@/{database}?host={self.folder}"
+
+    def create(self, database: str, *, template: str = "template1") -> str:
+        """Make a database; the answer is its URL."""
+        with psycopg.connect(dbname="postgres", host=str(self.folder), user=ACCOUNT, autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
+        return self.url(database)
+
+    def drop(self, database: str) -> None:
+        with psycopg.connect(dbname="postgres", host=str(self.folder), user=ACCOUNT, autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
+
+
+def programs() -> Path:
+    """The folder of the newest installed server's programs. Raises `PostgresMissing`."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[4]))
+    if found:
+        return found[-1].parent
+    elsewhere = shutil.which("postgres")
+    if elsewhere:
+        return Path(elsewhere).resolve().parent
+    raise PostgresMissing("PostgreSQL's server programs are missing: apt-get install postgresql")
+
+
+@contextmanager
+def running(*, durable: bool, place: Path | None = None, settings: tuple[str, ...] = ()) -> Iterator[Server]:
+    """A fresh server. Not `durable`, it does not wait for the disk: quicker, for tests that cut no power."""
+    bin_folder = programs()
+    folder = Path(tempfile.mkdtemp(prefix="gleaner-postgres-", dir=place))
+    as_account: dict[str, str] = {}
+    if os.geteuid() == 0:
+        shutil.chown(folder, ACCOUNT, pwd.getpwnam(ACCOUNT).pw_gid)
+        as_account["user"] = ACCOUNT
+    data, log = folder / "data", folder / "log"
+    env = {"PATH": f"{bin_folder}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+
+    def run(*command: str) -> None:
+        result = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False, **as_account)
+        if result.returncode:
+            said = log.read_text() if log.exists() else ""
+            raise RuntimeError(f"{command[0]}: {result.stderr or result.stdout}{said}")
+
+    options = [f"unix_socket_directories={folder}", "listen_addresses=", "max_connections=120", *settings]
+    if not durable:
+        options += ["fsync=off", "synchronous_commit=off", "full_page_writes=off"]
+    try:
+        run("initdb", "-D", str(data), "-U", ACCOUNT, "-A", "trust", "-E", "UTF8", "--no-sync")
+        with (data / "postgresql.conf").open("a") as conf:
+            conf.writelines(f"{name} = '{value}'\n" for name, value in (each.split("=", 1) for each in options))
+        run("pg_ctl", "-D", str(data), "-l", str(log), "-w", "-t", "60", "start")
+        try:
+            yield Server(folder)
+        finally:
+            run("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,155 @@
+"""The tables: what Alembic makes is what the code declares, and a wrong version is one clear line."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, create_engine, text
+from tests.postgres import Server
+
+from gleaner.control.queue import reads
+from gleaner.control.queue.engine import check_schema, connect, migrate, snapshot, transaction
+from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
+from gleaner.control.queue.tables import METADATA
+
+BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+def _definitions(engine: Engine) -> set[str]:
+    """Every table, constraint and index as the database itself words it, without the order of constraints."""
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            made = connection.execute(
+                text("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'alembic%' AND sql <> ''")
+            )
+            return {line.strip().rstrip(",") for (sql,) in made for line in sql.splitlines() if line.strip()}
+        checks = connection.execute(
+            text(
+                "SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint"
+                " WHERE connamespace = 'public'::regnamespace"
+            )
+        )
+        indexes = connection.execute(text("SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'"))
+        columns = connection.execute(
+            text(
+                "SELECT table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' '"
+                " || coalesce(character_maximum_length::text, '') FROM information_schema.columns"
+                " WHERE table_schema = 'public'"
+            )
+        )
+        found = {row[0] for result in (checks, indexes, columns) for row in result}
+        return {line for line in found if "alembic_version" not in line}
+
+
+def test_what_the_migrations_make_is_what_the_code_declares(queue_engine: Engine) -> None:
+    with queue_engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), METADATA) == []
+
+
+def test_constraints_and_partial_indexes_are_migrated_word_by_word_on_sqlite(sqlite_url: str, tmp_path: Path) -> None:
+    declared = create_engine(f"sqlite:///{tmp_path / 'declared.db'}")
+    METADATA.create_all(declared)
+    assert _definitions(connect(sqlite_url)) == _definitions(declared)
+
+
+@pytest.mark.postgres
+def test_constraints_and_partial_indexes_are_migrated_word_by_word_on_postgresql(
+    postgres_url: str, empty_postgres_url: str
+) -> None:
+    declared = create_engine(empty_postgres_url)
+    METADATA.create_all(declared)
+    assert _definitions(connect(postgres_url)) == _definitions(declared)
+
+
+def test_migrating_twice_changes_nothing(queue_engine: Engine) -> None:
+    before = _definitions(queue_engine)
+    migrate(queue_engine)
+    assert _definitions(queue_engine) == before
+    check_schema(queue_engine)
+
+
+def _empty(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    if kind == "sqlite":
+        return connect(f"sqlite:///{tmp_path / 'empty.db'}")
+    return connect(request.getfixturevalue("empty_postgres_url"))
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_database_without_tables_says_what_to_run(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    engine = _empty(kind, request, tmp_path)
+    with pytest.raises(SchemaMismatch, match="no tables yet: run `glean control migrate`"):
+        check_schema(engine)
+    with pytest.raises(SchemaMismatch, match="run `glean control migrate`"), snapshot(engine) as db:
+        reads.status(db)
+
+
+def test_an_older_database_says_what_to_run(queue_engine: Engine) -> None:
+    with queue_engine.begin() as connection:
+        connection.execute(text("DELETE FROM alembic_version"))
+    with pytest.raises(SchemaMismatch, match="run `glean control migrate`"):
+        check_schema(queue_engine)
+
+
+def test_a_newer_database_is_neither_used_nor_migrated(queue_engine: Engine) -> None:
+    with queue_engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaMismatch, match=r"\(9999\): install a newer Gleaner"):
+        check_schema(queue_engine)
+    with pytest.raises(SchemaMismatch, match="install a newer Gleaner"):
+        migrate(queue_engine)
+
+
+def test_sqlite_waits_for_the_disk_at_every_commit(sqlite_url: str) -> None:
+    with transaction(connect(sqlite_url)) as db:
+        asked = {name: db.connection().exec_driver_sql(f"PRAGMA {name}").scalar() for name in _PRAGMAS}
+    assert asked == _PRAGMAS
+
+
+_PRAGMAS = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+def test_a_database_locked_by_another_program_is_one_clear_line(sqlite_url: str) -> None:
+    engine = connect(sqlite_url + "?timeout=0.1")
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(QueueBusy) as busy, transaction(engine):
+        pass
+    assert str(busy.value) == "the queue's database is locked by another program: try again"
+    with snapshot(engine) as db:  # readers are not in anybody's way
+        assert reads.status(db).new == 0
+    other.execute("ROLLBACK")
+    with transaction(engine) as db:
+        assert reads.status(db).new == 0
+
+
+def test_a_writer_in_the_same_program_waits_its_turn_but_not_for_ever(sqlite_url: str) -> None:
+    engine = connect(sqlite_url + "?timeout=0.1")
+    with transaction(engine), pytest.raises(QueueBusy, match="locked by another transaction"), transaction(engine):
+        pass
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_away_is_one_clear_line(postgres_server: Server) -> None:
+    engine = connect(f"postgresql+psycopg://u:secret@/x?host={postgres_server.folder}/nowhere")
+    with pytest.raises(QueueBusy, match="does not work now") as busy, snapshot(engine) as db:
+        reads.status(db)
+    assert "\n" not in str(busy.value)
+    assert "secret" not in str(busy.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "no database URL"),
+        ("sqlite://", "must name a file"),
+        ("sqlite:///:memory:", "must name a file"),
+        ("sqlite:////no/such/folder/queue.db", "there is no folder /no/such/folder"),
+        ("mysql://host/db", "mysql is not supported"),
+        ("postgresql://host/db", "postgresql is not supported; use"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_what_would_be_right(url: str, said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        connect(url)
