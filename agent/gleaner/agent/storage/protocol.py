@@ -98,6 +98,11 @@ class Storage(Protocol):
         """Move a broken parcel out of the way, where an admin can look at it."""
         ...
 
+    def sweep(self, *, before_s: float) -> int:
+        """Remove the drafts, left behind by programs that died, that nobody has written to since `before_s`
+        (seconds since the epoch); how many there were."""
+        ...
+
 
 def generation_key(job: int, attempt: int, number: int) -> str:
     """The key of one checkpoint generation.

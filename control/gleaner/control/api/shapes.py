@@ -12,6 +12,7 @@ from gleaner.control.life import Outcome, State
 
 MAX_ID = 2**53 - 1
 """The largest whole number that every JSON reader and every database column of ours holds."""
+MAX_CAMPAIGN = 2**31 - 1
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -174,7 +175,7 @@ class JobFilter(Shape):
 
     state: State | None = None
     group: Name | None = None
-    campaign: int | None = Field(default=None, ge=1, le=MAX_ID)
+    campaign: int | None = Field(default=None, ge=1, le=MAX_CAMPAIGN)
     held: bool | None = None
     after: int = Field(default=0, ge=0, le=MAX_ID)
     """Only jobs with a higher id: the last one of the page before."""

@@ -1,0 +1,54 @@
+"""What agents ask for themselves: register, claim, beat, farewell. Each only under its own name."""
+
+from fastapi import APIRouter
+
+from gleaner.agent.protocol import Ask, Assignments, Beat, Farewell, Orders, Registration, Welcome
+from gleaner.control.api.access import OwnAgent, User
+from gleaner.control.api.problems import documented
+from gleaner.control.api.shapes import AgentRow
+from gleaner.control.queue import agents, moves, reads
+
+router = APIRouter(prefix="/v1/agents", tags=["agents"])
+
+
+@router.get("", responses=documented())
+def list_agents(caller: User) -> list[AgentRow]:
+    """All agents that control knows, the newest first."""
+    with caller.reading() as db:
+        return list(reads.agent_rows(db, now_s=caller.now_s))
+
+
+@router.post("/{name}/register", responses=documented(404, 409, 413, 422))
+def register(caller: OwnAgent, registration: Registration) -> Welcome:
+    """Say what the node is and when the agent will be gone. Saying it again is no error."""
+    queue = caller.site.settings.queue
+    with caller.writing() as db:
+        agents.register(db, caller.identity.name, registration, lease_s=queue.lease_s, now_s=caller.now_s)
+    return Welcome(heartbeat_s=queue.heartbeat_s, lease_s=queue.lease_s)
+
+
+@router.post("/{name}/claim", responses=documented(404, 409, 413, 422))
+def claim(caller: OwnAgent, ask: Ask) -> Assignments:
+    """Take as many waiting jobs as fit, each under a new attempt. Empty if nothing fits."""
+    with caller.writing() as db:
+        assignments = moves.claim(db, caller.identity.name, ask, now_s=caller.now_s)
+    caller.meters.claimed.inc(len(assignments.jobs))
+    return assignments
+
+
+@router.post("/{name}/beat", responses=documented(404, 409, 413, 422))
+def beat(caller: OwnAgent, beat: Beat) -> Orders:
+    """Renew the lease of the agent and of the attempts named, and hear what to do with each."""
+    with caller.writing() as db:
+        return agents.beat(
+            db, caller.identity.name, beat, lease_s=caller.site.settings.queue.lease_s, now_s=caller.now_s
+        )
+
+
+@router.post("/{name}/farewell", status_code=204, responses=documented(404, 409, 413, 422))
+def farewell(caller: OwnAgent, farewell: Farewell) -> None:
+    """The agent's last words."""
+    with caller.writing() as db:
+        end_s = agents.farewell(db, caller.identity.name, farewell, now_s=caller.now_s)
+    if end_s is not None:
+        caller.meters.lateness.observe(farewell.ended_s - end_s)

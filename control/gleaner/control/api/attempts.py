@@ -1,0 +1,68 @@
+"""What agents report of their attempts. An attempt that is not the current one is refused (409), and nothing changes.
+
+Repeating a report word for word is no error: the answer to the first may have been lost.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path
+from sqlmodel import Session
+
+from gleaner.agent.protocol import Completed, GivenBack, LogLines, Saved
+from gleaner.control.api.access import Caller, SomeAgent
+from gleaner.control.api.problems import documented
+from gleaner.control.api.shapes import MAX_ID
+from gleaner.control.queue import logs, moves, reads
+from gleaner.control.queue.errors import Refused
+
+router = APIRouter(prefix="/v1/jobs/{job}/attempts/{attempt}", tags=["attempts"])
+
+JobPath = Annotated[int, Path(ge=1, le=MAX_ID)]
+AttemptPath = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+_ANSWERS = documented(404, 409, 413, 422)
+
+
+@contextmanager
+def _own_attempt(caller: Caller, job: int, attempt: int, report: str) -> Generator[Session]:
+    """A transaction on an attempt of the calling agent; another agent's is not allowed (403)."""
+    try:
+        with caller.writing() as db:
+            if reads.attempt_agent(db, job, attempt) != caller.identity.name:
+                raise HTTPException(403, f"attempt {attempt} of job {job} belongs to another agent")
+            yield db
+    except Refused:
+        caller.meters.refused.labels(report).inc()
+        raise
+
+
+@router.post("/saved", status_code=204, responses=_ANSWERS)
+def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Saved) -> None:
+    """The attempt ended with a whole, published checkpoint generation."""
+    with _own_attempt(caller, job, attempt, "saved") as db:
+        moves.saved(db, job, attempt, report, now_s=caller.now_s)
+    caller.meters.slice_ended(report.slice, saved=True)
+
+
+@router.post("/completed", status_code=204, responses=_ANSWERS)
+def completed(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Completed) -> None:
+    """The workload exited by itself."""
+    with _own_attempt(caller, job, attempt, "completed") as db:
+        moves.completed(db, job, attempt, report, now_s=caller.now_s)
+    caller.meters.slice_ended(report.slice, saved=False)
+
+
+@router.post("/given-back", status_code=204, responses=_ANSWERS)
+def given_back(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: GivenBack) -> None:
+    """The attempt ended without a new generation and without an exit of the workload."""
+    with _own_attempt(caller, job, attempt, "given-back") as db:
+        moves.given_back(db, job, attempt, report, now_s=caller.now_s)
+
+
+@router.post("/log", status_code=204, responses=_ANSWERS)
+def log(caller: SomeAgent, job: JobPath, attempt: AttemptPath, lines: LogLines) -> None:
+    """Lines of the job's output. Sending lines again that are already there changes nothing."""
+    with _own_attempt(caller, job, attempt, "log") as db:
+        logs.append(db, job, attempt, lines)

@@ -1,0 +1,63 @@
+"""Campaigns as a whole, and how all jobs stand that the caller may see."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path
+from sqlmodel import Session
+
+from gleaner.control.api.access import Caller, User
+from gleaner.control.api.problems import documented
+from gleaner.control.api.shapes import MAX_CAMPAIGN, CampaignStatus
+from gleaner.control.queue import moves, reads
+
+router = APIRouter(tags=["campaigns"])
+
+CampaignPath = Annotated[int, Path(ge=1, le=MAX_CAMPAIGN, description="The campaign's id")]
+
+
+def _own_campaign(caller: Caller, db: Session, campaign: int) -> None:
+    group = reads.campaign_group(db, campaign)
+    if caller.group is not None and group != caller.group:
+        raise HTTPException(403, f"campaign {campaign} belongs to another group")
+
+
+def _to_each(caller: Caller, campaign: int, act: Callable[[Session], None]) -> CampaignStatus:
+    with caller.writing() as db:
+        _own_campaign(caller, db, campaign)
+        act(db)
+        return reads.status(db, campaign=campaign)
+
+
+@router.get("/v1/status", responses=documented())
+def status(caller: User) -> CampaignStatus:
+    """How many of the jobs that the caller may see are in each state."""
+    with caller.reading() as db:
+        return reads.status(db, group=caller.group)
+
+
+@router.get("/v1/campaigns/{campaign}", responses=documented(404, 422))
+def show(caller: User, campaign: CampaignPath) -> CampaignStatus:
+    """How many jobs of the campaign are in each state."""
+    with caller.reading() as db:
+        _own_campaign(caller, db, campaign)
+        return reads.status(db, campaign=campaign)
+
+
+@router.post("/v1/campaigns/{campaign}/hold", responses=documented(404, 409, 422))
+def hold_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
+    """Hold every job of it that has not ended."""
+    reason = f"by {caller.identity.name}"
+    return _to_each(caller, campaign, lambda db: moves.hold_campaign(db, campaign, reason=reason, now_s=caller.now_s))
+
+
+@router.post("/v1/campaigns/{campaign}/release", responses=documented(404, 409, 422))
+def release_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
+    """Release every job of it that is held."""
+    return _to_each(caller, campaign, lambda db: moves.release_campaign(db, campaign, now_s=caller.now_s))
+
+
+@router.post("/v1/campaigns/{campaign}/cancel", responses=documented(404, 409, 422))
+def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
+    """Cancel every job of it that has not ended."""
+    return _to_each(caller, campaign, lambda db: moves.cancel_campaign(db, campaign, now_s=caller.now_s))

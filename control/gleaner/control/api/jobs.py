@@ -1,0 +1,174 @@
+"""Jobs as their owners see them: submit, list, show, hold, release, cancel, priority, log, output.
+
+A user sees and changes the jobs of the own group, an admin all.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi.responses import StreamingResponse
+from sqlmodel import Session
+
+from gleaner.agent.storage.protocol import ParcelBroken, output_key
+from gleaner.control.api.access import Caller, User
+from gleaner.control.api.problems import documented
+from gleaner.control.api.shapes import (
+    MAX_ID,
+    Change,
+    JobDetail,
+    JobFilter,
+    JobList,
+    JobRow,
+    LogPage,
+    Submission,
+    Submitted,
+)
+from gleaner.control.api.surroundings import surroundings
+from gleaner.control.life import WAITING
+from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
+from gleaner.control.queue import logs, moves, reads
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+JobPath = Annotated[int, Path(ge=1, le=MAX_ID, description="The job's id")]
+OUTPUT_PART = "folder.tar"
+
+
+def own_job(caller: Caller, db: Session, job: int) -> JobRow:
+    """The job, if the caller may see it: another group's is not allowed (403), an unknown one not found (404)."""
+    row = reads.job_row(db, job)
+    if caller.group is not None and row.group != caller.group:
+        raise HTTPException(403, f"job {job} belongs to another group")
+    return row
+
+
+@router.post("", status_code=201, responses=documented(413, 422))
+def submit(caller: User, submission: Submission) -> Submitted:
+    """Queue one job, or a campaign of one job an index."""
+    group = submission.group or caller.identity.group
+    if group is None:
+        raise HTTPException(422, "group: an admin's token has no group, so name the one that the job is for")
+    if caller.group is not None and group != caller.group:
+        raise HTTPException(403, f"this token submits for group {caller.group} only, not for {group}")
+    wish = Wish(submission.job.cpus, submission.job.memory_mib)
+    cluster = caller.site.cluster
+    if cluster is not None and cluster.nodes and not fits_somewhere(wish, cluster.nodes):
+        raise HTTPException(422, too_large(wish, cluster.nodes))
+    with caller.writing() as db:
+        return moves.submit(
+            db, submission, group=group, default_retries=caller.site.settings.queue.retries, now_s=caller.now_s
+        )
+
+
+@router.get("", responses=documented(422))
+def list_jobs(caller: User, wanted: Annotated[JobFilter, Query()]) -> JobList:
+    """A page of jobs by ascending id; `after` the last id of a page gives the next."""
+    if caller.group is not None:
+        if wanted.group is not None and wanted.group != caller.group:
+            raise HTTPException(403, f"this token sees the jobs of group {caller.group} only")
+        wanted = wanted.model_copy(update={"group": caller.group})
+    with caller.reading() as db:
+        return reads.job_list(db, wanted)
+
+
+@router.get("/{job}", responses=documented(404, 422))
+def show(caller: User, job: JobPath) -> JobDetail:
+    """All that is known of one job, and why it waits if it does."""
+    with caller.reading() as db:
+        own_job(caller, db, job)
+        detail = reads.job_detail(db, job)
+        if detail.job.state not in WAITING:
+            return detail
+        around = surroundings(db, caller.site)
+        reason = reads.hold_reason(db, job) if detail.job.held else ""
+    wish = Wish(detail.job.cpus, detail.job.memory_mib, held=detail.job.held, hold_reason=reason)
+    return detail.model_copy(update={"waits_because": waits_because(wish, around)})
+
+
+@router.post("/{job}/hold", responses=documented(404, 409, 422))
+def hold(caller: User, job: JobPath) -> JobRow:
+    """No agent may claim it until it is released. What runs goes on until it is saved."""
+    with caller.writing() as db:
+        own_job(caller, db, job)
+        moves.hold(db, job, reason=f"by {caller.identity.name}", now_s=caller.now_s)
+        return reads.job_row(db, job)
+
+
+@router.post("/{job}/release", responses=documented(404, 409, 422))
+def release(caller: User, job: JobPath) -> JobRow:
+    """Let agents claim it again."""
+    with caller.writing() as db:
+        own_job(caller, db, job)
+        moves.release(db, job, now_s=caller.now_s)
+        return reads.job_row(db, job)
+
+
+@router.post("/{job}/cancel", responses=documented(404, 409, 422))
+def cancel(caller: User, job: JobPath) -> JobRow:
+    """End it for good. What runs is killed at its agent's next heartbeat."""
+    with caller.writing() as db:
+        own_job(caller, db, job)
+        moves.cancel(db, job, now_s=caller.now_s)
+        return reads.job_row(db, job)
+
+
+@router.patch("/{job}", responses=documented(404, 409, 413, 422))
+def change(caller: User, job: JobPath, change: Change) -> JobRow:
+    """Change its priority: the higher, the sooner it is claimed."""
+    with caller.writing() as db:
+        own_job(caller, db, job)
+        moves.set_priority(db, job, change.priority, now_s=caller.now_s)
+        return reads.job_row(db, job)
+
+
+@router.get("/{job}/log", responses=documented(404, 422))
+def log(
+    caller: User,
+    job: JobPath,
+    first: Annotated[int, Query(ge=0, le=MAX_ID, description="The first line wanted, counted from 0")] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> LogPage:
+    """Lines that the job wrote, over all its slices."""
+    with caller.reading() as db:
+        own_job(caller, db, job)
+        return logs.read(db, job, first=first, limit=limit)
+
+
+@router.get(
+    "/{job}/output",
+    response_class=StreamingResponse,
+    responses=documented(404, 422, 502)
+    | {
+        200: {
+            "description": "The job's folder as a tar stream",
+            "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+def output(caller: User, job: JobPath) -> StreamingResponse:
+    """The folder that the job left. What arrives is whole only if all `Content-Length` bytes did."""
+    with caller.reading() as db:
+        row = own_job(caller, db, job)
+        found = reads.output(db, job)
+    if found is None:
+        raise HTTPException(404, f"job {job} has no output: it is {row.outcome or row.state}")
+    parcel = caller.site.storage.open(output_key(job, found.attempt), found.digest)
+    part = parcel.parts.get(OUTPUT_PART)
+    if part is None:
+        raise ParcelBroken(f"the output of job {job} has no part {OUTPUT_PART}")
+    return StreamingResponse(
+        _begun(parcel.read(OUTPUT_PART)),
+        media_type="application/x-tar",
+        headers={
+            "Content-Length": str(part.size_bytes),
+            "Content-Disposition": f'attachment; filename="job-{job}.tar"',
+        },
+    )
+
+
+def _begun(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same chunks, the first one already read: an early failure is then still an answer with a status."""
+    first = next(chunks, b"")
+    return chain([first], chunks)

@@ -1,0 +1,52 @@
+"""`/metrics` for Prometheus. Names of jobs, groups and nodes are no labels: they would have no bound."""
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from gleaner.control.api.access import Admin, Caller
+from gleaner.control.api.meters import Family, Gauges
+from gleaner.control.api.problems import documented
+from gleaner.control.queue import reads
+
+router = APIRouter(tags=["metrics"])
+
+
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses=documented() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def metrics(caller: Admin) -> PlainTextResponse:
+    """Everything that is counted, in Prometheus' text format."""
+    now = CollectorRegistry()
+    now.register(_gauges(caller))
+    text = generate_latest(caller.meters.registry) + generate_latest(now)
+    return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _gauges(caller: Caller) -> Gauges:
+    site, now_s = caller.site, caller.now_s
+    with caller.reading() as db:
+        jobs = reads.status(db)
+        phases = reads.agent_phases(db, now_s=now_s)
+    states = {
+        "new": jobs.new,
+        "running": jobs.running,
+        "saved": jobs.saved,
+        "succeeded": jobs.succeeded,
+        "failed": jobs.failed,
+        "cancelled": jobs.cancelled,
+    }
+    families: dict[str, Family] = {
+        "gleaner_jobs": ("Jobs by state, complete ones by outcome", "state", states),
+        "gleaner_jobs_held": ("Jobs that are held", "", {"": jobs.held}),
+        "gleaner_agents": ("Agents by phase", "phase", phases),
+        "gleaner_leader": ("1 if this control program leads", "", {"": int(site.is_leader)}),
+        "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": site.boundary_s}),
+    }
+    if site.cluster is not None:
+        age_s = now_s - site.cluster.read_s
+        families["gleaner_last_poll_age_seconds"] = ("Since the last successful look at the cluster", "", {"": age_s})
+    return Gauges(families)

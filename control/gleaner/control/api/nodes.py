@@ -1,0 +1,52 @@
+"""The cluster as control last saw it."""
+
+from fastapi import APIRouter
+
+from gleaner.control.api.access import User
+from gleaner.control.api.problems import documented
+from gleaner.control.api.shapes import ClusterStatus, NodeRow
+from gleaner.control.queue import agents
+from gleaner.control.site import Site
+
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+
+POLLS_UNTIL_STALE = 3
+
+
+def is_stale(site: Site, now_s: float) -> bool:
+    """Whether the last look at the cluster is too old to be trusted."""
+    return site.cluster is None or now_s - site.cluster.read_s > POLLS_UNTIL_STALE * site.settings.rounds.poll_s
+
+
+@router.get("", responses=documented())
+def cluster(caller: User) -> ClusterStatus:
+    """Every node: what the scheduler says of it, who uses it, and whether Gleaner leaves it alone."""
+    site, now_s = caller.site, caller.now_s
+    view = site.cluster
+    with caller.reading() as db:
+        failures = agents.node_failures(db)
+    agent_on = {agent.node: agent.name for agent in view.agents if agent.node} if view else {}
+    rows: list[NodeRow] = []
+    for node in view.nodes if view else ():
+        failed = failures.get(node.name)
+        avoided_until_s = failed.avoided_until_s if failed else None
+        rows.append(
+            NodeRow(
+                name=node.name,
+                cpus=node.cpus,
+                memory_mib=node.memory_mib,
+                state=node.state,
+                idle=node.idle,
+                regular=view is not None and node.name in view.regular_nodes,
+                agent=agent_on.get(node.name),
+                failures=failed.failures if failed else 0,
+                avoided_until_s=avoided_until_s if avoided_until_s and avoided_until_s > now_s else None,
+            )
+        )
+    return ClusterStatus(
+        read_s=view.read_s if view else None,
+        stale=is_stale(site, now_s),
+        problem=site.problem,
+        boundary_s=site.boundary_s,
+        nodes=tuple(rows),
+    )

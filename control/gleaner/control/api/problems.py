@@ -1,0 +1,119 @@
+"""Errors become answers here and nowhere else: one line each, never a stack trace.
+
+Whatever goes wrong below ends as a `Problem` with a fitting status. What is not known here is a bug of ours: it
+is logged with its trace, and the caller reads one line.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import structlog
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from gleaner.agent.storage.protocol import StorageError
+from gleaner.control.api.shapes import Problem
+from gleaner.control.queue.errors import Invalid, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
+
+LONGEST_LINE = 600
+
+Documented = dict[int | str, dict[str, Any]]
+
+_MEANINGS = {
+    401: "No token, or one that control does not know",
+    403: "The token does not allow this",
+    404: "There is no such thing",
+    409: "Refused: the job is not in a state that allows it, or the attempt is not the current one",
+    413: "The body is larger than control takes",
+    422: "The input is wrong; the line names the field",
+    502: "The storage folder does not give what the queue names",
+    503: "Control cannot do it now: the database is busy or away, or another control program leads. Ask again later",
+}
+
+_log = structlog.get_logger(__name__)
+
+
+def documented(*statuses: int) -> Documented:
+    """The answers of one route, for the OpenAPI document; those that every route may give come by themselves."""
+    return {
+        status: {"model": Problem, "description": _MEANINGS[status]} for status in sorted({401, 403, 503, *statuses})
+    }
+
+
+def answer(status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """A `Problem` in one line of bounded length, whatever `detail` holds."""
+    line = " ".join(detail.split())
+    if len(line) > LONGEST_LINE:
+        line = line[: LONGEST_LINE - 1] + "…"
+    readable = line.encode("utf-8", "replace").decode("utf-8")
+    return JSONResponse(Problem(detail=readable).model_dump(), status_code=status, headers=dict(headers or {}))
+
+
+def answer_to(error: Exception) -> JSONResponse:
+    """The answer to any error that reaches the edge."""
+    match error:
+        case StarletteHTTPException():
+            # FastAPI says 400 for a body that is no JSON at all in some rare ways; to us that is bad input as well.
+            status = 422 if error.status_code == 400 else error.status_code
+            return answer(status, str(error.detail), headers=error.headers)
+        case RequestValidationError():
+            return answer(422, describe(error.errors()))
+        case Unknown():
+            return answer(404, str(error))
+        case Refused():
+            return answer(409, str(error))
+        case Invalid():
+            return answer(422, str(error))
+        case QueueBusy() | SchemaMismatch():
+            return answer(503, str(error), headers={"Retry-After": "5"})
+        case StorageError():
+            return answer(502, str(error))
+        case PoolTimeoutError():
+            return answer(503, "all connections to the database are in use: try again", headers={"Retry-After": "5"})
+        case QueueError() | SQLAlchemyError():
+            _log.error("the queue failed", exc_info=error)
+            return answer(503, "the queue's database failed; control's log says how", headers={"Retry-After": "5"})
+        case _:
+            _log.error("unexpected", exc_info=error)
+            return answer(500, "something is wrong in control itself; its log says what")
+
+
+def describe(errors: Sequence[Any]) -> str:
+    """What is wrong with the input, in one line that names the first wrong field.
+
+    >>> describe([{"loc": ("body", "job", "cpus"), "msg": "Input should be greater than 0", "type": "greater_than"}])
+    'job.cpus: input should be greater than 0'
+    """
+    first = cast("dict[str, Any]", errors[0])
+    where = [str(part) for part in first["loc"]]
+    if where and where[0] in {"body", "query", "path"} and len(where) > 1:
+        where = where[1:]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "there is no such field"
+    elif first["type"] == "json_invalid":
+        where, message = ["body"], f"not JSON: {first.get('ctx', {}).get('error', '')}"
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{'.'.join(where)}: {message[:1].lower()}{message[1:]}{more}"
+
+
+async def _handle(_request: Request, error: Exception) -> JSONResponse:
+    return answer_to(error)
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of this app's routes end here."""
+    for kind in (
+        StarletteHTTPException,
+        HTTPException,
+        RequestValidationError,
+        QueueError,
+        SQLAlchemyError,
+        StorageError,
+        Exception,
+    ):
+        app.add_exception_handler(kind, _handle)

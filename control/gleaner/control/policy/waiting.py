@@ -1,0 +1,88 @@
+"""Why a waiting job does not run now, in one line for its owner. Pure: the caller says what time it is and where."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+
+from gleaner.control.cluster.gateway import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a waiting job needs. `hold_reason` counts only if it is held."""
+
+    cpus: int
+    memory_mib: int
+    held: bool = False
+    hold_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a job waits for. `nodes` None: the cluster has not been read yet."""
+
+    now_s: float
+    nodes: Sequence[Node] | None
+    problem: str
+    """Why the last poll failed; empty if it did not."""
+    agents_live: int
+    agents_pending: int
+    agents_at_most: int
+    boundary_s: float
+    """When the current round ends."""
+    shortest_slice_s: float
+    avoided: frozenset[str] = frozenset()
+    """Nodes that are left alone because agents kept failing there."""
+    zone: tzinfo = UTC
+    """For the times in the answer."""
+
+
+def fits_somewhere(wish: Wish, nodes: Sequence[Node]) -> bool:
+    """Whether any node, busy or not, could run it."""
+    return any(node.cpus >= wish.cpus and node.memory_mib >= wish.memory_mib for node in nodes)
+
+
+def too_large(wish: Wish, nodes: Sequence[Node]) -> str:
+    """Says that no node can ever run it, and which one comes closest.
+
+    >>> too_large(Wish(64, 512), [Node("n1", cpus=4, memory_mib=2048, idle=True)])
+    'larger than any node: it needs 64 cores and 512 MiB, the largest node has 4 cores and 2048 MiB'
+    """
+    largest = max(nodes, key=lambda node: (node.cpus, node.memory_mib))
+    return (
+        f"larger than any node: it needs {wish.cpus} cores and {wish.memory_mib} MiB, "
+        f"the largest node has {largest.cpus} cores and {largest.memory_mib} MiB"
+    )
+
+
+def waits_because(wish: Wish, around: Surroundings) -> str:
+    """The first thing in the job's way, from what only a person can change to what passes by itself.
+
+    >>> around = Surroundings(0, [Node("n1", 4, 2048, idle=False)], "", 0, 0, 10, 3600, 600)
+    >>> waits_because(Wish(1, 512), around)
+    'no node is idle'
+    """
+    if wish.held:
+        return f"held: {wish.hold_reason or 'by its owner'} (release it with `glean release`)"
+    if around.nodes is None:
+        return f"the scheduler does not answer: {around.problem}" if around.problem else "the cluster is not read yet"
+    if around.nodes and not fits_somewhere(wish, around.nodes):
+        return too_large(wish, around.nodes)
+    usable = [node for node in around.nodes if node.idle and not node.planned and node.name not in around.avoided]
+    agents = around.agents_live + around.agents_pending
+    if around.agents_pending:
+        return f"waiting for agents that were submitted and have not started yet: {around.agents_pending}"
+    if agents >= around.agents_at_most:
+        return f"the site's cap of {around.agents_at_most} agents is reached"
+    if usable and around.boundary_s - around.now_s < around.shortest_slice_s:
+        next_round = datetime.fromtimestamp(around.boundary_s, around.zone)
+        return f"too little is left of this round: agents start again at {next_round:%H:%M}"
+    if not fits_somewhere(wish, usable):
+        if usable:
+            return "no idle node is large enough"
+        if any(node.idle and node.name in around.avoided for node in around.nodes):
+            return "the only idle nodes are left alone for a while, because agents failed there (see `glean nodes`)"
+        return "all agents are busy and no other node is idle" if around.agents_live else "no node is idle"
+    if around.problem:
+        return f"the scheduler does not answer: {around.problem}"
+    return "nothing is in its way: the next free agent takes it"

@@ -1,0 +1,143 @@
+"""Control as a client sees it: one app, a clock that the test moves, and callers with tokens of their own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from fastapi.testclient import TestClient
+from httpx import Response
+
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import Published, generation_key, output_key
+from gleaner.control.api.app import create_app
+from gleaner.control.queue import agents, tokens
+from gleaner.control.queue.engine import transaction
+from gleaner.control.site import Site
+
+START_S = 1_800_000_000.0
+SLICE = {"started_s": START_S, "restore_s": 1.5, "compute_s": 60.0, "save_s": 4.0}
+FACTS = {
+    "node": "n1",
+    "cpus": 8,
+    "memory_mib": 16384,
+    "runtime": "none",
+    "criu": "",
+    "kernel": "6",
+    "architecture": "x",
+}
+
+
+@dataclass
+class Caller:
+    """Somebody with a token."""
+
+    client: TestClient
+    headers: dict[str, str]
+    name: str
+
+    def get(self, path: str, **query: object) -> Response:
+        return self.client.get(path, params={k: str(v) for k, v in query.items()}, headers=self.headers)
+
+    def post(self, path: str, body: object = None) -> Response:
+        return self.client.post(path, json=body, headers=self.headers)
+
+    def patch(self, path: str, body: object) -> Response:
+        return self.client.patch(path, json=body, headers=self.headers)
+
+    def submit(self, *, spec: Mapping[str, object] | None = None, **fields: object) -> int:
+        """The id of a new job (or of a campaign's first one)."""
+        wanted = {"name": "pi", "image": "gleaner/pi", "command": ["run", "{index}"]} | dict(spec or {})
+        answer = self.post("/v1/jobs", {"job": wanted} | fields)
+        assert answer.status_code == 201, answer.text
+        return int(answer.json()["jobs"][0])
+
+
+@dataclass
+class Agent(Caller):
+    """An agent's voice."""
+
+    def ask(self, verb: str, body: object) -> Response:
+        return self.post(f"/v1/agents/{self.name}/{verb}", body)
+
+    def register(self, node: str = "n1") -> None:
+        answer = self.ask("register", {"facts": FACTS | {"node": node}, "end_s": START_S + 3600})
+        assert answer.status_code == 200, answer.text
+
+    def claim(self, *, most: int = 1) -> list[dict[str, Any]]:
+        answer = self.ask("claim", {"cpus": 8, "memory_mib": 16384, "most": most})
+        assert answer.status_code == 200, answer.text
+        jobs: list[dict[str, Any]] = answer.json()["jobs"]
+        return jobs
+
+    def report(self, job: int, attempt: int, kind: str, body: object) -> Response:
+        return self.post(f"/v1/jobs/{job}/attempts/{attempt}/{kind}", body)
+
+    def saved(self, job: int, attempt: int, published: Published, number: int = 1) -> Response:
+        generation = {"attempt": attempt, "number": number, "digest": published.digest, "log_lines": 0}
+        return self.report(
+            job, attempt, "saved", {"generation": generation | {"size_bytes": published.size_bytes}, "slice": SLICE}
+        )
+
+    def completed(self, job: int, attempt: int, output: Published | None = None, exit_code: int = 0) -> Response:
+        left = None if output is None else {"digest": output.digest, "size_bytes": output.size_bytes}
+        return self.report(job, attempt, "completed", {"exit_code": exit_code, "output": left, "slice": SLICE})
+
+
+@dataclass
+class House:
+    """One control program."""
+
+    site: Site
+    storage: FolderStorage
+    now_s: float = START_S
+    names: "count[int]" = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        self.site.clock = lambda: self.now_s
+        self.client = TestClient(create_app(self.site), raise_server_exceptions=False)
+        self.client.__enter__()
+        self.nobody = Caller(self.client, {}, "nobody")
+        self.admin = self.caller("admin", "root", None)
+        self.user = self.caller("user", "alice", "atlas")
+
+    def close(self) -> None:
+        self.client.__exit__(None, None, None)
+
+    def caller(self, role: str, name: str, group: str | None) -> Caller:
+        """Somebody with a new token."""
+        with transaction(self.site.engine) as db:
+            secret = tokens.issue(db, role=role, name=name, group=group, now_s=self.now_s)
+        return Caller(self.client, {"Authorization": f"Bearer {secret}"}, name)
+
+    def agent(self, node: str = "n1", *, registered: bool = True) -> Agent:
+        """A new agent, as the live loop makes it."""
+        name, secret = f"agent-{next(self.names)}", tokens.new_secret()
+        with transaction(self.site.engine) as db:
+            agents.expect(db, name=name, end_s=self.now_s + 3600, token_hash=tokens.digest(secret), now_s=self.now_s)
+        made = Agent(self.client, {"Authorization": f"Bearer {secret}"}, name)
+        if registered:
+            made.register(node)
+        return made
+
+    def publish_generation(self, job: int, attempt: int, number: int = 1) -> Published:
+        """A whole generation in storage, as an agent publishes it."""
+        with self.storage.draft(generation_key(job, attempt, number)) as draft:
+            draft.add("memory.tar", [f"memory of {job}/{attempt}".encode()])
+            return draft.publish({})
+
+    def publish_output(self, job: int, attempt: int, content: bytes = b"tar", part: str = "folder.tar") -> Published:
+        with self.storage.draft(output_key(job, attempt)) as draft:
+            draft.add(part, [content])
+            return draft.publish({})
+
+
+def detail(answer: Response, status: int) -> str:
+    """The one line of a problem."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert list(body) == ["detail"]
+    line: str = body["detail"]
+    assert line
+    assert "\n" not in line
+    return line

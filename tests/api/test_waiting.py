@@ -1,0 +1,117 @@
+from dataclasses import replace
+from datetime import timedelta, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.control.cluster.gateway import Node
+from gleaner.control.policy.waiting import Surroundings, Wish, fits_somewhere, waits_because
+
+SMALL = Wish(cpus=1, memory_mib=512)
+IDLE = Node("n1", cpus=4, memory_mib=2048, idle=True)
+BUSY = Node("n2", cpus=4, memory_mib=2048, idle=False)
+CALM = Surroundings(
+    now_s=0,
+    nodes=(IDLE, BUSY),
+    problem="",
+    agents_live=0,
+    agents_pending=0,
+    agents_at_most=10,
+    boundary_s=3600,
+    shortest_slice_s=600,
+)
+
+
+def test_a_held_job_says_that_it_is_held_and_why() -> None:
+    held = replace(SMALL, held=True, hold_reason="lost 3 times in a row, on n1, n2, n3")
+    assert waits_because(held, CALM).startswith("held: lost 3 times in a row, on n1, n2, n3")
+
+
+def test_a_held_job_says_so_even_when_the_cluster_is_away() -> None:
+    held = replace(SMALL, held=True, hold_reason="by ada")
+    assert waits_because(held, replace(CALM, nodes=None, problem="slurmctld")).startswith("held: by ada")
+
+
+def test_a_job_larger_than_any_node_names_both_sizes() -> None:
+    line = waits_because(Wish(cpus=5, memory_mib=512), CALM)
+    assert line == ("larger than any node: it needs 5 cores and 512 MiB, the largest node has 4 cores and 2048 MiB")
+
+
+def test_before_the_first_look_nothing_is_claimed_about_the_cluster() -> None:
+    assert waits_because(SMALL, replace(CALM, nodes=None)) == "the cluster is not read yet"
+    assert "slurmctld is away" in waits_because(SMALL, replace(CALM, nodes=None, problem="slurmctld is away"))
+
+
+def test_no_idle_node() -> None:
+    assert waits_because(SMALL, replace(CALM, nodes=(BUSY,))) == "no node is idle"
+
+
+def test_a_node_planned_for_a_regular_job_is_not_idle_for_us() -> None:
+    assert waits_because(SMALL, replace(CALM, nodes=(replace(IDLE, planned=True),))) == "no node is idle"
+
+
+def test_busy_agents_are_named_when_no_other_node_is_idle() -> None:
+    assert "all agents are busy" in waits_because(SMALL, replace(CALM, nodes=(BUSY,), agents_live=1))
+
+
+def test_an_idle_node_that_is_too_small_does_not_count() -> None:
+    nodes = (replace(IDLE, cpus=1), BUSY)
+    assert waits_because(Wish(2, 512), replace(CALM, nodes=nodes)) == "no idle node is large enough"
+
+
+def test_an_idle_node_on_which_agents_kept_failing_is_no_hope() -> None:
+    assert "left alone" in waits_because(SMALL, replace(CALM, avoided=frozenset({"n1"})))
+
+
+def test_too_late_in_the_round_names_the_time_of_the_next_in_the_sites_zone() -> None:
+    late = replace(CALM, now_s=3100, zone=timezone(timedelta(hours=2)))
+    assert waits_because(SMALL, late).endswith("agents start again at 03:00")
+
+
+def test_the_cap_is_named() -> None:
+    assert "cap of 2 agents" in waits_because(SMALL, replace(CALM, agents_live=2, agents_at_most=2))
+
+
+def test_pending_agents_are_named() -> None:
+    assert waits_because(SMALL, replace(CALM, agents_pending=3)).endswith("not started yet: 3")
+
+
+def test_with_nothing_in_its_way_the_next_free_agent_takes_it() -> None:
+    assert waits_because(SMALL, CALM) == "nothing is in its way: the next free agent takes it"
+
+
+nodes = st.builds(
+    Node,
+    name=st.just("n"),
+    cpus=st.integers(1, 64),
+    memory_mib=st.integers(16, 4096),
+    idle=st.booleans(),
+    planned=st.booleans(),
+)
+wishes = st.builds(
+    Wish, cpus=st.integers(1, 64), memory_mib=st.integers(16, 4096), held=st.booleans(), hold_reason=st.just("by ada")
+)
+
+
+@given(
+    wish=wishes,
+    around=st.builds(
+        Surroundings,
+        now_s=st.floats(0, 3600),
+        nodes=st.none() | st.lists(nodes, max_size=4),
+        problem=st.sampled_from(["", "slurmctld does not answer"]),
+        agents_live=st.integers(0, 5),
+        agents_pending=st.integers(0, 5),
+        agents_at_most=st.integers(0, 5),
+        boundary_s=st.just(3600.0),
+        shortest_slice_s=st.just(600.0),
+    ),
+)
+def test_there_is_always_one_line_and_never_a_free_agent_for_a_job_that_cannot_run(
+    wish: Wish, around: Surroundings
+) -> None:
+    line = waits_because(wish, around)
+    assert line
+    assert "\n" not in line
+    if wish.held or (around.nodes and not fits_somewhere(wish, around.nodes)):
+        assert "next free agent" not in line
