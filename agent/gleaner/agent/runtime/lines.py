@@ -1,0 +1,61 @@
+"""A container's output as lines: Docker's log stream taken apart. Pure."""
+
+import struct
+from collections.abc import Iterable, Iterator
+
+MOST_BYTES = 64 * 2**10
+"""A longer line is given out in pieces of this size."""
+
+_HEADER = struct.Struct(">B3xL")
+
+
+def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The frames of Docker's stream for containers without a terminal: 1 for stdout or 2 for stderr, and the content.
+
+    A frame is an 8-byte header (the stream's number, three zeros, the length) and its content (Docker Engine
+    API, ContainerAttach). A frame that is cut off at the end is given out as far as it came.
+    """
+    waiting = bytearray()
+    for chunk in chunks:
+        waiting += chunk
+        start = 0
+        while len(waiting) - start >= _HEADER.size:
+            stream, length = _HEADER.unpack_from(waiting, start)
+            end = start + _HEADER.size + length
+            if len(waiting) < end:
+                break
+            yield stream, bytes(waiting[start + _HEADER.size : end])
+            start = end
+        del waiting[:start]
+    if len(waiting) > _HEADER.size:
+        yield waiting[0], bytes(waiting[_HEADER.size :])
+
+
+def lines(frames: Iterable[tuple[int, bytes]]) -> Iterator[str]:
+    """Whole lines without their ends, each stream's for itself; what has no end comes last.
+
+    What is not UTF-8 is replaced, as are null characters, which a database would refuse.
+    """
+    begun: dict[int, bytearray] = {}
+    for stream, content in frames:
+        line = begun.setdefault(stream, bytearray())
+        line += content
+        *whole, rest = line.split(b"\n")
+        for one in whole:
+            yield from _pieces(one.removesuffix(b"\r"))
+        while len(rest) > MOST_BYTES:
+            yield _text(rest[:MOST_BYTES])
+            rest = rest[MOST_BYTES:]
+        begun[stream] = rest
+    for rest in begun.values():
+        if rest:
+            yield from _pieces(rest)
+
+
+def _pieces(line: bytes | bytearray) -> Iterator[str]:
+    for start in range(0, max(len(line), 1), MOST_BYTES):
+        yield _text(line[start : start + MOST_BYTES])
+
+
+def _text(line: bytes | bytearray) -> str:
+    return line.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
