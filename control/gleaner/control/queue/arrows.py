@@ -53,8 +53,8 @@ def run(
 def insert_unless_there(db: Session, table: Table) -> Insert:
     """An INSERT that skips rows whose key is taken, also by a transaction that has not ended (it is waited for)."""
     if db.connection().dialect.name == "postgresql":
-        return postgresql.insert(table).on_conflict_do_nothing().inline()
-    return sqlite.insert(table).on_conflict_do_nothing().inline()
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
 
 
 def record(db: Session, job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> None:

@@ -14,7 +14,8 @@ def try_lead(db: Session, holder: str, *, now_s: float, term_s: float) -> bool:
     connection = db.connection()
     if connection.execute(mine.values(values)).rowcount:
         return True
-    return connection.execute(insert_unless_there(db, LEADER), {"id": 1} | values).rowcount == 1
+    first = insert_unless_there(db, LEADER).returning(LEADER.c.id)
+    return connection.execute(first, {"id": 1} | values).one_or_none() is not None
 
 
 def leader(db: Session, now_s: float) -> str | None:
