@@ -113,7 +113,7 @@ def test_an_array_is_written_as_slurm_writes_it(array: str, indices: tuple[int, 
 
 @pytest.mark.parametrize("array", ["", ",", "a", "-1", "1-", "0-10%2", "3-1", "0-5:0", "1,1", "0-100000", "١"])
 def test_an_array_that_is_none_is_refused(array: str) -> None:
-    with pytest.raises(ValueError, match="must be like|holds no index|twice|at most"):
+    with pytest.raises(ValueError, match=r"must be like|holds no index|twice|at most"):
         campaign.indices(array)
 
 

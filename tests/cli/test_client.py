@@ -181,10 +181,17 @@ def test_a_write_is_never_repeated_by_itself(token: Path, said: Said, monkeypatc
         (200, '{"more": 1}', 1, "gave an answer that this glean does not understand"),
         (404, "<html>", 1, "answered with status 404 and no reason; is it Gleaner?"),
         (302, "", 1, "answered with status 302 and no reason; is it Gleaner?"),
-        (401, '{"detail": "unknown token"}', 3, "control does not know the token in {token}: unknown token"),
+        (
+            401,
+            '{"detail": "unknown token"}',
+            3,
+            "control does not know the token in {token}; ask an admin for a new one",
+        ),
         (403, '{"detail": "for admins only"}', 3, "not allowed: for admins only"),
         (404, '{"detail": "there is no job 5"}', 1, "there is no job 5"),
         (409, '{"detail": "job 5 is Complete"}', 1, "job 5 is Complete"),
+        (502, '{"detail": "the output is broken"}', 1, "the output is broken"),
+        (502, "<html>bad gateway</html>", 3, "answered with status 502 and no reason"),
         (422, '{"detail": "limit is too high"}', 2, "limit is too high"),
         (500, '{"detail": "a\\nb\\u001b[2J"}', 1, "a b [2J"),
         (503, '{"detail": "the database is locked"}', 3, "control cannot do this now: the database is locked"),
@@ -215,9 +222,10 @@ def test_a_certificate_is_checked_and_the_sites_authority_is_trusted(
     token: Path, said: Said, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
-        + ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        ["openssl", "req", "-x509", *kind, *names, "-keyout", key, "-out", certificate],
         check=True,
         capture_output=True,
     )

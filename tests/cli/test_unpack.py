@@ -50,6 +50,13 @@ def test_files_and_folders_arrive_with_their_content_and_time(tmp_path: Path) ->
     assert (out / "a.txt").stat().st_mtime == 1_000_000_000
 
 
+def test_a_hole_in_a_file_stays_one(tmp_path: Path) -> None:
+    content = b"x" * 4096 + bytes(8 * 1024 * 1024) + b"y" + bytes(2 * 1024 * 1024)
+    fetch(archive(("holes", content)), tmp_path)
+    assert (tmp_path / "holes").read_bytes() == content
+    assert (tmp_path / "holes").stat().st_blocks * 512 < 5 * 1024 * 1024
+
+
 def test_only_the_execute_bit_is_taken_from_the_archive(tmp_path: Path) -> None:
     os.umask(0o022)
     info = special("tool", tarfile.REGTYPE, mode=0o6777)
@@ -153,7 +160,7 @@ def test_a_stream_that_breaks_off_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(Failure, match="cannot write to .*file"):
+    with pytest.raises(Failure, match=r"cannot write to .*file"):
         fetch(archive(("a", b"A")), tmp_path / "file" / "sub")
 
 

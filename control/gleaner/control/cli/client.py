@@ -39,7 +39,7 @@ from gleaner.control.settings import ClientSettings
 Answered = TypeVar("Answered")
 
 RETRY_PAUSES_S = (0.2, 0.5, 1.0)
-AWAY = frozenset({502, 503, 504})
+AWAY = frozenset({503, 504})
 """Statuses that say: not now."""
 
 
@@ -74,7 +74,7 @@ def checked_url(url: str) -> str:
         parts = urlsplit(url)
         scheme, host, _ = parts.scheme, parts.hostname, parts.port  # a wrong port shows only when it is asked for
     except ValueError:
-        scheme = host = None
+        scheme, host = "", None
     if scheme not in {"http", "https"} or not host:
         raise BadInput(f"client.url is {url!r}; it must be like https://HOST:8642")
     if scheme == "http" and host not in {"127.0.0.1", "::1", "localhost"}:
@@ -205,10 +205,11 @@ class Control:
             return
         try:
             detail = one_line(Problem.model_validate_json(response.content).detail)
-        except ValidationError:
-            detail = f"{self._url} answered with status {status} and no reason; is it Gleaner?"
+        except ValidationError as error:
+            said = f"{self._url} answered with status {status} and no reason; is it Gleaner?"
+            raise (Unreachable(said) if status in AWAY or status == 502 else Failure(said)) from error
         if status == 401:
-            raise NoToken(f"control does not know the token in {self._token_file}: {detail}")
+            raise NoToken(f"control does not know the token in {self._token_file}; ask an admin for a new one")
         if status == 403:
             raise Forbidden(f"not allowed: {detail}")
         if status in {400, 413, 422}:

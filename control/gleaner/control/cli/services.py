@@ -21,9 +21,9 @@ def run() -> Answer:
     """Run the control program until SIGTERM."""
     settings = load_settings()
     with server_parts():
-        from gleaner.control import service
+        from gleaner.control.service import run as serve
 
-        service.run(settings)
+        serve(settings)
     return Answer(None)
 
 
@@ -32,9 +32,9 @@ def migrate() -> Answer:
     """Bring the queue's database to this version's schema."""
     settings = load_settings()
     with server_parts():
-        from gleaner.control.queue import engine as engines
+        from gleaner.control.queue.engine import connect, migrate
 
-        engines.migrate(engines.connect(settings.queue.url))
+        migrate(connect(settings.queue.url))
     return Answer("the queue's schema is up to date")
 
 

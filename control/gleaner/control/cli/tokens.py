@@ -61,13 +61,14 @@ def _issue(request: TokenRequest, *, local: bool) -> str:
 def _issue_locally(request: TokenRequest) -> str:
     url = load_settings().queue.url
     with server_parts():
-        from gleaner.control.queue import engine as engines
-        from gleaner.control.queue import tokens
+        from gleaner.control.queue.engine import check_schema, transaction
+        from gleaner.control.queue.engine import connect as open_queue
+        from gleaner.control.queue.tokens import issue
 
-        engine = engines.connect(url)
-        engines.check_schema(engine)
-        with engines.transaction(engine) as db:
-            return tokens.issue(db, role=request.role, name=request.name, group=request.group, now_s=time.time())
+        engine = open_queue(url)
+        check_schema(engine)
+        with transaction(engine) as db:
+            return issue(db, role=request.role, name=request.name, group=request.group, now_s=time.time())
 
 
 def _write(path: Path, request: TokenRequest, *, local: bool) -> str:

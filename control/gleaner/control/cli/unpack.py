@@ -6,7 +6,6 @@ named.
 """
 
 import os
-import shutil
 import stat
 import tarfile
 import tempfile
@@ -18,6 +17,7 @@ from typing import IO
 from gleaner.control.cli.answer import Fetched
 from gleaner.control.cli.failures import Failure, one_line
 
+CHUNK_BYTES = 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -118,7 +118,12 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: i
     target = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
     try:
         with os.fdopen(target, "wb") as file:
-            shutil.copyfileobj(source, file, 1024 * 1024)
+            while chunk := source.read(CHUNK_BYTES):
+                if chunk.count(0) < len(chunk):
+                    file.write(chunk)
+                else:  # a hole stays one: an archive of a few bytes must not fill the disk
+                    file.seek(len(chunk), os.SEEK_CUR)
+            file.truncate()
         with suppress(OSError, OverflowError, ValueError):
             os.utime(passing, (member.mtime, member.mtime), dir_fd=folder, follow_symlinks=False)
         os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)

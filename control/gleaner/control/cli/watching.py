@@ -114,7 +114,7 @@ def wait(
     left = unfinished(last)
     remarks: list[str] = []
     if left:
-        remarks.append(f"{left} jobs have not ended after {timeout:g} s")
+        remarks.append(f"{left} not ended after {timeout:g} s")
     if last.failed or last.cancelled:
         remarks.append(f"{last.failed} failed, {last.cancelled} cancelled")
     return Answer(last, as_json, tuple(remarks), exit_code=1 if remarks else 0)

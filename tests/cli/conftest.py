@@ -1,0 +1,54 @@
+"""A desk and a control program for each test."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from tests.cli.desk import Desk, Node, Service
+
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.control.queue.engine import connect, migrate
+from gleaner.control.settings import QueueSettings, Settings, StorageSettings
+from gleaner.control.site import Site
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Generator[Service]:
+    """Control with an empty queue; no scheduler, so nothing runs unless the test's node takes it."""
+    url = f"sqlite:///{tmp_path / 'queue.db'}"
+    settings = Settings(queue=QueueSettings(url=url), storage=StorageSettings(folder=tmp_path / "storage"))
+    FolderStorage(tmp_path / "storage").prepare()
+    engine = connect(url)
+    migrate(engine)
+    running = Service(Site(settings, engine, FolderStorage(tmp_path / "storage"), is_leader=True))
+    running.start()
+    yield running
+    running.stop()
+    engine.dispose()
+
+
+@pytest.fixture
+def admin(service: Service, tmp_path: Path) -> Desk:
+    """The admin's desk; the token is made as the first one of a site is."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    (tmp_path / "gleaner.toml").touch()
+    environment = {
+        "GLEANER_SETTINGS": str(tmp_path / "gleaner.toml"),
+        "GLEANER_QUEUE__URL": service.site.settings.queue.url,
+        "GLEANER_CLIENT__URL": f"http://127.0.0.1:{service.port}",
+        "GLEANER_CLIENT__TOKEN_FILE": str(tmp_path / "admin-token"),
+    }
+    node = Node(service.site.engine, FolderStorage(tmp_path / "storage"), tmp_path / "work")
+    made = Desk(folder, environment, node, service.site)
+    made.good("token", "create", "--local", "--role", "admin", "--name", "root", "--to", str(tmp_path / "admin-token"))
+    return made
+
+
+@pytest.fixture
+def desk(admin: Desk, tmp_path: Path) -> Desk:
+    """The desk of a user of group `atlas`, with a token that the admin has made."""
+    user = ["--role", "user", "--name", "alice", "--group", "atlas"]
+    admin.good("token", "create", *user, "--to", str(tmp_path / "token"))
+    environment = admin.environment | {"GLEANER_CLIENT__TOKEN_FILE": str(tmp_path / "token")}
+    return Desk(admin.folder, environment, admin.node, admin.site)

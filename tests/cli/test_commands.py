@@ -1,0 +1,331 @@
+"""The verbs against a real control program."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.cli.desk import Desk
+
+CAMPAIGN = """\
+name: zmumu
+image: gleaner/pythia
+command: [generate, --seed, "{index}", --events, 2000]
+environment: {SEED: "{index}"}
+memory_mib: 256
+indices: 0-2
+"""
+
+
+def submit(desk: Desk, *options: str) -> int:
+    """One job; its number."""
+    out = desk.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi", "--samples", "10")
+    return int(json.loads(out)["jobs"][0])
+
+
+def campaign(desk: Desk, *options: str) -> int:
+    (desk.folder / "zmumu.yaml").write_text(CAMPAIGN)
+    return int(json.loads(desk.good("submit", "zmumu.yaml", "--json", *options))["campaign"])
+
+
+def test_a_job_is_submitted_shown_and_listed(desk: Desk) -> None:
+    job = submit(desk, "--name", "pi1", "--cpus", "2", "--priority", "-3", "--env", "A=b=c", "--retries", "0")
+    detail = json.loads(desk.good("show", str(job), "--json"))
+    assert (
+        detail["job"]
+        | {
+            "id": job,
+            "name": "pi1",
+            "group": "atlas",
+            "cpus": 2,
+            "memory_mib": 512,
+            "priority": -3,
+            "state": "New",
+        }
+        == detail["job"]
+    )
+    assert (detail["image"], detail["command"]) == ("gleaner/pi", ["pi", "--samples", "10"])
+    assert (detail["environment"], detail["retries"]) == ({"A": "b=c"}, 0)
+    shown = desk.good("show", str(job))
+    assert detail["waits_because"]
+    assert detail["waits_because"] in shown
+    assert "gleaner/pi pi --samples 10" in shown
+    assert "pi1" in desk.good("list")
+
+
+def test_a_campaign_file_becomes_a_run_an_index(desk: Desk) -> None:
+    number = campaign(desk)
+    listed = json.loads(desk.good("list", "--campaign", str(number), "--json"))
+    assert [row["index"] for row in listed["jobs"]] == [0, 1, 2]
+    last = json.loads(desk.good("show", str(listed["jobs"][2]["id"]), "--json"))
+    assert last["command"] == ["generate", "--seed", "2", "--events", "2000"]
+    assert last["environment"] == {"SEED": "2"}
+    assert desk.good("submit", "zmumu.yaml", "--priority", "7").startswith(f"campaign {number + 1}: jobs ")
+    assert json.loads(desk.good("list", "--campaign", str(number + 1), "--json"))["jobs"][0]["priority"] == 7
+
+
+def test_an_array_option_makes_a_campaign_too(desk: Desk) -> None:
+    out = desk.good("submit", "--image", "a", "--array", "1,5-7", "--hold", "--json", "--", "run", "{index}")
+    said = json.loads(out)
+    assert len(said["jobs"]) == 4
+    assert json.loads(desk.good("status", "--campaign", str(said["campaign"]), "--json"))["held"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--image", "a", "--nodes", "2", "--", "run"], "--nodes: a job runs on one node or less; wider jobs are only"),
+        (["--image", "a", "--cpus", "-3", "--", "run"], "--cpus must be at least 1, found -3"),
+        (["--image", "a", "--cpus", "many", "--", "run"], "Invalid value for '--cpus'"),
+        (["--image", "a", "--memory-mib", "99999999999", "--", "run"], "--memory-mib must be at most 16777216"),
+        (["--image", "", "--", "run"], "--image must have at least 1 character"),
+        (["--image", "a", "--name", "a/b", "--", "run"], "--name must begin with a letter or digit"),
+        (["--image", "a", "--env", "novalue", "--", "run"], "--env must be like K=V, found 'novalue'"),
+        (["--image", "a", "--array", "9-1", "--", "run"], "--array 9-1 holds no index"),
+        (["--image", "a", "run", "--events", "3"], "No such option: --events"),
+        ([], "say what to submit: a campaign file, or --image IMAGE -- COMMAND"),
+        (["none.yaml"], "none.yaml: No such file or directory"),
+        (["--", "run", "it"], "say what to submit"),
+    ],
+)
+def test_a_submission_that_will_not_do_is_refused_with_one_line(desk: Desk, arguments: list[str], said: str) -> None:
+    assert said in desk.refused("submit", *arguments, code=2)
+    assert json.loads(desk.good("list", "--json"))["total"] == 0
+
+
+def test_a_wrong_key_in_a_campaign_file_is_named_with_its_line(desk: Desk) -> None:
+    (desk.folder / "runs.yaml").write_text("image: a\n\nmemroy_mib: 5\n")
+    line = desk.refused("submit", "runs.yaml", code=2)
+    assert line.startswith("runs.yaml, line 3: unknown key 'memroy_mib', did you mean 'memory_mib'? Allowed here: ")
+
+
+def test_a_group_that_is_not_ones_own_is_refused(desk: Desk) -> None:
+    assert "atlas" in desk.refused("submit", "--image", "a", "--group", "cms", "--", "run", code=3)
+
+
+@pytest.mark.parametrize("verb", ["show", "logs", "wait", "results", "hold", "release", "cancel"])
+def test_an_unknown_job_is_named(desk: Desk, verb: str) -> None:
+    if verb in {"results", "hold", "release", "cancel"}:  # these go on with other jobs, and print those
+        code, _, err = desk.run(verb, "4711")
+        assert code == 1
+    else:
+        err = desk.refused(verb, "4711", code=1)
+    assert "4711" in err
+
+
+@pytest.mark.parametrize("verb", ["status", "wait", "results", "hold", "release", "cancel"])
+def test_an_unknown_campaign_is_named(desk: Desk, verb: str) -> None:
+    assert "4711" in desk.refused(verb, "--campaign", "4711", code=1)
+
+
+@pytest.mark.parametrize("verb", ["wait", "results", "hold", "release", "cancel"])
+def test_a_verb_needs_jobs_or_a_campaign_and_not_both(desk: Desk, verb: str) -> None:
+    assert "jobs, or --campaign C" in desk.refused(verb, code=2)
+    assert "jobs, or --campaign C" in desk.refused(verb, "1", "--campaign", "1", code=2)
+
+
+def test_hold_release_and_priority_change_the_job(desk: Desk) -> None:
+    job = str(submit(desk))
+    assert "New, held" in desk.good("hold", job)
+    assert "held" in desk.good("show", job)
+    assert json.loads(desk.good("release", job, "--json"))[0]["held"] is False
+    assert json.loads(desk.good("priority", job, "-5", "--json"))[0]["priority"] == -5
+    assert "between" in desk.refused("priority", job, "1000001", code=2)
+
+
+def test_one_job_that_refuses_does_not_keep_the_others_from_it(desk: Desk) -> None:
+    first, second = submit(desk), submit(desk)
+    code, out, err = desk.run("cancel", str(first), "4711", str(second), "--json")
+    assert code == 1
+    assert [row["outcome"] for row in json.loads(out)] == ["cancelled", "cancelled"]
+    assert err.startswith("glean: job 4711: ")
+
+
+def test_a_move_that_the_jobs_state_does_not_allow_is_refused(desk: Desk) -> None:
+    job = str(submit(desk))
+    desk.node.complete(desk.node.claim()[0])
+    for arguments in (["cancel", job], ["hold", job]):
+        code, _, err = desk.run(*arguments)
+        assert (code, err.count("\n")) == (1, 1), arguments
+        assert f"job {job}" in err
+    assert f"job {job}" in desk.refused("priority", job, "5", code=1)
+
+
+def test_a_whole_campaign_is_held_released_and_cancelled(desk: Desk) -> None:
+    number = str(campaign(desk))
+    assert json.loads(desk.good("hold", "--campaign", number, "--json"))["held"] == 3
+    assert json.loads(desk.good("release", "--campaign", number, "--json"))["held"] == 0
+    assert json.loads(desk.good("cancel", "--campaign", number, "--json"))["cancelled"] == 3
+
+
+def test_list_filters_and_says_how_many_there_are(desk: Desk) -> None:
+    number = str(campaign(desk))
+    job = submit(desk, "--hold")
+    assert json.loads(desk.good("list", "--held", "--json"))["jobs"][0]["id"] == job
+    assert json.loads(desk.good("list", "--not-held", "--json"))["total"] == 3
+    assert json.loads(desk.good("list", "--state", "complete", "--json"))["total"] == 0
+    assert "2 of 4 jobs" in desk.good("list", "--limit", "2")
+    listed = json.loads(desk.good("list", "--campaign", number, "--after", str(job - 2), "--json"))
+    assert [row["id"] for row in listed["jobs"]] == [job - 1]
+    assert "--limit must be at most 1000" in desk.refused("list", "--limit", "5000", code=2)
+    assert "--group must begin with" in desk.refused("list", "--group", "a/b", code=2)
+    assert "'--state'" in desk.refused("list", "--state", "done", code=2)
+
+
+def test_another_groups_jobs_are_out_of_reach(desk: Desk, admin: Desk) -> None:
+    job = str(submit(admin, "--group", "cms"))
+    assert json.loads(desk.good("list", "--json"))["total"] == 0
+    assert job in desk.refused("show", job, code=3)
+    code, _, err = desk.run("cancel", job)
+    assert code == 3
+    assert job in err
+    assert json.loads(admin.good("show", job, "--json"))["job"]["group"] == "cms"
+
+
+def test_show_tells_where_the_slices_ran_and_how_long(desk: Desk) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    running = desk.good("show", str(job))
+    assert "Running on node1" in running
+    desk.node.complete(claimed, exit_code=0)
+    shown = desk.good("show", str(job))
+    assert "succeeded" in shown
+    assert "1.5" in shown
+    attempts = json.loads(desk.good("show", str(job), "--json"))["attempts"]
+    assert [(a["node"], a["compute_s"], a["ending"]) for a in attempts] == [("node1", 1.5, "succeeded")]
+
+
+def test_agents_and_nodes_are_listed(desk: Desk) -> None:
+    submit(desk)
+    desk.node.claim()
+    assert "agent-1" in desk.good("agents")
+    assert json.loads(desk.good("agents", "--json"))[0]["node"] == "node1"
+    assert "has not been asked yet" in desk.good("nodes")
+    assert json.loads(desk.good("nodes", "--json"))["nodes"] == []
+
+
+def test_what_a_workload_writes_goes_through_unchanged_to_a_pipe(desk: Desk) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    desk.node.write(claimed, 0, "start", "\x1b[1mbold\x1b[0m", "[red]not markup[/red]", "")
+    assert desk.good("logs", str(job)) == "start\n\x1b[1mbold\x1b[0m\n[red]not markup[/red]\n\n"
+
+
+def test_a_log_longer_than_a_page_comes_whole(desk: Desk) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    desk.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
+    assert desk.good("logs", str(job)).splitlines() == [f"event {n}" for n in range(2500)]
+
+
+def test_results_of_a_campaign_go_into_a_folder_a_run(desk: Desk) -> None:
+    number = campaign(desk)
+    first, second = desk.node.claim(most=2)
+    desk.node.complete(first, files={"hist.txt": b"one", "sub/more.txt": b"1"})
+    desk.node.complete(second, files={"hist.txt": b"two"})
+    code, out, err = desk.run("results", "--campaign", str(number), "--to", "out", "--json")
+    assert code == 1
+    assert "has no output yet: it is New" in err
+    assert [row["files"] for row in json.loads(out)] == [2, 1]
+    top = desk.folder / "out" / f"campaign-{number}"
+    found = {str(p.relative_to(top)): p.read_bytes() for p in top.rglob("*") if p.is_file()}
+    assert found == {"zmumu-0/hist.txt": b"one", "zmumu-0/sub/more.txt": b"1", "zmumu-1/hist.txt": b"two"}
+
+
+def test_results_are_not_overwritten_unless_forced(desk: Desk) -> None:
+    job = submit(desk)
+    desk.node.complete(desk.node.claim()[0], files={"hist.txt": b"new"})
+    target = desk.folder / f"job-{job}" / "hist.txt"
+    target.parent.mkdir()
+    target.write_bytes(b"old")
+    code, _, err = desk.run("results", str(job))
+    assert (code, target.read_bytes()) == (1, b"old")
+    assert err == f"glean: job {job}: left out hist.txt: already there; --force overwrites\n"
+    assert "hist" not in desk.good("results", str(job), "--force")
+    assert target.read_bytes() == b"new"
+
+
+def test_a_job_without_output_says_so(desk: Desk) -> None:
+    code, _, err = desk.run("results", str(submit(desk)))
+    assert code == 1
+    assert "no output" in err
+
+
+def test_output_whose_storage_is_gone_is_one_line(desk: Desk, tmp_path: Path) -> None:
+    job = submit(desk)
+    desk.node.complete(desk.node.claim()[0], files={"hist.txt": b"new"})
+    (tmp_path / "storage").rename(tmp_path / "gone")
+    code, _, err = desk.run("results", str(job))
+    assert code == 1
+    assert err.startswith(f"glean: job {job}: ")
+    assert err.count("\n") == 1
+
+
+def test_an_admin_makes_tokens_and_a_user_does_not(desk: Desk, admin: Desk) -> None:
+    secret = admin.good("token", "create", "--role", "user", "--name", "bob", "--group", "cms").strip()
+    (desk.folder / "bob").touch(0o600)
+    (desk.folder / "bob").write_text(secret)
+    bob = Desk(desk.folder, desk.environment | {"GLEANER_CLIENT__TOKEN_FILE": "bob"}, desk.node, desk.site)
+    assert json.loads(bob.good("list", "--json"))["total"] == 0
+    refused = desk.refused("token", "create", "--role", "admin", "--name", "eve", "--to", "eve", code=3)
+    assert refused.startswith("not allowed: ")
+    assert not (desk.folder / "eve").exists()
+
+
+def test_a_token_file_is_its_owners_alone_and_never_overwritten(admin: Desk) -> None:
+    arguments = ["token", "create", "--role", "user", "--name", "bob", "--group", "cms", "--to", "bob"]
+    assert admin.good(*arguments) == "written to bob\n"
+    path = admin.folder / "bob"
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    before = path.read_text()
+    assert admin.refused(*arguments, code=2) == "bob is there already; a token is never overwritten"
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--role", "user", "--name", "bob"], "a user's token needs --group"),
+        (["--role", "agent", "--name", "bob"], "'--role'"),
+        (["--role", "admin", "--name", "b b"], "--name must begin with"),
+        (["--role", "admin"], "Missing option '--name'"),
+        (["--role", "admin", "--name", "b", "--to", "none/b"], "none/b: No such file or directory"),
+    ],
+)
+def test_a_token_that_cannot_be_made_is_refused(admin: Desk, arguments: list[str], said: str) -> None:
+    assert said in admin.refused("token", "create", *arguments, code=2)
+
+
+def test_a_wrong_token_is_refused(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("wrong")
+    line = desk.refused("status", code=3)
+    assert line == f"control does not know the token in {tmp_path / 'token'}; ask an admin for a new one"
+
+
+def test_an_old_or_missing_schema_is_named_before_a_local_token_is_made(admin: Desk, tmp_path: Path) -> None:
+    admin.environment["GLEANER_QUEUE__URL"] = f"sqlite:///{tmp_path / 'new.db'}"
+    arguments = ["token", "create", "--local", "--role", "admin", "--name", "root"]
+    assert "glean control migrate" in admin.refused(*arguments, code=1)
+    assert admin.good("control", "migrate") == "the queue's schema is up to date\n"
+    assert len(admin.good(*arguments).strip()) >= 40
+
+
+def test_a_control_program_that_does_not_lead_says_so_and_serves_reads(desk: Desk) -> None:
+    desk.site.is_leader = False
+    assert "only serves reads" in desk.refused("submit", "--image", "a", "--", "run", code=3)
+    assert json.loads(desk.good("list", "--json"))["total"] == 0
+
+
+def test_config_names_the_settings_of_this_desk(desk: Desk) -> None:
+    printed = tomllib.loads(desk.good("config"))
+    assert printed["client"]["url"] == desk.environment["GLEANER_CLIENT__URL"]
+
+
+def test_a_reader_that_goes_away_is_no_error_to_talk_about(desk: Desk) -> None:
+    submit(desk)
+    process = desk.start("list")
+    assert process.stdout
+    process.stdout.close()
+    assert process.stderr
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=20) in {0, 1}

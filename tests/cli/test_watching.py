@@ -1,0 +1,165 @@
+"""`wait` and `logs -f` against a real control program: exit codes, Ctrl-C, a control program that restarts."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+from tests.cli.desk import GLEAN, Desk, Service
+
+
+def submit(desk: Desk, *options: str) -> int:
+    out = desk.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi")
+    return int(json.loads(out)["jobs"][0])
+
+
+def until(answer: Callable[[], object], timeout_s: float = 20) -> None:
+    """Wait for what another process does."""
+    end_s = time.monotonic() + timeout_s
+    while not answer():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def test_wait_ends_with_0_when_every_job_succeeded(desk: Desk) -> None:
+    first, second = submit(desk), submit(desk)
+    waiting = desk.start("wait", str(first), str(second), "--json")
+    for claimed in desk.node.claim():
+        desk.node.complete(claimed)
+    out, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, err) == (0, "")
+    assert json.loads(out)["succeeded"] == 2
+
+
+def test_wait_ends_with_1_when_a_job_failed_or_was_cancelled(desk: Desk) -> None:
+    number = str(
+        json.loads(desk.good("submit", "--image", "a", "--array", "0-2", "--retries", "0", "--json"))["campaign"]
+    )
+    one, two, three = desk.node.claim()
+    desk.node.complete(one)
+    desk.node.complete(two, exit_code=7)
+    desk.good("cancel", str(three.job))
+    code, out, err = desk.run("wait", "--campaign", number, "--json")
+    assert (code, err) == (1, "glean: 1 failed, 1 cancelled\n")
+    assert json.loads(out)["failed"] == 1
+
+
+def test_wait_gives_up_after_its_time_out(desk: Desk) -> None:
+    job = str(submit(desk))
+    code, out, err = desk.run("wait", job, "--timeout", "0.2", "--json")
+    assert (code, err) == (1, "glean: 1 not ended after 0.2 s\n")
+    assert json.loads(out)["new"] == 1
+
+
+def test_wait_says_when_only_held_jobs_are_left(desk: Desk) -> None:
+    job = str(submit(desk, "--hold"))
+    code, _, err = desk.run("wait", job, "--timeout", "0.1")
+    assert code == 1
+    assert "every job that is left is held" in err
+
+
+def test_ctrl_c_ends_wait_quietly(desk: Desk) -> None:
+    interrupted(desk, "wait", str(submit(desk)))
+
+
+def test_ctrl_c_ends_logs_quietly_after_what_was_written(desk: Desk) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    desk.node.write(claimed, 0, "start")
+    process = desk.start("logs", "-f", str(job))
+    assert process.stdout
+    assert process.stdout.readline() == "start\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def interrupted(desk: Desk, *arguments: str) -> None:
+    """Ctrl-C at many instants of the program's life, the loading of its modules among them."""
+    for delay_s in (0.1, 0.3, 0.6, 1.0, 1.5):
+        process = desk.start(*arguments)
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) in {(130, "", ""), (-signal.SIGINT, "", "")}, (delay_s, err)
+
+
+def test_logs_follows_until_the_job_has_ended(desk: Desk) -> None:
+    job = submit(desk)
+    process = desk.start("logs", "-f", str(job))
+    (claimed,) = desk.node.claim()
+    desk.node.write(claimed, 0, "start", "event 1")
+    assert process.stdout
+    assert [process.stdout.readline() for _ in range(2)] == ["start\n", "event 1\n"]
+    desk.node.write(claimed, 2, "event 2")
+    desk.node.complete(claimed)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "event 2\n", "")
+
+
+def test_wait_goes_on_when_control_was_restarted(desk: Desk, service: Service) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    waiting = desk.start("wait", str(job), "--json")
+    time.sleep(1.5)
+    service.stop()
+    assert waiting.stderr
+    assert waiting.stderr.readline() == "glean: control does not answer; still trying\n"
+    service.start()
+    desk.node.complete(claimed)
+    out, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, err) == (0, "")
+    assert json.loads(out)["succeeded"] == 1
+
+
+def test_wait_does_not_begin_without_control(desk: Desk, service: Service) -> None:
+    service.stop()
+    assert desk.refused("wait", "1", code=3).startswith("cannot reach control at ")
+
+
+def on_a_terminal(desk: Desk, *arguments: str) -> "tuple[subprocess.Popen[bytes], int]":
+    """The program with a terminal for stdout and stderr, and our end of that terminal."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | desk.environment | {"TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen([GLEAN, *arguments], cwd=desk.folder, env=environment, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    return process, ours
+
+
+def read_all(terminal: int) -> bytes:
+    seen = b""
+    try:
+        while more := os.read(terminal, 65536):
+            seen += more
+    except OSError:  # a terminal whose other end is closed ends with EIO
+        pass
+    os.close(terminal)
+    return seen
+
+
+def test_wait_draws_a_bar_on_a_terminal(desk: Desk) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    process, terminal = on_a_terminal(desk, "wait", str(job))
+    seen = b""
+    while b"1 running" not in seen:
+        seen += os.read(terminal, 65536)
+    desk.node.complete(claimed)
+    seen += read_all(terminal)
+    assert process.wait(timeout=30) == 0
+    assert b"0/1" in seen
+    assert b"SUCCEEDED" in seen
+
+
+def test_a_workloads_control_characters_do_not_drive_the_terminal(desk: Desk) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    desk.node.write(claimed, 0, "\x1b]0;owned\x07tab\there")
+    process, terminal = on_a_terminal(desk, "logs", str(job))
+    seen = read_all(terminal)
+    assert process.wait(timeout=30) == 0
+    assert b"\x1b]" not in seen
+    assert b"\\x1b]0;owned\\x07tab" in seen
