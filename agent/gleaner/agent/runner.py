@@ -248,7 +248,8 @@ class Agent:
 
     def _save_point_s(self) -> float:
         save_s = expected_save_s(self._memory_bytes, self._measured, assumed_mib_s=self.settings.save_bandwidth_mib_s)
-        return save_point_s(end_s=self.end_s, margin_s=self.settings.margin_s, save_s=save_s)
+        margin_s = self.settings.margin_s + GONE_BEFORE_END_S
+        return save_point_s(end_s=self.end_s, margin_s=margin_s, save_s=save_s)
 
     def _time_left_s(self) -> float:
         return self._save_point_s() - time.time()

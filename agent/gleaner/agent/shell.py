@@ -133,7 +133,7 @@ class TaskShell:
         before = self.state
         self.state, todos = task.step(self.state, event)
         if self.state is not before:
-            self._say("task", was=type(before).__name__, now=type(self.state).__name__, event=str(event)[:200])
+            self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
         for todo in todos:
             self._todos.put_nowait(todo)
 
