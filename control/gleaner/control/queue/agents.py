@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from gleaner.agent.protocol import AttemptRef, Beat, Farewell, Order, Orders, Registration
 from gleaner.control.queue import tokens
-from gleaner.control.queue.attempts import end
+from gleaner.control.queue.attempts import ended
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.losses import give_up, leave, lose, revive, running_on
 from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, NODE, Ending, Phase, Role
@@ -144,8 +144,8 @@ def farewell(
     if row.phase is Phase.SUBMITTED:
         raise Refused(f"agent {name} cannot end: it never registered")
     for job in running_on(db, name):
-        leave(db, job, now_s=now_s, detail=f"given back: {name} has ended")
-        end(db, job.id, job.attempt, Ending.GIVEN_BACK, ended_s=now_s, detail="unstarted: its agent has ended")
+        end = ended(Ending.GIVEN_BACK, ended_s=now_s, detail="unstarted: its agent has ended")
+        leave(db, job, now_s=now_s, detail=f"given back: {name} has ended", end=end)
     _close(db, name, ended_s=report.ended_s, reason=report.reason)
     if report.fault:
         node_failed(db, row.node, now_s=now_s, failures_until_avoided=failures_until_avoided, avoid_s=avoid_s)
@@ -155,8 +155,8 @@ def farewell(
 
 
 def _close(db: Session, name: str, *, ended_s: float, reason: str) -> None:
-    ended = update(AGENT).where(AGENT.c.name == name)
-    db.connection().execute(ended.values(phase=Phase.ENDED, ended_s=ended_s, reason=reason))
+    row = update(AGENT).where(AGENT.c.name == name)
+    db.connection().execute(row.values(phase=Phase.ENDED, ended_s=ended_s, reason=reason))
 
 
 def expire(db: Session, *, now_s: float, losses_until_held: int) -> list[str]:

@@ -1,14 +1,37 @@
-"""The one place that writes `Job.state`. Each move is one guarded UPDATE and an event, in the caller's transaction.
+"""The one place that writes `Job.state`. Each move is one guarded UPDATE, with its event, in the caller's transaction.
 
 Of two callers that race for a job, the UPDATE of the second finds the state changed and is refused. A report is
 let through only for the job's latest attempt, and only while that runs or was merely given up as lost.
+
+What belongs together (the job, its attempt, the event) goes to PostgreSQL as one statement with data-modifying CTEs,
+because the messages to and fro cost more than the work. SQLite has neither such CTEs nor a network: it gets the
+same statements one by one.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy import Boolean, Table, Text, and_, bindparam, false, insert, literal_column, null, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    Integer,
+    String,
+    Table,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    false,
+    func,
+    insert,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql import ColumnElement
@@ -17,28 +40,47 @@ from sqlmodel import Session
 
 from gleaner.control.life import Move, State
 from gleaner.control.queue.errors import MoveRefused, NotCurrent, Unknown
-from gleaner.control.queue.tables import EVENT, JOB, listed
+from gleaner.control.queue.tables import ATTEMPT, EVENT, GENERATION, JOB, listed
 
 _ADD_EVENT = insert(EVENT).inline()
+_LOCK = select(JOB).where(JOB.c.id == bindparam("job_")).with_for_update()
+_EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
 
 
 def move(
-    db: Session, job: int, move: Move, *, now_s: float, attempt: int | None = None, detail: str = "", **facts: object
+    db: Session,
+    job: int,
+    move: Move,
+    *,
+    now_s: float,
+    attempt: int | None = None,
+    detail: str = "",
+    end: Mapping[str, object] | None = None,
+    **facts: object,
 ) -> None:
     """Make the move, with the facts that its target state needs, or raise `Unknown`, `NotCurrent`, `MoveRefused`.
 
-    With `attempt` it is a report: that attempt must be the latest, and running or given up as lost.
+    With `attempt` it is a report: that attempt must be the latest, and running or given up as lost. `end` holds the
+    columns of the attempt that the move ends, and only goes with `attempt`.
     """
-    statement = _guarded(move, tuple(sorted(facts)), attempt is not None)
     values = {f"to_{name}": value for name, value in facts.items()} | {"job_": job}
     if attempt is not None:
         values["attempt_"] = attempt
     if move.target is State.COMPLETE:
         values["now_"] = now_s
-    result = run(db, statement, values)
-    if result.rowcount == 0:
+    ended = {f"end_{name}": value for name, value in (end or {}).items()}
+    shape = (move, tuple(sorted(facts)), attempt is not None)
+    event = event_row(job, move.name.lower(), now_s=now_s, attempt=attempt, detail=detail)
+    if db.connection().dialect.name == "postgresql":
+        told = {f"event_{name}": value for name, value in event.items() if name != "job"}
+        if not run(db, _in_one(*shape, tuple(sorted(end or ()))), values | ended | told).rowcount:
+            refuse(db, job, move, attempt)
+        return
+    if not run(db, _guarded(*shape), values).rowcount:
         refuse(db, job, move, attempt)
-    record(db, job, move.name.lower(), now_s=now_s, attempt=attempt, detail=detail)
+    if end:
+        run(db, _ended(tuple(sorted(end))), ended | {"job_": job, "attempt_": attempt})
+    run(db, _ADD_EVENT, event)
 
 
 def run(
@@ -50,7 +92,7 @@ def run(
     return db.connection().execute(statement, values)
 
 
-def insert_unless_there(db: Session, table: Table) -> Insert:
+def insert_unless_there(db: Session, table: Table) -> postgresql.Insert | sqlite.Insert:
     """An INSERT that skips rows whose key is taken, also by a transaction that has not ended (it is waited for)."""
     if db.connection().dialect.name == "postgresql":
         return postgresql.insert(table).on_conflict_do_nothing()
@@ -81,9 +123,6 @@ def lock(db: Session, job: int) -> Any:
     return row
 
 
-_LOCK = select(JOB).where(JOB.c.id == bindparam("job_")).with_for_update()
-
-
 def refuse(db: Session, job: int, move: Move, attempt: int | None) -> None:
     """Raise what is wrong with a move that did not happen."""
     row = lock(db, job)
@@ -96,17 +135,12 @@ def refuse(db: Session, job: int, move: Move, attempt: int | None) -> None:
     raise MoveRefused(job, move, found + (", held" if row.held else ""))
 
 
-def reportable() -> ColumnElement[bool]:
-    """Whether the job's latest attempt may still report how it ended."""
-    return or_(JOB.c.state == literal_column(f"'{State.RUNNING}'", Text), JOB.c.lost)
-
-
 @cache
 def _guarded(move: Move, facts: tuple[str, ...], is_report: bool) -> Update:
-    sources = literal_column(f"job.state IN ({listed(*move.sources)})", Boolean)
-    guards: list[ColumnElement[bool]] = [JOB.c.id == bindparam("job_"), sources]
+    guards: list[ColumnElement[bool]] = [JOB.c.id == bindparam("job_"), _from(move)]
     if is_report:
-        guards += [JOB.c.attempt == bindparam("attempt_"), reportable()]
+        runs = literal_column(f"job.state = '{State.RUNNING}'", Boolean)
+        guards += [JOB.c.attempt == bindparam("attempt_"), or_(runs, JOB.c.lost)]
     values: dict[str, Any] = {name: bindparam(f"to_{name}", type_=JOB.c[name].type) for name in facts}
     values["state"] = move.target
     values.setdefault("lost", false())
@@ -117,3 +151,134 @@ def _guarded(move: Move, facts: tuple[str, ...], is_report: bool) -> Update:
     if move.target is State.COMPLETE:
         values |= {"ended_s": bindparam("now_"), "held": false(), "hold_reason": null()}
     return update(JOB).where(and_(*guards)).values(values)
+
+
+def _from(move: Move) -> ColumnElement[bool]:
+    return literal_column(f"job.state IN ({listed(*move.sources)})", Boolean)
+
+
+@cache
+def _ended(end: tuple[str, ...]) -> Update:
+    which = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
+    return update(ATTEMPT).where(which).values({name: _end(name) for name in end})
+
+
+@cache
+def _in_one(move: Move, facts: tuple[str, ...], is_report: bool, end: tuple[str, ...]) -> Insert:
+    """The job's UPDATE; where that found its row, the attempt's UPDATE and the event."""
+    moved = _guarded(move, facts, is_report).returning(JOB.c.id).cte("moved")
+    event = [bindparam(f"event_{name}", type_=EVENT.c[name].type) for name in _EVENT_COLUMNS[1:]]
+    told = insert(EVENT).from_select(_EVENT_COLUMNS, select(moved.c.id, *event)).inline()
+    if end:
+        which = and_(ATTEMPT.c.job == moved.c.id, ATTEMPT.c.attempt == bindparam("attempt_"))
+        ended = update(ATTEMPT).where(which).values({name: _end(name) for name in end})
+        told = told.add_cte(ended.returning(ATTEMPT.c.job).cte("ended"))
+    return told.execution_options(preserve_rowcount=True)
+
+
+def _end(name: str) -> Any:
+    return bindparam(f"end_{name}", type_=ATTEMPT.c[name].type)
+
+
+class Takeable(Protocol):
+    """What `take` must know of a job."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def from_attempt(self) -> int | None: ...
+    @property
+    def from_number(self) -> int | None: ...
+    @property
+    def log_lines(self) -> int | None: ...
+
+
+def take(db: Session, jobs: Sequence[Takeable], *, agent: str, node: str, now_s: float) -> None:
+    """Make the move CLAIM for waiting jobs whose rows this transaction has locked; each gets its next attempt."""
+    event = {"at_s": now_s, "what": Move.CLAIM.name.lower(), "detail": f"by {agent} on {node}"}
+    if db.connection().dialect.name == "postgresql":
+        told = {f"event_{name}": value for name, value in event.items()}
+        values = {"ids_": [job.id for job in jobs], "agent_": agent, "node_": node} | told
+        taken = run(db, _TAKE_IN_ONE, values).rowcount
+    else:
+        keys = [{"job_": job.id, "before_": job.attempt, "agent_": agent} for job in jobs]
+        taken = run(db, _TAKE, keys).rowcount
+        run(db, _ADD_ATTEMPT, [_attempt_row(job, agent=agent, node=node, now_s=now_s) for job in jobs])
+        run(db, _ADD_EVENT, [{"job": job.id, "attempt": job.attempt + 1} | event for job in jobs])
+    if taken != len(jobs):
+        raise RuntimeError(f"{len(jobs)} locked jobs, of which only {taken} could be claimed")
+
+
+_TAKEN = {
+    "state": Move.CLAIM.target,
+    "attempt": JOB.c.attempt + 1,
+    "agent": bindparam("agent_", type_=String),
+    "lost": false(),
+}
+_TAKE = (
+    update(JOB)
+    .where(JOB.c.id == bindparam("job_"), JOB.c.attempt == bindparam("before_"), _from(Move.CLAIM))
+    .values(_TAKEN)
+)
+_ADD_ATTEMPT = insert(ATTEMPT).inline()
+
+
+def _attempt_row(job: Takeable, *, agent: str, node: str, now_s: float) -> dict[str, object]:
+    return {
+        "job": job.id,
+        "attempt": job.attempt + 1,
+        "agent": agent,
+        "node": node,
+        "claimed_s": now_s,
+        "detail": "",
+        "from_attempt": job.from_attempt,
+        "from_number": job.from_number,
+        "log_from": job.log_lines or 0,
+        "restore_s": 0.0,
+        "compute_s": 0.0,
+        "save_s": 0.0,
+    }
+
+
+def _take_in_one() -> Insert:
+    ids = bindparam("ids_", type_=postgresql.ARRAY(BigInteger))
+    moved = (
+        update(JOB)
+        .where(JOB.c.id == any_(ids), _from(Move.CLAIM))
+        .values(_TAKEN)
+        .returning(JOB.c.id, JOB.c.attempt, JOB.c.from_attempt, JOB.c.from_number)
+        .cte("moved")
+    )
+    now_s = bindparam("event_at_s", type_=Float)
+    nothing = literal_column("0.0", Float)
+    goes_on = and_(
+        GENERATION.c.job == moved.c.id,
+        GENERATION.c.attempt == moved.c.from_attempt,
+        GENERATION.c.number == moved.c.from_number,
+    )
+    made: dict[str, Any] = {
+        "job": moved.c.id,
+        "attempt": moved.c.attempt,
+        "agent": bindparam("agent_", type_=String),
+        "node": bindparam("node_", type_=String),
+        "claimed_s": now_s,
+        "detail": literal_column("''", Text),
+        "from_attempt": moved.c.from_attempt,
+        "from_number": moved.c.from_number,
+        "log_from": func.coalesce(GENERATION.c.log_lines, literal_column("0", Integer)),
+        "restore_s": nothing,
+        "compute_s": nothing,
+        "save_s": nothing,
+    }
+    begun = insert(ATTEMPT).from_select(
+        list(made), select(*made.values()).select_from(moved).outerjoin(GENERATION, goes_on)
+    )
+    event = [now_s, bindparam("event_what", type_=String), bindparam("event_detail", type_=Text)]
+    told = insert(EVENT).from_select(_EVENT_COLUMNS, select(moved.c.id, moved.c.attempt, *event)).inline()
+    begun_once = begun.inline().returning(ATTEMPT.c.job).cte("begun")
+    return told.add_cte(begun_once).execution_options(preserve_rowcount=True)
+
+
+_TAKE_IN_ONE = _take_in_one()

@@ -1,6 +1,6 @@
 """The rows of attempts and of the generations that they published. Called by the moves, which check first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import and_, bindparam, func, insert, null, select, update
@@ -15,30 +15,6 @@ NAMED_AT_MOST = 2
 """So many whole generations of a job stay named."""
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
-_END = (
-    update(ATTEMPT)
-    .where(_ONE)
-    .values(
-        ended_s=bindparam("ended_"),
-        ending=bindparam("ending_", type_=ATTEMPT.c.ending.type),
-        exit_code=bindparam("exit_code_"),
-        detail=bindparam("detail_"),
-    )
-)
-_SPENT = (
-    update(ATTEMPT)
-    .where(_ONE)
-    .values(
-        ended_s=bindparam("ended_"),
-        ending=bindparam("ending_", type_=ATTEMPT.c.ending.type),
-        exit_code=bindparam("exit_code_"),
-        detail=bindparam("detail_"),
-        started_s=bindparam("started_"),
-        restore_s=bindparam("restore_"),
-        compute_s=bindparam("compute_"),
-        save_s=bindparam("save_"),
-    )
-)
 _FIND = select(ATTEMPT).where(_ONE)
 _NAMED = (
     select(GENERATION.c.attempt, GENERATION.c.number)
@@ -56,36 +32,24 @@ _STAND = (
 )
 
 
-def end(
-    db: Session,
-    job: int,
-    attempt: int,
-    ending: Ending,
-    *,
-    ended_s: float,
-    spent: Slice | None = None,
-    exit_code: int | None = None,
-    detail: str = "",
-) -> None:
-    """Write down how the attempt ended, and how its time was spent if it says so."""
-    values: dict[str, object] = {
-        "job_": job,
-        "attempt_": attempt,
-        "ended_": ended_s,
-        "ending_": ending,
-        "exit_code_": exit_code,
-        "detail_": detail,
-    }
-    if spent is None:
-        run(db, _END, values)
-        return
-    values |= {
-        "started_": spent.started_s,
-        "restore_": spent.restore_s,
-        "compute_": spent.compute_s,
-        "save_": spent.save_s,
-    }
-    run(db, _SPENT, values)
+def ended(
+    ending: Ending, *, ended_s: float, spent: Slice | None = None, exit_code: int | None = None, detail: str = ""
+) -> dict[str, object]:
+    """How an attempt ended, and how its time was spent if it says so; for `arrows.move` or `end`."""
+    values: dict[str, object] = {"ended_s": ended_s, "ending": ending, "exit_code": exit_code, "detail": detail}
+    if spent is not None:
+        values |= {
+            "started_s": spent.started_s,
+            "restore_s": spent.restore_s,
+            "compute_s": spent.compute_s,
+            "save_s": spent.save_s,
+        }
+    return values
+
+
+def end(db: Session, job: int, attempt: int, values: Mapping[str, object]) -> None:
+    """Write down how an attempt ended whose job makes no move."""
+    run(db, update(ATTEMPT).where(_ONE).values(values), {"job_": job, "attempt_": attempt})
 
 
 def reopen(db: Session, job: int, attempt: int) -> None:

@@ -13,15 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Text, and_, bindparam, insert, literal_column, select, text, update
+from sqlalchemy import and_, bindparam, select, text
 from sqlmodel import Session
 
 from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation
-from gleaner.control.life import Move, State
-from gleaner.control.queue.arrows import event_row, record_all, run
+from gleaner.control.life import State
+from gleaner.control.queue.arrows import take
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.specs import filled_in
-from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, SPEC, WAITS, Phase, listed
+from gleaner.control.queue.tables import GENERATION, JOB, SPEC, WAITS, Phase
 
 
 class _Head(NamedTuple):
@@ -50,8 +50,6 @@ class _Room:
         self.most -= 1
 
 
-_AGENT = select(AGENT.c.phase, AGENT.c.node, AGENT.c.vacate).where(AGENT.c.name == bindparam("agent_"))
-
 _LANES = text(f"""
 WITH RECURSIVE occupied(lane) AS (
     SELECT min(lane) FROM job WHERE {WAITS}
@@ -59,13 +57,19 @@ WITH RECURSIVE occupied(lane) AS (
     SELECT (SELECT min(job.lane) FROM job WHERE {WAITS} AND job.lane > occupied.lane)
     FROM occupied WHERE occupied.lane IS NOT NULL
 )
-SELECT lane.id, lane.cpus, lane.memory_mib, head.state, head.priority, head.id AS job
-FROM occupied
-JOIN lane ON lane.id = occupied.lane AND lane.cpus <= :cpus AND lane.memory_mib <= :memory_mib
-JOIN job AS head ON head.id = (
-    SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
-)
+SELECT agent.phase, agent.node, agent.vacate,
+    lane.id, lane.cpus, lane.memory_mib, head.state, head.priority, head.id AS job
+FROM agent
+LEFT JOIN (
+    occupied
+    JOIN lane ON lane.id = occupied.lane AND lane.cpus <= :cpus AND lane.memory_mib <= :memory_mib
+    JOIN job AS head ON head.id = (
+        SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
+    )
+) ON agent.phase = '{Phase.LIVE}' AND NOT agent.vacate
+WHERE agent.name = :agent
 """)  # noqa: S608  # only our own constants are in it
+"""The asking agent, with each lane that has work for it: one row with an empty lane if there is none."""
 
 _FRONT = (
     select(
@@ -77,43 +81,28 @@ _FRONT = (
         JOB.c.state,
         JOB.c.from_attempt,
         JOB.c.from_number,
+        GENERATION.c.digest,
+        GENERATION.c.size_bytes,
+        GENERATION.c.log_lines,
         SPEC.c.name,
         SPEC.c.image,
         SPEC.c.command,
         SPEC.c.environment,
     )
     .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+    .outerjoin(
+        GENERATION,
+        and_(
+            GENERATION.c.job == JOB.c.id,
+            GENERATION.c.attempt == JOB.c.from_attempt,
+            GENERATION.c.number == JOB.c.from_number,
+        ),
+    )
     .where(JOB.c.lane == bindparam("lane_"), text(WAITS))
     .order_by(JOB.c.state.desc(), JOB.c.priority.desc(), JOB.c.id)
     .limit(bindparam("limit_"))
     .with_for_update(of=JOB, skip_locked=True)
 )
-
-_GENERATION = select(
-    GENERATION.c.digest, GENERATION.c.size_bytes, GENERATION.c.log_lines, GENERATION.c.attempt, GENERATION.c.number
-).where(
-    and_(
-        GENERATION.c.job == bindparam("job_"),
-        GENERATION.c.attempt == bindparam("from_attempt_"),
-        GENERATION.c.number == bindparam("from_number_"),
-    )
-)
-
-_TAKE = (
-    update(JOB)
-    .where(
-        JOB.c.id == bindparam("job_"),
-        JOB.c.attempt == bindparam("before_"),
-        literal_column(f"state IN ({listed(*Move.CLAIM.sources)})"),
-    )
-    .values(
-        state=literal_column(f"'{Move.CLAIM.target}'", Text),
-        attempt=JOB.c.attempt + 1,
-        agent=bindparam("agent_"),
-        lost=False,
-    )
-)
-_ADD_ATTEMPT = insert(ATTEMPT).inline()
 
 
 def claim(db: Session, agent: str, ask: Ask, *, now_s: float) -> Assignments:
@@ -122,66 +111,58 @@ def claim(db: Session, agent: str, ask: Ask, *, now_s: float) -> Assignments:
     A silent agent gets nothing until its next heartbeat has made it live, nor does one that is to vacate. Raises
     `Unknown` for an agent that nobody has submitted, `Refused` for one that is not registered or has ended.
     """
-    connection = db.connection()
-    asking = connection.execute(_AGENT, {"agent_": agent}).one_or_none()
-    if asking is None:
+    wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib}
+    lanes = db.connection().execute(_LANES, wish).all()
+    if not lanes:
         raise Unknown(f"there is no agent {agent}")
+    asking = lanes[0]
     if asking.phase not in {Phase.LIVE, Phase.SILENT}:
         raise Refused(f"agent {agent} may not claim: it is {asking.phase}")
-    if asking.phase is Phase.SILENT or asking.vacate:
+    if asking.id is None:
         return Assignments()
-    rows = list(_chosen(db, _Room(ask.cpus, ask.memory_mib, ask.most)))
-    if not rows:
-        return Assignments()
-    taken = run(db, _TAKE, [{"job_": row.id, "before_": row.attempt, "agent_": agent} for row, _, _ in rows])
-    if taken.rowcount != len(rows):
-        raise RuntimeError(f"{len(rows)} locked jobs, of which only {taken.rowcount} could be claimed")
-    made = [_assignment(db, row, cpus, memory_mib) for row, cpus, memory_mib in rows]
-    run(db, _ADD_ATTEMPT, [_attempt_row(assignment, agent, asking.node, now_s) for assignment in made])
-    what = Move.CLAIM.name.lower()
-    record_all(
-        db,
-        [
-            event_row(each.job, what, now_s=now_s, attempt=each.attempt, detail=f"by {agent} on {asking.node}")
-            for each in made
-        ],
-    )
-    return Assignments(jobs=tuple(made))
+    chosen = list(_chosen(db, lanes, _Room(ask.cpus, ask.memory_mib, ask.most)))
+    if chosen:
+        take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
+    return Assignments(jobs=tuple(_assignment(row, lane) for row, lane in chosen))
 
 
-def _chosen(db: Session, room: _Room) -> Iterator[tuple[Any, int, int]]:
-    """The jobs to take, in claim order over all lanes, each with its cpus and memory."""
-    lanes = db.connection().execute(_LANES, {"cpus": room.cpus, "memory_mib": room.memory_mib}).all()
+def _chosen(db: Session, lanes: Sequence[Any], room: _Room) -> Iterator[tuple[Any, Any]]:
+    """The jobs to take, in claim order over all lanes, each with its lane."""
     heads = [(_Head(lane.state != State.SAVED, -lane.priority, lane.job), lane) for lane in lanes]
     heapq.heapify(heads)
     fronts: dict[int, Iterator[Any]] = {}
     ready: dict[int, Any] = {}
     while heads and room.most > 0:
         _, lane = heapq.heappop(heads)
-        if not room.holds(lane.cpus, lane.memory_mib):
+        fitting = room.holds(lane.cpus, lane.memory_mib)
+        if not fitting:
             continue
         if lane.id not in fronts:
-            limit = room.holds(lane.cpus, lane.memory_mib)
-            fronts[lane.id] = iter(_front(db, lane.id, limit))
+            fronts[lane.id] = iter(_front(db, lane.id, fitting))
         else:
             room.take(lane.cpus, lane.memory_mib)
-            yield ready[lane.id], lane.cpus, lane.memory_mib
+            yield ready[lane.id], lane
         following = next(fronts[lane.id], None)
         if following is not None:
             ready[lane.id] = following
-            heapq.heappush(heads, (_head(following), lane))
+            heapq.heappush(heads, (_Head(following.state is not State.SAVED, -following.priority, following.id), lane))
 
 
 def _front(db: Session, lane: int, limit: int) -> Sequence[Any]:
     return db.connection().execute(_FRONT, {"lane_": lane, "limit_": limit}).all()
 
 
-def _head(row: Any) -> _Head:
-    return _Head(row.state is not State.SAVED, -row.priority, row.id)
-
-
-def _assignment(db: Session, row: Any, cpus: int, memory_mib: int) -> Assignment:
+def _assignment(row: Any, lane: Any) -> Assignment:
     command, environment = filled_in(row.command, row.environment, row.run)
+    generation = None
+    if row.from_attempt is not None:
+        generation = Generation(
+            attempt=row.from_attempt,
+            number=row.from_number,
+            digest=row.digest,
+            size_bytes=row.size_bytes,
+            log_lines=row.log_lines,
+        )
     return Assignment(
         job=row.id,
         attempt=row.attempt + 1,
@@ -190,40 +171,7 @@ def _assignment(db: Session, row: Any, cpus: int, memory_mib: int) -> Assignment
         image=row.image,
         command=command,
         environment=environment,
-        cpus=cpus,
-        memory_mib=memory_mib,
-        generation=_generation(db, row) if row.from_attempt is not None else None,
+        cpus=lane.cpus,
+        memory_mib=lane.memory_mib,
+        generation=generation,
     )
-
-
-def _generation(db: Session, row: Any) -> Generation:
-    found = (
-        db.connection()
-        .execute(_GENERATION, {"job_": row.id, "from_attempt_": row.from_attempt, "from_number_": row.from_number})
-        .one()
-    )
-    return Generation(
-        attempt=found.attempt,
-        number=found.number,
-        digest=found.digest,
-        size_bytes=found.size_bytes,
-        log_lines=found.log_lines,
-    )
-
-
-def _attempt_row(assignment: Assignment, agent: str, node: str, now_s: float) -> dict[str, object]:
-    generation = assignment.generation
-    return {
-        "job": assignment.job,
-        "attempt": assignment.attempt,
-        "agent": agent,
-        "node": node,
-        "claimed_s": now_s,
-        "detail": "",
-        "from_attempt": generation.attempt if generation else None,
-        "from_number": generation.number if generation else None,
-        "log_from": generation.log_lines if generation else 0,
-        "restore_s": 0.0,
-        "compute_s": 0.0,
-        "save_s": 0.0,
-    }

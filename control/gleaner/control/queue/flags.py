@@ -55,9 +55,11 @@ def cancel(db: Session, job: int, *, now_s: float) -> None:
 
 
 def _cancel(db: Session, row: Any, now_s: float) -> None:
-    move(db, row.id, Move.CANCEL, now_s=now_s, outcome=Outcome.CANCELLED)
     if row.state is State.RUNNING:
-        attempts.end(db, row.id, row.attempt, Ending.CANCELLED, ended_s=now_s)
+        end = attempts.ended(Ending.CANCELLED, ended_s=now_s)
+        move(db, row.id, Move.CANCEL, now_s=now_s, attempt=row.attempt, end=end, outcome=Outcome.CANCELLED)
+    else:
+        move(db, row.id, Move.CANCEL, now_s=now_s, outcome=Outcome.CANCELLED)
 
 
 def hold_campaign(db: Session, campaign: int, *, reason: str, now_s: float) -> None:

@@ -1,5 +1,6 @@
 """Attempts that end without a word of their own: lost with their agent, or unknown to it; and their revival."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import select, update
@@ -36,14 +37,14 @@ def running_on(db: Session, agent: str) -> list[Any]:
 
 def give_up(db: Session, row: Any, ending: Ending, *, now_s: float, detail: str) -> None:
     """End the running attempt on an assumption; until the next claim its own word still counts."""
-    leave(db, row, now_s=now_s, detail=detail, lost=True)
-    attempts.end(db, row.id, row.attempt, ending, ended_s=now_s, detail=detail)
+    end = attempts.ended(ending, ended_s=now_s, detail=detail)
+    leave(db, row, now_s=now_s, detail=detail, end=end, lost=True)
 
 
-def leave(db: Session, row: Any, *, now_s: float, detail: str, lost: bool = False) -> None:
+def leave(db: Session, row: Any, *, now_s: float, detail: str, end: Mapping[str, object], lost: bool = False) -> None:
     """Take a running job from its agent: Saved if there is a whole generation, else New."""
     step = Move.LOSE_TO_NEW if row.from_attempt is None else Move.LOSE_TO_SAVED
-    move(db, row.id, step, now_s=now_s, attempt=row.attempt, detail=detail, lost=lost)
+    move(db, row.id, step, now_s=now_s, attempt=row.attempt, detail=detail, end=end, lost=lost)
 
 
 def outlived(db: Session, job: int) -> None:

@@ -4,6 +4,7 @@ A report counts if its attempt is the job's latest and runs, or was only assumed
 more changes nothing and is no error: the answer to the first may have been lost. Everything else is `NotCurrent`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlmodel import Session
@@ -35,6 +36,7 @@ def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -
             from_attempt=made.attempt,
             from_number=made.number,
             sound_attempt=attempt,
+            end=attempts.ended(Ending.SAVED, ended_s=now_s, spent=report.slice),
         )
     except Refused:
         before = attempts.find(db, job, attempt)
@@ -42,56 +44,61 @@ def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -
             return
         raise
     attempts.publish(db, job, made, now_s=now_s)
-    attempts.end(db, job, attempt, Ending.SAVED, ended_s=now_s, spent=report.slice)
 
 
 def completed(db: Session, job: int, attempt: int, report: Completed, *, now_s: float) -> None:
     """The workload exited: with 0 the job has succeeded, else it starts over while it has a retry left."""
+    ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
+    end = attempts.ended(ending, ended_s=now_s, spent=report.slice, exit_code=report.exit_code, detail=report.reason)
     try:
         if report.exit_code == 0:
-            output = report.output
             move(
                 db,
                 job,
                 Move.SUCCEED,
                 attempt=attempt,
                 now_s=now_s,
+                end=end,
                 outcome=Outcome.SUCCEEDED,
                 exit_code=0,
                 sound_attempt=attempt,
-                output_digest=output.digest if output else None,
-                output_bytes=output.size_bytes if output else None,
+                **_output(report),
             )
         else:
-            _failed(db, job, attempt, report, now_s)
+            _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Refused:
         before = attempts.find(db, job, attempt)
         if before is not None and before.exit_code == report.exit_code:  # only an own end has an exit code
             return
         raise
-    ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
-    attempts.end(
-        db,
-        job,
-        attempt,
-        ending,
-        ended_s=now_s,
-        spent=report.slice,
-        exit_code=report.exit_code,
-        detail=report.reason,
-    )
 
 
-def _failed(db: Session, job: int, attempt: int, report: Completed, now_s: float) -> None:
+def _output(report: Completed) -> dict[str, object]:
+    output = report.output
+    return {
+        "output_digest": output.digest if output else None,
+        "output_bytes": output.size_bytes if output else None,
+    }
+
+
+def _failed(db: Session, job: int, attempt: int, report: Completed, *, end: Mapping[str, object], now_s: float) -> None:
     row = lock(db, job)
     detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
     failures = row.failures + 1
     if failures <= row.retries:
-        detail += f"; starts over, {row.retries - failures} retries left"
-        move(db, job, Move.RETRY, attempt=attempt, now_s=now_s, detail=detail, failures=failures, sound_attempt=attempt)
+        move(
+            db,
+            job,
+            Move.RETRY,
+            attempt=attempt,
+            now_s=now_s,
+            detail=f"{detail}; starts over, {row.retries - failures} retries left",
+            end=end,
+            failures=failures,
+            sound_attempt=attempt,
+        )
         attempts.drop_all(db, job)
         return
-    output = report.output
     move(
         db,
         job,
@@ -99,12 +106,12 @@ def _failed(db: Session, job: int, attempt: int, report: Completed, now_s: float
         attempt=attempt,
         now_s=now_s,
         detail=detail,
+        end=end,
         failures=min(failures, row.retries + 1),
         outcome=Outcome.FAILED,
         exit_code=report.exit_code,
         sound_attempt=attempt,
-        output_digest=output.digest if output else None,
-        output_bytes=output.size_bytes if output else None,
+        **_output(report),
     )
 
 
@@ -124,11 +131,12 @@ def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s:
     if report.why is Why.GENERATION_BROKEN:
         _break(db, row, told, now_s)
         row = lock(db, job)
+    end = attempts.ended(Ending.GIVEN_BACK, ended_s=now_s, spent=report.slice, detail=told)
     if row.state is State.RUNNING:
-        leave(db, row, now_s=now_s, detail=_whereto(row, report.why))
+        leave(db, row, now_s=now_s, detail=_whereto(row, report.why), end=end)
     else:
         outlived(db, job)
-    attempts.end(db, job, attempt, Ending.GIVEN_BACK, ended_s=now_s, spent=report.slice, detail=told)
+        attempts.end(db, job, attempt, end)
     if report.why is Why.IMAGE_MISSING:
         put_on_hold(db, row, reason=told, now_s=now_s)
 
