@@ -16,25 +16,24 @@ import shutil
 import subprocess
 import tarfile
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import docker.errors
 import docker.types
 import requests
 
-from gleaner.agent.runtime.engine import (
-    CHUNK_BYTES,
-    PATIENCE_S,
-    Engine,
-    criu_log,
-    criu_reason,
-    explanation,
-    status,
-    translated,
+from gleaner.agent.runtime.carrier import (
+    CHECKPOINTS,
+    UPPER_LAYER,
+    carrier,
+    data_folder,
+    why,
+    written_files,
 )
-from gleaner.agent.runtime.layer import layer, members, tar_of
+from gleaner.agent.runtime.engine import Engine, explanation, status, translated
+from gleaner.agent.runtime.layer import tar_of
 from gleaner.agent.runtime.lines import lines, messages
 from gleaner.agent.runtime.protocol import (
     FOLDER_IN_CONTAINER,
@@ -51,16 +50,14 @@ from gleaner.agent.runtime.protocol import (
     RuntimeFault,
     Usage,
 )
-from gleaner.agent.storage.protocol import Draft, Parcel, StorageError
+from gleaner.agent.storage.protocol import Draft, Parcel
 
 MEMORY_PART = "memory.tar"
 LAYER_PART = "layer.tar"
 
 _PULL_PATIENCE_S = 900
-_GONE_PATIENCE_S = 60
 _PIDS = 4096
 _LOG = {"max-size": "64m", "max-file": "3"}
-_CARRIED = "/carried"
 _MIB = 2**20
 
 
@@ -76,13 +73,13 @@ class DockerRuntime:
     @cached_property
     def _engine(self) -> Engine:
         with translated(f"Docker at {self._url} does not answer"):
-            return Engine(base_url=self._url, version="auto", timeout=PATIENCE_S)
+            return Engine(self._url)
 
     def facts(self) -> RuntimeFacts:
         """Raises `RuntimeFault` when this engine cannot make or restore checkpoints at all."""
         with translated("cannot ask Docker what it is"):
-            version = cast("dict[str, Any]", self._engine.version())
-            self._data_folder(self._engine)
+            version = self._engine.version()
+            data_folder(self._engine)
             if not version.get("Experimental"):
                 raise RuntimeFault('Docker cannot save containers: put "experimental": true into its daemon.json')
         return RuntimeFacts(runtime=f"docker {version['Version']}", criu=_criu_version())
@@ -103,7 +100,7 @@ class DockerRuntime:
 
     def image_id(self, container: ContainerId) -> str:
         with translated(f"cannot look at {container[:12]}"):
-            return self._inspected(container)["Image"]
+            return str(self._engine.inspect(container)["Image"])
 
     def pause(self, container: ContainerId) -> None:
         with translated(f"cannot pause {container[:12]}"):
@@ -132,7 +129,7 @@ class DockerRuntime:
         engine = self._engine
         checkpoint = f"gleaner-{secrets.token_hex(8)}"
         with translated(f"cannot save {container[:12]}"):
-            inspected = self._inspected(container)
+            inspected = engine.inspect(container)
             self._must_be_paused(container, inspected["State"])
             try:
                 engine.create_checkpoint(container, checkpoint)
@@ -140,9 +137,9 @@ class DockerRuntime:
                 self._must_be_paused(container, self._state(container))
                 raise CannotCheckpoint(self._why_not_dumped(inspected, error)) from error
             try:
-                with self._carrier(inspected) as carrier:
-                    draft.add(MEMORY_PART, _sent(engine, carrier, f"{_CARRIED}/checkpoints/{checkpoint}/."))
-                    draft.add(LAYER_PART, self._layer(container, carrier))
+                with carrier(engine, inspected) as carried:
+                    draft.add(MEMORY_PART, engine.send(carried, f"{CHECKPOINTS}/{checkpoint}/."))
+                    draft.add(LAYER_PART, written_files(engine, container, carried, mount=FOLDER_IN_CONTAINER))
             except tarfile.TarError as error:
                 raise CannotCheckpoint(f"the container's written files cannot be read: {error}") from error
             finally:
@@ -157,19 +154,19 @@ class DockerRuntime:
         with translated(f"cannot restore {spec.name}"):
             container = self._created(spec, image if isinstance(image, str) else spec.image)
             with self._removed_on_failure(container):
-                inspected = self._inspected(container)
-                with self._carrier(inspected) as carrier:
-                    place = f"{_CARRIED}/checkpoints/{checkpoint}"
+                inspected = engine.inspect(container)
+                with carrier(engine, inspected) as carried:
                     # The nonce makes each restore's content new to containerd, which refuses one that it still
                     # holds from a restore or save before ("already exists").
-                    _received(engine, carrier, f"{_CARRIED}/checkpoints", tar_of(checkpoint, secrets.token_bytes(16)))
-                    _received(engine, carrier, place, parcel.read(MEMORY_PART))
-                    _received(engine, carrier, f"{_CARRIED}/layer", parcel.read(LAYER_PART))
+                    engine.receive(carried, CHECKPOINTS, tar_of(checkpoint, secrets.token_bytes(16)))
+                    engine.receive(carried, f"{CHECKPOINTS}/{checkpoint}", parcel.read(MEMORY_PART))
+                    engine.receive(carried, UPPER_LAYER, parcel.read(LAYER_PART))
                     try:
                         engine.start_from(container, checkpoint)
                         self._must_have_come_back(container)
                     except docker.errors.APIError as error:
-                        raise CannotRestore(self._why_not_restored(inspected, error)) from error
+                        reason = why(engine, inspected, error)
+                        raise CannotRestore(f"CRIU cannot restore its memory: {reason}") from error
                 with contextlib.suppress(docker.errors.APIError):
                     engine.delete_checkpoint(container, checkpoint)
         return container
@@ -180,18 +177,15 @@ class DockerRuntime:
 
     def wait(self, container: ContainerId) -> int:
         with translated(f"cannot wait for {container[:12]}"):
-            while True:
-                try:
-                    return int(self._engine.wait(container, timeout=PATIENCE_S)["StatusCode"])
-                except (requests.ReadTimeout, requests.ConnectionError) as error:
-                    if not _is_timeout(error):
-                        raise
+            while (exit_code := self._engine.wait(container)) is None:
+                pass
+            return exit_code
 
     def kill(self, container: ContainerId) -> None:
         with translated(f"cannot kill {container[:12]}"):
             try:
                 self._engine.kill(container)
-                self._engine.wait(container, timeout=PATIENCE_S)
+                self._engine.wait(container)
             except docker.errors.NotFound:
                 return
             except docker.errors.APIError:
@@ -200,90 +194,81 @@ class DockerRuntime:
 
     def remove(self, container: ContainerId) -> None:
         with translated(f"cannot remove {container[:12]}"):
-            self._remove(container)
+            self._engine.remove(container)
 
     def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
         used: dict[ContainerId, Usage] = {}
         for container in containers:
             with translated(f"cannot measure {container[:12]}"), contextlib.suppress(docker.errors.NotFound):
-                stats = cast("dict[str, Any]", self._engine.stats(container, stream=False, one_shot=True))
-                usage = _usage(stats)
+                usage = _usage(self._engine.stats(container))
                 if usage is not None:
                     used[container] = usage
         return used
 
     def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
         with translated("cannot list containers"):
-            found = self._engine.containers(all=True, filters={"label": LABEL_AGENT})
-            return {ContainerId(one["Id"]): dict(one["Labels"]) for one in cast("list[dict[str, Any]]", found)}
+            return {ContainerId(name): labels for name, labels in self._engine.labelled(LABEL_AGENT).items()}
 
     def _created(self, spec: ContainerSpec, image: str) -> ContainerId:
         """A new container for the spec; the image is pulled if it is not there."""
-        engine = self._engine
-        memory_bytes = spec.memory_mib * _MIB
-        host = engine.create_host_config(
-            network_mode="none",
-            binds={str(spec.folder): {"bind": FOLDER_IN_CONTAINER, "mode": "rw"}},
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            nano_cpus=spec.cpus * 10**9,
-            mem_limit=memory_bytes,
-            memswap_limit=memory_bytes,
-            shm_size=memory_bytes,
-            pids_limit=_PIDS,
-            init=False,
-            ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
-            log_config=docker.types.LogConfig(type="json-file", config=_LOG),
-        )
-        config = engine.create_container_config(
-            image=image,
-            command=list(spec.command),
-            hostname="gleaner",  # one name everywhere: a restored process keeps the one that it was started with
-            user=f"{self._uid}:{self._gid}",
-            working_dir=FOLDER_IN_CONTAINER,
-            environment=dict(spec.environment),
-            labels=dict(spec.labels),
-            healthcheck=docker.types.Healthcheck(test=["NONE"]),
-            host_config=host,
-        )
         try:
-            return self._create(config, spec.name)
+            return self._create(spec, image)
         except docker.errors.ImageNotFound:
             self._pull(spec.image)
         try:
-            return self._create(config, spec.name)
+            return self._create(spec, image)
         except docker.errors.ImageNotFound as error:
             raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed") from error
 
-    def _create(self, config: dict[str, Any], name: str) -> ContainerId:
+    def _create(self, spec: ContainerSpec, image: str) -> ContainerId:
+        memory_bytes = spec.memory_mib * _MIB
         try:
-            return ContainerId(self._engine.create_container_from_config(config, name)["Id"])
+            container = self._engine.create(
+                spec.name,
+                host={
+                    "binds": {str(spec.folder): {"bind": FOLDER_IN_CONTAINER, "mode": "rw"}},
+                    "cap_drop": ["ALL"],
+                    "security_opt": ["no-new-privileges"],
+                    "nano_cpus": spec.cpus * 10**9,
+                    "mem_limit": memory_bytes,
+                    "memswap_limit": memory_bytes,
+                    "shm_size": memory_bytes,
+                    "pids_limit": _PIDS,
+                    "init": False,
+                    "ulimits": [docker.types.Ulimit(name="core", soft=0, hard=0)],
+                    "log_config": docker.types.LogConfig(type="json-file", config=_LOG),
+                },
+                image=image,
+                command=list(spec.command),
+                hostname="gleaner",  # one name everywhere: a restored process keeps the one that it was started with
+                user=f"{self._uid}:{self._gid}",
+                working_dir=FOLDER_IN_CONTAINER,
+                environment=dict(spec.environment),
+                labels=dict(spec.labels),
+                healthcheck=docker.types.Healthcheck(test=["NONE"]),
+            )
         except docker.errors.ImageNotFound:
             raise
         except docker.errors.APIError as error:
             if status(error) == requests.codes.bad_request and "command" in explanation(error):
                 raise CannotStart(explanation(error), 127) from error
             raise
+        return ContainerId(container)
 
     def _pull(self, image: str) -> None:
-        engine = Engine(base_url=self._url, version="auto", timeout=_PULL_PATIENCE_S)
         try:
-            engine.pull(image, tag=None if "@" in image or ":" in image.rpartition("/")[2] else "latest")
+            Engine(self._url, patience_s=_PULL_PATIENCE_S).pull(image)
         except docker.errors.APIError as error:
             line = f"the image {image} is not on the node and cannot be pulled: {explanation(error)}"
             raise ImageMissing(line) from error
-        finally:
-            engine.close()
-
-    def _inspected(self, container: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._engine.inspect_container(container))
 
     def _state(self, container: str) -> dict[str, Any]:
-        return self._inspected(container)["State"]
+        state: dict[str, Any] = self._engine.inspect(container)["State"]
+        return state
 
     def _is_running(self, container: str) -> bool:
         try:
-            return self._state(container)["Running"]
+            return bool(self._state(container)["Running"])
         except docker.errors.NotFound:
             return False
 
@@ -306,122 +291,12 @@ class DockerRuntime:
             yield
         except BaseException:
             with contextlib.suppress(docker.errors.DockerException, requests.RequestException):
-                self._remove(container)
+                self._engine.remove(container)
             raise
-
-    def _remove(self, container: str) -> None:
-        """Also what was left half removed, for example by an engine that was restarted."""
-        gone_s = time.monotonic() + _GONE_PATIENCE_S
-        while True:
-            try:
-                self._engine.remove_container(container, force=True, v=True)
-                return
-            except docker.errors.NotFound:
-                return
-            except docker.errors.APIError:  # a removal is under way, or a mount is busy for a moment
-                if time.monotonic() > gone_s:
-                    raise
-            time.sleep(0.5)
-
-    @staticmethod
-    def _data_folder(engine: Engine) -> str:
-        info = cast("dict[str, Any]", engine.info())
-        if info["Driver"] != "overlay2":
-            raise RuntimeFault(f"Docker's storage driver is {info['Driver']}: only overlay2 is supported")
-        return info["DockerRootDir"]
-
-    @contextlib.contextmanager
-    def _carrier(self, inspected: Mapping[str, Any], more: Sequence[str] = ()) -> Generator[str]:
-        """A container that is never started, with the folders of another one mounted below `/carried`."""
-        engine = self._engine
-        checkpoints = f"{self._data_folder(engine)}/containers/{inspected['Id']}/checkpoints"
-        mounts = [
-            f"{checkpoints}:{_CARRIED}/checkpoints",
-            f"{inspected['GraphDriver']['Data']['UpperDir']}:{_CARRIED}/layer",
-        ]
-        mounts += [f"{folder}:{_CARRIED}/more{number}:ro" for number, folder in enumerate(more)]
-        host = engine.create_host_config(
-            network_mode="none", binds=mounts, cap_drop=["ALL"], security_opt=["no-new-privileges"]
-        )
-        config = engine.create_container_config(
-            image=inspected["Image"],
-            command=["never-started"],
-            user=f"{self._uid}:{self._gid}",
-            labels=dict(inspected["Config"]["Labels"]),
-            host_config=host,
-        )
-        name = f"{inspected['Name'].strip('/')}-carrier"
-        self._remove(name)
-        carrier = engine.create_container_from_config(config, name)["Id"]
-        try:
-            yield carrier
-        finally:
-            with contextlib.suppress(docker.errors.APIError):
-                self._remove(carrier)
-
-    def _layer(self, container: ContainerId, carrier: str) -> Iterator[bytes]:
-        changes = cast("list[dict[str, Any]]", self._engine.diff(container) or [])
-        return layer(
-            _sent(self._engine, carrier, f"{_CARRIED}/layer/."),
-            without={FOLDER_IN_CONTAINER.strip("/")},
-            deleted={change["Path"].strip("/") for change in changes if change["Kind"] == 2},
-            below=lambda folder: self._image_files(carrier, folder),
-        )
-
-    def _image_files(self, carrier: str, folder: str) -> Iterator[str]:
-        """Paths of the image's own files in a folder and below; the carrier has the image as it was."""
-        above = folder.rpartition("/")[0]
-        for path, _, _ in members(_sent(self._engine, carrier, f"/{folder}")):
-            yield f"{above}/{path}" if above else path
 
     def _why_not_dumped(self, inspected: Mapping[str, Any], error: docker.errors.APIError) -> str:
-        reason = self._criu_reason(inspected, error)
-        return f"CRIU cannot save its memory: {reason}. It goes on; if it never can be saved, it must fit one slice."
-
-    def _why_not_restored(self, inspected: Mapping[str, Any], error: docker.errors.APIError) -> str:
-        return f"CRIU cannot restore its memory: {self._criu_reason(inspected, error)}"
-
-    def _criu_reason(self, inspected: Mapping[str, Any], error: docker.errors.APIError) -> str:
-        """CRIU's own last error where its log can be reached, else what the engine said."""
-        said = explanation(error)
-        place = criu_log(said)
-        if place is None:
-            return said
-        folder, name = place
-        try:
-            with self._carrier(inspected, more=[folder]) as carrier:
-                archive = _sent(self._engine, carrier, f"{_CARRIED}/more0/{name}")
-                for _, member, opened in members(archive):
-                    content = opened.extractfile(member)
-                    if content is not None:
-                        return criu_reason(content.read().decode("utf-8", "replace")) or said
-        except (docker.errors.APIError, tarfile.TarError):
-            return said
-        return said
-
-
-def _sent(engine: Engine, container: str, path: str) -> Iterator[bytes]:
-    """A path of a container as a tar archive."""
-    return iter(cast("Iterable[bytes]", engine.get_archive(container, path, chunk_size=CHUNK_BYTES)[0]))
-
-
-def _received(engine: Engine, container: str, path: str, chunks: Iterable[bytes]) -> None:
-    """Unpack a tar archive at a path of a container. Errors of the chunks' source pass through."""
-    failed: list[StorageError] = []
-
-    def watched() -> Iterator[bytes]:
-        try:
-            yield from chunks
-        except StorageError as error:
-            failed.append(error)
-            raise
-
-    try:
-        engine.put_archive(container, path, watched())
-    except (docker.errors.DockerException, requests.RequestException):
-        if failed:
-            raise failed[0] from None
-        raise
+        reason = why(self._engine, inspected, error)
+        return f"CRIU cannot save its memory: {reason}. It goes on; if that stays so, it must fit into one slice."
 
 
 def _usage(stats: Mapping[str, Any]) -> Usage | None:
@@ -441,10 +316,6 @@ def _why_not_started(error: docker.errors.APIError) -> str:
     """The end of the engine's long line, which names the command and what is wrong with it."""
     said = explanation(error)
     return said[said.find("exec: ") :] if "exec: " in said else said
-
-
-def _is_timeout(error: Exception) -> bool:
-    return isinstance(error, requests.ReadTimeout) or "timed out" in str(error)
 
 
 def _criu_version() -> str:

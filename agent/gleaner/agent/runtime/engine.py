@@ -5,8 +5,10 @@ The checkpoint calls are in no release of docker-py and in no API description; t
 """
 
 import re
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import docker
 import docker.errors
@@ -20,6 +22,7 @@ PATIENCE_S = 120
 LONG_PATIENCE_S = 24 * 3600
 """For calls that last as long as there is data; an engine that dies ends them earlier."""
 CHUNK_BYTES = 2**20
+_GONE_PATIENCE_S = 60
 
 
 @contextmanager
@@ -43,46 +46,125 @@ def status(error: docker.errors.APIError) -> int:
     return 0 if error.response is None else error.response.status_code
 
 
-class Engine(docker.APIClient):
-    """docker-py's low-level client, with checkpoints and with raw streams."""
+class Engine:
+    """The calls that the runtime needs, with types; docker-py's own are too loose to be checked.
+
+    Each raises docker-py's `APIError` (an engine's no) or an error of `requests`: see `translated`.
+    """
+
+    def __init__(self, url: str, *, patience_s: int = PATIENCE_S) -> None:
+        self._api: Any = docker.APIClient(base_url=url, version="auto", timeout=patience_s)
+
+    def version(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = self._api.version()
+        return found
+
+    def info(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = self._api.info()
+        return found
+
+    def pull(self, image: str) -> None:
+        """The given tag or digest, else `latest`; not all tags, as the engine would."""
+        self._api.pull(image, tag=None if "@" in image or ":" in image.rpartition("/")[2] else "latest")
+
+    def create(self, name: str, *, host: Mapping[str, Any], **config: Any) -> str:
+        """A new container's id; arguments as docker-py's `create_host_config` and `create_container`."""
+        made: dict[str, str] = self._api.create_container(
+            name=name, host_config=self._api.create_host_config(network_mode="none", **host), **config
+        )
+        return made["Id"]
+
+    def start(self, container: str) -> None:
+        self._api.start(container)
+
+    def pause(self, container: str) -> None:
+        self._api.pause(container)
+
+    def unpause(self, container: str) -> None:
+        self._api.unpause(container)
+
+    def kill(self, container: str) -> None:
+        self._api.kill(container)
+
+    def wait(self, container: str) -> int | None:
+        """The exit code, or None if it has not ended within `PATIENCE_S`."""
+        try:
+            answer: dict[str, int] = self._api.wait(container, timeout=PATIENCE_S)
+        except (requests.ReadTimeout, requests.ConnectionError) as error:
+            if isinstance(error, requests.ReadTimeout) or "timed out" in str(error):
+                return None
+            raise
+        return answer["StatusCode"]
+
+    def remove(self, container: str) -> None:
+        """Remove it, running or not, also what was left half removed. One that is not there is no error."""
+        gone_s = time.monotonic() + _GONE_PATIENCE_S
+        while True:
+            try:
+                self._api.remove_container(container, force=True, v=True)
+            except docker.errors.NotFound:
+                return
+            except docker.errors.APIError:  # a removal is under way, or a mount is busy for a moment
+                if time.monotonic() > gone_s:
+                    raise
+                time.sleep(0.2)
+
+    def inspect(self, container: str) -> Mapping[str, Any]:
+        found: dict[str, Any] = self._api.inspect_container(container)
+        return found
+
+    def stats(self, container: str) -> Mapping[str, Any]:
+        """Of this moment, without the second that the engine else takes to measure a rate."""
+        found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
+        return found
+
+    def labelled(self, label: str) -> Mapping[str, Mapping[str, str]]:
+        """The labels of each container that has this one, ended ones too."""
+        found: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
+        return {one["Id"]: one["Labels"] for one in found}
+
+    def deleted(self, container: str) -> set[str]:
+        """Paths (without the leading slash) that the container has deleted from its image."""
+        changes: list[dict[str, Any]] = self._api.diff(container) or []
+        return {change["Path"].strip("/") for change in changes if change["Kind"] == 2}
+
+    def send(self, container: str, path: str) -> Iterator[bytes]:
+        """A path of a container as a tar archive."""
+        chunks: Iterable[bytes] = self._api.get_archive(container, path, chunk_size=CHUNK_BYTES)[0]
+        return iter(chunks)
+
+    def receive(self, container: str, path: str, chunks: Iterable[bytes]) -> None:
+        """Unpack a tar archive at a path of a container. Errors of the chunks' source pass through."""
+        self._api.put_archive(container, path, iter(chunks))
 
     def create_checkpoint(self, container: str, checkpoint: str) -> None:
         """Write the memory of a container, and leave it as it was, running or paused.
 
-        The engine goes on with it even when the caller is gone. Raises `APIError`.
+        The engine goes on with it even when the caller is gone.
         """
-        answer = self.post(
-            self._of(container, "checkpoints"),
-            json={"CheckpointID": checkpoint, "CheckpointDir": "", "Exit": False},
-            timeout=(PATIENCE_S, LONG_PATIENCE_S),
-        )
-        _checked(answer)
+        body = {"CheckpointID": checkpoint, "CheckpointDir": "", "Exit": False}
+        _checked(self._api.post(self._url(container, "checkpoints"), json=body, timeout=(PATIENCE_S, LONG_PATIENCE_S)))
 
     def delete_checkpoint(self, container: str, checkpoint: str) -> None:
-        """Raises `APIError`."""
-        answer = self.delete(self._of(container, f"checkpoints/{checkpoint}"), timeout=PATIENCE_S)
-        _checked(answer)
+        """Its files in the engine's data folder."""
+        _checked(self._api.delete(self._url(container, f"checkpoints/{checkpoint}"), timeout=PATIENCE_S))
 
     def start_from(self, container: str, checkpoint: str) -> None:
-        """Restore a created container. A 304 means that it runs already, which is wrong here. Raises `APIError`."""
-        answer = self.post(
-            self._of(container, "start"),
-            params={"checkpoint": checkpoint},
-            timeout=(PATIENCE_S, LONG_PATIENCE_S),
+        """Restore a created container. A 304 means that it runs already, which is wrong here."""
+        answer: requests.Response = self._api.post(
+            self._url(container, "start"), params={"checkpoint": checkpoint}, timeout=(PATIENCE_S, LONG_PATIENCE_S)
         )
         _checked(answer)
         if answer.status_code != requests.codes.no_content:
-            raise docker.errors.APIError(
-                "the container runs already", response=answer, explanation="it runs already, and was not restored"
-            )
+            raise docker.errors.APIError("not restored", answer, explanation="it runs already, and was not restored")
 
     def follow(self, container: str) -> Iterator[bytes]:
         """The container's whole output up to its end, as Docker's frames.
 
         No limit of time: a workload may be silent for hours.
         """
-        answer = self.get(
-            self._of(container, "logs"),
+        answer: requests.Response = self._api.get(
+            self._url(container, "logs"),
             params={"follow": 1, "stdout": 1, "stderr": 1},
             stream=True,
             timeout=(PATIENCE_S, None),
@@ -91,8 +173,8 @@ class Engine(docker.APIClient):
         with answer:
             yield from answer.raw.stream(CHUNK_BYTES, decode_content=False)
 
-    def _of(self, container: str, what: str) -> str:
-        return f"{self.base_url}/v{self.api_version}/containers/{container}/{what}"
+    def _url(self, container: str, what: str) -> str:
+        return f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/{what}"
 
 
 def _checked(answer: requests.Response) -> None:
