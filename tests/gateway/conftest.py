@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from gleaner.control.cluster.gateway import AGENT_PREFIX
 from tests.gateway import places
 from tests.gateway.places import FakedSlurm, Place
+
+from gleaner.control.cluster.gateway import AGENT_PREFIX
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 import time
 
-from gleaner.control.cluster.gateway import AgentPhase, ClusterView
 from tests.gateway.places import Place
+
+from gleaner.control.cluster.gateway import AgentPhase, ClusterView
 
 
 def idle(view: ClusterView) -> int:

@@ -1,0 +1,61 @@
+"""The agents' token files: `agents/NAME/token` in the storage folder, readable for the owner alone.
+
+A token is in no command line, no environment and no batch script. Its file is written before the agent is
+submitted and removed when the agent has ended.
+"""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+LOG_AGE_S = 7 * 24 * 3600.0
+"""What agents have printed is kept this long."""
+
+
+def token_file(folder: Path, name: str) -> Path:
+    """Where this agent finds its token."""
+    return folder / name / "token"
+
+
+def write(folder: Path, name: str, secret: str) -> Path:
+    """Write an agent's token file as a whole, synced; its path. Raises `OSError`."""
+    path = token_file(folder, name)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(file, "w") as writing:
+        os.fchmod(writing.fileno(), 0o600)
+        writing.write(secret)
+        writing.flush()
+        os.fsync(writing.fileno())
+    fresh.rename(path)
+    return path
+
+
+def remove(folder: Path, name: str) -> None:
+    """Remove an agent's token file. One that is not there is no error. Raises `OSError`."""
+    path = token_file(folder, name)
+    for one in (path, path.with_suffix(".new")):
+        one.unlink(missing_ok=True)
+    if path.parent.is_dir():
+        path.parent.rmdir()
+
+
+def names(folder: Path) -> list[str]:
+    """The agents that have a token file, or a part of one."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+
+
+def sweep(folder: Path, found: Collection[str], *, living: Collection[str], now_s: float) -> int:
+    """Remove what is left of the agents in `found` that are not `living`, and old logs; how many token files.
+
+    `found` must have been listed before `living` was read, or a fresh agent would lose its token.
+    """
+    gone = [name for name in found if name not in living]
+    for name in gone:
+        remove(folder, name)
+    for log in folder.glob("*.log") if folder.is_dir() else ():
+        if log.stat().st_mtime < now_s - LOG_AGE_S:
+            log.unlink()
+    return len(gone)

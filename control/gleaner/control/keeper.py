@@ -1,0 +1,126 @@
+"""Who leads, and whose lease has ended: the part of control that never waits for the scheduler.
+
+Only the leader writes to the queue. Its term is short, so that another program takes over soon; a leader that was
+killed is succeeded at once by one on the same machine, which can see that it is dead.
+
+Lease time does not run while control is away. Every live agent gets a full lease when a program begins to lead,
+and after any gap in which this did not run: the machine slept, the program was stopped, or the database was away.
+"""
+
+import hashlib
+import os
+import socket
+from pathlib import Path
+
+import structlog
+
+from gleaner.control.queue import agents, leader
+from gleaner.control.queue.engine import BUSY_TIMEOUT_S, snapshot, transaction
+from gleaner.control.queue.errors import QueueError
+from gleaner.control.site import Site
+
+LONGEST_TICK_S = 5.0
+TICKS_A_TERM = 4
+GAP_TICKS = 3
+
+_log = structlog.get_logger(__name__)
+
+
+class Keeper:
+    """Keeps the leadership and the leases; `tick` is to be called every `tick_s`."""
+
+    def __init__(self, site: Site, holder: str) -> None:
+        self.tick_s = min(site.settings.rounds.poll_s, LONGEST_TICK_S)
+        self._site = site
+        self._holder = holder
+        self._term_s = TICKS_A_TERM * self.tick_s + BUSY_TIMEOUT_S
+        self._leads_until_s = 0.0
+        self._last_s: float | None = None
+        self._said = ""
+
+    def tick(self, now_s: float) -> None:
+        """Lead if nobody else does; as the leader, give up the agents whose lease has ended."""
+        try:
+            leads = self._lead(now_s)
+            if leads:
+                self._keep_leases(now_s)
+            self._site.is_leader = leads
+        except QueueError as error:
+            self._site.is_leader = now_s < self._leads_until_s
+            self._say(f"the queue does not answer: {error}")
+            return  # `_last_s` stays: agents could not be heard meanwhile
+        self._last_s = now_s
+
+    def resign(self) -> None:
+        """Lead no more, so that another program may at once."""
+        self._site.is_leader = False
+        try:
+            with transaction(self._site.engine) as db:
+                leader.resign(db, self._holder)
+        except QueueError as error:
+            _log.warning("could not resign; the term will end by itself", reason=str(error))
+
+    def _lead(self, now_s: float) -> bool:
+        with snapshot(self._site.engine) as db:
+            other = leader.leader(db, now_s)
+        with transaction(self._site.engine) as db:
+            if other is not None and other != self._holder and is_dead(other):
+                leader.resign(db, other)
+            leads = leader.try_lead(db, self._holder, now_s=now_s, term_s=self._term_s)
+            other = None if leads else leader.leader(db, now_s)
+        if not leads:
+            self._leads_until_s = 0.0
+            self._say(f"{other} leads; this program only serves reads")
+            return False
+        if not self._site.is_leader:
+            self._last_s = None
+        self._leads_until_s = now_s + self._term_s
+        self._say(f"{self._holder} leads")
+        return True
+
+    def _keep_leases(self, now_s: float) -> None:
+        queue = self._site.settings.queue
+        with transaction(self._site.engine) as db:
+            if self._last_s is None or not 0 <= now_s - self._last_s <= GAP_TICKS * self.tick_s:
+                agents.renew_leases(db, now_s=now_s, lease_s=queue.lease_s)
+            silent = agents.expire(db, now_s=now_s, losses_until_held=queue.losses_until_held)
+        if silent:
+            _log.warning("agents fell silent; their jobs wait again", agents=silent)
+
+    def _say(self, what: str) -> None:
+        if what != self._said:
+            _log.info(what)
+            self._said = what
+
+
+def this_program() -> str:
+    """The name of this process, which no other process ever has: `HOST:PID:START:PLACE`.
+
+    The place is the kernel's boot and process namespace, so that a pid of another container or of before a
+    reboot is never taken for one of here.
+    """
+    pid = os.getpid()
+    return f"{socket.gethostname()}:{pid}:{_start_ticks(pid)}:{_place()}"
+
+
+def is_dead(holder: str) -> bool:
+    """Whether this process is known to be gone. False for one elsewhere: it cannot be seen from here."""
+    _host, _, rest = holder.partition(":")
+    pid, _, rest = rest.partition(":")
+    start, _, place = rest.partition(":")
+    return place == _place() and pid.isdigit() and str(_start_ticks(int(pid))) != start
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since the boot (proc(5), stat, field 22); None if it is gone."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state == "Z" else int(fields[18])
+
+
+def _place() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    space = Path("/proc/self/ns/pid").readlink()
+    return hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:12]

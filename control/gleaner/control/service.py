@@ -1,0 +1,181 @@
+"""The control program: the API in the main thread, and beside it the keeper, the rounds and the housekeeping.
+
+Each of those runs in a thread of its own, so that a scheduler that does not answer, or storage that is slow to
+delete, keeps nobody from leading and from hearing agents. A bug in one of them ends the program, loudly.
+"""
+
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import StorageError
+from gleaner.control.api.app import create_app
+from gleaner.control.cluster.choice import gateway
+from gleaner.control.collector import collect
+from gleaner.control.keeper import Keeper, this_program
+from gleaner.control.queue.engine import check_schema, connect
+from gleaner.control.queue.errors import QueueError
+from gleaner.control.rounds import Rounds, sweep_tokens
+from gleaner.control.settings import ApiSettings, Settings
+from gleaner.control.site import Site
+
+HOUSEKEEPING_S = 300.0
+SHUTDOWN_S = 3
+"""How long requests and threads are waited for at the end."""
+BACKLOG = 1024
+
+_log = structlog.get_logger(__name__)
+
+
+class CannotStart(QueueError):
+    """The program cannot start with these settings; one line says why and what to do."""
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises `QueueError` (`CannotStart`) if it cannot start.
+
+    Ends the process with status 1 if one of its parts has failed. Killed at any point, it loses nothing.
+    """
+    os.umask(0o077)
+    _log_to_stderr()
+    engine = connect(settings.queue.url)
+    check_schema(engine)
+    storage = FolderStorage(settings.storage.folder)
+    try:
+        storage.keys("jobs")
+    except StorageError as error:
+        raise CannotStart(str(error)) from error
+    if not os.access(settings.storage.folder, os.W_OK):
+        raise CannotStart(f"the storage folder {settings.storage.folder} is not writable for this account")
+    site = Site(settings=settings, engine=engine, storage=storage)
+    server, listening = _server(site)
+    keeper = Keeper(site, this_program())
+    rounds = Rounds(site, gateway(settings))
+    parts = Parts(site, server)
+    signal.signal(signal.SIGTERM, parts.on_signal)
+    signal.signal(signal.SIGINT, parts.on_signal)
+    keeper.tick(site.clock())
+    parts.start("keeper", keeper.tick, every_s=keeper.tick_s)
+    parts.start("rounds", rounds.a_round, every_s=settings.rounds.poll_s)
+    parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
+    try:
+        _log.info("listening", address=listening.getsockname()[:2], tls=settings.api.certificate is not None)
+        server.run(sockets=[listening])
+    finally:
+        parts.stop()
+        if site.is_leader:
+            keeper.resign()
+        engine.dispose()
+    if parts.failed:
+        sys.exit(1)
+
+
+def housekeeping(site: Site, now_s: float) -> None:
+    """Delete what nobody needs any more. What fails is tried again next time."""
+    if not site.is_leader:
+        return
+    try:
+        collect(site.engine, site.storage, now_s)
+        sweep_tokens(site, now_s)
+    except (StorageError, QueueError, OSError) as error:
+        _log.warning("housekeeping failed, it will be tried again", reason=str(error))
+
+
+class Parts:
+    """The threads beside the API, and how they and it are stopped together."""
+
+    def __init__(self, site: Site, server: uvicorn.Server) -> None:
+        self.failed = False
+        self._site = site
+        self._server = server
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, do: Callable[[float], None], *, every_s: float) -> None:
+        """Call `do` with the time, `every_s` after its last end, until all is stopped."""
+
+        def live() -> None:
+            try:
+                while not self._stop.is_set():
+                    do(self._site.clock())
+                    self._stop.wait(every_s)
+            except Exception:
+                self.failed = True
+                _log.exception("a part of control has failed; control ends", part=name)
+                self._server.should_exit = True
+
+        # A daemon: a program of Slurm that hangs must not keep control from ending.
+        thread = threading.Thread(target=live, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """End everything."""
+        self._stop.set()
+        self._server.should_exit = True
+
+    def stop(self) -> None:
+        """Tell the threads to end, and wait a little for them."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(SHUTDOWN_S)
+
+
+def _server(site: Site) -> tuple[uvicorn.Server, socket.socket]:
+    """The server and its socket, which listens already: a port that is taken is found out before anything starts."""
+    api = site.settings.api
+    try:
+        _check_tls(api)
+        listening = socket.create_server(
+            (api.host, api.port), family=socket.AF_INET6 if ":" in api.host else socket.AF_INET, backlog=BACKLOG
+        )
+    except ssl.SSLError as error:
+        raise CannotStart(f"[api] certificate and key cannot be used: {error.reason or error}") from error
+    except OSError as error:
+        what = error.filename or f"{api.host} port {api.port}"
+        raise CannotStart(f"[api] {what}: {error.strerror}") from error
+    config = uvicorn.Config(
+        create_app(site),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        backlog=BACKLOG,
+        ssl_certfile=api.certificate,
+        ssl_keyfile=api.key,
+    )
+    return uvicorn.Server(config), listening
+
+
+def _check_tls(api: ApiSettings) -> None:
+    """Raise `OSError` or `SSLError` now, rather than when the server has already started."""
+    if api.certificate is None or api.key is None:
+        return
+    for path in (api.certificate, api.key):
+        path.open("rb").close()  # load_cert_chain's own error does not name the file
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(api.certificate, api.key)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
