@@ -7,6 +7,6 @@ sacctmgr -i add user alice Account=physics
 sacctmgr -i add user bob Account=chemistry
 
 # UsageFactor=0: what agents use counts in nobody's fair share. NoReserve: a waiting agent never keeps a node free.
-sacctmgr -i add qos gleaner UsageFactor=0 Flags=NoReserve,UsageFactorSafe
+sacctmgr -i add qos gleaner UsageFactor=0 Flags=NoReserve
 sacctmgr -i add account gleaner Description=agents Organization=demo
 sacctmgr -i add user gleaner Account=gleaner QOS=gleaner DefaultQOS=gleaner
