@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Stands in for sinfo, squeue, sbatch and scancel, by the name it is called by. For tests without a Slurm.
 
 What it prints was captured from Slurm 24.11. The folder beside it holds the state: `jobs.json`, and `calls.jsonl`

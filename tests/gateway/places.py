@@ -3,7 +3,7 @@
 import json
 import os
 import secrets
-import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -65,7 +65,8 @@ class FakedSlurm:
     def put_on(self, path: Path) -> None:
         """Put the programs into the folder `path`."""
         path.mkdir(exist_ok=True)
-        shutil.copy(Path(__file__).parent / "fake_slurm.py", path / "fake_slurm.py")
+        source = (Path(__file__).parent / "fake_slurm.py").read_text()
+        (path / "fake_slurm.py").write_text(f"#!{sys.executable}\n{source}")
         for program in PROGRAMS:
             (path / program).symlink_to("fake_slurm.py")
         (path / "fake_slurm.py").chmod(0o755)
@@ -91,10 +92,18 @@ def local(folder: Path, *, agent: tuple[str, ...] = AGENT) -> Place:
     return Place(lambda: LocalGateway(settings, logs=folder / "agents", records=folder / "local"), folder)
 
 
-def slurm(folder: Path, *, logs: Path, timeout_s: float = 30, account: str | None = None) -> Place:
+def slurm(
+    folder: Path, *, logs: Path, timeout_s: float = 30, account: str | None = None, partition: str = "gleaner"
+) -> Place:
     """Whatever Slurm programs stand on the PATH."""
     settings = ClusterSettings(
-        gateway="slurm", agent_command=AGENT, timeout_s=timeout_s, submits_per_s=50, account=account, qos=account
+        gateway="slurm",
+        partition=partition,
+        agent_command=AGENT,
+        timeout_s=timeout_s,
+        submits_per_s=50,
+        account=account,
+        qos=account,
     )
     return Place(lambda: SlurmGateway(settings, logs), folder)
 
