@@ -42,6 +42,17 @@ wait_for 60 slurmdbd sacctmgr -n list cluster
 [ -n "$(sacctmgr -nP list user gleaner)" ] || /accounts.sh >/var/log/slurm/accounts.log
 as slurm slurmctld -D &
 wait_for 60 slurmctld scontrol ping
+
+# What a service manager does on a real head (deploy/systemd): start control, and start it again whenever it ends.
+keep_control() {
+    install -d -o gleaner -g gleaner -m 0750 /var/log/gleaner
+    until as gleaner glean control migrate >>/var/log/gleaner/control.log 2>&1; do sleep 2; done
+    while :; do
+        as gleaner glean control run >>/var/log/gleaner/control.log 2>&1 || true
+        sleep 1
+    done
+}
+keep_control &
 echo "head: up"
 
 trap 'trap - TERM; kill $(jobs -p) 2>/dev/null; exit 0' TERM INT

@@ -295,13 +295,15 @@ class Agent:
     async def _heed(self, number: signal.Signals) -> None:
         """Find out what a signal means: Slurm's early warning, a preemption, or a cancellation."""
         found_s = await asyncio.to_thread(slurm.end_s, self.slurm_job) if self.slurm_job else None
-        earlier = found_s is not None and found_s < self.end_s - 1
-        if found_s is not None and earlier:
+        if found_s is not None and found_s < self.end_s - 1:
             self.end_s = found_s
             self._vacate("preempted")
         elif number is not signal.SIGUSR1:
             self.end_s = min(self.end_s, time.time() + KILL_WAIT_S)
             self._vacate("terminated")
+        elif found_s is None:
+            self._vacate("warned, and Slurm does not say why")
+        # Else it is Slurm's early warning of an end that is known: the clock decides.
 
     @property
     def _memory_of_saves(self) -> Path:
