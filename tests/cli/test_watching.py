@@ -5,8 +5,6 @@ import os
 import pty
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 
 from tests.cli.desk import GLEAN, Desk, Service
 
@@ -14,14 +12,6 @@ from tests.cli.desk import GLEAN, Desk, Service
 def submit(desk: Desk, *options: str) -> int:
     out = desk.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi")
     return int(json.loads(out)["jobs"][0])
-
-
-def until(answer: Callable[[], object], timeout_s: float = 20) -> None:
-    """Wait for what another process does."""
-    end_s = time.monotonic() + timeout_s
-    while not answer():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def test_wait_ends_with_0_when_every_job_succeeded(desk: Desk) -> None:
@@ -62,7 +52,18 @@ def test_wait_says_when_only_held_jobs_are_left(desk: Desk) -> None:
 
 
 def test_ctrl_c_ends_wait_quietly(desk: Desk) -> None:
-    interrupted(desk, "wait", str(submit(desk)))
+    process = waiting_for_a_held_job(desk, submit(desk, "--hold"))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def waiting_for_a_held_job(desk: Desk, job: int) -> "subprocess.Popen[str]":
+    """`glean wait` that has looked at least once: it has said that the job is held."""
+    process = desk.start("wait", str(job), "--json")
+    assert process.stderr
+    assert process.stderr.readline().startswith("glean: every job that is left is held")
+    return process
 
 
 def test_ctrl_c_ends_logs_quietly_after_what_was_written(desk: Desk) -> None:
@@ -75,16 +76,6 @@ def test_ctrl_c_ends_logs_quietly_after_what_was_written(desk: Desk) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (130, "", "")
-
-
-def interrupted(desk: Desk, *arguments: str) -> None:
-    """Ctrl-C at many instants of the program's life, the loading of its modules among them."""
-    for delay_s in (0.1, 0.3, 0.6, 1.0, 1.5):
-        process = desk.start(*arguments)
-        time.sleep(delay_s)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
-        assert (process.returncode, out, err) in {(130, "", ""), (-signal.SIGINT, "", "")}, (delay_s, err)
 
 
 def test_logs_follows_until_the_job_has_ended(desk: Desk) -> None:
@@ -101,15 +92,14 @@ def test_logs_follows_until_the_job_has_ended(desk: Desk) -> None:
 
 
 def test_wait_goes_on_when_control_was_restarted(desk: Desk, service: Service) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    waiting = desk.start("wait", str(job), "--json")
-    time.sleep(1.5)
+    job = submit(desk, "--hold")
+    waiting = waiting_for_a_held_job(desk, job)
     service.stop()
     assert waiting.stderr
     assert waiting.stderr.readline() == "glean: control does not answer; still trying\n"
     service.start()
-    desk.node.complete(claimed)
+    desk.good("release", str(job))
+    desk.node.complete(desk.node.claim()[0])
     out, err = waiting.communicate(timeout=30)
     assert (waiting.returncode, err) == (0, "")
     assert json.loads(out)["succeeded"] == 1

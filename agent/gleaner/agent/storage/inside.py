@@ -61,7 +61,9 @@ def open_root(root: Path) -> Generator[int]:
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise StorageError(f"others may write into the storage folder {root}: run `chmod 700 {root}`")
         if not set_up:
-            raise StorageError(f"{root} has not been set up as a storage folder, or is not mounted here")
+            raise StorageError(
+                f"{root} is not a storage folder: is the file system mounted? For a new one: `glean control prepare`"
+            )
         yield file
 
 

@@ -3,6 +3,7 @@
 Whatever users or workloads wrote is shown without control characters on a terminal, so that it cannot drive it.
 """
 
+import shlex
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -213,10 +214,10 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     _add(facts, "state", _state(row) + (f" on {row.node}" if row.node else ""))
     if detail.waits_because:
         _add(facts, "waits", detail.waits_because)
-    _add(facts, "runs", " ".join((detail.image, *detail.command)))
+    _add(facts, "runs", shlex.join((detail.image, *detail.command)))
     if detail.environment:
-        _add(facts, "with", " ".join(f"{key}={value}" for key, value in detail.environment.items()))
-    _add(facts, "needs", f"{row.cpus} cores, {row.memory_mib} MiB; priority {row.priority}")
+        _add(facts, "with", shlex.join(f"{key}={value}" for key, value in detail.environment.items()))
+    _add(facts, "needs", f"cpus {row.cpus}, memory {row.memory_mib} MiB; priority {row.priority}")
     _add(facts, "failures", f"{detail.failures} of its own; {detail.retries} retries allowed")
     if detail.generations:
         saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.generations)
@@ -272,7 +273,7 @@ def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
         yield table
     read = "the scheduler has not been asked yet" if value.read_s is None else f"as of {moment(value.read_s)}"
     ends = f"; the round ends at {moment(value.boundary_s)}" if value.boundary_s else ""
-    yield f"{read}{', stale' if value.stale else ''}{ends}"
+    yield f"{read}{', stale' if value.stale and value.read_s is not None else ''}{ends}"
     if value.problem:
         yield one_line(f"problem: {value.problem}")
 

@@ -1,4 +1,4 @@
-"""The verbs of the services: `glean control run`, `glean control migrate` and `glean agent ...`."""
+"""The verbs of the services: `glean control run|migrate|prepare` and `glean agent ...`."""
 
 import sys
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.config import load_settings
-from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.failures import BadInput, Failure, one_line
 from gleaner.control.cli.server import server_parts
 
 control_app = typer.Typer(no_args_is_help=True, help="The control program.")
@@ -36,6 +36,20 @@ def migrate() -> Answer:
 
         migrate(connect(settings.queue.url))
     return Answer("the queue's schema is up to date")
+
+
+@control_app.command()
+def prepare() -> Answer:
+    """Set up the storage folder, once in its life; doing it again changes nothing."""
+    from gleaner.agent.storage.folder import FolderStorage
+    from gleaner.agent.storage.protocol import StorageError
+
+    folder = load_settings().storage.folder
+    try:
+        FolderStorage(folder).prepare()
+    except StorageError as error:
+        raise Failure(one_line(str(error))) from error
+    return Answer(f"the storage folder {folder} is set up")
 
 
 def agent(arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS...")] = None) -> Answer:

@@ -1,0 +1,103 @@
+"""What a user's installation needs and does not need, and the verbs that start other programs."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.desk import Desk
+
+WITHOUT = """
+import sys
+for library in {missing!r}:
+    sys.modules[library] = None  # importing it now fails as if it were not installed
+from gleaner.control.cli.main import main
+sys.argv = ["glean", *{arguments!r}]
+sys.exit(main())
+"""
+SERVER = ("alembic", "docker", "fastapi", "prometheus_client", "psycopg", "sqlalchemy", "sqlmodel", "uvicorn")
+
+
+def without(missing: tuple[str, ...], desk: Desk, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    program = WITHOUT.format(missing=missing, arguments=arguments)
+    environment = desk.environment | {"PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "--json"], ["config"], ["submit", "--image", "a"]])
+def test_a_users_verbs_need_nothing_of_the_server(desk: Desk, arguments: list[str]) -> None:
+    done = without(SERVER, desk, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["control", "migrate"], "control"),
+        (["control", "run"], "control"),
+        (["token", "create", "--local", "--role", "admin", "--name", "root"], "control"),
+        (["agent", "run"], "agent"),
+    ],
+)
+def test_a_service_whose_libraries_are_missing_names_what_to_install(
+    desk: Desk, arguments: list[str], extra: str
+) -> None:
+    done = without(SERVER, desk, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("glean: ")
+    assert done.stderr.endswith(f" is not installed here: pip install 'gleaner-hpc[{extra}]'\n")
+
+
+def test_the_agent_verb_hands_all_its_arguments_on(desk: Desk) -> None:
+    process = desk.start("agent", "run", "--help")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "--token-file" in out
+    process = desk.start("agent", "run", "--name", "a")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "--end" in err
+
+
+def test_a_new_site_needs_four_commands(admin: Desk, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    site = Desk(admin.folder, dict(admin.environment), admin.node, admin.site)
+    site.environment |= {
+        "GLEANER_QUEUE__URL": f"sqlite:///{tmp_path / 'site.db'}",
+        "GLEANER_STORAGE__FOLDER": str(tmp_path / "site-storage"),
+        "GLEANER_API__PORT": str(port),
+        "GLEANER_CLUSTER__LOCAL_AGENTS": "0",
+        "GLEANER_CLIENT__URL": f"http://127.0.0.1:{port}",
+        "GLEANER_CLIENT__TOKEN_FILE": str(tmp_path / "site-token"),
+    }
+    assert "glean control migrate" in without((), site, "control", "run").stderr
+    assert site.good("control", "migrate") == "the queue's schema is up to date\n"
+    (tmp_path / "site-storage").mkdir(mode=0o700)
+    assert "glean control prepare" in without((), site, "control", "run").stderr
+    assert "is set up" in site.good("control", "prepare")
+    assert "is set up" in site.good("control", "prepare")
+    site.good("token", "create", "--local", "--role", "admin", "--name", "root", "--to", str(tmp_path / "site-token"))
+    running = site.start("control", "run")
+    assert running.stderr
+    while "listening" not in (line := running.stderr.readline()):
+        assert line, "control has ended"
+    assert site.good("submit", "--image", "a", "--group", "atlas") == "job 1\n"
+    running.terminate()
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 0
+    assert "Traceback" not in err
+
+
+def test_a_storage_folder_that_cannot_be_made_is_one_line(admin: Desk, tmp_path: Path) -> None:
+    admin.environment["GLEANER_STORAGE__FOLDER"] = str(tmp_path / "none" / "storage")
+    assert f"{tmp_path}/none/storage" in admin.refused("control", "prepare", code=1)
+
+
+def test_control_does_not_start_with_wrong_settings(desk: Desk) -> None:
+    desk.environment["GLEANER_ROUNDS__LENGTH_S"] = "1"
+    line = desk.refused("control", "run", code=2)
+    assert line.startswith("environment variable GLEANER_ROUNDS__LENGTH_S: [rounds] length_s must be at least 30")
