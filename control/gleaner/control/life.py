@@ -5,6 +5,7 @@ it, and the picture in the docs is drawn from it. A move that is not here cannot
 """
 
 from enum import Enum, StrEnum
+from typing import Self
 
 
 class State(StrEnum):
@@ -56,6 +57,12 @@ class Move(Enum):
     """None of the job's checkpoints is whole."""
     CANCEL = ({State.NEW, State.RUNNING, State.SAVED}, State.COMPLETE)
     """The owner wants no more of it."""
+
+    def __new__(cls, *_arrow: object) -> Self:
+        """A member of its own, although several arrows have the same ends: Enum makes equal values one member."""
+        member = object.__new__(cls)
+        member._value_ = len(cls.__members__)
+        return member
 
     def __init__(self, sources: frozenset[State] | set[State], target: State) -> None:
         self.sources = frozenset(sources)
