@@ -1,11 +1,13 @@
 """The verbs against a real control program."""
 
 import json
+import os
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
-from tests.cli.desk import Desk
+from tests.cli.desk import GLEAN, Desk
 
 CAMPAIGN = """\
 name: zmumu
@@ -329,3 +331,21 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(desk: Desk) -> None:
     assert process.stderr
     assert process.stderr.read() == ""
     assert process.wait(timeout=20) in {0, 1}
+
+
+def test_an_answer_that_cannot_be_written_is_one_line(desk: Desk) -> None:
+    submit(desk)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [GLEAN, "list"], env=os.environ | desk.environment, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"glean: cannot write the answer: No space left on device\n")
+
+
+def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(desk: Desk) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    desk.node.write(claimed, 0, "σ = 3 µb")
+    desk.environment["PYTHONIOENCODING"] = "ascii"
+    out, err = desk.start("logs", str(job)).communicate(timeout=60)
+    assert (out, err) == ("\\u03c3 = 3 \\xb5b\n", "")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -56,12 +57,28 @@ def root(
     """Run containerised jobs on the idle node time of a Slurm cluster."""
 
 
+def _show(answer: Answer) -> None:
+    try:
+        render.show(answer)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _give_up_stdout()
+        raise Failure(f"cannot write the answer: {error.strerror}") from error
+
+
+def _give_up_stdout() -> None:
+    """Let what is still buffered go nowhere, or Python complains once more at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run one command. The answer is the exit code: 0 yes, 1 no, 2 wrong usage, 3 no way to control, 130 Ctrl-C."""
     try:
         answer = app(args=arguments, prog_name="glean", standalone_mode=False)
         if isinstance(answer, Answer):
-            render.show(answer)
+            _show(answer)
             return answer.exit_code
         return answer if isinstance(answer, int) else 0
     except Failure as failure:
@@ -80,6 +97,5 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:
-        # The reader has gone (`glean list | head`); what is still buffered goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()  # the reader has gone, as in `glean list | head`
         return 1

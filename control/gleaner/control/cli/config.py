@@ -39,7 +39,7 @@ def load_settings() -> Settings:
 
 
 def config(as_json: AsJson = False) -> Answer:
-    """Print the settings in effect and where each comes from. Passwords are never shown."""
+    """Print the settings and where each comes from. Passwords are never shown."""
     settings = load_settings()
     path = settings_file()
     _, written = _read(path)

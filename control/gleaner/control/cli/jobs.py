@@ -17,13 +17,13 @@ from gleaner.control.cli.wording import complaint
 from gleaner.control.life import State
 
 Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
-Jobs = Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", min=1)]
+Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)]
 Campaign = Annotated[int | None, typer.Option(min=1, metavar="C", help="All jobs of this campaign.")]
 
 
 def submit(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE | -- COMMAND...", help="A campaign file, or what to run.")
+        list[str] | None, typer.Argument(metavar="FILE | -- COMMAND", help="A campaign file, or what to run.")
     ] = None,
     *,
     image: Annotated[str | None, typer.Option(help="Container image.")] = None,
@@ -39,7 +39,7 @@ def submit(
     hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
-    """Submit one job, an array of jobs, or the campaign that a YAML file describes.
+    """Submit a job, an array of jobs, or a campaign file.
 
     Options win over the file. `{index}` in the command and in environment values becomes the run's index.
     """
@@ -88,19 +88,19 @@ def list_jobs(
 
 
 def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Count the jobs in each state: all that you may see, or a campaign's."""
+    """Count jobs by state: all that you may see, or those of a campaign."""
     with connect() as control:
         return Answer(control.status() if campaign is None else control.campaign(campaign), as_json)
 
 
 def show(job: Job, as_json: AsJson = False) -> Answer:
-    """Show all about one job: why it waits, its slices on the nodes, what happened to it."""
+    """Show all about a job. Also why it waits, where its slices ran, and what happened to it."""
     with connect() as control:
         return Answer(control.job(job), as_json)
 
 
 def hold(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Keep jobs from starting; one that runs goes on, and is not started again after its next save."""
+    """Keep jobs from starting. One that runs goes on until its next save."""
     return _act("hold", jobs, campaign, as_json=as_json)
 
 

@@ -15,15 +15,16 @@ from gleaner.control.life import State
 
 
 def results(
-    jobs: Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", min=1)] = None,
+    jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)] = None,
     campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Every ended job of this campaign.")] = None,
     to: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders go.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
-    """Fetch the output files of ended jobs, each into a folder of its own.
+    """Fetch the output files of ended jobs.
 
-    A job's folder is DIR/job-JOB; a campaign's are DIR/campaign-C/NAME-INDEX. Links are never followed or made.
+    Each job has a folder of its own: DIR/job-JOB, or in a campaign DIR/campaign-C/NAME-INDEX. Links are never
+    followed or made.
     """
     if bool(jobs) == (campaign is not None):
         raise BadInput("say whose output: jobs, or --campaign C")

@@ -40,7 +40,7 @@ def migrate() -> Answer:
 
 @control_app.command()
 def prepare() -> Answer:
-    """Set up the storage folder, once in its life; doing it again changes nothing."""
+    """Set up the storage folder, once in its life. Doing it again changes nothing."""
     from gleaner.agent.storage.folder import FolderStorage
     from gleaner.agent.storage.protocol import StorageError
 
@@ -53,7 +53,7 @@ def prepare() -> Answer:
 
 
 def agent(arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS...")] = None) -> Answer:
-    """Run the agent program on a node: the same as glean-agent."""
+    """Run the agent program, as glean-agent does."""
     try:
         from gleaner.agent import main as program
     except ModuleNotFoundError as error:

@@ -100,7 +100,7 @@ def _standings(look: Callable[[], CampaignStatus], timeout_s: float | None) -> I
 
 
 def wait(
-    jobs: Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", min=1, help="Jobs to wait for.")] = None,
+    jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1, help="Jobs to wait for.")] = None,
     campaign: Annotated[int | None, typer.Option(min=1, help="Wait for every job of this campaign.")] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after this long.")] = None,
     as_json: AsJson = False,
