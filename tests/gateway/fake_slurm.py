@@ -2,7 +2,8 @@
 
 What it prints was captured from Slurm 24.11. The folder beside it holds the state: `jobs.json`, and `calls.jsonl`
 with the arguments, environment and input of every call. A file `away` makes it fail as the real programs do
-without slurmctld, `refuse` holds an error of sbatch, and with `mute` sbatch accepts the job and never answers.
+without slurmctld, `refuse` holds an error of sbatch, with `mute` sbatch accepts the job and never answers,
+and with `stuck` no job starts.
 """
 
 import fcntl
@@ -91,7 +92,7 @@ def sbatch(words: list[str]) -> int:
     free = [node for node in NODES if node not in busy and node not in excluded]
     now, id_ = int(time.time()), 100 + len(jobs)
     job = {"id": id_, "name": option(words, "job-name"), "submitted": now}
-    if free:
+    if free and not (HERE / "stuck").exists():
         end = now + 60 * int(option(words, "time"))
         job |= {"state": "RUNNING", "node": free[0], "start": now, "end": end}
     else:

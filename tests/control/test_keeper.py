@@ -1,0 +1,130 @@
+"""Who leads, and lease time that stands still while control is away."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from tests.control.stage import LEASE_S, settings
+
+from gleaner.agent.protocol import Beat, NodeFacts, Registration
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.control.keeper import Keeper, is_dead, this_program
+from gleaner.control.queue import agents, leader, reads
+from gleaner.control.queue.engine import connect, migrate, snapshot, transaction
+from gleaner.control.queue.errors import Refused
+from gleaner.control.site import Site
+
+ELSEWHERE = "other:7:1:elsewhere"
+FACTS = NodeFacts(node="n1", cpus=6, memory_mib=4000, runtime="docker", criu="4.1", kernel="6", architecture="x")
+
+
+def keeper(engine: Engine, folder: Path, holder: str) -> tuple[Keeper, Site]:
+    site = Site(settings("sqlite:///unused", folder), engine, FolderStorage(folder))
+    return Keeper(site, holder), site
+
+
+@pytest.fixture
+def with_agent(queue_engine: Engine) -> Iterator[Engine]:
+    """A queue with one live agent, last heard of at 1000."""
+    with transaction(queue_engine) as db:
+        agents.expect(db, name="a", end_s=9e9, token_hash="h", now_s=1000)
+        agents.register(db, "a", Registration(facts=FACTS, end_s=9e9), lease_s=LEASE_S, now_s=1000)
+    yield queue_engine
+
+
+def phase(engine: Engine, now_s: float) -> str:
+    with snapshot(engine) as db:
+        return reads.agent_rows(db, now_s=now_s)[0].phase
+
+
+def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: Engine, tmp_path: Path) -> None:
+    first, first_site = keeper(queue_engine, tmp_path, this_program())
+    second, second_site = keeper(queue_engine, tmp_path, ELSEWHERE)
+    for now_s in (1000.0, 1005.0, 1010.0):
+        first.tick(now_s)
+        second.tick(now_s)
+    assert (first_site.is_leader, second_site.is_leader) == (True, False)
+    second.tick(1010 + 31)
+    first.tick(1010 + 32)
+    assert (first_site.is_leader, second_site.is_leader) == (False, True)
+
+
+def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
+    first, first_site = keeper(queue_engine, tmp_path, this_program())
+    second, second_site = keeper(queue_engine, tmp_path, ELSEWHERE)
+    first.tick(1000)
+    first.resign()
+    second.tick(1001)
+    assert (first_site.is_leader, second_site.is_leader) == (False, True)
+
+
+def test_a_killed_leader_of_this_machine_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "from gleaner.control.keeper import this_program as t; print(t(), flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        holder = other.stdout.readline().strip()
+        with transaction(queue_engine) as db:
+            leader.try_lead(db, holder, now_s=1000, term_s=1000)
+        mine, site = keeper(queue_engine, tmp_path, this_program())
+        mine.tick(1001)
+        assert not site.is_leader
+        other.kill()
+        other.wait()
+        mine.tick(1002)
+    assert site.is_leader
+
+
+def test_a_holder_elsewhere_is_never_taken_for_dead() -> None:
+    host, pid, start, place = this_program().split(":")
+    assert not is_dead(this_program())
+    assert not is_dead(f"{host}:{pid}:{start}:another-place")
+    assert is_dead(f"{host}:{pid}:{int(start) - 1}:{place}")
+
+
+def test_a_silent_agent_is_given_up_when_its_lease_ends(with_agent: Engine, tmp_path: Path) -> None:
+    mine, _ = keeper(with_agent, tmp_path, this_program())
+    ticks = [1000 + 5 * number for number in range(int(LEASE_S / 5) + 2)]
+    for now_s in ticks[:-1]:
+        mine.tick(now_s)
+    assert phase(with_agent, 1000) == "live"
+    mine.tick(ticks[-1])
+    assert phase(with_agent, 1000) == "silent"
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: Path, restarted: bool) -> None:
+    mine, _ = keeper(with_agent, tmp_path, this_program())
+    mine.tick(1000)
+    if restarted:
+        mine, _ = keeper(with_agent, tmp_path, this_program())
+    back_s = 1000 + 10 * LEASE_S
+    mine.tick(back_s)
+    assert phase(with_agent, back_s) == "live"
+    with transaction(with_agent) as db:
+        agents.beat(db, "a", Beat(), lease_s=LEASE_S, now_s=back_s + LEASE_S - 1)
+
+
+def test_a_database_that_is_locked_or_old_takes_no_leases(sqlite_url: str, tmp_path: Path) -> None:
+    engine = connect(sqlite_url.replace("queue.db", "empty.db"))
+    mine, site = keeper(engine, tmp_path, this_program())
+    mine.tick(1000)  # no tables: said, not raised
+    assert not site.is_leader
+    migrate(engine)
+    mine.tick(1005)
+    assert site.is_leader
+    engine.dispose()
+
+
+def test_an_agent_that_was_given_up_may_not_come_back_once_it_is_closed(with_agent: Engine) -> None:
+    with transaction(with_agent) as db:
+        agents.expire(db, now_s=1000 + LEASE_S + 1, losses_until_held=3)
+        agents.close_silent(db, "a", now_s=2000, losses_until_held=3, reason="gone")
+    with pytest.raises(Refused), transaction(with_agent) as db:
+        agents.beat(db, "a", Beat(), lease_s=LEASE_S, now_s=2001)
