@@ -1,0 +1,235 @@
+"""Who gets which job: what fits, saved before new, the highest priority first, then the oldest."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Engine, event
+from tests.queue.scene import Scene
+
+from gleaner.agent.protocol import Ask, Why
+from gleaner.control.queue import moves, reads, tokens
+from gleaner.control.queue.engine import connect, transaction
+from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.reads import Waiting
+
+
+def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(scene: Scene) -> None:
+    plain, saved, high, higher, saved_high = scene.submit(indices=(0, 1, 2, 3, 4)).jobs
+    for job, priority in ((high, 5), (higher, 6), (saved_high, 3)):
+        scene.do(moves.set_priority, job, priority, now_s=1.0)
+    scene.claim(scene.agent("a"))
+    for job in (plain, saved, high, higher, saved_high):
+        if job in {saved, saved_high}:
+            scene.saved(job, 1)
+        else:
+            scene.given_back(job, 1, Why.UNSTARTED)
+    assert [each.job for each in scene.claim("a")] == [saved_high, saved, higher, high, plain]
+
+
+def test_the_order_holds_across_jobs_of_different_sizes(scene: Scene) -> None:
+    jobs = [scene.job(cpus=1 + n % 3, memory_mib=100 * (1 + n % 2)) for n in range(12)]
+    scene.agent("a")
+    assert [each.job for each in scene.claim("a")] == jobs
+
+
+def test_as_many_jobs_as_fit_cores_and_memory_are_handed_out(scene: Scene) -> None:
+    scene.submit(indices=tuple(range(10)), cpus=2, memory_mib=1000)
+    scene.agent("a")
+    assert len(scene.claim("a", cpus=7, memory_mib=50_000)) == 3
+    assert len(scene.claim("a", cpus=64, memory_mib=2999)) == 2
+    assert len(scene.claim("a", cpus=64, most=1)) == 1
+    assert scene.claim("a", cpus=1) == ()
+    assert scene.claim("a", memory_mib=999) == ()
+    assert scene.claim("a", cpus=0, memory_mib=0) == ()
+    assert len(scene.claim("a")) == 4
+
+
+def test_a_job_that_does_not_fit_stops_nobody_behind_it(scene: Scene) -> None:
+    scene.job(cpus=32, priority=9)
+    scene.job(memory_mib=10_000, priority=8)
+    small = scene.job(cpus=2, memory_mib=128)
+    scene.agent("a")
+    assert [each.job for each in scene.claim("a", cpus=4, memory_mib=4000)] == [small]
+
+
+def test_large_and_small_jobs_fill_what_is_left(scene: Scene) -> None:
+    sizes = [scene.job(cpus=cpus) for cpus in (3, 3, 1, 2, 1)]
+    scene.agent("a")
+    assert [each.job for each in scene.claim("a", cpus=5)] == [sizes[0], sizes[2], sizes[4]]
+
+
+def test_a_held_job_waits_for_its_release(scene: Scene) -> None:
+    job = scene.job(hold=True)
+    scene.agent("a")
+    assert scene.claim("a") == ()
+    scene.release(job)
+    assert scene.claim_one("a").job == job
+
+
+def test_an_assignment_says_all_that_the_agent_must_know(scene: Scene) -> None:
+    scene.submit(
+        indices=(7,),
+        name="zmumu",
+        image="gleaner/pythia",
+        command=("generate", "--seed={index}"),
+        environment={"OUT": "run{index}"},
+        cpus=2,
+        memory_mib=700,
+    )
+    made = scene.claim_one(scene.agent("a"))
+    assert (made.job, made.attempt, made.group, made.name, made.image) == (1, 1, "physics", "zmumu", "gleaner/pythia")
+    assert (made.command, made.environment) == (("generate", "--seed=7"), {"OUT": "run7"})
+    assert (made.cpus, made.memory_mib, made.generation) == (2, 700, None)
+
+
+def test_an_index_is_filled_in_only_where_there_is_one(scene: Scene) -> None:
+    scene.job(command=("echo", "{index}"))
+    assert scene.claim_one(scene.agent("a")).command == ("echo", "{index}")
+
+
+def test_waiting_work_is_counted_by_size_without_what_is_held_or_running(scene: Scene) -> None:
+    scene.submit(indices=tuple(range(4)), cpus=1)
+    scene.submit(indices=tuple(range(3)), cpus=2, hold=True)
+    scene.job(cpus=4)
+    scene.claim_one(scene.agent("a"))
+    assert set(scene.look(reads.waiting)) == {Waiting(1, 512, 3), Waiting(4, 512, 1)}
+    assert scene.look(reads.waiting, at_most=2)[0] == Waiting(1, 512, 2)
+
+
+def _statements(scene: Scene, agent: str) -> int:
+    seen: list[str] = []
+    listen = (scene.engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    event.listen(*listen)
+    scene.claim(agent, cpus=4)
+    event.remove(*listen)
+    return len(seen)
+
+
+def test_a_claim_asks_the_database_as_often_however_many_sizes_were_ever_submitted(scene: Scene) -> None:
+    scene.agent("a")
+    scene.submit(indices=tuple(range(20)))
+    before = _statements(scene, "a")
+    for cpus in range(5, 30):
+        scene.cancel(scene.job(cpus=cpus))  # lanes that are empty now
+        scene.job(cpus=cpus)  # lanes that do not fit
+    assert _statements(scene, "a") == before
+
+
+def test_the_waiting_jobs_are_found_by_index_and_never_by_a_scan(sqlite_url: str) -> None:
+    scene = Scene(connect(sqlite_url))
+    scene.submit(indices=tuple(range(500)))
+    asked: list[tuple[str, object]] = []
+    event.listen(scene.engine, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
+    scene.claim(scene.agent("a"), most=3)
+    selects = [
+        (sql, values) for sql, values in asked if "SELECT" in sql and "job" in sql.lower() and "PRAGMA" not in sql
+    ]
+    assert selects
+    with scene.engine.connect() as connection:
+        for sql, values in selects:
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values)]
+            assert not [line for line in plan if line.startswith("SCAN job")], plan
+
+
+def test_claims_at_once_never_share_a_job(queue_engine: Engine) -> None:
+    scene = Scene(queue_engine)
+    jobs = [*scene.submit(indices=tuple(range(150))).jobs, *scene.submit(indices=tuple(range(150)), cpus=2).jobs]
+    names = [scene.agent(f"agent-{n}") for n in range(8)]
+    start = threading.Barrier(len(names))
+
+    def work(name: str) -> list[int]:
+        start.wait()
+        mine: list[int] = []
+        while claimed := scene.claim(name, cpus=4):
+            mine += [each.job for each in claimed]
+            for each in claimed:
+                scene.completed(each.job, each.attempt)
+        return mine
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        taken = [job for mine in pool.map(work, names) for job in mine]
+    # A claim may see nothing while others hold the last rows; what is left over is there for the next one.
+    taken += [each.job for each in scene.claim(names[0], cpus=5000, memory_mib=10**7, most=1024)]
+    assert sorted(taken) == sorted(jobs)
+
+
+def test_two_reports_at_once_end_an_attempt_in_one_way(queue_engine: Engine) -> None:
+    scene = Scene(queue_engine)
+    jobs = scene.submit(indices=tuple(range(40))).jobs
+    scene.claim(scene.agent("a"))
+    start = threading.Barrier(2)
+
+    def report(kind: str) -> Counter[str]:
+        start.wait()
+        counted: Counter[str] = Counter()
+        for job in jobs:
+            try:
+                if kind == "saved":
+                    scene.saved(job, 1)
+                else:
+                    scene.completed(job, 1)
+                counted["accepted"] += 1
+            except Refused:
+                counted["refused"] += 1
+        return counted
+
+    with ThreadPoolExecutor(2) as pool:
+        counted = sum(pool.map(report, ("saved", "completed")), Counter())
+    assert counted == {"accepted": len(jobs), "refused": len(jobs)}
+    assert {scene.row(job).state.value for job in jobs} <= {"Saved", "Complete"}
+
+
+@pytest.mark.postgres
+def test_a_claim_does_not_wait_for_another_one(postgres_url: str) -> None:
+    scene = Scene(connect(postgres_url))
+    first, second = scene.submit(indices=(1, 2)).jobs
+    for name in ("a", "b"):
+        scene.agent(name)
+    with transaction(scene.engine) as db:
+        assert [each.job for each in moves.claim(db, "a", Ask(cpus=1, memory_mib=512), now_s=1.0).jobs] == [first]
+        assert scene.claim_one("b").job == second
+
+
+def test_what_an_exception_leaves_is_undone(scene: Scene) -> None:
+    scene.job()
+    scene.agent("a")
+    before = scene.everything()
+    with pytest.raises(ZeroDivisionError), transaction(scene.engine) as db:
+        moves.claim(db, "a", Ask(cpus=1, memory_mib=512), now_s=1.0)
+        raise ZeroDivisionError
+    assert scene.everything() == before
+
+
+def test_a_campaign_is_held_released_and_cancelled_as_a_whole(scene: Scene) -> None:
+    made = scene.submit(indices=(5, 3, 8, 1))
+    other = scene.job()
+    assert made.campaign is not None
+    assert [scene.row(job).index for job in made.jobs] == [5, 3, 8, 1]
+    scene.claim(scene.agent("a"), most=2)
+    scene.completed(made.jobs[0], 1)
+    scene.do(moves.hold_campaign, made.campaign, reason="by bob", now_s=2.0)
+    assert [scene.row(job).held for job in (*made.jobs, other)] == [False, True, True, True, False]
+    scene.do(moves.release_campaign, made.campaign, now_s=3.0)
+    scene.do(moves.cancel_campaign, made.campaign, now_s=4.0)
+    status = scene.look(reads.status, campaign=made.campaign)
+    assert (status.succeeded, status.cancelled, status.held, status.running) == (1, 3, 0, 0)
+    assert scene.row(other).outcome is None
+    assert [event for job in made.jobs for event in scene.events(job)[-1:]] == ["succeed", "cancel", "cancel", "cancel"]
+
+
+def test_a_hundred_thousand_runs_are_submitted_in_one_go(scene: Scene) -> None:
+    made = scene.submit(indices=tuple(range(100_000)))
+    assert len(set(made.jobs)) == 100_000
+    assert scene.row(made.jobs[77]).index == 77
+    assert len(scene.claim(scene.agent("a"))) == 64
+
+
+def test_tokens_are_known_by_their_hash_alone(scene: Scene) -> None:
+    secret = scene.do(tokens.issue, role="user", name="alice", group="physics", now_s=1.0)
+    assert secret not in str(scene.everything())
+    assert scene.look(tokens.identify, secret) == tokens.Identity("user", "alice", "physics")
+    assert scene.look(tokens.identify, secret + "x") is None
+    assert scene.do(tokens.revoke, role="user", name="alice", now_s=2.0) == 1
+    assert scene.look(tokens.identify, secret) is None

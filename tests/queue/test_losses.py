@@ -1,0 +1,367 @@
+"""Agents that fall silent, die, come back, give back or forget: nothing is lost, and nothing costs a retry."""
+
+import pytest
+from tests.queue.scene import LEASE_S, Scene
+
+from gleaner.agent.protocol import Order, Why
+from gleaner.control.life import Outcome, State
+from gleaner.control.queue import agents, moves, reads, tokens
+from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
+
+
+def test_a_silent_agent_loses_its_jobs_saved_if_a_generation_is_whole_and_else_new(scene: Scene) -> None:
+    fresh, saved = scene.submit(indices=(1, 2)).jobs
+    scene.claim(scene.agent("a"), most=2)
+    scene.saved(saved, 1)
+    scene.claim(scene.agent("b"), most=1)
+    scene.agent("c")
+    scene.now_s += LEASE_S - 1
+    scene.beat("c")
+    assert scene.expire() == []
+    scene.now_s += 2
+    assert scene.expire() == ["a", "b"]
+    assert (scene.row(fresh).state, scene.row(saved).state) == (State.NEW, State.SAVED)
+    assert scene.endings(fresh) == ["lost"]
+    assert scene.endings(saved) == ["saved", "lost"]
+    assert scene.detail(fresh).failures == scene.detail(saved).failures == 0
+    assert scene.expire() == []
+
+
+def test_a_late_report_of_the_latest_attempt_counts(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.silence()
+    scene.now_s += 1e6
+    scene.completed(job, 1, output=True)
+    assert scene.row(job).outcome is Outcome.SUCCEEDED
+    assert scene.endings(job) == ["succeeded"]
+
+
+def test_a_late_save_after_a_loss_is_where_the_job_goes_on(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.silence()
+    scene.saved(job, 1, number=3, log_lines=9)
+    (again,) = scene.claim(scene.agent("b"))
+    assert again.generation is not None
+    assert (again.generation.attempt, again.generation.number, again.generation.log_lines) == (1, 3, 9)
+
+
+def test_the_report_of_an_attempt_that_was_overtaken_is_refused(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.silence()
+    scene.claim(scene.agent("b"))
+    with pytest.raises(NotCurrent, match="attempt 1 of job 1 may not report this any more: attempt 2 is the latest"):
+        scene.completed(job, 1)
+    scene.completed(job, 2)
+
+
+def test_a_silent_agent_that_beats_again_keeps_what_nobody_has_claimed(scene: Scene) -> None:
+    kept, taken = scene.submit(indices=(1, 2)).jobs
+    scene.claim(scene.agent("a"))
+    scene.silence()
+    scene.do(moves.set_priority, taken, 9, now_s=scene.now_s)
+    assert scene.claim_one(scene.agent("b")).job == taken
+    assert scene.beat("a", (kept, 1), (taken, 1)).orders == (Order.GO_ON, Order.DROP)
+    assert (scene.row(kept).state, scene.row(kept).node) == (State.RUNNING, "node-of-a")
+    assert scene.endings(kept) == [None]
+    scene.completed(kept, 1)
+    assert scene.expire() == []
+
+
+def test_an_agent_revives_only_its_own_attempts(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.silence()
+    scene.agent("b")
+    assert scene.beat("b", (job, 1)).orders == (Order.DROP,)
+    assert scene.row(job).state is State.NEW
+
+
+def test_orders_follow_what_people_want(scene: Scene) -> None:
+    held, cancelled, plain = scene.submit(indices=(1, 2, 3)).jobs
+    scene.claim(scene.agent("a"))
+    scene.hold(held)
+    scene.cancel(cancelled)
+    named = [(job, 1) for job in (held, cancelled, plain, 99)]
+    assert scene.beat("a", *named).orders == (Order.VACATE, Order.DROP, Order.GO_ON, Order.DROP)
+    scene.do(agents.vacate, "a")
+    told = scene.beat("a", *named)
+    assert (told.vacate, told.orders) == (True, (Order.VACATE, Order.DROP, Order.VACATE, Order.DROP))
+    scene.job()
+    assert scene.claim("a") == ()
+
+
+def test_a_job_held_while_it_runs_is_saved_and_then_waits_for_its_release(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.hold(job, "by alice")
+    scene.saved(job, 1)
+    assert scene.claim("a") == ()
+    assert scene.look(reads.hold_reason, job) == "by alice"
+    scene.release(job)
+    assert [each.job for each in scene.claim("a")] == [job]
+
+
+def test_a_claim_whose_answer_was_lost_returns_after_a_lease_without_any_cost(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.now_s += LEASE_S - 1
+    scene.beat("a")
+    assert scene.row(job).state is State.RUNNING
+    scene.now_s += 1
+    scene.beat("a")
+    assert (scene.row(job).state, scene.endings(job)) == (State.NEW, ["forgotten"])
+    scene.completed(job, 1)  # it knew after all
+    assert scene.row(job).outcome is Outcome.SUCCEEDED
+
+
+def test_losses_on_three_different_nodes_in_a_row_hold_the_job(scene: Scene) -> None:
+    job = scene.job()
+    for name in ("a", "b", "c"):
+        assert not scene.row(job).held
+        scene.claim(scene.agent(name))
+        scene.silence()
+    assert scene.row(job).held
+    reason = "lost together with its agent on 3 different nodes in a row: node-of-a, node-of-b, node-of-c"
+    assert scene.look(reads.hold_reason, job) == reason
+    assert scene.claim(scene.agent("d")) == ()
+    scene.release(job)
+    scene.claim("d")
+    scene.silence()
+    assert not scene.row(job).held  # the count began anew
+    assert scene.detail(job).failures == 0
+
+
+def test_losses_on_one_node_are_the_nodes_and_not_the_jobs(scene: Scene) -> None:
+    job = scene.job()
+    for name in ("a", "b", "c", "d"):
+        scene.claim(scene.agent(name, node="bad"))
+        scene.silence()
+    assert not scene.row(job).held
+
+
+@pytest.mark.parametrize("proof", ["saved", "failed"])
+def test_a_report_in_between_shows_that_the_job_is_sound(scene: Scene, proof: str) -> None:
+    job = scene.job()
+    for number, name in enumerate(("a", "b", "c", "d", "e"), 1):
+        scene.claim(scene.agent(name))
+        if name == "c":
+            if proof == "saved":
+                scene.saved(job, number)
+            else:
+                scene.completed(job, number, exit_code=1)
+        else:
+            scene.silence()
+    assert not scene.row(job).held
+
+
+def test_an_attempt_given_back_unstarted_neither_counts_as_a_loss_nor_clears_the_count(scene: Scene) -> None:
+    job = scene.job()
+    for number, name in enumerate(("a", "b", "between", "c"), 1):
+        scene.claim(scene.agent(name))
+        if name == "between":
+            scene.given_back(job, number, Why.UNSTARTED)
+        else:
+            scene.silence()
+    assert scene.row(job).held
+
+
+def test_only_its_own_failure_costs_a_retry_and_the_last_one_ends_it(scene: Scene) -> None:
+    job = scene.job(retries=2)
+    scene.agent("a")
+    for attempt, exit_code in enumerate((1, 137, 9), 1):
+        scene.claim("a")
+        scene.completed(job, attempt, exit_code=exit_code)
+    row = scene.row(job)
+    assert (row.state, row.outcome, row.exit_code) == (State.COMPLETE, Outcome.FAILED, 9)
+    assert scene.detail(job).failures == 3
+
+
+def test_a_failure_starts_over_and_no_old_generation_is_named(scene: Scene) -> None:
+    job = scene.job()
+    scene.agent("a")
+    scene.claim("a")
+    scene.saved(job, 1)
+    scene.claim("a")
+    scene.completed(job, 2, exit_code=1)
+    assert scene.row(job).state is State.NEW
+    assert scene.look(reads.named_generations, job) == []
+    assert scene.claim_one("a").generation is None
+
+
+def test_the_last_two_generations_stay_named_until_the_end(scene: Scene) -> None:
+    job = scene.job()
+    scene.agent("a")
+    for attempt in range(1, 5):
+        scene.claim("a")
+        scene.saved(job, attempt, number=attempt)
+    assert scene.look(reads.named_generations, job) == [(4, 4), (3, 3)]
+    assert scene.look(reads.attempt_is_current, job, 4)
+    assert not scene.look(reads.attempt_is_current, job, 3)
+    scene.claim("a")
+    kept = scene.look(reads.kept, [job, 99])
+    assert kept == {job: reads.Kept(False, 5, frozenset({(4, 4), (3, 3)}), None)}
+    scene.completed(job, 5, output=True)
+    assert scene.look(reads.kept, [job]) == {job: reads.Kept(True, 5, frozenset(), 5)}
+    assert scene.look(reads.named_generations, job) == ()
+    assert not scene.look(reads.attempt_is_current, job, 5)
+
+
+def test_of_a_broken_generation_the_one_before_counts_and_then_the_beginning(scene: Scene) -> None:
+    job = scene.job()
+    scene.agent("a")
+    for attempt in (1, 2):
+        scene.claim("a")
+        scene.saved(job, attempt)
+    for attempt, (state, from_) in enumerate(((State.SAVED, "1/1"), (State.NEW, None)), 3):
+        scene.claim("a")
+        scene.given_back(job, attempt, Why.GENERATION_BROKEN, "pages.img: wrong digest")
+        assert scene.row(job).state is state
+        (generations,) = (scene.detail(job).generations,)
+        assert [f"{g.attempt}/{g.number}" for g in generations] == ([from_] if from_ else [])
+    told = [event.detail for event in scene.detail(job).events if event.what == "generation broken"]
+    assert told == ["generation 2/1 is broken; 1/1 counts now", "generation 1/1 is broken, and none is left"]
+    assert scene.claim_one("a").generation is None
+    assert scene.detail(job).failures == 0
+
+
+def test_a_late_word_of_a_broken_generation_starts_a_saved_job_over(scene: Scene) -> None:
+    job = scene.job()
+    scene.agent("a")
+    scene.claim("a")
+    scene.saved(job, 1)
+    scene.claim("a")
+    scene.silence()
+    assert scene.row(job).state is State.SAVED
+    scene.given_back(job, 2, Why.GENERATION_BROKEN)
+    assert scene.row(job).state is State.NEW
+    assert scene.events(job)[-1] == "start_over"
+
+
+def test_a_missing_image_holds_the_job_with_that_reason(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.given_back(job, 1, Why.IMAGE_MISSING, "no image pythia:8")
+    assert (scene.row(job).state, scene.row(job).held) == (State.NEW, True)
+    assert scene.look(reads.hold_reason, job) == "image missing: no image pythia:8"
+
+
+@pytest.mark.parametrize("why", [Why.UNSTARTED, Why.NODE_FAULT, Why.SAVE_FAILED])
+def test_giving_back_costs_nothing_and_goes_back_to_the_last_generation(scene: Scene, why: Why) -> None:
+    job = scene.job()
+    scene.agent("a")
+    scene.claim("a")
+    scene.saved(job, 1)
+    scene.claim("a")
+    scene.given_back(job, 2, why)
+    assert (scene.row(job).state, scene.row(job).held, scene.detail(job).failures) == (State.SAVED, False, 0)
+
+
+def test_a_farewell_gives_back_what_is_left_and_tells_the_shared_end_once(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    assert scene.farewell("a", reason="its end came") == 9e9
+    assert scene.farewell("a") is None
+    assert (scene.row(job).state, scene.endings(job)) == (State.NEW, ["given back"])
+    (row,) = scene.look(reads.agent_rows, now_s=scene.now_s)
+    assert (row.phase, row.reason, row.ended_s, row.jobs) == ("ended", "its end came", scene.now_s, ())
+    for act in (lambda: scene.claim("a"), lambda: scene.beat("a"), lambda: scene.register("a")):
+        with pytest.raises(Refused, match="agent a may not"):
+            act()
+
+
+def test_after_a_restart_of_control_every_live_agent_has_a_full_lease(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.now_s += 100 * LEASE_S  # control was down, and so nobody could be heard
+    scene.do(agents.renew_leases, now_s=scene.now_s, lease_s=LEASE_S)
+    assert scene.expire() == []
+    scene.now_s += LEASE_S - 1
+    assert scene.expire() == []
+    scene.now_s += 2
+    assert scene.expire() == ["a"]
+    assert scene.row(job).state is State.NEW
+
+
+def test_an_agent_that_never_started_is_closed_and_its_token_is_worth_nothing(scene: Scene) -> None:
+    scene.do(agents.expect, name="a", end_s=5.0, token_hash=tokens.digest("secret"), now_s=1.0)
+    scene.do(agents.submitted, "a", "4711")
+    assert scene.look(tokens.identify, "secret") == tokens.Identity("agent", "a", None)
+    assert scene.do(agents.forget_unstarted, "a", now_s=2.0, reason="withdrawn")
+    assert scene.look(tokens.identify, "secret") is None
+    with pytest.raises(Refused, match=r"agent a may not register: it has ended \(withdrawn\)"):
+        scene.register("a")
+    scene.agent("b")
+    assert not scene.do(agents.forget_unstarted, "b", now_s=2.0, reason="withdrawn")
+    assert scene.look(reads.agent_phases, now_s=scene.now_s) == {"submitted": 0, "live": 1, "silent": 0}
+
+
+def test_a_silent_agent_that_slurm_calls_gone_is_closed_but_may_still_report(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    close = {"losses_until_held": 3, "reason": "Slurm knows it no more"}
+    assert not scene.do(agents.close_silent, "a", now_s=scene.now_s, **close)  # unreachable is not dead
+    scene.silence()
+    assert scene.do(agents.close_silent, "a", now_s=scene.now_s, **close)
+    scene.completed(job, 1)
+    assert scene.row(job).outcome is Outcome.SUCCEEDED
+    assert scene.look(tokens.identify, "a") is not None
+
+
+def test_registering_twice_is_no_error_and_an_unknown_agent_is(scene: Scene) -> None:
+    scene.agent("a")
+    scene.register("a")
+    with pytest.raises(Unknown, match="there is no agent b"):
+        scene.register("b")
+    with pytest.raises(Unknown, match="there is no agent b"):
+        scene.claim("b")
+    with pytest.raises(Unknown, match="there is no agent b"):
+        scene.beat("b")
+
+
+def test_an_agent_that_has_not_registered_may_not_claim(scene: Scene) -> None:
+    scene.do(agents.expect, name="a", end_s=5.0, token_hash="x", now_s=1.0)
+    with pytest.raises(Refused, match="agent a may not claim: it is submitted"):
+        scene.claim("a")
+
+
+def test_a_silent_agent_gets_no_work_until_it_beats(scene: Scene) -> None:
+    scene.job()
+    scene.agent("a")
+    scene.silence()
+    assert scene.claim("a") == ()
+    scene.beat("a")
+    assert len(scene.claim("a")) == 1
+
+
+def test_a_node_is_avoided_after_three_failures_in_a_row_and_a_success_clears_it(scene: Scene) -> None:
+    rules = {"failures_until_avoided": 3, "avoid_s": 100.0}
+    for _ in range(2):
+        scene.do(agents.node_failed, "n1", now_s=10.0, **rules)
+    assert scene.look(agents.avoided, 10.0) == ()
+    scene.do(agents.node_failed, "n1", now_s=10.0, **rules)
+    assert scene.look(agents.avoided, 109.0) == ("n1",)
+    assert scene.look(agents.node_failures) == {"n1": agents.NodeFailures(3, 110.0)}
+    assert scene.look(agents.avoided, 111.0) == ()
+    scene.do(agents.node_failed, "n1", now_s=200.0, **rules)  # at once again
+    assert scene.look(agents.avoided, 201.0) == ("n1",)
+    scene.do(agents.node_worked, "n1")
+    assert (scene.look(agents.avoided, 201.0), scene.look(agents.node_failures)) == ((), {})
+
+
+def test_a_farewell_for_a_fault_counts_against_the_node(scene: Scene) -> None:
+    for name in ("a", "b", "c"):
+        scene.agent(name, node="bad")
+        scene.farewell(name, fault=True, reason="no Docker here")
+    assert scene.look(agents.avoided, scene.now_s) == ("bad",)
+
+
+def test_a_job_claimed_in_the_moment_of_silence_is_lost_at_the_next_look(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    with scene.engine.begin() as connection:  # what a claim that overlaps with `expire` leaves
+        connection.exec_driver_sql("UPDATE agent SET phase = 'silent'")
+    assert scene.expire() == ["a"]
+    assert scene.row(job).state is State.NEW

@@ -1,0 +1,276 @@
+"""Random interleavings of agents that work, fall silent, come back, repeat themselves and report late.
+
+The agents here know only what control has told them; what they believe may be long out of date. After every step
+the whole queue is checked.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import Engine, select, text
+from tests.queue.scene import LEASE_S, Scene
+
+from gleaner.agent.protocol import Assignment, Order, Why
+from gleaner.control.life import WAITING, State
+from gleaner.control.queue import agents, moves
+from gleaner.control.queue.engine import transaction
+from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.tables import ATTEMPT, GENERATION, GIVEN_UP, JOB, LANE, METADATA, Standing
+
+
+@dataclass
+class Pretended:
+    """An agent, with all the work it was ever given, and the reports it has sent."""
+
+    name: str
+    believes: dict[tuple[int, int], Assignment] = field(default_factory=dict)
+    sent: list[Callable[[], None]] = field(default_factory=list)
+    dead: bool = False
+
+
+class Interleavings(RuleBasedStateMachine):
+    engine: Engine
+
+    @initialize()
+    def begin(self) -> None:
+        with transaction(self.engine) as db:
+            for table in reversed(METADATA.sorted_tables):
+                db.connection().execute(text(f"DELETE FROM {table.name}"))
+        self.scene = Scene(self.engine)
+        self.agents: list[Pretended] = []
+        self.given: Counter[tuple[int, int]] = Counter()
+        self.accepted: Counter[tuple[int, str]] = Counter()
+        self.own_failures: Counter[int] = Counter()
+        self.start_agent()
+        self.submit(3, 1, 0, 1)
+
+    def pick(self, data: st.DataObject, *, with_work: bool = False) -> Pretended:
+        able = [each for each in self.agents if not each.dead and (each.believes or not with_work)]
+        return data.draw(st.sampled_from(able), label="agent")
+
+    def has_agents(self) -> bool:
+        return any(not each.dead for each in self.agents)
+
+    def has_work(self) -> bool:
+        return any(each.believes for each in self.agents if not each.dead)
+
+    @rule(count=st.integers(1, 3), cpus=st.integers(1, 3), priority=st.integers(0, 2), retries=st.integers(0, 2))
+    def submit(self, count: int, cpus: int, priority: int, retries: int) -> None:
+        self.scene.submit(indices=tuple(range(count)), cpus=cpus, priority=priority, retries=retries)
+
+    @precondition(lambda self: len(self.agents) < 8)
+    @rule()
+    def start_agent(self) -> None:
+        name = f"agent-{len(self.agents)}"
+        self.scene.agent(name, node=f"node-{len(self.agents) % 5}")
+        self.agents.append(Pretended(name))
+
+    @precondition(has_agents)
+    @rule(data=st.data(), cpus=st.integers(1, 6))
+    def claim(self, data: st.DataObject, cpus: int) -> None:
+        agent = self.pick(data)
+        expected = self.expected(cpus)
+        try:
+            made = self.scene.claim(agent.name, cpus=cpus, memory_mib=10**6)
+        except Refused:
+            assert self.phase(agent) == "ended"
+            return
+        assert [each.job for each in made] == (expected if self.phase(agent) == "live" else [])
+        for each in made:
+            self.given[each.job, each.attempt] += 1
+            agent.believes[each.job, each.attempt] = each
+
+    def expected(self, cpus: int) -> list[int]:
+        """The claim's rule in plain words, over all jobs."""
+        waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
+        waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
+        taken: list[int] = []
+        for row in waiting:
+            if row.cpus <= cpus:
+                cpus -= row.cpus
+                taken.append(row.id)
+        return taken
+
+    @precondition(has_work)
+    @rule(data=st.data(), how=st.sampled_from(["saved", "succeeded", "failed", *Why]))
+    def report(self, data: st.DataObject, how: str) -> None:
+        agent = self.pick(data, with_work=True)
+        job, attempt = data.draw(st.sampled_from(sorted(agent.believes)), label="attempt")
+        send = self.sender(agent.believes[job, attempt], how)
+        if data.draw(st.booleans(), label="the agent forgets it"):
+            del agent.believes[job, attempt]
+        agent.sent.append(send)
+        before = {row.id: row for row in self.jobs()}[job]
+        ending = self.ending(job, attempt)
+        try:
+            send()
+        except Refused:
+            assert before.attempt != attempt or not (before.state is State.RUNNING or before.lost)
+            return
+        if ending is None or ending in GIVEN_UP:
+            assert before.attempt == attempt
+            self.accepted[job, how] += 1
+            self.own_failures[job] += how == "failed"
+        else:  # the same once more
+            assert ending == {"saved": "saved", "succeeded": "succeeded", "failed": "failed"}.get(how, "given back")
+
+    def sender(self, work: Assignment, how: str) -> Callable[[], None]:
+        job, attempt, scene = work.job, work.attempt, self.scene
+        if how == "saved":
+            return lambda: scene.saved(job, attempt, number=1, log_lines=attempt)
+        if how == "succeeded":
+            return lambda: scene.completed(job, attempt, output=True)
+        if how == "failed":
+            return lambda: scene.completed(job, attempt, exit_code=1)
+        return lambda: scene.given_back(job, attempt, Why(how))
+
+    @precondition(lambda self: any(each.sent for each in self.agents))
+    @rule(data=st.data())
+    def repeat(self, data: st.DataObject) -> None:
+        """The answer was lost: the agent says the same again, perhaps much later. Nothing changes."""
+        sent = [send for agent in self.agents for send in agent.sent]
+        send = data.draw(st.sampled_from(sent))
+        before = self.scene.everything()
+        with suppress(Refused):
+            send()
+        assert self.scene.everything() == before
+
+    @precondition(has_agents)
+    @rule(data=st.data())
+    def beat(self, data: st.DataObject) -> None:
+        agent = self.pick(data)
+        named = sorted(agent.believes)
+        try:
+            told = self.scene.beat(agent.name, *named)
+        except Refused:
+            assert self.phase(agent) == "ended"
+            agent.dead = True
+            return
+        for key, order in zip(named, told.orders, strict=True):
+            if order is Order.DROP:
+                del agent.believes[key]
+            else:
+                row = {row.id: row for row in self.jobs()}[key[0]]
+                assert (row.state, row.attempt, row.agent) == (State.RUNNING, key[1], agent.name)
+
+    @precondition(has_agents)
+    @rule(data=st.data(), fault=st.booleans())
+    def farewell(self, data: st.DataObject, fault: bool) -> None:
+        agent = self.pick(data)
+        self.scene.farewell(agent.name, fault=fault)
+        agent.dead = True
+
+    @precondition(has_agents)
+    @rule(data=st.data())
+    def crash(self, data: st.DataObject) -> None:
+        self.pick(data).dead = True
+
+    @rule(seconds=st.sampled_from([1.0, LEASE_S / 2, LEASE_S + 1]))
+    def time_passes(self, seconds: float) -> None:
+        self.scene.now_s += seconds
+        self.scene.expire()
+
+    @rule()
+    def control_restarts(self) -> None:
+        self.scene.now_s += 10 * LEASE_S
+        self.scene.do(agents.renew_leases, now_s=self.scene.now_s, lease_s=LEASE_S)
+        assert self.scene.expire() == []
+
+    @rule(data=st.data(), what=st.sampled_from(["hold", "release", "cancel", "priority"]))
+    def person(self, data: st.DataObject, what: str) -> None:
+        job = data.draw(st.sampled_from([row.id for row in self.jobs()]))
+        complete = self.scene.row(job).state is State.COMPLETE
+        try:
+            match what:
+                case "hold":
+                    self.scene.hold(job)
+                case "release":
+                    self.scene.release(job)
+                case "cancel":
+                    self.scene.cancel(job)
+                case _:
+                    self.scene.do(moves.set_priority, job, data.draw(st.integers(-1, 3)), now_s=self.scene.now_s)
+        except Refused:
+            assert complete
+
+    def jobs(self) -> list[Any]:
+        with self.engine.connect() as connection:
+            return list(connection.execute(select(JOB, LANE.c.cpus).join(LANE, LANE.c.id == JOB.c.lane)))
+
+    def phase(self, agent: Pretended) -> str:
+        with self.engine.connect() as connection:
+            return str(
+                connection.execute(text("SELECT phase FROM agent WHERE name = :name"), {"name": agent.name}).scalar()
+            )
+
+    def ending(self, job: int, attempt: int) -> str | None:
+        found = select(ATTEMPT.c.ending).where(ATTEMPT.c.job == job, ATTEMPT.c.attempt == attempt)
+        with self.engine.connect() as connection:
+            return connection.execute(found).scalar()
+
+    @invariant()
+    def nothing_completes_twice_and_no_attempt_number_is_given_twice(self) -> None:
+        assert all(times == 1 for times in self.given.values())
+        assert all(times == 1 for (_, how), times in self.accepted.items() if how == "succeeded")
+
+    @invariant()
+    def the_tables_agree_with_each_other(self) -> None:
+        with self.engine.connect() as connection:
+            attempts = list(connection.execute(select(ATTEMPT)))
+            generations = list(connection.execute(select(GENERATION)))
+        for row in self.jobs():
+            mine = sorted((each for each in attempts if each.job == row.id), key=lambda each: each.attempt)
+            assert [each.attempt for each in mine] == list(range(1, row.attempt + 1))
+            live = [each for each in mine if each.ending is None]
+            assert [(each.attempt, each.agent) for each in live] == (
+                [(row.attempt, row.agent)] if row.state is State.RUNNING else []
+            )
+            assert row.failures == self.own_failures[row.id]
+            if row.lost:
+                assert mine[-1].ending in GIVEN_UP
+            named = [
+                (each.attempt, each.number)
+                for each in generations
+                if each.job == row.id and each.standing is Standing.NAMED
+            ]
+            assert len(named) <= 2
+            if row.state is State.SAVED:
+                assert (row.from_attempt, row.from_number) == max(named)
+
+    @invariant()
+    def an_agent_that_has_ended_or_is_silent_has_no_job_after_control_looked(self) -> None:
+        self.scene.expire()
+        with self.engine.connect() as connection:
+            stray = "SELECT count(*) FROM job JOIN agent ON agent.name = job.agent WHERE agent.phase <> 'live'"
+            assert connection.execute(text(stray)).scalar() == 0
+
+
+@pytest.mark.timeout(600)
+def test_whatever_the_order_of_events_no_job_is_lost_or_done_twice(queue_engine: Engine) -> None:
+    class Here(Interleavings):
+        engine = queue_engine
+
+    run_state_machine_as_test(
+        Here,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
