@@ -143,7 +143,8 @@ def _server(site: Site) -> tuple[uvicorn.Server, socket.socket]:
         raise CannotStart(f"[api] certificate and key cannot be used: {error.reason or error}") from error
     except OSError as error:
         what = error.filename or f"{api.host} port {api.port}"
-        raise CannotStart(f"[api] {what}: {error.strerror}") from error
+        why = str(error.strerror).partition(" (while ")[0]  # create_server() adds the address once more
+        raise CannotStart(f"[api] {what}: {why}") from error
     config = uvicorn.Config(
         create_app(site),
         log_config=None,
