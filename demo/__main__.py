@@ -71,7 +71,7 @@ def _stamp(at_s: float) -> str:
 
 def submit(wanted: Sequence[reference.Wanted]) -> int:
     """Submit the campaign, as a user would."""
-    words = ["--image", reference.IMAGE, "--name", "pythia", "--cpus", "1", "--memory-mib", "400"]
+    words = ["--group", "physics", "--image", reference.IMAGE, "--name", "pythia", "--cpus", "1", "--memory-mib", "400"]
     indices = f"{wanted[0].index}-{wanted[-1].index}"
     answer = cluster.glean("submit", *words, "--array", indices, after=reference.arguments("{index}", wanted[0].events))
     return int(answer["campaign"])
@@ -99,10 +99,10 @@ def watch(campaign: int, submitted_s: float) -> None:
 def picture(nodes: dict[str, Any], status: dict[str, Any], jobs: Sequence[dict[str, Any]], since_s: float) -> Group:
     """The live view: what every node does, and how the campaign stands."""
     table = Table(title=f"{time.time() - since_s:4.0f} s", expand=False, title_justify="left")
-    for column in ("node", "Slurm says", "used by", "our jobs"):
+    for column in ("node", "Slurm says", "used by", "our runs"):
         table.add_column(column, min_width=10)
     for node in nodes["nodes"]:
-        mine = [f"{job['name']}" for job in jobs if job["node"] == node["name"] and job["state"] == "Running"]
+        mine = [str(job["index"]) for job in jobs if job["node"] == node["name"] and job["state"] == "Running"]
         used = "[blue]a regular job[/]" if node["regular"] else "[green]Gleaner[/]" if mine else "[dim]nobody[/]"
         table.add_row(node["name"], node["state"].lower(), used, " ".join(mine))
     done = status["succeeded"]
@@ -162,17 +162,15 @@ def conclude(
 
 
 def fetch(campaign: int) -> Path:
-    """The campaign's result files, fetched as a user would, on this machine; one folder a job."""
-    target = OUTPUT / "results"
-    cluster.fetch_results(campaign, target)
-    return target
+    """The campaign's result files, fetched as a user would, on this machine; one folder a run."""
+    return cluster.fetch_results(campaign, OUTPUT / "results")
 
 
 def judge(run: reference.Wanted, job: dict[str, Any], uninterrupted: proof.Run, fetched: Path) -> dict[str, Any]:
     """One run's row: where it ran, how its time was spent, and whether the result stands."""
     attempts = [a for a in job["attempts"] if a["started_s"] is not None]
     number = job["job"]["id"]
-    folder = fetched / str(number)
+    folder = fetched / f"{job['job']['name']}-{run.index}"
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
     mine = proof.Run(files=files, log=cluster.log_of(number))
     sliced = proof.SlicedRun(
@@ -209,13 +207,12 @@ def show(
     runs: Sequence[dict[str, Any]], loads: timeline.Loads, lateness: dict[str, float], summary: dict[str, Any]
 ) -> None:
     """The tables at the end."""
-    table = Table(title="every run, compared with the same run computed without interruption", title_justify="left")
-    for column in ("job", "seed", "events", "nodes", "slices", "computing s", "saving s", "restoring s",
-                   "cpu s", "uninterrupted", "identical"):  # fmt: skip
-        table.add_column(column, justify="right" if column not in {"nodes", "identical"} else "left")
+    table = Table(title="every run, in seconds, beside the same run computed as a whole", title_justify="left")
+    for column in ("job", "seed", "nodes", "slices", "computed", "saving", "restoring", "cpu", "(whole)", "identical"):
+        table.add_column(column, justify="right" if column not in {"nodes", "identical"} else "left", no_wrap=True)
     for run in runs:
         table.add_row(
-            str(run["job"]), str(run["index"]), str(run["events"]), " ".join(node[-1] for node in run["nodes"]),
+            str(run["job"]), str(run["index"]), " ".join(node[-1] for node in run["nodes"]),
             str(run["slices"]), str(run["compute_s"]), str(run["save_s"]), str(run["restore_s"]),
             f"{run['cpu_s'] or 0:.1f}", f"{run['cpu_uninterrupted_s'] or 0:.1f}",
             "[green]yes[/]" if run["identical"] and not run["doubts"] else "[red]NO[/]",

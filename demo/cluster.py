@@ -155,8 +155,8 @@ def log_of(job: int) -> list[str]:
             return lines
 
 
-def fetch_results(campaign: int, to: Path) -> None:
-    """Fetch a campaign's result files with `glean results` and bring them to this machine, a folder a job."""
+def fetch_results(campaign: int, to: Path) -> Path:
+    """Fetch a campaign's result files with `glean results`; the folder here with one folder NAME-INDEX a run."""
     run("head", "sh", "-c", "rm -rf /tmp/results && mkdir /tmp/results", user=SERVICE_USER)
     glean("results", "--campaign", str(campaign), "--to", "/tmp/results")
     subprocess.run(["rm", "-rf", str(to)], check=True)
@@ -166,6 +166,7 @@ def fetch_results(campaign: int, to: Path) -> None:
         capture_output=True, check=True, timeout=120,
     )  # fmt: skip
     subprocess.run(["tar", "-C", str(to), "-xf", "-"], input=sent.stdout, check=True, timeout=60)
+    return to / f"campaign-{campaign}"
 
 
 def configure(changes: Mapping[str, Mapping[str, object]] | None = None) -> None:

@@ -44,7 +44,8 @@ def spans_of_attempts(jobs: Iterable[Mapping[str, object]]) -> list[Span]:
         for attempt in job["attempts"]:  # type: ignore[attr-defined]
             if attempt["started_s"] is None:
                 continue
-            name, at_s = str(job["job"]["name"]), float(attempt["started_s"])  # type: ignore[index]
+            name = f"{job['job']['name']} {job['job']['index']}"  # type: ignore[index]
+            at_s = float(attempt["started_s"])
             for kind, length_s in (
                 ("restoring", attempt["restore_s"]),
                 ("computing", attempt["compute_s"]),

@@ -46,7 +46,9 @@ wait_for 60 slurmctld scontrol ping
 # What a service manager does on a real head (deploy/systemd): start control, and start it again whenever it ends.
 keep_control() {
     install -d -o gleaner -g gleaner -m 0750 /var/log/gleaner
-    until as gleaner glean control migrate >>/var/log/gleaner/control.log 2>&1; do sleep 2; done
+    for verb in migrate prepare; do
+        until as gleaner glean control $verb >>/var/log/gleaner/control.log 2>&1; do sleep 2; done
+    done
     while :; do
         as gleaner glean control run >>/var/log/gleaner/control.log 2>&1 || true
         sleep 1

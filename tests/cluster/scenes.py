@@ -14,7 +14,7 @@ IDLE_CPUS = 6
 def submit_pi(how_many: int, *, samples: str = ENDLESS, cpus: int = IDLE_CPUS) -> list[int]:
     """Jobs that estimate pi; with the default size one fills a node, and it never ends."""
     answer = cluster.glean(
-        "submit", "--image", PI, "--name", "pi", "--cpus", str(cpus), "--memory-mib", "200",
+        "submit", "--group", "physics", "--image", PI, "--name", "pi", "--cpus", str(cpus), "--memory-mib", "200",
         "--array", f"1-{how_many}", after=("--samples", samples, "--seed", "{index}", "--out", "."),
     )  # fmt: skip
     return list(answer["jobs"])
@@ -23,8 +23,8 @@ def submit_pi(how_many: int, *, samples: str = ENDLESS, cpus: int = IDLE_CPUS) -
 def submit_pythia(indices: str, events: int, *, cpus: int = 2) -> tuple[int, list[int]]:
     """Runs of the event generator; the campaign and its jobs."""
     answer = cluster.glean(
-        "submit", "--image", reference.IMAGE, "--name", "pythia", "--cpus", str(cpus), "--memory-mib", "400",
-        "--array", indices, after=reference.arguments("{index}", events),
+        "submit", "--group", "physics", "--image", reference.IMAGE, "--name", "pythia",
+        "--cpus", str(cpus), "--memory-mib", "400", "--array", indices, after=reference.arguments("{index}", events),
     )  # fmt: skip
     return answer["campaign"], list(answer["jobs"])
 

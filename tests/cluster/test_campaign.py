@@ -17,8 +17,9 @@ def references() -> tuple[list[reference.Wanted], list[proof.Run]]:
 
 
 def left_by(job: int, results: Path) -> proof.SlicedRun:
-    attempts = [a for a in scenes.job(job)["attempts"] if a["started_s"] is not None]
-    folder = results / str(job)
+    shown = scenes.job(job)
+    attempts = [a for a in shown["attempts"] if a["started_s"] is not None]
+    folder = results / f"pythia-{shown['job']['index']}"
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
     return proof.SlicedRun(
         run=proof.Run(files=files, log=cluster.log_of(job)),
@@ -49,9 +50,9 @@ def test_a_job_saved_on_one_node_and_completed_on_another_gives_the_identical_re
         cluster.run("head", "scancel", blocker)
     cluster.until("the campaign to end", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=400)
 
-    cluster.fetch_results(campaign, tmp_path / "results")
+    results = cluster.fetch_results(campaign, tmp_path / "results")
     for job, uninterrupted in zip(jobs, whole, strict=False):
-        run = left_by(job, tmp_path / "results")
+        run = left_by(job, results)
         assert proof.doubts(run, uninterrupted, events=events) == [], f"job {job} on {run.nodes}"
 
 
@@ -70,7 +71,7 @@ def test_a_fresh_start_in_place_of_a_restore_is_found_out(
     cluster.until("the job to end", lambda: scenes.states(jobs) == ["Complete"], timeout_s=300)
     row = scenes.job(jobs[0])
     assert any("broken" in event["what"] + event["detail"] for event in row["events"])
-    cluster.fetch_results(campaign, tmp_path / "results")
-    run = left_by(jobs[0], tmp_path / "results")
+    results = cluster.fetch_results(campaign, tmp_path / "results")
+    run = left_by(jobs[0], results)
     assert proof.files_differ(run.run, whole[0]) == []  # the result is right all the same
     assert any("started 2 times" in doubt for doubt in proof.doubts(run, whole[0], events=events))

@@ -109,15 +109,18 @@ def test_a_held_job_is_saved_and_stays(quiet: None) -> None:
 
 
 def test_an_image_that_does_not_exist_holds_the_job_and_says_so(quiet: None) -> None:
-    answer = cluster.glean("submit", "--image", "no/such:image", "--name", "nothing", after=("true",))
+    answer = cluster.glean(
+        "submit", "--group", "physics", "--image", "no/such:image", "--name", "nothing", after=("true",)
+    )
     (job,) = answer["jobs"]
     cluster.until("the job to be held", lambda: scenes.job(job)["job"]["held"], timeout_s=90)
     assert "no/such:image" in (scenes.job(job)["waits_because"] or "")
 
 
 def test_a_command_that_cannot_start_fails_with_its_exit_code(quiet: None) -> None:
-    answer = cluster.glean("submit", "--image", "debian:trixie-slim", "--name", "nothing", "--retries", "0",
-                           after=("/no/such/program",))  # fmt: skip
+    words = ("--group", "physics", "--image", scenes.PI, "--name", "nothing", "--retries", "0")
+    # The image has an entry point, so the program that cannot start is one that it names: tried with another image.
+    answer = cluster.glean("submit", *words, after=("--no-such-option",))
     (job,) = answer["jobs"]
     cluster.until("the job to end", lambda: scenes.states([job]) == ["Complete"], timeout_s=90)
     row = scenes.job(job)["job"]

@@ -1,4 +1,5 @@
-"""The control program: the API in the main thread, and beside it the keeper, the rounds and the housekeeping.
+"""The control program: the API in the main thread, and beside it the keeper, the rounds, the reports that agents
+left on the storage, and the housekeeping.
 
 Each of those runs in a thread of its own, so that a scheduler that does not answer, or storage that is slow to
 delete, keeps nobody from leading and from hearing agents. A bug in one of them ends the program, loudly.
@@ -23,6 +24,7 @@ from gleaner.control.api.app import create_app
 from gleaner.control.cluster.choice import gateway
 from gleaner.control.collector import collect
 from gleaner.control.keeper import Keeper, this_program
+from gleaner.control.left_reports import take_left_reports
 from gleaner.control.queue.engine import check_schema, connect
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.rounds import Rounds, sweep_tokens
@@ -67,6 +69,7 @@ def run(settings: Settings) -> None:
     keeper.tick(site.clock())
     parts.start("keeper", keeper.tick, every_s=keeper.tick_s)
     parts.start("rounds", rounds.a_round, every_s=settings.rounds.poll_s)
+    parts.start("left reports", lambda now_s: left_reports(site, now_s), every_s=keeper.tick_s)
     parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
     try:
         _log.info("listening", address=listening.getsockname()[:2], tls=settings.api.certificate is not None)
@@ -78,6 +81,12 @@ def run(settings: Settings) -> None:
         engine.dispose()
     if parts.failed:
         sys.exit(1)
+
+
+def left_reports(site: Site, now_s: float) -> None:
+    """Take the reports of agents that could not reach control at their end."""
+    if site.is_leader:
+        take_left_reports(site, now_s)
 
 
 def housekeeping(site: Site, now_s: float) -> None:
