@@ -41,7 +41,7 @@ def take_left_reports(site: Site, now_s: float) -> int:
     taken = 0
     for folder in sorted((site.settings.storage.folder / "agents").glob("*/reports")):
         agent = folder.parent.name
-        for file in sorted(folder.glob("*.json")):
+        for file in sorted(folder.glob("[0-9]*.json")):
             try:
                 taken += _take(site, agent, file, now_s)
             except (Refused, NotCurrent) as refusal:
