@@ -48,7 +48,15 @@ def beat(caller: OwnAgent, beat: Beat) -> Orders:
 @router.post("/{name}/farewell", status_code=204, responses=documented(404, 409, 413, 422))
 def farewell(caller: OwnAgent, farewell: Farewell) -> None:
     """The agent's last words."""
+    rounds = caller.site.settings.rounds
     with caller.writing() as db:
-        end_s = agents.farewell(db, caller.identity.name, farewell, now_s=caller.now_s)
+        end_s = agents.farewell(
+            db,
+            caller.identity.name,
+            farewell,
+            now_s=caller.now_s,
+            failures_until_avoided=rounds.failures_until_avoided,
+            avoid_s=rounds.avoid_s,
+        )
     if end_s is not None:
         caller.meters.lateness.observe(farewell.ended_s - end_s)
