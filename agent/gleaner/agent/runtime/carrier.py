@@ -61,21 +61,23 @@ def carrier(engine: Engine, inspected: Mapping[str, Any], more: Sequence[str] = 
             engine.remove(made)
 
 
-def written_files(engine: Engine, container: str, carried: str, *, mount: str) -> Iterator[bytes]:
+def written_files(engine: Engine, container: str, carried: str, *, mount: str) -> Generator[bytes]:
     """What the container has changed of its image's files, as an archive of its layer, less what is in `mount`."""
-    return layer(
-        engine.send(carried, f"{UPPER_LAYER}/."),
-        without={mount.strip("/")},
-        deleted=engine.deleted(container),
-        below=lambda folder: _image_files(engine, carried, folder),
-    )
+    with contextlib.closing(engine.send(carried, f"{UPPER_LAYER}/.")) as sent:
+        yield from layer(
+            sent,
+            without={mount.strip("/")},
+            deleted=engine.deleted(container),
+            below=lambda folder: _image_files(engine, carried, folder),
+        )
 
 
 def _image_files(engine: Engine, carried: str, folder: str) -> Iterator[str]:
     """Paths of the image's own files in a folder and below; a carrier has the image as it was."""
     above = folder.rpartition("/")[0]
-    for path, _, _ in members(engine.send(carried, f"/{folder}")):
-        yield f"{above}/{path}" if above else path
+    with contextlib.closing(engine.send(carried, f"/{folder}")) as sent:
+        for path, _, _ in members(sent):
+            yield f"{above}/{path}" if above else path
 
 
 def why(engine: Engine, inspected: Mapping[str, Any], error: docker.errors.APIError) -> str:
@@ -86,8 +88,11 @@ def why(engine: Engine, inspected: Mapping[str, Any], error: docker.errors.APIEr
         return said
     folder, name = place
     try:
-        with carrier(engine, inspected, more=[folder]) as carried:
-            for _, member, archive in members(engine.send(carried, f"{_PLACE}/more0/{name}")):
+        with (
+            carrier(engine, inspected, more=[folder]) as carried,
+            contextlib.closing(engine.send(carried, f"{_PLACE}/more0/{name}")) as sent,
+        ):
+            for _, member, archive in members(sent):
                 content = archive.extractfile(member)
                 if content is not None:
                     return criu_reason(content.read().decode("utf-8", "replace")) or said

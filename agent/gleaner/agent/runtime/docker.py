@@ -138,8 +138,11 @@ class DockerRuntime:
                 raise CannotCheckpoint(self._why_not_dumped(inspected, error)) from error
             try:
                 with carrier(engine, inspected) as carried:
-                    draft.add(MEMORY_PART, engine.send(carried, f"{CHECKPOINTS}/{checkpoint}/."))
-                    draft.add(LAYER_PART, written_files(engine, container, carried, mount=FOLDER_IN_CONTAINER))
+                    with contextlib.closing(engine.send(carried, f"{CHECKPOINTS}/{checkpoint}/.")) as memory:
+                        draft.add(MEMORY_PART, memory)
+                    written = written_files(engine, container, carried, mount=FOLDER_IN_CONTAINER)
+                    with contextlib.closing(written):
+                        draft.add(LAYER_PART, written)
             except tarfile.TarError as error:
                 raise CannotCheckpoint(f"the container's written files cannot be read: {error}") from error
             finally:

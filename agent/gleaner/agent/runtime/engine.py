@@ -128,14 +128,32 @@ class Engine:
         changes: list[dict[str, Any]] = self._api.diff(container) or []
         return {change["Path"].strip("/") for change in changes if change["Kind"] == 2}
 
-    def send(self, container: str, path: str) -> Iterator[bytes]:
-        """A path of a container as a tar archive."""
-        chunks: Iterable[bytes] = self._api.get_archive(container, path, chunk_size=CHUNK_BYTES)[0]
-        return iter(chunks)
+    def send(self, container: str, path: str) -> Generator[bytes]:
+        """A path of a container as a tar archive. Close it when not read to its end: the engine waits for that."""
+        answer: requests.Response = self._api.get(
+            self._url(container, "archive"),
+            params={"path": path},
+            headers={"Accept-Encoding": "identity"},  # else the engine compresses it
+            stream=True,
+            timeout=PATIENCE_S,
+        )
+        with answer:
+            _checked(answer)
+            yield from answer.raw.stream(CHUNK_BYTES, decode_content=False)
 
     def receive(self, container: str, path: str, chunks: Iterable[bytes]) -> None:
-        """Unpack a tar archive at a path of a container. Errors of the chunks' source pass through."""
-        self._api.put_archive(container, path, iter(chunks))
+        """Unpack a tar archive at a path of a container.
+
+        Errors of the chunks' source pass through; a source that verifies its content at its end gets there even if
+        the engine does not like what it got.
+        """
+        source = iter(chunks)
+        try:
+            self._api.put_archive(container, path, source)
+        except (docker.errors.DockerException, requests.RequestException):
+            for _ in source:
+                pass
+            raise
 
     def create_checkpoint(self, container: str, checkpoint: str) -> None:
         """Write the memory of a container, and leave it as it was, running or paused.

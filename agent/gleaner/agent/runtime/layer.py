@@ -1,11 +1,10 @@
 """What a container has written outside its job's folder: overlay's upper layer, as a tar stream.
 
-The stream is the raw layer: a character device 0/0 stands for a deleted file. What a raw layer cannot tell is
-that a folder was deleted and made anew (overlay keeps that in an attribute that Docker's archives leave out);
-Docker's list of changes does, so `Layer` writes down each file of the image below such a folder as deleted.
+The stream is the raw layer: a character device 0/0 marks a deleted file. What a raw layer cannot tell is that a
+folder was deleted and made anew (overlay keeps that in an attribute that Docker's archives leave out); Docker's
+list of changes does, so each file of the image that is gone from such a folder is marked as deleted.
 """
 
-import stat
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import IO, cast
@@ -53,10 +52,11 @@ def layer(
 ) -> Iterator[bytes]:
     """The layer's archive, less the mount points in `without` and all in them.
 
-    `deleted` are the paths that Docker's list of changes calls deleted; `below` gives the paths of the image's own
-    files in and under a folder (it is asked only for a folder that was deleted and made anew).
+    `deleted` are the paths that Docker's list of changes calls deleted. That is each file that is gone, where the
+    engine compares folders; where it reads overlay's own marks (`native diff`), it is the folder that was made anew,
+    and `below` is asked for the paths of the image's own files in it and under it.
     """
-    present: dict[str, bool] = {}
+    present: dict[str, bool] = {"": True}
     for path, member, archive in members(chunks):
         if any(path == mount or path.startswith(f"{mount}/") for mount in without):
             continue
@@ -65,8 +65,7 @@ def layer(
         if member.isreg() and member.size:
             yield from _content(archive, member)
     for path in sorted(deleted):
-        if present.get(path):
-            yield from _deletions(path, below(path), present)
+        yield from _marks(below(path) if present.get(path) else [path], present)
     yield _END
 
 
@@ -79,15 +78,15 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
     yield bytes(-member.size % tarfile.BLOCKSIZE)
 
 
-def _deletions(folder: str, below: Iterable[str], present: dict[str, bool]) -> Iterator[bytes]:
-    """Deletion marks for what the image has in the folder and the container does not."""
-    for path in below:
-        parent = path.rpartition("/")[0]
-        if path in present or not path.startswith(f"{folder}/") or not present.get(parent):
-            continue  # what is below a deleted folder is gone with it
+def _marks(gone: Iterable[str], present: dict[str, bool]) -> Iterator[bytes]:
+    """Marks for paths that are not in the layer; not for those below a folder that is gone as a whole."""
+    for path in gone:
+        if path in present or not present.get(path.rpartition("/")[0]):
+            continue
         mark = tarfile.TarInfo(f"./{path}")
         mark.type = tarfile.CHRTYPE
-        mark.mode = stat.S_IFCHR
+        mark.mode = 0
+        present[path] = False
         yield mark.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 

@@ -1,0 +1,41 @@
+"""The engines of two nodes of the real cluster, and an image to run there. Nothing is brought up from here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runtime import nodes
+from tests.runtime.nodes import Node, Work
+
+from gleaner.agent.storage.folder import FolderStorage
+
+
+@pytest.fixture(scope="session")
+def _with_image() -> None:
+    """A loud failure, never a skip, where the cluster is missing."""
+    try:
+        nodes.spread_image([Node(name) for name in nodes.NAMES])
+    except nodes.NoNodes as error:
+        pytest.fail(f"the cluster does not answer; deploy/prepare.sh brings it up ({error})")
+
+
+@pytest.fixture
+def pair(_with_image: None) -> Iterator[tuple[Node, Node]]:
+    """Two nodes; what a test leaves on them is removed after it."""
+    first, second = (Node(name) for name in nodes.NAMES)
+    yield first, second
+    for node in (first, second):
+        node.clear()
+
+
+@pytest.fixture
+def node(pair: tuple[Node, Node]) -> Node:
+    return pair[0]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    """A job, with a storage of its own."""
+    storage = FolderStorage(tmp_path / "storage")
+    storage.prepare()
+    return Work(storage)
