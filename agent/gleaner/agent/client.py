@@ -3,6 +3,7 @@
 import json
 import os
 import ssl
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ class Outbox:
     def __init__(self, send: Callable[[str, str], str]) -> None:
         self._send = send
         self._waiting: deque[Report] = deque()
+        self._sending = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -130,27 +132,29 @@ class Outbox:
 
     def deliver(self) -> None:
         """Send all that waits. Raises `ControlSilent` where control stopped answering; the rest stays."""
-        while self._waiting:
-            report = self._waiting[0]
-            try:
-                self._send(report.path, report.body)
-            except ControlRefused as refusal:
-                log.warning("report refused", path=report.path, reason=str(refusal))
-            self._waiting.popleft()
+        with self._sending:  # a delivery that hangs in another thread must not take what this one sends
+            while self._waiting:
+                report = self._waiting[0]
+                try:
+                    self._send(report.path, report.body)
+                except ControlRefused as refusal:
+                    log.warning("report refused", path=report.path, reason=str(refusal))
+                self._waiting.popleft()
 
     def spill_into(self, folder: Path) -> int:
         """Write what waits into `folder`, each report a whole file, numbered; how many."""
-        if not self._waiting:
+        waiting = self._waiting.copy()
+        if not waiting:
             return 0
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for number, report in enumerate(self._waiting):
+        for number, report in enumerate(waiting):
             draft = folder / f".{number:06}.json"
             with draft.open("w") as file:
                 json.dump({"path": report.path, "body": report.body}, file)
                 file.flush()
                 os.fsync(file.fileno())
             draft.rename(folder / f"{number:06}.json")
-        return len(self._waiting)
+        return len(waiting)
 
 
 def _trust(ca_file: Path | None) -> bool | ssl.SSLContext:

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import structlog
 import typer
-from gleaner.agent.runtime.docker import DockerRuntime
 from pydantic import ValidationError
 
 from gleaner.agent import slurm
 from gleaner.agent.client import ControlClient
 from gleaner.agent.node import node_facts
 from gleaner.agent.runner import Agent
+from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
 from gleaner.agent.storage.folder import FolderStorage
@@ -58,18 +58,19 @@ def run(
     except (ValidationError, OSError, RuntimeFault, StorageError, ValueError) as error:
         log.error("this node cannot run jobs", reason=str(error))
         sys.exit(UNFIT)
-    status = asyncio.run(_live(agent))
-    sys.stderr.flush()
-    # A thread that hangs in a storage call must not keep the Slurm job, or Slurm drains the node.
-    os._exit(status)
+    asyncio.run(_live_and_exit(agent))
 
 
-async def _live(agent: Agent) -> int:
+async def _live_and_exit(agent: Agent) -> None:
     try:
-        return await agent.live()
+        status = await agent.live()
     except RuntimeFault as error:
         log.error("the container runtime does not work", reason=str(error))
-        return UNFIT
+        status = UNFIT
+    sys.stderr.flush()
+    # At once, whatever still runs: a thread that hangs in a storage call must not keep the Slurm job, or Slurm
+    # drains the node.
+    os._exit(status)
 
 
 def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
