@@ -79,7 +79,9 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     settings.work.mkdir(parents=True, exist_ok=True)
     runtime: Runtime = DockerRuntime(settings.docker_url)
     job = os.environ.get("SLURM_JOB_ID")
+    memory_mib = settings.memory_mib
     if job:
+        memory_mib = memory_mib or slurm.memory_mib(job)
         found_s = slurm.lower_end(job, end_s)
         end_s = min(end_s, found_s) if found_s is not None else end_s
     return Agent(
@@ -96,7 +98,7 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         ),
         runtime=runtime,
         storage=FolderStorage(settings.storage),
-        facts=node_facts(runtime.facts(), cpus=settings.cpus, memory_mib=settings.memory_mib),
+        facts=node_facts(runtime.facts(), cpus=settings.cpus, memory_mib=memory_mib),
     )
 
 

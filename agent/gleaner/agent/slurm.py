@@ -14,6 +14,7 @@ import structlog
 log = structlog.get_logger()
 
 TIMEOUT_S = 20.0
+_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def parse_end_s(shown: str) -> float | None:
@@ -24,6 +25,22 @@ def parse_end_s(shown: str) -> float | None:
     """
     found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", shown)
     return datetime.fromisoformat(found.group(1)).timestamp() if found else None
+
+
+def parse_memory_mib(shown: str) -> int | None:
+    """The memory that the job has on its node, from AllocTRES, in MiB; None if Slurm does not count memory.
+
+    >>> parse_memory_mib("AllocTRES=cpu=6,mem=4000M,node=1"), parse_memory_mib("AllocTRES=cpu=6,mem=1.50G,node=1")
+    (4000, 1536)
+    """
+    found = re.search(r"\b(?:AllocTRES|TRES)=\S*?\bmem=(\d+(?:\.\d+)?)([KMGT])", shown)
+    return int(float(found.group(1)) * _MIB[found.group(2)]) if found else None
+
+
+def memory_mib(job: str) -> int | None:
+    """The memory that Slurm has given this job (`--mem=0`, the whole node's, sets no variable of the environment)."""
+    shown = _scontrol("show", "job", "--oneliner", job)
+    return None if shown is None else parse_memory_mib(shown)
 
 
 def end_s(job: str) -> float | None:
