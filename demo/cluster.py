@@ -63,16 +63,22 @@ def sbatch(*options: str, script: str, user: str = "alice") -> str:
 
 
 def regular_job(job: str) -> RegularJob:
-    """What Slurm says of a job now (it forgets an ended one after a few minutes)."""
-    found = json.loads(run("head", "scontrol", "show", "job", job, "--json"))["jobs"][0]
-    start_s, end_s = (_number(found[key]) for key in ("start_time", "end_time"))
-    states = found["job_state"]
+    """What Slurm's accounting says of a job."""
+    words = (
+        "sacct",
+        "--allocations",
+        "--parsable2",
+        "--noheader",
+        "--format=State,Start,End,NodeList",
+        f"--jobs={job}",
+    )
+    state, start, end, nodes = run("head", "env", "SLURM_TIME_FORMAT=%s", *words).strip().split("|")
     return RegularJob(
         id=job,
-        state=states[0] if isinstance(states, list) else states,
-        nodes=tuple(_hosts(found.get("nodes") or "")),
-        start_s=start_s or None,
-        end_s=end_s or None,
+        state=state.split()[0],
+        nodes=tuple(run("head", "scontrol", "show", "hostnames", nodes).split()) if start.isdigit() else (),
+        start_s=float(start) if start.isdigit() else None,
+        end_s=float(end) if end.isdigit() else None,
     )
 
 
@@ -252,13 +258,3 @@ def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: flo
             last = error
         time.sleep(every_s)
     raise TimeoutError(f"{what}: not within {timeout_s:.0f} s" + (f" ({last})" if last else ""))
-
-
-def _number(value: object) -> float:
-    return float(value.get("number") or 0) if isinstance(value, dict) else float(value or 0)  # type: ignore[arg-type]
-
-
-def _hosts(text: str) -> Sequence[str]:
-    if not text:
-        return ()
-    return run("head", "scontrol", "show", "hostnames", text).split()
