@@ -4,7 +4,6 @@ A user sees and changes the jobs of the own group, an admin all.
 """
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Path, Query
@@ -89,7 +88,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
 
 @router.post("/{job}/hold", responses=documented(404, 409, 422))
 def hold(caller: User, job: JobPath) -> JobRow:
-    """No agent may claim it until it is released. What runs goes on until it is saved."""
+    """No agent may claim it until it is released. One that runs is saved at once."""
     with caller.writing() as db:
         own_job(caller, db, job)
         moves.hold(db, job, reason=f"by {caller.identity.name}", now_s=caller.now_s)
@@ -159,7 +158,7 @@ def output(caller: User, job: JobPath) -> StreamingResponse:
     if part is None:
         raise ParcelBroken(f"the output of job {job} has no part {OUTPUT_PART}")
     return StreamingResponse(
-        _begun(parcel.read(OUTPUT_PART)),
+        _verified(parcel.read(OUTPUT_PART)),
         media_type="application/x-tar",
         headers={
             "Content-Length": str(part.size_bytes),
@@ -168,7 +167,19 @@ def output(caller: User, job: JobPath) -> StreamingResponse:
     )
 
 
-def _begun(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same chunks, the first one already read: an early failure is then still an answer with a status."""
-    first = next(chunks, b"")
-    return chain([first], chunks)
+def _verified(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same chunks, each given out only when the next is there.
+
+    So an early failure is still an answer with a status; and since storage verifies the digest after its last
+    chunk, a damaged output breaks off before that chunk is sent and can never look whole.
+    """
+    held = next(chunks, b"")
+
+    def going_on() -> Iterator[bytes]:
+        last = held
+        for chunk in chunks:
+            yield last
+            last = chunk
+        yield last
+
+    return going_on()

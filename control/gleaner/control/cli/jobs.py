@@ -100,7 +100,7 @@ def show(job: Job, as_json: AsJson = False) -> Answer:
 
 
 def hold(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Keep jobs from starting. One that runs goes on until its next save."""
+    """Keep jobs from starting. One that runs is saved at once, and waits."""
     return _act("hold", jobs, campaign, as_json=as_json)
 
 
