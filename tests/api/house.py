@@ -1,10 +1,16 @@
 """Control as a client sees it: one app, a clock that the test moves, and callers with tokens of their own."""
 
-from collections.abc import Mapping
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import httpx
+import uvicorn
 from fastapi.testclient import TestClient
 from httpx import Response
 
@@ -40,7 +46,8 @@ class Caller:
         return self.client.get(path, params={k: str(v) for k, v in query.items()}, headers=self.headers)
 
     def post(self, path: str, body: object = None) -> Response:
-        return self.client.post(path, json=body, headers=self.headers)
+        content = None if body is None else json.dumps(body)  # in ASCII, so that it can say what no UTF-8 can
+        return self.client.post(path, content=content, headers=self.headers | {"Content-Type": "application/json"})
 
     def patch(self, path: str, body: object) -> Response:
         return self.client.patch(path, json=body, headers=self.headers)
@@ -101,6 +108,10 @@ class House:
         self.admin = self.caller("admin", "root", None)
         self.user = self.caller("user", "alice", "atlas")
 
+    def loud_client(self) -> TestClient:
+        """A client of this site that raises what would break the connection."""
+        return TestClient(create_app(self.site))
+
     def close(self) -> None:
         self.client.__exit__(None, None, None)
 
@@ -130,6 +141,23 @@ class House:
         with self.storage.draft(output_key(job, attempt)) as draft:
             draft.add(part, [content])
             return draft.publish({})
+
+
+@contextmanager
+def served(site: Site) -> Iterator[httpx.Client]:
+    """A client of this site on a real port."""
+    server = uvicorn.Server(uvicorn.Config(create_app(site), port=0, log_level="critical", lifespan="off"))
+    running = threading.Thread(target=server.run)
+    running.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        running.join()
 
 
 def detail(answer: Response, status: int) -> str:

@@ -1,9 +1,9 @@
 """Who may do what. Nothing but `/health` answers without a token, not even the API's own description.
 
 `Gate` stands before the routes, so that no route can forget to ask, and a caller without a token cannot even make
-control read a body. What a role may do is said where a route takes its `Caller`: `Anyone`, `User`, `Admin`,
-`OwnAgent`, `SomeAgent`. Tokens are 256 random bits and are looked up by their hash, so how long a look-up takes
-says nothing about them. No token is ever logged.
+control read a body; it also bounds the body. What a role may do is said where a route takes its `Caller`:
+`Anyone`, `User`, `Admin`, `OwnAgent`, `SomeAgent`. Tokens are 256 random bits and are looked up by their hash, so
+how long a look-up takes says nothing about them. No token is ever logged.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from fastapi import Depends, HTTPException, Path, Request
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gleaner.control.api.meters import Meters
 from gleaner.control.api.problems import answer, answer_to
@@ -31,6 +31,7 @@ REMEMBERED_S = 5.0
 """A token that was found is not looked up again for this long; so long may a revoked one go on."""
 REMEMBERED_AT_MOST = 10_000
 LONGEST_TOKEN = 256
+LARGEST_BODY_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,11 @@ class Gate:
         self._remembered: dict[bytes, tuple[float, Identity]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 without a known token."""
+        """Answer 401 without a known token, 413 to a body that says it is too large."""
         if scope["type"] == "http" and scope["path"] != OPEN_PATH:
+            headers = Headers(scope=scope)
             try:
-                identity = await self._identity(Headers(scope=scope).get("authorization", ""))
+                identity = await self._identity(headers.get("authorization", ""))
             except Exception as error:
                 await answer_to(error)(scope, receive, send)
                 return
@@ -94,6 +96,10 @@ class Gate:
                 )
                 await refusal(scope, receive, send)
                 return
+            if _is_too_large(headers.get("content-length")):
+                await answer_to(_too_large())(scope, receive, send)
+                return
+            receive = _bounded(receive)
             scope.setdefault("state", {})["caller"] = Caller(identity, self._site, self._meters)
         await self._app(scope, receive, send)
 
@@ -118,6 +124,29 @@ class Gate:
     def _look_up(self, secret: str) -> Identity | None:
         with snapshot(self._site.engine) as db:
             return identify(db, secret)
+
+
+def _too_large() -> HTTPException:
+    return HTTPException(413, f"the body is larger than {LARGEST_BODY_BYTES // 2**20} MiB: send less at once")
+
+
+def _is_too_large(content_length: str | None) -> bool:
+    return content_length is not None and (not content_length.isdecimal() or int(content_length) > LARGEST_BODY_BYTES)
+
+
+def _bounded(receive: Receive) -> Receive:
+    """The same body, which raises once it is larger than a client without `Content-Length` may send."""
+    seen_bytes = 0
+
+    async def receiving() -> Message:
+        nonlocal seen_bytes
+        message = await receive()
+        seen_bytes += len(message.get("body", b""))
+        if seen_bytes > LARGEST_BODY_BYTES:
+            raise _too_large()
+        return message
+
+    return receiving
 
 
 # These are coroutines because FastAPI would send plain functions through the thread pool, once per request.

@@ -9,8 +9,6 @@ from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.meters import Meters, Stopwatch
 from gleaner.control.site import Site
 
-LARGEST_BODY_BYTES = 8 * 2**20
-
 
 def create_app(site: Site) -> FastAPI:
     """The app for this site. Its OpenAPI document is at `/openapi.json`, for whoever has a token."""
@@ -22,7 +20,6 @@ def create_app(site: Site) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        max_body_size=LARGEST_BODY_BYTES,
     )
     meters = Meters()
     app.state.site = site

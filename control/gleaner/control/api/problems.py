@@ -4,6 +4,7 @@ Whatever goes wrong below ends as a `Problem` with a fitting status. What is not
 is logged with its trace, and the caller reads one line.
 """
 
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -75,11 +76,19 @@ def answer_to(error: Exception) -> JSONResponse:
         case PoolTimeoutError():
             return answer(503, "all connections to the database are in use: try again", headers={"Retry-After": "5"})
         case QueueError() | SQLAlchemyError():
-            _log.error("the queue failed", exc_info=error)
+            _log.error("the queue failed", trace=_trace(error))
             return answer(503, "the queue's database failed; control's log says how", headers={"Retry-After": "5"})
+        case RuntimeError() if isinstance(error.__cause__, StorageError):  # in the middle of a stream; it breaks off
+            _log.error("an answer broke off", why=str(error.__cause__))
+            return answer(502, str(error.__cause__))
         case _:
-            _log.error("unexpected", exc_info=error)
+            _log.error("unexpected", trace=_trace(error))
             return answer(500, "something is wrong in control itself; its log says what")
+
+
+def _trace(error: Exception) -> str:
+    # As text: a renderer that is given the exception may show local variables, and a token may be among them.
+    return "".join(traceback.format_exception(error))
 
 
 def describe(errors: Sequence[Any]) -> str:

@@ -1,0 +1,171 @@
+"""What agents say to control, and what control counts of it."""
+
+import pytest
+from tests.api.house import SLICE, START_S, House, detail
+
+from gleaner.control.queue import agents, moves
+from gleaner.control.queue.engine import transaction
+
+
+def _metrics(house: House) -> dict[str, float]:
+    answer = house.admin.get("/metrics")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    lines = [line for line in answer.text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_a_registered_agent_learns_its_lease_claims_and_completes(house: House) -> None:
+    job = house.user.submit(spec={"command": ["run", "--fast"], "environment": {"A": "1"}})
+    agent = house.agent(registered=False)
+    answer = agent.ask(
+        "register",
+        {
+            "facts": {
+                "node": "n1",
+                "cpus": 2,
+                "memory_mib": 2048,
+                "runtime": "docker 26.1.5",
+                "criu": "4.1.1",
+                "kernel": "6.12",
+                "architecture": "x86_64",
+                "cpu_features": ["avx", "sse"],
+            },
+            "end_s": START_S + 600,
+        },
+    )
+    assert answer.json() == {"heartbeat_s": 20.0, "lease_s": 180.0}
+    (claimed,) = agent.claim()
+    assert claimed["job"] == job
+    assert claimed["command"] == ["run", "--fast"]
+    assert claimed["environment"] == {"A": "1"}
+    assert claimed["generation"] is None
+    assert agent.claim() == []
+    assert agent.ask("beat", {"attempts": [{"job": job, "attempt": 1}]}).json()["orders"] == ["go-on"]
+    assert agent.completed(job, 1).status_code == 204
+    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["outcome"] == "succeeded"
+
+
+def test_a_repeated_report_is_no_error_and_a_different_one_is_refused(house: House) -> None:
+    job = house.user.submit()
+    agent = house.agent()
+    agent.claim()
+    assert agent.completed(job, 1).status_code == 204
+    assert agent.completed(job, 1).status_code == 204
+    assert "attempt 1" in detail(agent.completed(job, 1, exit_code=3), 409)
+    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["exit_code"] == 0
+
+
+def test_an_older_attempts_report_is_refused_and_changes_nothing(house: House) -> None:
+    job = house.user.submit()
+    slow, quick = house.agent("n1"), house.agent("n2")
+    slow.claim()
+    with transaction(house.site.engine) as db:
+        moves.lose(db, slow.name, now_s=house.now_s, losses_until_held=3, detail="silent")
+    assert quick.claim()[0]["attempt"] == 2
+    before = house.user.get(f"/v1/jobs/{job}").json()
+    assert "attempt 2 is the latest" in detail(slow.completed(job, 1), 409)
+    assert "attempt 2 is the latest" in detail(slow.report(job, 1, "log", {"first": 0, "lines": ["x"]}), 409)
+    detail(slow.report(job, 1, "given-back", {"why": "unstarted"}), 409)
+    assert house.user.get(f"/v1/jobs/{job}").json() == before
+    counted = _metrics(house)
+    assert counted['gleaner_reports_refused_total{report="completed"}'] == 1
+    assert counted['gleaner_reports_refused_total{report="log"}'] == 1
+
+
+def test_a_beat_hears_of_cancelling_holding_and_vacating(house: House) -> None:
+    jobs = [house.user.submit() for _ in range(3)]
+    agent = house.agent()
+    agent.claim(most=3)
+    house.user.post(f"/v1/jobs/{jobs[0]}/cancel")
+    house.user.post(f"/v1/jobs/{jobs[1]}/hold")
+    beat = {"attempts": [{"job": job, "attempt": 1} for job in jobs]}
+    assert agent.ask("beat", beat).json() == {"orders": ["drop", "vacate", "go-on"], "vacate": False}
+    with transaction(house.site.engine) as db:
+        agents.vacate(db, agent.name)
+    assert agent.ask("beat", beat).json() == {"orders": ["drop", "vacate", "vacate"], "vacate": True}
+
+
+def test_an_agent_that_has_ended_is_refused(house: House) -> None:
+    agent = house.agent()
+    assert agent.ask("farewell", {"ended_s": START_S + 3600}).status_code == 204
+    assert agent.ask("farewell", {"ended_s": START_S + 3600}).status_code == 204
+    for verb, body in [("claim", {"cpus": 1, "memory_mib": 512}), ("beat", {})]:
+        detail(agent.ask(verb, body), 409)
+
+
+def test_an_agent_that_never_registered_is_refused(house: House) -> None:
+    agent = house.agent(registered=False)
+    detail(agent.ask("claim", {"cpus": 1, "memory_mib": 512}), 409)
+    detail(agent.ask("beat", {}), 409)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("completed", {"exit_code": 0}),
+        ("completed", {"exit_code": 2**40, "slice": SLICE}),
+        ("completed", {"exit_code": 0, "slice": SLICE | {"save_s": -1}}),
+        ("completed", {"exit_code": 0, "slice": SLICE, "output": {"digest": "md5:1", "size_bytes": 1}}),
+        ("saved", {"slice": SLICE}),
+        ("given-back", {"why": "tired"}),
+        ("log", {"first": -1, "lines": []}),
+        ("log", {"first": 2**60, "lines": []}),
+        ("log", {"first": 0, "lines": ["x"] * 10_001}),
+    ],
+)
+def test_a_bad_report_is_bad_input_and_changes_nothing(house: House, kind: str, body: dict[str, object]) -> None:
+    job = house.user.submit()
+    agent = house.agent()
+    agent.claim()
+    detail(agent.report(job, 1, kind, body), 422)
+    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "Running"
+
+
+def test_a_report_with_too_many_words_is_cut_not_refused(house: House) -> None:
+    job = house.user.submit(spec={"retries": 0})
+    agent = house.agent()
+    agent.claim()
+    body = {"exit_code": 127, "reason": "no such \0 file " * 1000, "slice": SLICE}
+    assert agent.report(job, 1, "completed", body).status_code == 204
+    shown = house.user.get(f"/v1/jobs/{job}").json()["attempts"][0]["detail"]
+    assert shown.startswith("no such \ufffd file")
+    assert len(shown) == 2000
+
+
+def test_metrics_count_jobs_agents_claims_saves_restores_and_lateness(house: House) -> None:
+    jobs = [house.user.submit() for _ in range(3)]
+    agent = house.agent()
+    house.agent(registered=False)
+    agent.claim(most=2)
+    agent.saved(jobs[0], 1, house.publish_generation(jobs[0], 1))
+    agent.completed(jobs[1], 1)
+    agent.ask("farewell", {"ended_s": START_S + 3600 + 7})
+    counted = _metrics(house)
+    assert counted['gleaner_jobs{state="new"}'] == 1
+    assert counted['gleaner_jobs{state="saved"}'] == 1
+    assert counted['gleaner_jobs{state="succeeded"}'] == 1
+    assert counted['gleaner_agents{phase="submitted"}'] == 1
+    assert counted["gleaner_jobs_claimed_total"] == 2
+    assert counted["gleaner_save_seconds_sum"] == SLICE["save_s"]
+    assert counted["gleaner_restore_seconds_count"] == 2
+    assert counted['gleaner_agent_lateness_seconds_bucket{le="5.0"}'] == 0
+    assert counted['gleaner_agent_lateness_seconds_bucket{le="10.0"}'] == 1
+    assert counted['gleaner_request_seconds_count{call="claim",status="200"}'] == 1
+    assert counted["gleaner_leader"] == 1
+    assert not any("alice" in name or "atlas" in name or "n1" in name for name in counted)
+
+
+def test_a_farewell_told_twice_is_late_once(house: House) -> None:
+    agent = house.agent()
+    for _ in range(2):
+        agent.ask("farewell", {"ended_s": START_S + 3590})
+    assert _metrics(house)['gleaner_agent_lateness_seconds_bucket{le="-10.0"}'] == 1
+    assert _metrics(house)["gleaner_agent_lateness_seconds_count"] == 1
+
+
+def test_each_app_counts_for_itself(house: House) -> None:
+    other = House(house.site, house.storage, names=house.names)
+    house.agent()
+    assert 'gleaner_request_seconds_count{call="register",status="200"}' not in _metrics(other)
+    other.close()

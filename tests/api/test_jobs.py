@@ -1,0 +1,230 @@
+"""What users do with jobs, over HTTP."""
+
+import pytest
+from tests.api.house import House, detail
+
+from gleaner.control.cluster.gateway import AgentPhase, ClusterView, Node, QueuedAgent, SchedulerId
+from gleaner.control.queue import agents, moves
+from gleaner.control.queue.engine import transaction
+
+SPEC = {"name": "pi", "image": "gleaner/pi"}
+
+
+def _cluster(house: House, *nodes: Node, regular: tuple[str, ...] = ()) -> None:
+    house.site.cluster = ClusterView(house.now_s, nodes, (), frozenset(regular))
+    house.site.boundary_s = house.now_s + 3600
+
+
+def test_a_campaign_is_one_job_an_index_with_the_index_filled_in(house: House) -> None:
+    answer = house.user.post(
+        "/v1/jobs",
+        {
+            "job": SPEC | {"command": ["run", "--seed={index}"], "environment": {"RUN": "r{index}"}},
+            "indices": [3, 1],
+        },
+    )
+    assert answer.status_code == 201
+    first, second = answer.json()["jobs"]
+    shown = house.user.get(f"/v1/jobs/{first}").json()
+    assert shown["job"]["index"] == 3
+    assert shown["command"] == ["run", "--seed=3"]
+    assert shown["environment"] == {"RUN": "r3"}
+    assert house.user.get(f"/v1/jobs/{second}").json()["command"] == ["run", "--seed=1"]
+    assert house.user.get("/v1/jobs", campaign=answer.json()["campaign"]).json()["total"] == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"nodes": 2}, "job.nodes: a job runs on one node or less; wider jobs are only simulated"),
+        ({"nodes": 0}, "job.nodes: input should be greater than or equal to 1"),
+        ({"cpus": -1}, "job.cpus: input should be greater than or equal to 1"),
+        ({"cpus": 10**30}, "job.cpus:"),
+        ({"cpus": 1.5}, "job.cpus:"),
+        ({"memory_mib": 0}, "job.memory_mib: input should be greater than or equal to 16"),
+        ({"memory_mib": 10**12}, "job.memory_mib: input should be less than or equal to"),
+        ({"retries": -1}, "job.retries:"),
+        ({"priority": 10**9}, "job.priority:"),
+        ({"image": ""}, "job.image:"),
+        ({"image": "a b"}, "job.image:"),
+        ({"name": "-rf"}, "job.name:"),
+        ({"name": "a\n"}, "job.name:"),
+        ({"command": ["a\0b"]}, "job.command.0:"),
+        ({"command": ["\ud800"]}, "job.command.0:"),
+        ({"command": ["x"] * 257}, "job.command:"),
+        ({"command": ["x" * 5000]}, "job.command.0:"),
+        ({"environment": {"A=B": "x"}}, "job.environment.A=B"),
+        ({"environment": {"A": "a\0b"}}, "job.environment.A:"),
+        ({"environment": {f"A{i}": "" for i in range(257)}}, "job.environment:"),
+        ({"memory": 512}, "job.memory: there is no such field"),
+        ({"\ud800": 512}, "job: input should be a valid string"),
+    ],
+)
+def test_bad_input_names_the_field_in_one_line_and_queues_nothing(
+    house: House, wrong: dict[str, object], says: str
+) -> None:
+    assert says in detail(house.user.post("/v1/jobs", {"job": SPEC | wrong}), 422)
+    assert house.user.get("/v1/jobs").json()["total"] == 0
+
+
+@pytest.mark.parametrize("indices", [[], [1, 1], [-1], [2**31], ["x"]])
+def test_indices_must_be_distinct_small_numbers(house: House, indices: list[object]) -> None:
+    assert "indices" in detail(house.user.post("/v1/jobs", {"job": SPEC, "indices": indices}), 422)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[", b"null", b"[1]", b"\xff\xfe", b"1" * 5000, b"[" * 100_000, b'{"job": NaN}', b'{"job": 1e999}']
+)
+def test_what_is_no_submission_at_all_is_bad_input(house: House, body: bytes) -> None:
+    headers = house.user.headers | {"Content-Type": "application/json"}
+    detail(house.client.post("/v1/jobs", content=body, headers=headers), 422)
+
+
+def test_a_body_beyond_the_limit_is_refused_in_one_line(house: House) -> None:
+    headers = house.user.headers | {"Content-Type": "application/json"}
+    detail(house.client.post("/v1/jobs", content=b" " * (8 * 2**20 + 1), headers=headers), 413)
+    chunks = (b" " * 2**20 for _ in range(9))
+    detail(house.client.post("/v1/jobs", content=chunks, headers=headers), 413)
+
+
+def test_a_job_larger_than_any_node_is_refused_with_both_sizes(house: House) -> None:
+    _cluster(house, Node("n1", 4, 2048, idle=True), Node("n2", 2, 4096, idle=False))
+    line = detail(house.user.post("/v1/jobs", {"job": SPEC | {"cpus": 4, "memory_mib": 4096}}), 422)
+    assert line == "larger than any node: it needs 4 cores and 4096 MiB, the largest node has 4 cores and 2048 MiB"
+    house.user.submit(spec={"cpus": 2, "memory_mib": 4096})
+
+
+@pytest.mark.parametrize("job", [1, 2**53 - 1])
+def test_an_unknown_job_is_not_found(house: House, job: int) -> None:
+    for answer in [
+        house.user.get(f"/v1/jobs/{job}"),
+        house.user.get(f"/v1/jobs/{job}/log"),
+        house.user.get(f"/v1/jobs/{job}/output"),
+        house.user.post(f"/v1/jobs/{job}/hold"),
+        house.user.post(f"/v1/jobs/{job}/release"),
+        house.user.post(f"/v1/jobs/{job}/cancel"),
+        house.user.patch(f"/v1/jobs/{job}", {"priority": 1}),
+        house.agent().report(job, 1, "given-back", {"why": "unstarted"}),
+    ]:
+        assert str(job) in detail(answer, 404)
+
+
+@pytest.mark.parametrize("job", ["0", "-1", "x", "1.5", str(2**64), "9" * 5000])
+def test_what_can_be_no_id_is_bad_input(house: House, job: str) -> None:
+    assert detail(house.user.get(f"/v1/jobs/{job}"), 422).startswith("job: ")
+
+
+def test_an_unknown_campaign_is_not_found(house: House) -> None:
+    assert "campaign 7" in detail(house.user.get("/v1/campaigns/7"), 404)
+    assert "campaign 7" in detail(house.user.post("/v1/campaigns/7/cancel"), 404)
+
+
+def test_unknown_paths_methods_and_filters_are_problems_too(house: House) -> None:
+    detail(house.user.get("/v1/nowhere"), 404)
+    detail(house.user.get("/health/"), 404)
+    detail(house.user.post("/v1/status"), 405)
+    assert "there is no such field" in detail(house.user.get("/v1/jobs", stat="New"), 422)
+    assert detail(house.user.get("/v1/jobs", state="Done"), 422).startswith("state: ")
+    detail(house.user.get("/v1/jobs", limit=0), 422)
+
+
+def test_the_list_is_filtered_and_paged(house: House) -> None:
+    ids = [house.user.submit() for _ in range(5)]
+    house.user.post(f"/v1/jobs/{ids[0]}/hold")
+    house.user.post(f"/v1/jobs/{ids[1]}/cancel")
+    page = house.user.get("/v1/jobs", limit=2, after=ids[1]).json()
+    assert [job["id"] for job in page["jobs"]] == ids[2:4]
+    assert [job["id"] for job in house.user.get("/v1/jobs", held=True).json()["jobs"]] == ids[:1]
+    assert [job["id"] for job in house.user.get("/v1/jobs", state="Complete").json()["jobs"]] == ids[1:2]
+    assert house.user.get("/v1/jobs", state="New", held=False).json()["total"] == 3
+
+
+def test_hold_release_priority_and_cancel(house: House) -> None:
+    job = house.user.submit(hold=True)
+    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["held"]
+    assert not house.user.post(f"/v1/jobs/{job}/release").json()["held"]
+    assert house.user.post(f"/v1/jobs/{job}/hold").json()["held"]
+    assert house.user.patch(f"/v1/jobs/{job}", {"priority": 7}).json()["priority"] == 7
+    ended = house.user.post(f"/v1/jobs/{job}/cancel").json()
+    assert (ended["state"], ended["outcome"]) == ("Complete", "cancelled")
+    assert house.user.post(f"/v1/jobs/{job}/cancel").status_code == 200
+    for answer in [house.user.post(f"/v1/jobs/{job}/hold"), house.user.patch(f"/v1/jobs/{job}", {"priority": 1})]:
+        assert "Complete" in detail(answer, 409)
+
+
+def test_a_campaign_is_held_released_and_cancelled_as_one(house: House) -> None:
+    house.user.submit(indices=[0, 1, 2])
+    assert house.user.post("/v1/campaigns/1/hold").json()["held"] == 3
+    assert house.user.post("/v1/campaigns/1/release").json()["held"] == 0
+    assert house.user.post("/v1/campaigns/1/cancel").json()["cancelled"] == 3
+
+
+def test_a_waiting_job_says_why(house: House) -> None:
+    job = house.user.submit()
+
+    def says() -> str:
+        line: str = house.user.get(f"/v1/jobs/{job}").json()["waits_because"]
+        return line
+
+    assert says() == "the cluster is not read yet"
+    _cluster(house, Node("n1", 4, 2048, idle=False))
+    assert says() == "no node is idle"
+    _cluster(house, Node("n1", 4, 2048, idle=True))
+    assert says() == "nothing is in its way: the next free agent takes it"
+    house.agent(registered=False)
+    assert "not started yet: 1" in says()
+    house.user.post(f"/v1/jobs/{job}/hold")
+    assert says().startswith("held: by alice")
+
+
+def test_a_job_that_runs_waits_for_nothing(house: House) -> None:
+    job = house.user.submit()
+    house.agent().claim()
+    assert house.user.get(f"/v1/jobs/{job}").json()["waits_because"] is None
+
+
+def test_log_lines_of_all_slices_are_one_text(house: House) -> None:
+    job = house.user.submit()
+    agent = house.agent()
+    attempt = agent.claim()[0]["attempt"]
+    assert agent.report(job, attempt, "log", {"first": 0, "lines": ["one", "two\0", "\u00e9"]}).status_code == 204
+    assert agent.report(job, attempt, "log", {"first": 2, "lines": ["\u00e9", "four"]}).status_code == 204
+    page = house.user.get(f"/v1/jobs/{job}/log").json()
+    assert page == {"first": 0, "lines": ["one", "two\ufffd", "\u00e9", "four"], "ended": False}
+    assert house.user.get(f"/v1/jobs/{job}/log", first=1, limit=2).json()["lines"] == ["two\ufffd", "\u00e9"]
+    agent.completed(job, attempt)
+    assert house.user.get(f"/v1/jobs/{job}/log", first=4).json() == {"first": 4, "lines": [], "ended": True}
+
+
+def test_nodes_show_who_uses_them_and_which_are_left_alone(house: House) -> None:
+    assert house.user.get("/v1/nodes").json()["read_s"] is None
+    seen = (Node("n1", 4, 2048, idle=False, state="MIXED"), Node("n2", 4, 2048, idle=True, state="IDLE"))
+    ours = (QueuedAgent(SchedulerId("7"), "agent-x", AgentPhase.RUNNING, house.now_s, node="n1"),)
+    house.site.cluster = ClusterView(house.now_s, seen, ours, frozenset({"n1"}))
+    with transaction(house.site.engine) as db:
+        agents.node_failed(db, "n2", now_s=house.now_s, failures_until_avoided=1, avoid_s=600)
+    status = house.user.get("/v1/nodes").json()
+    first, second = status["nodes"]
+    assert (first["agent"], first["regular"], first["state"]) == ("agent-x", True, "MIXED")
+    assert (second["failures"], second["avoided_until_s"]) == (1, house.now_s + 600)
+    assert not status["stale"]
+    house.now_s += 601
+    status = house.user.get("/v1/nodes").json()
+    assert status["stale"]
+    assert status["nodes"][1]["avoided_until_s"] is None
+
+
+def test_agents_are_listed_with_their_jobs(house: House) -> None:
+    job = house.user.submit()
+    agent = house.agent()
+    agent.claim()
+    row = house.user.get("/v1/agents").json()[0]
+    assert (row["name"], row["phase"], row["jobs"], row["node"]) == (agent.name, "live", [job], "n1")
+
+
+def test_the_api_refuses_what_the_queue_refuses_even_past_the_shapes(house: House) -> None:
+    """A job submitted by one program and cancelled by another in between: the second word is refused, not an error."""
+    job = house.user.submit()
+    with transaction(house.site.engine) as db:
+        moves.cancel(db, job, now_s=house.now_s)
+    assert "Complete" in detail(house.user.post(f"/v1/jobs/{job}/release"), 409)
