@@ -68,8 +68,8 @@ class Node:
 
     def containers(self) -> list[str]:
         """The names of all containers of these tests."""
-        found = self.engine.containers(all=True, filters={"label": f"{LABEL_AGENT}={AGENT}"})
-        return sorted(one["Names"][0] for one in found)
+        ours = [container for container, labels in self.runtime.ours().items() if labels[LABEL_AGENT] == AGENT]
+        return sorted(self.engine.inspect_container(container)["Name"] for container in ours)
 
 
 class Work:
@@ -177,7 +177,8 @@ def spread_image(nodes: Iterable[Node]) -> None:
     finally:
         first.engine.remove_container(container)
     for node in others:
-        node.engine.load_image(first.engine.get_image(IMAGE))
+        for _ in node.engine.load_image(first.engine.get_image(IMAGE)) or ():
+            pass  # it is loaded when the answer has been read
         assert node.engine.inspect_image(IMAGE)["Id"] == made
     for node in (first, *others):
         shutil.rmtree(node.outside(_PLACE), ignore_errors=True)

@@ -119,9 +119,12 @@ class Engine:
         return found
 
     def labelled(self, label: str) -> Mapping[str, Mapping[str, str]]:
-        """The labels of each container that has this one, ended ones too."""
+        """The labels of each container that has this one, ended ones too.
+
+        The engine's list may go on naming a container that was removed just as it ended; those are left out.
+        """
         found: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
-        return {one["Id"]: one["Labels"] for one in found}
+        return {one["Id"]: one["Labels"] for one in found if self._exists(one["Id"])}
 
     def deleted(self, container: str) -> set[str]:
         """Paths (without the leading slash) that the container has deleted from its image."""
@@ -190,6 +193,13 @@ class Engine:
         _checked(answer)
         with answer:
             yield from answer.raw.stream(CHUNK_BYTES, decode_content=False)
+
+    def _exists(self, container: str) -> bool:
+        try:
+            self._api.inspect_container(container)
+        except docker.errors.NotFound:
+            return False
+        return True
 
     def _url(self, container: str, what: str) -> str:
         return f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/{what}"
