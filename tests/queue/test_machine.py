@@ -267,7 +267,7 @@ def test_whatever_the_order_of_events_no_job_is_lost_or_done_twice(queue_engine:
     run_state_machine_as_test(
         Here,
         settings=settings(
-            max_examples=40,
+            max_examples=100,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
