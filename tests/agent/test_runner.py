@@ -92,6 +92,10 @@ class Control:
         with snapshot(self.site.engine) as db:
             return reads.job_detail(db, number)
 
+    def whole_log(self, number: int) -> LogPage:
+        with snapshot(self.site.engine) as db:
+            return logs.read_all(db, number, 0, 10_000)
+
     def log(self, number: int) -> LogPage:
         with snapshot(self.site.engine) as db:
             return logs.read(db, number, 0, 10_000)
@@ -235,6 +239,7 @@ def test_a_broken_generation_is_never_restored_and_the_job_starts_over(control: 
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert any("broken" in event.what for event in detail.events)
     in_order(control, job, 450)
+    assert control.whole_log(job).lines.count("start") == 2
 
 
 def test_leftovers_of_agents_whose_end_has_passed_are_removed_and_others_are_not(control: Control) -> None:

@@ -6,11 +6,12 @@ A user sees and changes the jobs of the own group, an admin all.
 from collections.abc import Iterator
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import StreamingResponse
 from sqlmodel import Session
 
 from gleaner.agent.storage.protocol import ParcelBroken, output_key
+from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import (
@@ -31,7 +32,7 @@ from gleaner.control.queue import logs, moves, reads
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-JobPath = Annotated[int, Path(ge=1, le=MAX_ID, description="The job's id")]
+JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
 OUTPUT_PART = "folder.tar"
 
 
@@ -44,7 +45,7 @@ def own_job(caller: Caller, db: Session, job: int) -> JobRow:
 
 
 @router.post("", status_code=201, responses=documented(413, 422))
-def submit(caller: User, submission: Submission) -> Submitted:
+def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION]) -> Submitted:
     """Queue one job, or a campaign of one job an index."""
     group = submission.group or caller.identity.group
     if group is None:
@@ -114,7 +115,7 @@ def cancel(caller: User, job: JobPath) -> JobRow:
 
 
 @router.patch("/{job}", responses=documented(404, 409, 413, 422))
-def change(caller: User, job: JobPath, change: Change) -> JobRow:
+def change(caller: User, job: JobPath, change: Annotated[Change, examples.A_CHANGE]) -> JobRow:
     """Change its priority: the higher, the sooner it is claimed."""
     with caller.writing() as db:
         own_job(caller, db, job)
@@ -128,11 +129,12 @@ def log(
     job: JobPath,
     first: Annotated[int, Query(ge=0, le=MAX_ID, description="The first line wanted, counted from 0")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    everything: Annotated[bool, Query(alias="all", description="Also what attempts wrote that were lost")] = False,
 ) -> LogPage:
     """Lines that the job wrote, over all its slices."""
     with caller.reading() as db:
         own_job(caller, db, job)
-        return logs.read(db, job, first=first, limit=limit)
+        return (logs.read_all if everything else logs.read)(db, job, first, limit)
 
 
 @router.get(

@@ -136,8 +136,9 @@ class Control:
     def change(self, job: int, change: Change) -> JobRow:
         return self._write("PATCH", f"/v1/jobs/{job}", JobRow, change)
 
-    def log(self, job: int, *, first: int, limit: int) -> LogPage:
-        return self._read(f"/v1/jobs/{job}/log", LogPage, {"first": first, "limit": limit})
+    def log(self, job: int, *, first: int, limit: int, everything: bool = False) -> LogPage:
+        wanted = {"first": first, "limit": limit} | ({"all": 1} if everything else {})
+        return self._read(f"/v1/jobs/{job}/log", LogPage, wanted)
 
     def status(self) -> CampaignStatus:
         return self._read("/v1/status", CampaignStatus)

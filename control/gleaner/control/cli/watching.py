@@ -123,15 +123,16 @@ def wait(
 def logs(
     job: Annotated[int, typer.Argument(metavar="JOB", min=1)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also what attempts wrote that were lost.")] = False,
 ) -> Answer:
     """Print what a job wrote, over all its slices."""
-    return Answer(_lines(job, follow=follow))
+    return Answer(_lines(job, follow=follow, everything=everything))
 
 
-def _lines(job: int, *, follow: bool) -> Iterator[str]:
+def _lines(job: int, *, follow: bool, everything: bool) -> Iterator[str]:
     first = 0
     with connect() as control:
-        look = patient(lambda: control.log(job, first=first, limit=PAGE))
+        look = patient(lambda: control.log(job, first=first, limit=PAGE, everything=everything))
         while True:
             page = look()
             yield from page.lines

@@ -80,6 +80,17 @@ def read(db: Session, job: int, first: int, limit: int) -> LogPage:
     return LogPage(first=first, lines=tuple(lines), ended=state is State.COMPLETE and not more)
 
 
+def read_all(db: Session, job: int, first: int, limit: int) -> LogPage:
+    """Everything that any attempt wrote, attempt after attempt, superseded lines too; `first` counts all of it."""
+    connection = db.connection()
+    state = connection.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
+    if state is None:
+        raise Unknown(f"there is no job {job}")
+    rows = select(LOG.c.line).where(LOG.c.job == job).order_by(LOG.c.attempt, LOG.c.number).offset(first)
+    lines = connection.execute(rows.limit(limit + 1)).scalars().all()
+    return LogPage(first=first, lines=tuple(lines[:limit]), ended=state is State.COMPLETE and len(lines) <= limit)
+
+
 def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
     """(attempt, its first number, the number before which it is shown) from the latest attempt back."""
     ceiling: int | None = None
