@@ -1,0 +1,246 @@
+"""What must hold of every storage; there is one so far, in a folder."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import (
+    ParcelBroken,
+    Storage,
+    StorageError,
+    generation_key,
+    output_key,
+)
+
+KEY = generation_key(7, 3, 1)
+NOBODYS = f"sha256:{'0' * 64}"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "storage"
+
+
+@pytest.fixture
+def storage(root: Path) -> Storage:
+    made = FolderStorage(root)
+    made.prepare()
+    return made
+
+
+def publish(storage: Storage, key: str = KEY, content: bytes = b"memory") -> str:
+    with storage.draft(key) as draft:
+        draft.add("memory.tar", [content])
+        return draft.publish({"criu": "4.1.1"}).digest
+
+
+def content(storage: Storage, key: str, digest: str) -> bytes:
+    return b"".join(storage.open(key, digest).read("memory.tar"))
+
+
+chunked = st.lists(
+    st.binary(max_size=2000) | st.binary(min_size=1, max_size=3).map(lambda one: one * 500_000), max_size=5
+)
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True).filter(lambda name: name != "manifest.json")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.dictionaries(names, chunked, max_size=4), facts=st.dictionaries(st.text(), st.text() | st.integers()))
+def test_a_parcel_comes_back_as_it_was_published(
+    storage: Storage, parts: dict[str, list[bytes]], facts: dict[str, object]
+) -> None:
+    with storage.draft(KEY) as draft:
+        for name, chunks in parts.items():
+            added = draft.add(name, iter(chunks))
+            assert added.size_bytes == sum(map(len, chunks))
+        published = draft.publish(facts)
+    parcel = storage.open(KEY, published.digest)
+    assert {name: b"".join(parcel.read(name)) for name in parcel.parts} == {
+        name: b"".join(chunks) for name, chunks in parts.items()
+    }
+    assert parcel.facts == facts
+    assert published.size_bytes >= sum(part.size_bytes for part in parcel.parts.values())
+    storage.delete(KEY)
+
+
+def test_a_draft_is_invisible_until_it_is_published_and_gone_if_it_never_is(storage: Storage, root: Path) -> None:
+    with pytest.raises(ZeroDivisionError), storage.draft(KEY) as draft:
+        draft.add("memory.tar", [b"memory"])
+        assert storage.keys("") == []
+        with pytest.raises(ParcelBroken):
+            storage.open(KEY, NOBODYS)
+        raise ZeroDivisionError
+    assert storage.keys("") == []
+    assert list((root / ".drafts").iterdir()) == []
+
+
+def test_what_is_published_is_never_changed(storage: Storage) -> None:
+    digest = publish(storage)
+    with pytest.raises(StorageError, match="already published"):
+        publish(storage, content=b"other")
+    assert content(storage, KEY, digest) == b"memory"
+
+
+def test_of_two_drafts_of_one_key_the_first_to_be_published_wins(storage: Storage) -> None:
+    with storage.draft(KEY) as one, storage.draft(KEY) as other:
+        for draft, memory in ((one, b"one"), (other, b"other")):
+            draft.add("memory.tar", [memory])
+        digest = other.publish({}).digest
+        with pytest.raises(StorageError, match="already published"):
+            one.publish({})
+    assert content(storage, KEY, digest) == b"other"
+    assert storage.keys("") == [KEY]
+
+
+def test_no_parcel_lies_in_another(storage: Storage) -> None:
+    publish(storage)
+    with pytest.raises(StorageError, match="already published"):
+        publish(storage, f"{KEY}/inner")
+    with pytest.raises(StorageError):
+        publish(storage, "jobs/7")
+    with pytest.raises(StorageError, match="a folder of them"):
+        storage.delete("jobs/7")
+    assert storage.keys("") == [KEY]
+
+
+def test_only_the_expected_digest_opens_a_parcel(storage: Storage) -> None:
+    digest = publish(storage)
+    other_key = output_key(8, 1)
+    other = publish(storage, other_key)
+    assert digest != other, "the key is part of what the digest stands for"
+    for key, wrong in ((KEY, other), (KEY, NOBODYS), (other_key, digest), ("jobs/9/none", digest)):
+        with pytest.raises(ParcelBroken):
+            storage.open(key, wrong)
+
+
+def test_parcels_are_listed_by_their_beginning(storage: Storage) -> None:
+    keys = [generation_key(7, 1, 1), generation_key(7, 1, 2), generation_key(70, 1, 1), output_key(7, 2)]
+    for key in keys:
+        publish(storage, key)
+    assert storage.keys("") == sorted(keys)
+    assert storage.keys("jobs/7") == sorted([keys[0], keys[1], keys[3]])
+    assert storage.keys(keys[0]) == [keys[0]]
+    assert storage.keys("jobs/8") == []
+
+
+def test_a_deleted_parcel_is_gone_and_its_key_is_free(storage: Storage, root: Path) -> None:
+    publish(storage)
+    storage.delete(KEY)
+    storage.delete(KEY)
+    assert storage.keys("") == []
+    assert not (root / "jobs").exists()
+    digest = publish(storage, content=b"again")
+    assert content(storage, KEY, digest) == b"again"
+
+
+def test_a_parcel_set_aside_is_out_of_the_way_and_can_be_looked_at(storage: Storage, root: Path) -> None:
+    for _ in range(2):
+        publish(storage)
+        storage.set_aside(KEY)
+    storage.set_aside(KEY)
+    assert storage.keys("") == []
+    kept = list((root / ".broken").iterdir())
+    assert len(kept) == 2
+    assert all((folder / "memory.tar").read_bytes() == b"memory" for folder in kept)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "/", "..", "../x", "jobs/../../x", "/etc/passwd", "jobs//7", "jobs/7/", ".drafts/x", "jobs/.hidden", "a\0b",
+     "a b", "jobs/manifest.json", "jobs/é", "x" * 300],
+)  # fmt: skip
+def test_a_key_that_is_no_row_of_plain_names_is_refused(storage: Storage, key: str) -> None:
+    for attempt in (
+        lambda: storage.draft(key).__enter__(),
+        lambda: storage.open(key, NOBODYS),
+        lambda: storage.delete(key),
+        lambda: storage.set_aside(key),
+    ):
+        with pytest.raises(StorageError, match="is no key"):
+            attempt()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "manifest.json", ".hidden", "é"])
+def test_a_part_has_a_plain_name(storage: Storage, name: str) -> None:
+    with storage.draft(KEY) as draft, pytest.raises(StorageError, match="name of a part"):
+        draft.add(name, [b""])
+
+
+def test_a_part_is_added_once_and_before_publication(storage: Storage) -> None:
+    with storage.draft(KEY) as draft:
+        draft.add("memory.tar", [b"one"])
+        with pytest.raises(StorageError, match="cannot be added"):
+            draft.add("memory.tar", [b"two"])
+        digest = draft.publish({}).digest
+        with pytest.raises(StorageError):
+            draft.add("late", [b""])
+        with pytest.raises(StorageError, match="has been published"):
+            draft.publish({})
+    assert content(storage, KEY, digest) == b"one"
+
+
+def test_a_source_that_fails_leaves_the_draft_usable(storage: Storage) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"half"
+        raise ZeroDivisionError
+
+    with storage.draft(KEY) as draft:
+        with pytest.raises(ZeroDivisionError):
+            draft.add("memory.tar", failing())
+        draft.add("memory.tar", [b"whole"])
+        digest = draft.publish({}).digest
+    assert content(storage, KEY, digest) == b"whole"
+
+
+def test_facts_must_be_plain_values(storage: Storage) -> None:
+    with storage.draft(KEY) as draft, pytest.raises(StorageError, match="plain JSON"):
+        draft.publish({"node": object()})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_one_flipped_bit_anywhere_is_found(storage: Storage, root: Path, data: st.DataObject) -> None:
+    digest = publish(storage, content=os.urandom(3000))
+    file = data.draw(st.sampled_from(sorted((root / KEY).iterdir())))
+    whole = bytearray(file.read_bytes())
+    bit = data.draw(st.integers(0, 2**32)) % (len(whole) * 8)
+    whole[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(whole)
+    with pytest.raises(ParcelBroken):
+        content(storage, KEY, digest)
+    storage.delete(KEY)
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer", "missing", "a link", "no manifest"])
+def test_a_part_of_another_size_or_kind_is_found(storage: Storage, root: Path, change: str, tmp_path: Path) -> None:
+    digest = publish(storage)
+    part = root / KEY / "memory.tar"
+    match change:
+        case "shorter":
+            part.write_bytes(b"memor")
+        case "longer":
+            part.write_bytes(b"memory!")
+        case "missing":
+            part.unlink()
+        case "a link":
+            part.rename(tmp_path / "elsewhere")
+            part.symlink_to(tmp_path / "elsewhere")
+        case _:
+            (root / KEY / "manifest.json").unlink()
+    with pytest.raises(StorageError):
+        content(storage, KEY, digest)
+
+
+def test_a_manifest_of_a_later_format_is_not_guessed_at(storage: Storage, root: Path) -> None:
+    publish(storage)
+    manifest = root / KEY / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 2}))
+    with pytest.raises(ParcelBroken, match="format 2"):
+        storage.open(KEY, f"sha256:{hashlib.sha256(manifest.read_bytes()).hexdigest()}")
