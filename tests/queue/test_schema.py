@@ -39,7 +39,8 @@ def _definitions(engine: Engine) -> set[str]:
                 " WHERE table_schema = 'public'"
             )
         )
-        found = {row[0] for result in (checks, indexes, columns) for row in result}
+        options = connection.execute(text("SELECT relname || reloptions::text FROM pg_class WHERE reloptions <> '{}'"))
+        found = {row[0] for result in (checks, indexes, columns, options) for row in result}
         return {line for line in found if "alembic_version" not in line}
 
 

@@ -73,7 +73,7 @@ def completed(db: Session, job: int, attempt: int, report: Completed, *, now_s: 
         raise
 
 
-def _output(report: Completed) -> dict[str, object]:
+def _output(report: Completed) -> dict[str, Any]:
     output = report.output
     return {
         "output_digest": output.digest if output else None,

@@ -96,6 +96,9 @@ def _words(kind: type[StrEnum], name: str) -> Any:
 
 BIG: Any = BigInteger()
 BIG_ID: Any = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up INTEGER PRIMARY KEY only
+CHURNED = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
+"""For a table whose rows are written anew at every move. By default PostgreSQL lets a fifth of a table die before it
+cleans up, and a claim steps over what is dead at the front of the index of the waiting jobs."""
 WAITS = f"state IN ({listed(*WAITING)}) AND NOT held"
 """Whether an agent may claim the job. The index of the waiting jobs is used only where a query says exactly this."""
 
@@ -194,6 +197,7 @@ class Job(SQLModel, table=True):
         ForeignKeyConstraint(["spec"], ["spec.id"]),
         ForeignKeyConstraint(["lane"], ["lane.id"]),
         ForeignKeyConstraint(["agent"], ["agent.name"]),
+        CHURNED,
     )
 
     id: int | None = Field(default=None, primary_key=True, sa_type=BIG_ID)
@@ -245,6 +249,7 @@ class Attempt(SQLModel, table=True):
         ),
         ForeignKeyConstraint(["job"], ["job.id"]),
         ForeignKeyConstraint(["agent"], ["agent.name"]),
+        CHURNED,
     )
 
     job: int = Field(primary_key=True, sa_type=BIG)

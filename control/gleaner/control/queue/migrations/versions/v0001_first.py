@@ -195,6 +195,7 @@ def upgrade() -> None:
             ["spec.id"],
         ),
         sa.PrimaryKeyConstraint("id"),
+        postgresql_with={"autovacuum_vacuum_scale_factor": "0.01"},
     )
     op.create_index(
         "job_in_campaign",
@@ -271,6 +272,7 @@ def upgrade() -> None:
             ["job.id"],
         ),
         sa.PrimaryKeyConstraint("job", "attempt"),
+        postgresql_with={"autovacuum_vacuum_scale_factor": "0.01"},
     )
     op.create_index(
         "attempt_live",
