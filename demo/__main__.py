@@ -208,12 +208,12 @@ def show(
 ) -> None:
     """The tables at the end."""
     table = Table(title="every run, in seconds, beside the same run computed as a whole", title_justify="left")
-    for column in ("job", "seed", "nodes", "slices", "computed", "saving", "restoring", "cpu", "(whole)", "identical"):
+    for column in ("run", "nodes", "slices", "comp s", "save s", "rest s", "cpu s", "whole s", "identical"):
         table.add_column(column, justify="right" if column not in {"nodes", "identical"} else "left", no_wrap=True)
     for run in runs:
         table.add_row(
-            str(run["job"]), str(run["index"]), " ".join(node[-1] for node in run["nodes"]),
-            str(run["slices"]), str(run["compute_s"]), str(run["save_s"]), str(run["restore_s"]),
+            str(run["index"]), " ".join(node[-1] for node in run["nodes"]), str(run["slices"]),
+            str(run["compute_s"]), str(run["save_s"]), str(run["restore_s"]),
             f"{run['cpu_s'] or 0:.1f}", f"{run['cpu_uninterrupted_s'] or 0:.1f}",
             "[green]yes[/]" if run["identical"] and not run["doubts"] else "[red]NO[/]",
         )  # fmt: skip
