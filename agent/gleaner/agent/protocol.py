@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 LONGEST_TEXT = 2000
 LONGEST_LOG_LINE = 65_536
@@ -30,9 +31,24 @@ LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_L
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
-JobNumber = Annotated[int, Field(ge=1, le=_LARGEST)]
-AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Count = Annotated[int, Field(ge=0, le=_LARGEST)]
+
+
+def _a_number(value: object) -> object:
+    if isinstance(value, bool | str | bytes):
+        raise PydanticCustomError("number", "input should be a number")
+    return value
+
+
+NUMBER = BeforeValidator(_a_number)
+"""As JSON has it: true, false and text are no numbers, 2.0 is a whole one."""
+JobNumber = Annotated[int, Field(ge=1, le=_LARGEST), NUMBER]
+AttemptNumber = Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
+Count = Annotated[int, Field(ge=0, le=_LARGEST), NUMBER]
+Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
+Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
+Seconds = Annotated[float, NUMBER]
+Duration = Annotated[float, Field(ge=0), NUMBER]
+Flag = Annotated[bool, Field(strict=True)]
 
 
 class Message(BaseModel):
@@ -45,8 +61,8 @@ class NodeFacts(Message):
     """What a node is, as far as it decides which jobs may run or be restored there."""
 
     node: NodeName
-    cpus: int = Field(ge=1, le=1_000_000)
-    memory_mib: int = Field(ge=1, le=2**31 - 1)
+    cpus: Annotated[int, Field(ge=1, le=1_000_000), NUMBER]
+    memory_mib: Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
     runtime: Text
     """The container runtime with its version, for example `docker 26.1.5`."""
     criu: Text
@@ -61,7 +77,7 @@ class Registration(Message):
     """An agent's first words."""
 
     facts: NodeFacts
-    end_s: float
+    end_s: Seconds
     """When the agent will be gone: the shared end, or earlier."""
     slurm_job: Text | None = None
 
@@ -88,9 +104,9 @@ class Generation(Message):
 class Ask(Message):
     """A request for work: what is free on the node, and for how long."""
 
-    cpus: int = Field(ge=0, le=1_000_000)
-    memory_mib: int = Field(ge=0, le=2**31 - 1)
-    most: int = Field(default=64, ge=1, le=1024)
+    cpus: Cores
+    memory_mib: Mebibytes
+    most: Annotated[int, Field(ge=1, le=1024), NUMBER] = 64
     """At most this many jobs."""
 
 
@@ -150,12 +166,12 @@ class Orders(Message):
 class Slice(Message):
     """How one attempt spent its time. Instants are those of the agent's clock."""
 
-    started_s: float
+    started_s: Seconds
     """When the agent began to prepare the job."""
-    restore_s: float = Field(default=0.0, ge=0)
+    restore_s: Duration = 0.0
     """From then until the process ran."""
-    compute_s: float = Field(default=0.0, ge=0)
-    save_s: float = Field(default=0.0, ge=0)
+    compute_s: Duration = 0.0
+    save_s: Duration = 0.0
     """From the order to save until the generation was published."""
 
 
@@ -176,7 +192,7 @@ class Output(Message):
 class Completed(Message):
     """The workload exited by itself."""
 
-    exit_code: int = Field(ge=-(2**31), le=2**31 - 1)
+    exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), NUMBER]
     output: Output | None = None
     log_lines: Count = 0
     reason: Text = ""
@@ -210,15 +226,15 @@ class GivenBack(Message):
 class LogLines(Message):
     """Lines of a job's output. `first` counts from 0 over the job's whole life, all slices together."""
 
-    first: Count
+    first: Annotated[int, Field(ge=0, le=2**52), NUMBER]
     lines: tuple[LogLine, ...] = Field(max_length=10_000)
 
 
 class Farewell(Message):
     """An agent's last words. Its remaining attempts, if any, count as given back unstarted."""
 
-    ended_s: float
+    ended_s: Seconds
     """When the agent was done, by its own clock."""
     reason: Text = ""
-    fault: bool = False
+    fault: Flag = False
     """Whether the agent ended because its node does not work (counts against the node)."""

@@ -1,8 +1,11 @@
 """What agents ask for themselves: register, claim, beat, farewell. Each only under its own name."""
 
+from typing import Annotated
+
 from fastapi import APIRouter
 
 from gleaner.agent.protocol import Ask, Assignments, Beat, Farewell, Orders, Registration, Welcome
+from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import AgentRow
@@ -19,7 +22,7 @@ def list_agents(caller: User) -> list[AgentRow]:
 
 
 @router.post("/{name}/register", responses=documented(404, 409, 413, 422))
-def register(caller: OwnAgent, registration: Registration) -> Welcome:
+def register(caller: OwnAgent, registration: Annotated[Registration, examples.A_REGISTRATION]) -> Welcome:
     """Say what the node is and when the agent will be gone. Saying it again is no error."""
     queue = caller.site.settings.queue
     with caller.writing() as db:
@@ -28,7 +31,7 @@ def register(caller: OwnAgent, registration: Registration) -> Welcome:
 
 
 @router.post("/{name}/claim", responses=documented(404, 409, 413, 422))
-def claim(caller: OwnAgent, ask: Ask) -> Assignments:
+def claim(caller: OwnAgent, ask: Annotated[Ask, examples.AN_ASK]) -> Assignments:
     """Take as many waiting jobs as fit, each under a new attempt. Empty if nothing fits."""
     with caller.writing() as db:
         assignments = moves.claim(db, caller.identity.name, ask, now_s=caller.now_s)
@@ -37,7 +40,7 @@ def claim(caller: OwnAgent, ask: Ask) -> Assignments:
 
 
 @router.post("/{name}/beat", responses=documented(404, 409, 413, 422))
-def beat(caller: OwnAgent, beat: Beat) -> Orders:
+def beat(caller: OwnAgent, beat: Annotated[Beat, examples.A_BEAT]) -> Orders:
     """Renew the lease of the agent and of the attempts named, and hear what to do with each."""
     with caller.writing() as db:
         return agents.beat(
@@ -46,7 +49,7 @@ def beat(caller: OwnAgent, beat: Beat) -> Orders:
 
 
 @router.post("/{name}/farewell", status_code=204, responses=documented(404, 409, 413, 422))
-def farewell(caller: OwnAgent, farewell: Farewell) -> None:
+def farewell(caller: OwnAgent, farewell: Annotated[Farewell, examples.A_FAREWELL]) -> None:
     """The agent's last words."""
     rounds = caller.site.settings.rounds
     with caller.writing() as db:

@@ -7,10 +7,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Path
+from fastapi import APIRouter, HTTPException
 from sqlmodel import Session
 
 from gleaner.agent.protocol import Completed, GivenBack, LogLines, Saved
+from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import MAX_ID
@@ -19,8 +20,8 @@ from gleaner.control.queue.errors import Refused
 
 router = APIRouter(prefix="/v1/jobs/{job}/attempts/{attempt}", tags=["attempts"])
 
-JobPath = Annotated[int, Path(ge=1, le=MAX_ID)]
-AttemptPath = Annotated[int, Path(ge=1, le=2**31 - 1)]
+JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
+AttemptPath = Annotated[int, examples.an_id("The attempt's number", most=2**31 - 1)]
 
 _ANSWERS = documented(404, 409, 413, 422)
 
@@ -39,7 +40,7 @@ def _own_attempt(caller: Caller, job: int, attempt: int, report: str) -> Generat
 
 
 @router.post("/saved", status_code=204, responses=_ANSWERS)
-def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Saved) -> None:
+def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Saved, examples.A_SAVE]) -> None:
     """The attempt ended with a whole, published checkpoint generation."""
     with _own_attempt(caller, job, attempt, "saved") as db:
         moves.saved(db, job, attempt, report, now_s=caller.now_s)
@@ -47,7 +48,9 @@ def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Saved) 
 
 
 @router.post("/completed", status_code=204, responses=_ANSWERS)
-def completed(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Completed) -> None:
+def completed(
+    caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Completed, examples.A_COMPLETION]
+) -> None:
     """The workload exited by itself."""
     with _own_attempt(caller, job, attempt, "completed") as db:
         moves.completed(db, job, attempt, report, now_s=caller.now_s)
@@ -55,14 +58,16 @@ def completed(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Com
 
 
 @router.post("/given-back", status_code=204, responses=_ANSWERS)
-def given_back(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: GivenBack) -> None:
+def given_back(
+    caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[GivenBack, examples.A_RETURN]
+) -> None:
     """The attempt ended without a new generation and without an exit of the workload."""
     with _own_attempt(caller, job, attempt, "given-back") as db:
         moves.given_back(db, job, attempt, report, now_s=caller.now_s)
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)
-def log(caller: SomeAgent, job: JobPath, attempt: AttemptPath, lines: LogLines) -> None:
+def log(caller: SomeAgent, job: JobPath, attempt: AttemptPath, lines: Annotated[LogLines, examples.SOME_LINES]) -> None:
     """Lines of the job's output. Sending lines again that are already there changes nothing."""
     with _own_attempt(caller, job, attempt, "log") as db:
         logs.append(db, job, attempt, lines)

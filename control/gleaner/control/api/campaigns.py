@@ -3,17 +3,18 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Path
+from fastapi import APIRouter, HTTPException
 from sqlmodel import Session
 
 from gleaner.control.api.access import Caller, User
+from gleaner.control.api.examples import an_id
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import MAX_CAMPAIGN, CampaignStatus
 from gleaner.control.queue import moves, reads
 
 router = APIRouter(tags=["campaigns"])
 
-CampaignPath = Annotated[int, Path(ge=1, le=MAX_CAMPAIGN, description="The campaign's id")]
+CampaignPath = Annotated[int, an_id("The campaign's id", most=MAX_CAMPAIGN)]
 
 
 def _own_campaign(caller: Caller, db: Session, campaign: int) -> None:

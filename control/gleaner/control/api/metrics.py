@@ -1,7 +1,6 @@
 """`/metrics` for Prometheus. Names of jobs, groups and nodes are no labels: they would have no bound."""
 
-from fastapi import APIRouter
-from fastapi.responses import PlainTextResponse
+from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -15,15 +14,15 @@ router = APIRouter(tags=["metrics"])
 
 @router.get(
     "/metrics",
-    response_class=PlainTextResponse,
+    response_class=Response,  # it has no media type of its own, which would be taken for that of the errors as well
     responses=documented() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def metrics(caller: Admin) -> PlainTextResponse:
+def metrics(caller: Admin) -> Response:
     """Everything that is counted, in Prometheus' text format."""
     now = CollectorRegistry()
     now.register(_gauges(caller))
     text = generate_latest(caller.meters.registry) + generate_latest(now)
-    return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 def _gauges(caller: Caller) -> Gauges:

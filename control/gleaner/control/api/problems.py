@@ -110,8 +110,14 @@ def describe(errors: Sequence[Any]) -> str:
     return f"{'.'.join(where)}: {message[:1].lower()}{message[1:]}{more}"
 
 
-async def _handle(_request: Request, error: Exception) -> JSONResponse:
-    return answer_to(error)
+async def _handle(request: Request, error: Exception) -> JSONResponse:
+    told = answer_to(error)
+    if told.status_code == 405:
+        # The framework names the methods of the first route only; a path of ours may have two.
+        path = getattr(request.scope.get("route"), "path", "")
+        methods = cast("FastAPI", request.app).openapi()["paths"].get(path, {})
+        told.headers["Allow"] = ", ".join(sorted(method.upper() for method in methods))
+    return told
 
 
 def install(app: FastAPI) -> None:

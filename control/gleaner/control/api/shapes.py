@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import PydanticCustomError
 
+from gleaner.agent.protocol import NUMBER, Flag
 from gleaner.control.life import Outcome, State
 
 MAX_ID = 2**53 - 1
@@ -52,15 +53,17 @@ class JobSpec(Shape):
     )
 
     name: Name
-    image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\s\x00]+$")]
+    image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$")]
     command: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
-    environment: Annotated[dict[Variable, Word], Field(max_length=256)] = {}
-    cpus: int = Field(default=1, ge=1, le=4096)
-    memory_mib: int = Field(default=512, ge=16, le=16 * 1024 * 1024)
-    nodes: int = Field(default=1, ge=1, json_schema_extra={"maximum": 1})
+    environment: Annotated[
+        dict[Variable, Word], Field(max_length=256, json_schema_extra={"additionalProperties": False})
+    ] = {}
+    cpus: Annotated[int, Field(ge=1, le=4096), NUMBER] = 1
+    memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] = 512
+    nodes: Annotated[int, Field(ge=1, json_schema_extra={"maximum": 1}), NUMBER] = 1
     """Anything but 1 is refused: Gleaner runs jobs of one node or less."""
-    priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
-    retries: int | None = Field(default=None, ge=0, le=100)
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
+    retries: Annotated[int, Field(ge=0, le=100), NUMBER] | None = None
     """Starts over after the job's own failure; None: the site's default."""
 
     @field_validator("nodes")
@@ -77,7 +80,7 @@ class Submission(Shape):
     job: JobSpec
     indices: (
         Annotated[
-            tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...],
+            tuple[Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER], ...],
             Field(min_length=1, max_length=100_000, json_schema_extra={"uniqueItems": True}),
             AfterValidator(_each_once),
         ]
@@ -85,7 +88,7 @@ class Submission(Shape):
     ) = None
     group: Name | None = None
     """Only an admin may name a group other than the token's own."""
-    hold: bool = False
+    hold: Flag = False
 
 
 class Submitted(Shape):
@@ -192,7 +195,7 @@ class JobList(Shape):
 class Change(Shape):
     """A change of a job's priority."""
 
-    priority: int = Field(ge=-1_000_000, le=1_000_000)
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER]
 
 
 class LogPage(Shape):

@@ -1,0 +1,57 @@
+"""Examples for the OpenAPI document, apart so that the routes stay readable. A test sends each of them."""
+
+from typing import Any
+
+from fastapi import Body, Path
+
+_DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+_SLICE = {"started_s": 1_800_000_000.0, "restore_s": 2.5, "compute_s": 1740.0, "save_s": 12.0}
+_GENERATION = {"attempt": 1, "number": 1, "digest": _DIGEST, "size_bytes": 268_435_456, "log_lines": 1200}
+
+
+def _shown(example: dict[str, Any]) -> Any:
+    return Body(examples=[example])
+
+
+A_SUBMISSION = _shown(
+    {
+        "job": {
+            "name": "zmumu",
+            "image": "gleaner/pythia",
+            "command": ["generate", "--seed", "{index}", "--events", "2000", "--process", "zmumu"],
+            "cpus": 1,
+            "memory_mib": 512,
+        },
+        "indices": [0, 1, 2],
+    }
+)
+A_CHANGE = _shown({"priority": 10})
+A_TOKEN_REQUEST = _shown({"role": "user", "name": "alice", "group": "atlas"})
+A_REGISTRATION = _shown(
+    {
+        "facts": {
+            "node": "n17",
+            "cpus": 16,
+            "memory_mib": 65536,
+            "runtime": "docker 26.1.5",
+            "criu": "4.1.1",
+            "kernel": "6.12.0",
+            "architecture": "x86_64",
+            "cpu_features": ["avx2", "sse4_2"],
+        },
+        "end_s": 1_800_003_600.0,
+        "slurm_job": "4711",
+    }
+)
+AN_ASK = _shown({"cpus": 16, "memory_mib": 65536, "most": 16})
+A_BEAT = _shown({"attempts": [{"job": 1, "attempt": 1}]})
+A_FAREWELL = _shown({"ended_s": 1_800_003_598.5, "reason": "the shared end"})
+A_SAVE = _shown({"generation": _GENERATION, "slice": _SLICE})
+A_COMPLETION = _shown({"exit_code": 0, "output": {"digest": _DIGEST, "size_bytes": 10240}, "slice": _SLICE})
+A_RETURN = _shown({"why": "unstarted", "detail": "there was no time left"})
+SOME_LINES = _shown({"first": 0, "lines": ["event 1", "event 2"]})
+
+
+def an_id(what: str, *, most: int) -> Any:
+    """A path's number, counted from 1."""
+    return Path(ge=1, le=most, description=what, examples=[1])
