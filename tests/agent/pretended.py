@@ -17,6 +17,7 @@ from gleaner.agent.runtime.protocol import (
     ContainerSpec,
     ImageMissing,
     RuntimeFacts,
+    RuntimeFault,
     Usage,
 )
 from gleaner.agent.storage.protocol import Draft, Parcel
@@ -62,6 +63,8 @@ class PretendedRuntime:
         return RuntimeFacts(runtime="pretended 1", criu="4.1.1")
 
     def start(self, spec: ContainerSpec) -> ContainerId:
+        if spec.image == "impossible":
+            raise RuntimeFault("the engine is broken")
         if spec.image == "missing":
             raise ImageMissing("no image named missing")
         goal, exit_code = int(spec.command[1]), int(spec.command[2]) if len(spec.command) > 2 else 0

@@ -229,6 +229,17 @@ def test_a_missing_image_holds_the_job_with_its_name(control: Control) -> None:
     assert "missing" in (detail.waits_because or detail.events[-1].detail)
 
 
+def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Control) -> None:
+    jobs = [control.submit("5", image="impossible") for _ in range(3)]
+    began_s = time.time()
+    assert asyncio.run(control.agent("a1", lives_s=60).live()) == 1
+    assert time.time() - began_s < 20
+    assert all(control.job(job).job.state is State.NEW for job in jobs)
+    with snapshot(control.site.engine) as db:
+        (row,) = reads.agent_rows(db, now_s=time.time())
+    assert "cannot run jobs" in row.reason
+
+
 def test_a_broken_generation_is_never_restored_and_the_job_starts_over(control: Control) -> None:
     job = control.submit("450")
     asyncio.run(control.agent("a1", lives_s=6).live())

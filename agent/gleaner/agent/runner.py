@@ -41,6 +41,8 @@ REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
 GONE_BEFORE_END_S = 2.0
 """So long before its end nothing is waited for any more."""
+NODE_FAULTS = 3
+"""So many jobs in a row that the node could not run, and the agent ends: one bad node must not eat a queue."""
 KILL_WAIT_S = 25.0
 """After a SIGTERM that names no later end: Slurm's KillWait (30 s by default) less a little."""
 
@@ -64,6 +66,7 @@ class Agent:
     _vacating: bool = False
     _ending_because: str = ""
     _fault: bool = False
+    _node_faults: int = 0
     _heartbeat_s: float = 10.0
     _measured: tuple[Measured, ...] = ()
     _memory_bytes: int = 0
@@ -181,8 +184,19 @@ class Agent:
         running = asyncio.create_task(shell.run())
         self._running.add(running)
         running.add_done_callback(self._done)
+        running.add_done_callback(lambda _: self._note_fault(shell))
         if self._vacating:
             shell.feed(task.VacateAsked())
+
+    def _note_fault(self, shell: TaskShell) -> None:
+        """Count the jobs in a row that this node could not run."""
+        if shell.has_run:
+            self._node_faults = 0
+        elif shell.node_fault:
+            self._node_faults += 1
+        if self._node_faults >= NODE_FAULTS:
+            self._fault = True
+            self._vacate("this node cannot run jobs")
 
     def _done(self, running: asyncio.Task[None]) -> None:
         self._running.discard(running)

@@ -106,6 +106,8 @@ class TaskShell:
     assignment: Assignment
     state: task.Task = field(default_factory=task.Preparing)
     saved_bytes: int = 0
+    node_fault: bool = False
+    """Whether it was given back because the node does not work."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     _todos: asyncio.Queue[task.Todo] = field(default_factory=asyncio.Queue[task.Todo])
     _times: _Times = field(default_factory=_Times)
@@ -117,6 +119,11 @@ class TaskShell:
     def container(self) -> ContainerId | None:
         """The container, while there is one."""
         return None if isinstance(self.state, task.Preparing | task.Ended) else self.state.container
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its container ever started."""
+        return self._times.running_s > 0
 
     @property
     def is_reported(self) -> bool:
@@ -255,6 +262,7 @@ class TaskShell:
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
             case task.GiveBack(why, detail):
+                self.node_fault = why is Why.NODE_FAULT
                 await self._drain_log() if self._times.running_s else None
                 self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice()))
             case task.Clean():
