@@ -68,8 +68,8 @@ class Node:
 
     def containers(self) -> list[str]:
         """The names of all containers of these tests."""
-        ours = [container for container, labels in self.runtime.ours().items() if labels[LABEL_AGENT] == AGENT]
-        return sorted(self.engine.inspect_container(container)["Name"] for container in ours)
+        found = self.engine.containers(all=True, filters={"label": f"{LABEL_AGENT}={AGENT}"})
+        return sorted(one["Names"][0] for one in found)
 
 
 class Work:

@@ -1,7 +1,9 @@
 """The Docker runtime on real engines with real CRIU: nothing is lost, nothing is done twice, nothing is left behind."""
 
+import io
 import json
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,6 @@ import pytest
 from tests.runtime.nodes import AGENT, IMAGE, USER, Node, Work, wait_for
 
 from gleaner.agent.runtime.docker import LAYER_PART, MEMORY_PART, DockerRuntime
-from gleaner.agent.runtime.layer import tar_of
 from gleaner.agent.runtime.protocol import (
     LABEL_AGENT,
     CannotCheckpoint,
@@ -136,6 +137,58 @@ def test_what_the_job_has_deleted_from_its_image_stays_deleted(pair: tuple[Node,
     work.read_to_end()
     assert work.lines[0] == work.lines[1]
     assert "three" not in work.lines[0]
+
+
+HOLDER = """
+import fcntl, os, socket, time
+lock = open("/job/lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+deleted = [open(path, "w+b", buffering=0) for path in ("/job/deleted", "/tmp/deleted")]
+for file in deleted:
+    file.write(b"x" * (5 << 20))
+    os.unlink(file.name)
+one, other = socket.socketpair()
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.close(reader)
+    for count in range(100_000):
+        os.write(writer, b"%d\\n" % count)
+        time.sleep(0.02)
+os.close(writer)
+counts = os.fdopen(reader)
+expected = 0
+print("ready")
+while not os.path.exists("/job/stop"):
+    assert int(counts.readline()) == expected
+    expected += 1
+    if expected == 10:
+        print("10")
+again = open("/job/lock")
+try:
+    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    raise SystemExit("the lock is lost")
+except BlockingIOError:
+    pass
+for file in deleted:
+    file.seek(0)
+    assert len(file.readall()) == 5 << 20
+one.send(b"x")
+assert other.recv(1) == b"x"
+print("end")
+"""
+
+
+@pytest.mark.cluster
+def test_locks_deleted_files_children_pipes_and_sockets_go_along(pair: tuple[Node, Node], work: Work) -> None:
+    container = work.start(pair[0], HOLDER)
+    work.until("10")
+    saved = work.save(pair[0], container)
+    work.end(pair[0], container)
+    container = work.restore(pair[1], saved, HOLDER)
+    (work.folder(pair[1]) / "stop").touch()
+    assert pair[1].runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines == ["ready", "10", "end"]
 
 
 CONNECTED = """
@@ -327,14 +380,23 @@ def test_a_generation_that_criu_does_not_take_leaves_nothing(node: Node, work: W
     saved = _save_and_end(node, work)
     good = work.storage.open(saved.key, saved.digest)
     with work.storage.draft("jobs/1/wrong") as draft:
-        draft.add(MEMORY_PART, tar_of("no-images", b"x"))
+        draft.add(MEMORY_PART, _without("pages-1.img", b"".join(good.read(MEMORY_PART))))
         for name in (LAYER_PART, "folder.tar"):
             draft.add(name, good.read(name))
         wrong = draft.publish(good.facts)
-    with pytest.raises(CannotRestore) as refused:
+    with pytest.raises(CannotRestore, match=r"CRIU cannot restore its memory: .*pages") as refused:
         work.restore(node, wrong, COUNTER, "1")
     assert "\n" not in str(refused.value)
     assert node.containers() == []
+
+
+def _without(name: str, archive: bytes) -> Iterator[bytes]:
+    kept = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(archive)) as source, tarfile.open(fileobj=kept, mode="w") as target:
+        for member in source:
+            if not member.name.endswith(name):
+                target.addfile(member, source.extractfile(member) if member.isreg() else None)
+    yield kept.getvalue()
 
 
 @pytest.mark.cluster

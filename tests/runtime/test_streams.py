@@ -126,8 +126,8 @@ def test_a_cut_off_layer_is_an_error() -> None:
         unpacked(layer([whole[:2000]], without=(), deleted=(), below=nothing_below))
 
 
-def test_a_nonce_makes_a_small_archive() -> None:
-    assert unpacked(tar_of("checkpoint", b"once")) == {
+def test_one_file_makes_a_small_archive() -> None:
+    assert unpacked(tar_of("checkpoint", "nonce", b"once")) == {
         "checkpoint": (FOLDER, b""),
         "checkpoint/nonce": (FILE, b"once"),
     }
@@ -142,8 +142,9 @@ DUMP_LOG = """\
 """
 
 
-def test_the_reason_is_the_last_error_that_tells_something() -> None:
+def test_the_reason_is_the_first_error_that_matters() -> None:
     assert criu_reason(DUMP_LOG) == "Can't create link remap for /job/x. Use link-remap option."
+    assert criu_reason("(00.1) pie: 1: Error (criu/pie/restorer.c:1): no pages\n") == "no pages"
     assert criu_reason("(00.1)      7: Error (criu/mem.c:1): no memory\n") == "no memory"
     assert criu_reason("(00.1) Running scripts\n") == ""
 

@@ -7,16 +7,20 @@ engine's archive calls reach the mounts of such a container too. So no process e
 import contextlib
 import tarfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import docker.errors
 import docker.types
 
 from gleaner.agent.runtime.engine import Engine, criu_log, criu_reason, explanation
-from gleaner.agent.runtime.layer import layer, members
+from gleaner.agent.runtime.layer import layer, members, tar_of
 from gleaner.agent.runtime.protocol import RuntimeFault
 
 _PLACE = "/gleaner-carried"
+_CONFIG = "criu.conf"
+_CRIU_OPTIONS = "file-locks\nghost-limit 1G\n"
+"""What our nodes' /etc/criu/runc.conf says, which runc does not look at when a container names a file of its own."""
 CHECKPOINTS = f"{_PLACE}/checkpoints"
 """Where a carrier has the container's checkpoints, one folder each."""
 UPPER_LAYER = f"{_PLACE}/layer"
@@ -80,22 +84,68 @@ def _image_files(engine: Engine, carried: str, folder: str) -> Iterator[str]:
             yield f"{above}/{path}" if above else path
 
 
+@dataclass(frozen=True, slots=True)
+class CriuLog:
+    """A place for CRIU's log that outlives the container it is about."""
+
+    engine: Engine
+    keeper: str
+    folder: str
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """For the container whose log is to be kept."""
+        return {"org.criu.config": f"{self.folder}/{_CONFIG}"}
+
+    def reason(self) -> str:
+        """CRIU's reason, or nothing if there is no log."""
+        try:
+            return criu_reason(_file(self.engine, self.keeper, f"{_PLACE}/log/criu.log"))
+        except (docker.errors.APIError, tarfile.TarError):
+            return ""
+
+
+@contextlib.contextmanager
+def criu_log_kept(engine: Engine, name: str, *, image: str, labels: Mapping[str, str]) -> Generator[CriuLog]:
+    """A never-started container with a volume, for a CRIU configuration (criu(8), --config) and the log it names."""
+    keeper = f"{name}-log"
+    engine.remove(keeper)
+    made = engine.create(
+        keeper,
+        host={"mounts": [docker.types.Mount(f"{_PLACE}/log", None, type="volume")]},
+        image=image,
+        command=["never-started"],
+        labels=labels,
+    )
+    try:
+        folder = str(engine.inspect(made)["Mounts"][0]["Source"])
+        config = f"log-file {folder}/criu.log\n{_CRIU_OPTIONS}"
+        engine.receive(made, f"{_PLACE}/log", tar_of(".", _CONFIG, config.encode()))
+        yield CriuLog(engine, made, folder)
+    finally:
+        with contextlib.suppress(docker.errors.APIError):
+            engine.remove(made)
+
+
 def why(engine: Engine, inspected: Mapping[str, Any], error: docker.errors.APIError) -> str:
-    """CRIU's own last error where its log can be reached, else what the engine said."""
+    """Why a dump failed: CRIU's own reason where its log can be reached, else what the engine said."""
     said = explanation(error)
     place = criu_log(said)
     if place is None:
         return said
     folder, name = place
     try:
-        with (
-            carrier(engine, inspected, more=[folder]) as carried,
-            contextlib.closing(engine.send(carried, f"{_PLACE}/more0/{name}")) as sent,
-        ):
-            for _, member, archive in members(sent):
-                content = archive.extractfile(member)
-                if content is not None:
-                    return criu_reason(content.read().decode("utf-8", "replace")) or said
+        with carrier(engine, inspected, more=[folder]) as carried:
+            return criu_reason(_file(engine, carried, f"{_PLACE}/more0/{name}")) or said
     except (docker.errors.APIError, tarfile.TarError):
         return said
-    return said
+
+
+def _file(engine: Engine, container: str, path: str) -> str:
+    """A text file's content."""
+    with contextlib.closing(engine.send(container, path)) as sent:
+        for _, member, archive in members(sent):
+            content = archive.extractfile(member)
+            if content is not None:
+                return content.read().decode("utf-8", "replace")
+    return ""

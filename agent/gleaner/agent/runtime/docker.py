@@ -28,6 +28,7 @@ from gleaner.agent.runtime.carrier import (
     CHECKPOINTS,
     UPPER_LAYER,
     carrier,
+    criu_log_kept,
     data_folder,
     why,
     written_files,
@@ -87,7 +88,7 @@ class DockerRuntime:
     def start(self, spec: ContainerSpec) -> ContainerId:
         engine = self._engine
         with translated(f"cannot start {spec.name}"):
-            container = self._created(spec, spec.image)
+            container = self._created(spec, spec.image, {})
             with self._removed_on_failure(container):
                 try:
                     engine.start(container)
@@ -151,27 +152,39 @@ class DockerRuntime:
             self._must_be_paused(container, self._state(container))
 
     def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
+        with translated(f"cannot restore {spec.name}"):
+            try:
+                return self._restored(spec, parcel, {})
+            except docker.errors.APIError as error:
+                said = explanation(error)
+            # runc removes the log of a restore that failed. So once more, with the log in a place of ours.
+            with criu_log_kept(self._engine, spec.name, image=self._image(spec, parcel), labels=spec.labels) as log:
+                try:
+                    return self._restored(spec, parcel, log.annotations)
+                except docker.errors.APIError as error:
+                    raise CannotRestore(f"CRIU cannot restore its memory: {log.reason() or said}") from error
+
+    @staticmethod
+    def _image(spec: ContainerSpec, parcel: Parcel) -> str:
+        """The very image that the container had; its name may mean another one by now."""
+        image = parcel.facts.get("image_id")
+        return image if isinstance(image, str) else spec.image
+
+    def _restored(self, spec: ContainerSpec, parcel: Parcel, annotations: Mapping[str, str]) -> ContainerId:
         engine = self._engine
         checkpoint = f"gleaner-{secrets.token_hex(8)}"
-        image = parcel.facts.get("image_id")
-        with translated(f"cannot restore {spec.name}"):
-            container = self._created(spec, image if isinstance(image, str) else spec.image)
-            with self._removed_on_failure(container):
-                inspected = engine.inspect(container)
-                with carrier(engine, inspected) as carried:
-                    # The nonce makes each restore's content new to containerd, which refuses one that it still
-                    # holds from a restore or save before ("already exists").
-                    engine.receive(carried, CHECKPOINTS, tar_of(checkpoint, secrets.token_bytes(16)))
-                    engine.receive(carried, f"{CHECKPOINTS}/{checkpoint}", parcel.read(MEMORY_PART))
-                    engine.receive(carried, UPPER_LAYER, parcel.read(LAYER_PART))
-                    try:
-                        engine.start_from(container, checkpoint)
-                        self._must_have_come_back(container)
-                    except docker.errors.APIError as error:
-                        reason = why(engine, inspected, error)
-                        raise CannotRestore(f"CRIU cannot restore its memory: {reason}") from error
-                with contextlib.suppress(docker.errors.APIError):
-                    engine.delete_checkpoint(container, checkpoint)
+        container = self._created(spec, self._image(spec, parcel), annotations)
+        with self._removed_on_failure(container):
+            with carrier(engine, engine.inspect(container)) as carried:
+                # The nonce makes each restore's content new to containerd, which refuses one that it still holds
+                # from a restore or save before ("already exists").
+                engine.receive(carried, CHECKPOINTS, tar_of(checkpoint, "nonce", secrets.token_bytes(16)))
+                engine.receive(carried, f"{CHECKPOINTS}/{checkpoint}", parcel.read(MEMORY_PART))
+                engine.receive(carried, UPPER_LAYER, parcel.read(LAYER_PART))
+                engine.start_from(container, checkpoint)
+                self._must_have_come_back(container)
+            with contextlib.suppress(docker.errors.APIError):
+                engine.delete_checkpoint(container, checkpoint)
         return container
 
     def logs(self, container: ContainerId) -> Iterator[str]:
@@ -212,18 +225,18 @@ class DockerRuntime:
         with translated("cannot list containers"):
             return {ContainerId(name): labels for name, labels in self._engine.labelled(LABEL_AGENT).items()}
 
-    def _created(self, spec: ContainerSpec, image: str) -> ContainerId:
+    def _created(self, spec: ContainerSpec, image: str, annotations: Mapping[str, str]) -> ContainerId:
         """A new container for the spec; the image is pulled if it is not there."""
         try:
-            return self._create(spec, image)
+            return self._create(spec, image, annotations)
         except docker.errors.ImageNotFound:
             self._pull(spec.image)
         try:
-            return self._create(spec, image)
+            return self._create(spec, image, annotations)
         except docker.errors.ImageNotFound as error:
             raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed") from error
 
-    def _create(self, spec: ContainerSpec, image: str) -> ContainerId:
+    def _create(self, spec: ContainerSpec, image: str, annotations: Mapping[str, str]) -> ContainerId:
         memory_bytes = spec.memory_mib * _MIB
         try:
             container = self._engine.create(
@@ -232,7 +245,8 @@ class DockerRuntime:
                     "binds": {str(spec.folder): {"bind": FOLDER_IN_CONTAINER, "mode": "rw"}},
                     "cap_drop": ["ALL"],
                     "security_opt": ["no-new-privileges"],
-                    "nano_cpus": spec.cpus * 10**9,
+                    # The scheduler may count more CPUs than the machine has; the engine refuses a limit above it.
+                    "nano_cpus": min(spec.cpus, int(self._engine.info()["NCPU"])) * 10**9,
                     "mem_limit": memory_bytes,
                     "memswap_limit": memory_bytes,
                     "shm_size": memory_bytes,
@@ -241,6 +255,7 @@ class DockerRuntime:
                     "ulimits": [docker.types.Ulimit(name="core", soft=0, hard=0)],
                     "log_config": docker.types.LogConfig(type="json-file", config=_LOG),
                 },
+                annotations=annotations,
                 image=image,
                 command=list(spec.command),
                 hostname="gleaner",  # one name everywhere: a restored process keeps the one that it was started with
@@ -299,7 +314,8 @@ class DockerRuntime:
 
     def _why_not_dumped(self, inspected: Mapping[str, Any], error: docker.errors.APIError) -> str:
         reason = why(self._engine, inspected, error)
-        return f"CRIU cannot save its memory: {reason}. It goes on; if that stays so, it must fit into one slice."
+        advice = "It goes on; if that stays so, it must fit into one slice."
+        return f"CRIU cannot save its memory: {reason.rstrip('. ')}. {advice}"
 
 
 def _usage(stats: Mapping[str, Any]) -> Usage | None:

@@ -67,11 +67,17 @@ class Engine:
         """The given tag or digest, else `latest`; not all tags, as the engine would."""
         self._api.pull(image, tag=None if "@" in image or ":" in image.rpartition("/")[2] else "latest")
 
-    def create(self, name: str, *, host: Mapping[str, Any], **config: Any) -> str:
-        """A new container's id; arguments as docker-py's `create_host_config` and `create_container`."""
-        made: dict[str, str] = self._api.create_container(
-            name=name, host_config=self._api.create_host_config(network_mode="none", **host), **config
-        )
+    def create(
+        self, name: str, *, host: Mapping[str, Any], annotations: Mapping[str, str] | None = None, **config: Any
+    ) -> str:
+        """A new container's id; arguments as docker-py's `create_host_config` and `create_container`.
+
+        Annotations go to the runtime below the engine; docker-py does not know them.
+        """
+        host_config: dict[str, Any] = self._api.create_host_config(network_mode="none", **host)
+        if annotations:
+            host_config["Annotations"] = dict(annotations)
+        made: dict[str, str] = self._api.create_container(name=name, host_config=host_config, **config)
         return made["Id"]
 
     def start(self, container: str) -> None:
@@ -119,12 +125,9 @@ class Engine:
         return found
 
     def labelled(self, label: str) -> Mapping[str, Mapping[str, str]]:
-        """The labels of each container that has this one, ended ones too.
-
-        The engine's list may go on naming a container that was removed just as it ended; those are left out.
-        """
+        """The labels of each container that has this one, ended ones too."""
         found: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
-        return {one["Id"]: one["Labels"] for one in found if self._exists(one["Id"])}
+        return {one["Id"]: one["Labels"] for one in found}
 
     def deleted(self, container: str) -> set[str]:
         """Paths (without the leading slash) that the container has deleted from its image."""
@@ -194,13 +197,6 @@ class Engine:
         with answer:
             yield from answer.raw.stream(CHUNK_BYTES, decode_content=False)
 
-    def _exists(self, container: str) -> bool:
-        try:
-            self._api.inspect_container(container)
-        except docker.errors.NotFound:
-            return False
-        return True
-
     def _url(self, container: str, what: str) -> str:
         return f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/{what}"
 
@@ -225,16 +221,16 @@ def criu_log(message: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found else None
 
 
-_CRIU_ERROR = re.compile(r"^\(\d+\.\d+\)\s*(?:\d+:\s*)?Error \([\w./-]+:\d+\):\s*(.+?)\s*$", re.MULTILINE)
-_BORING = re.compile(r"Dumping FAILED|Restoring FAILED|RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
+_CRIU_ERROR = re.compile(r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \([\w./-]+:\d+\):\s*(.+?)\s*$", re.MULTILINE)
+_HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
+"""Errors that CRIU reports although all goes well."""
 
 
 def criu_reason(log: str) -> str:
-    r"""CRIU's last error that says more than that it failed; empty if there is none.
+    r"""CRIU's first error that matters; those after it are consequences. Empty if there is none.
 
     >>> criu_reason("(00.1) Error (criu/x.c:1): files: no\n(00.2) Error (criu/cr-dump.c:2111): Dumping FAILED.\n")
     'files: no'
     """
-    errors: list[str] = [found for found in _CRIU_ERROR.findall(log) if not _BORING.search(found)]
-    telling = [error for error in errors if not error.startswith(("Dump ", "Can't dump task"))]
-    return (telling or errors or [""])[-1]
+    errors: list[str] = _CRIU_ERROR.findall(log)
+    return next((error for error in errors if not _HARMLESS.search(error)), "")

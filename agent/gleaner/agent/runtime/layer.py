@@ -90,10 +90,10 @@ def _marks(gone: Iterable[str], present: dict[str, bool]) -> Iterator[bytes]:
         yield mark.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def tar_of(folder: str, nonce: bytes) -> Iterator[bytes]:
-    """A small archive: one private folder with one file `nonce` in it."""
-    outer, inner = tarfile.TarInfo(folder), tarfile.TarInfo(f"{folder}/nonce")
+def tar_of(folder: str, name: str, content: bytes) -> Iterator[bytes]:
+    """A small archive: one private folder with one file in it."""
+    outer, inner = tarfile.TarInfo(folder), tarfile.TarInfo(f"{folder}/{name}")
     outer.type, outer.mode = tarfile.DIRTYPE, 0o700
-    inner.size, inner.mode = len(nonce), 0o600
+    inner.size, inner.mode = len(content), 0o600
     yield outer.tobuf(tarfile.PAX_FORMAT) + inner.tobuf(tarfile.PAX_FORMAT)
-    yield nonce + bytes(-len(nonce) % tarfile.BLOCKSIZE) + _END
+    yield content + bytes(-len(content) % tarfile.BLOCKSIZE) + _END
