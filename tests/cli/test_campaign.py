@@ -69,7 +69,7 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\nnodes: 4", "runs.yaml, line 2: nodes: a job runs on one node or less; wider jobs are only simul"),
         ("image: a\nhold: maybe", "runs.yaml, line 2: hold must be true or false, found 'maybe'"),
         ("image: a\nname: a b", "runs.yaml, line 2: name must begin with a letter or digit"),
-        ("image: a b", "runs.yaml, line 1: image must not be empty or hold spaces"),
+        ("image: a b", "runs.yaml, line 1: image must be an image's name: letters"),
         ("image:", "runs.yaml, line 1: image must have at least 1 character"),
         ("image: [a]", "runs.yaml, line 1: image must be a single value, found a list"),
         ("image: a\ncommand: run it", "runs.yaml, line 2: command must be a list like [a, b], found a single value"),

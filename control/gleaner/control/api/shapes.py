@@ -53,7 +53,7 @@ class JobSpec(Shape):
     )
 
     name: Name
-    image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}$")]
+    image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
     command: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
     environment: Annotated[
         dict[Variable, Word], Field(max_length=256, json_schema_extra={"additionalProperties": False})

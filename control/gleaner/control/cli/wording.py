@@ -10,7 +10,7 @@ from gleaner.control.cli.failures import one_line
 RULES = {
     "[A-Za-z0-9._-]": "must begin with a letter or digit and have at most 63 letters, digits, '.', '_' and '-'",
     "[A-Za-z_]": "must be a variable's name: letters, digits and '_'",
-    r"[^\s\x00]": "must not be empty or hold spaces or NUL characters",
+    "[A-Za-z0-9._:/@-]": "must be an image's name: letters, digits, '.', '_', ':', '/', '@' and '-'",
     r"[^\x00]": "must not hold NUL characters",
 }
 """What the patterns in `api.shapes` mean, by a part of each."""
