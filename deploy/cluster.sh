@@ -119,6 +119,7 @@ load_images() {
 labelled() { docker "$1" ls -q --filter "label=$cluster_label" "${@:2}"; }
 
 down() {
+    command -v dockerd >/dev/null || { say "cluster: nothing to remove, there is no Docker Engine here"; return; }
     docker version >/dev/null 2>&1 || "$repo_dir/deploy/engine.sh" start >/dev/null
     labelled container -a | xargs -r "$docker_client" rm -f -v >/dev/null
     labelled network | xargs -r "$docker_client" network rm >/dev/null

@@ -18,6 +18,7 @@ from gleaner.agent.task import (
     GiveBack,
     GoOn,
     Kill,
+    Lost,
     NotStarted,
     OutOfTime,
     Preparing,
@@ -99,6 +100,13 @@ def test_a_dropped_job_is_killed_and_nothing_is_reported() -> None:
 
 def test_a_command_that_cannot_start_is_the_jobs_own_failure() -> None:
     assert play(NotStarted(None, "no such file", 127)) == (Ended(), [ReportUnstartable(127, "no such file"), Clean()])
+
+
+def test_a_job_lost_with_its_runtime_is_given_back_whatever_it_was_doing() -> None:
+    back = [Kill(C), GiveBack(Why.NODE_FAULT, "gone"), Clean()]
+    assert play(Started(C), Lost("gone")) == (Ended(), back)
+    assert play(Started(C), VacateAsked(), Lost("gone")) == (Ended(), [Save(C), *back])
+    assert play(Started(C), Exited(0), Lost("gone")) == (Finishing(C), [Finish(C, 0)])
 
 
 def test_a_missing_image_is_not() -> None:

@@ -190,10 +190,10 @@ class Agent:
 
     def _note_fault(self, shell: TaskShell) -> None:
         """Count the jobs in a row that this node could not run."""
-        if shell.has_run:
-            self._node_faults = 0
-        elif shell.node_fault:
+        if shell.node_fault:
             self._node_faults += 1
+        elif shell.has_run:
+            self._node_faults = 0
         if self._node_faults >= NODE_FAULTS:
             self._fault = True
             self._vacate("this node cannot run jobs")

@@ -59,6 +59,11 @@ LOG_BUFFER = 100_000
 """Lines that wait for control; past this the job's output waits in the container's own log."""
 LOG_END_S = 10.0
 """How long the last lines may take to arrive after a container has ended."""
+KILLED = (137, 143)
+"""Exit codes of a process that was killed or terminated: by its own doing, or by an engine that ends."""
+ENGINE_ENDS_S = 1.0
+RUNTIME_BACK_S = 20.0
+"""So long a runtime may be away before its containers are taken for lost."""
 GENERATION = 1
 """The number of the one generation of a slice, made at its end."""
 
@@ -215,11 +220,7 @@ class TaskShell:
             threading.Thread(target=work, args=(container, loop), daemon=True).start()
 
     def _await_exit(self, container: ContainerId, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            event: task.Event = task.Exited(self.bench.runtime.wait(container))
-        except RuntimeFault as error:
-            self._say("cannot wait for the container", error=str(error))
-            return
+        event = _exit_of(self.bench.runtime, container)
         loop.call_soon_threadsafe(self.feed, event)
 
     def _read_log(self, container: ContainerId, _loop: asyncio.AbstractEventLoop) -> None:
@@ -364,3 +365,20 @@ class TaskShell:
 
     def _say(self, what: str, **facts: object) -> None:
         log.info(what, job=self.assignment.job, attempt=self.assignment.attempt, **facts)
+
+
+def _exit_of(runtime: Runtime, container: ContainerId) -> task.Event:
+    """Wait for the process to end. A runtime that goes away takes its containers along, and that is not their fault."""
+    give_up_s = float("inf")
+    while True:
+        try:
+            exit_code = runtime.wait(container)
+            if exit_code in KILLED:
+                time.sleep(ENGINE_ENDS_S)
+                runtime.facts()
+            return task.Exited(exit_code)
+        except RuntimeFault as error:
+            give_up_s = min(give_up_s, time.monotonic() + RUNTIME_BACK_S)
+            if time.monotonic() >= give_up_s:
+                return task.Lost(f"the container runtime went away: {error}")
+            time.sleep(1)

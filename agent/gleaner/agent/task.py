@@ -88,6 +88,13 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """The runtime ended or went away, and the process with it: no fault of the job."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class VacateAsked:
     """The clock, control or Slurm wants the job saved."""
 
@@ -122,7 +129,7 @@ class Finished:
 
 
 Event: TypeAlias = (
-    Started | NotStarted | Exited | VacateAsked | DropAsked | SaveDone | SaveFailed | OutOfTime | Finished
+    Started | NotStarted | Exited | Lost | VacateAsked | DropAsked | SaveDone | SaveFailed | OutOfTime | Finished
 )
 
 
@@ -235,6 +242,10 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             back = GiveBack(Why.NODE_FAULT, "its result could not be stored before the agent's end")
             return Ended(), [Kill(container), back, Clean()]
 
+        case ((Running(container) | Saving(container)), Lost(detail)):
+            return Ended(), [Kill(container), GiveBack(Why.NODE_FAULT, detail), Clean()]
+        case Finishing(), Lost():  # the exit came first
+            return task, []
         case ((Running(container) | Saving(container)), OutOfTime()):
             back = GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end")
             return Ended(), [Kill(container), back, Clean()]
