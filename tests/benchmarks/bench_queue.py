@@ -1,7 +1,7 @@
 """How fast jobs are claimed and completed, on real databases that wait for the disk. `make bench-queue`.
 
-Each worker is a process that plays one agent after the other: it claims one job and reports it complete, one
-transaction each, as fast as the answers come. The time of the claim and of the report are measured apart. One job a
+Each worker plays one agent: it claims jobs and reports each complete, one transaction a call, as fast as the answers
+come. On PostgreSQL the workers are processes; on SQLite, where all writing is done by one program, its threads. The time of the claim and of the report are measured apart. One job a
 claim is the worst case: an agent with several free cores takes as many jobs as fit in the same transaction.
 """
 
@@ -13,10 +13,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing.synchronize import Barrier
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -26,23 +27,24 @@ from sqlalchemy import Engine, text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gleaner.agent.protocol import Ask, Completed, NodeFacts, Registration, Slice
+from tests.benchmarks.http_load import FACTS, measure
+from tests.postgres import running
+
+from gleaner.agent.protocol import Ask, Completed, Registration, Slice
 from gleaner.control.api.shapes import JobSpec, Submission
 from gleaner.control.queue import agents, moves, tokens
 from gleaner.control.queue.engine import connect, migrate, transaction
-from tests.postgres import running
 
 OUTPUT = Path("bench-output/queue.json")
 LENGTHS = (1_000, 100_000, 1_000_000)
 CPUS, MEMORY_MIB = 1, 512
-FACTS = NodeFacts(
-    node="bench", cpus=64, memory_mib=262_144, runtime="none", criu="", kernel="6.1", architecture="x86_64"
-)
+AGENTS_AT_ONCE = 200
+WARMING_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One kind of call. `rate` counts all workers together."""
+    """One kind of call."""
 
     calls: int
     p50_ms: float
@@ -53,6 +55,7 @@ class Timing:
 class Row:
     """One line of the table. `rate`: claimed and completed jobs a second, all workers together."""
 
+    way: str
     database: str
     waiting: int
     workers: int
@@ -115,6 +118,14 @@ def _measure(kind: str, url: str, waiting: int, options: argparse.Namespace) -> 
     for jobs_a_claim in (1, 8):
         fill(engine, waiting)
         rows.append(_run(kind, url, waiting, jobs_a_claim, options))
+    if kind == "postgresql":
+        fill(engine, waiting)
+        with tempfile.TemporaryDirectory(prefix="gleaner-bench-", dir=options.place) as place:
+            seconds = min(options.seconds, waiting / 1000)  # a short queue must not run empty
+            load = measure(engine, url, place=Path(place), agents_at_once=AGENTS_AT_ONCE, seconds=seconds)
+        rate = len(load.completes_s) / load.elapsed_s
+        timings = _timing(load.claims_s), _timing(load.completes_s)
+        rows.append(Row("HTTP", kind, waiting, AGENTS_AT_ONCE, 1, rate, *timings))
     engine.dispose()
     return rows
 
@@ -122,10 +133,14 @@ def _measure(kind: str, url: str, waiting: int, options: argparse.Namespace) -> 
 def fill(engine: Engine, waiting: int) -> None:
     """Let so many jobs wait, and none else: one is submitted as any is, and copied by the database."""
     with transaction(engine) as db:
-        spec = JobSpec(name="bench", image="bench", command=("run", "--seed", "{index}"), cpus=CPUS, memory_mib=MEMORY_MIB)
+        spec = JobSpec(
+            name="bench", image="bench", command=("run", "--seed", "{index}"), cpus=CPUS, memory_mib=MEMORY_MIB
+        )
         first = moves.submit(db, Submission(job=spec), group="bench", default_retries=0, now_s=0).jobs[0]
         there = db.connection().execute(text("SELECT count(*) FROM job WHERE state = 'New'")).scalar_one()
-        columns = '"group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt, submitted_s'
+        columns = (
+            '"group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt, submitted_s'
+        )
         db.connection().execute(
             text(
                 f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :more)"
@@ -138,49 +153,65 @@ def fill(engine: Engine, waiting: int) -> None:
 
 
 def _run(kind: str, url: str, waiting: int, jobs_a_claim: int, options: argparse.Namespace) -> Row:
-    context = multiprocessing.get_context("spawn")
-    barrier, answers = context.Barrier(options.workers), context.SimpleQueue()
-    # A short queue must not run empty, so it is stopped by its length as well.
-    most = waiting // (2 * options.workers)
-    workers = [
-        context.Process(target=_work, args=(url, f"agent-{n}", jobs_a_claim, options.seconds, most, barrier, answers))
-        for n in range(options.workers)
-    ]
-    for worker in workers:
-        worker.start()
-    results = [answers.get() for _ in workers]
-    for worker in workers:
-        worker.join()
+    begin_s = time.time() + WARMING_S
+    # A short queue must not run empty, so a run is bounded by its length as well.
+    work = partial(
+        _work,
+        begin_s=begin_s,
+        seconds=options.seconds,
+        jobs_a_claim=jobs_a_claim,
+        most=waiting // (2 * options.workers),
+    )
+    names = [f"agent-{number}" for number in range(options.workers)]
+    if kind == "sqlite":
+        engine = connect(url)
+        with ThreadPoolExecutor(options.workers) as threads:
+            results = list(threads.map(partial(work, engine), names))
+        engine.dispose()
+    else:
+        with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as processes:
+            results = list(processes.map(partial(_in_process, work, url), names))
     elapsed_s = max(end for _, _, _, end in results) - min(start for _, _, start, _ in results)
     claims = [each for result in results for each in result[0]]
     completes = [each for result in results for each in result[1]]
     return Row(
-        kind, waiting, options.workers, jobs_a_claim, len(completes) / elapsed_s, _timing(claims), _timing(completes)
+        "queue layer",
+        kind,
+        waiting,
+        options.workers,
+        jobs_a_claim,
+        len(completes) / elapsed_s,
+        _timing(claims),
+        _timing(completes),
     )
 
 
-def _work(
-    url: str, agent: str, jobs_a_claim: int, seconds: float, most: int, barrier: Barrier, answers: "object"
-) -> None:
+Work = tuple[list[float], list[float], float, float]
+"""The times of the claims and of the reports, and when the worker began and ended."""
+
+
+def _in_process(work: Callable[[Engine, str], Work], url: str, agent: str) -> Work:
     engine = connect(url)
+    try:
+        return work(engine, agent)
+    finally:
+        engine.dispose()
+
+
+def _work(engine: Engine, agent: str, *, begin_s: float, seconds: float, jobs_a_claim: int, most: int) -> Work:
     ask = Ask(cpus=CPUS * jobs_a_claim, memory_mib=MEMORY_MIB * jobs_a_claim)
     done = Completed(exit_code=0, slice=Slice(started_s=0.0, compute_s=1.0))
     claims: list[float] = []
     completes: list[float] = []
-    _cycle(engine, agent, ask, done, claims, completes)  # statements compiled, connection made
-    claims.clear()
-    completes.clear()
-    barrier.wait()
-    start = time.time()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and len(completes) < most:
+    _cycle(engine, agent, ask, done, [], [])  # statements compiled, connection made
+    time.sleep(max(0.0, begin_s - time.time()))
+    start_s = time.time()
+    while time.time() < start_s + seconds and len(completes) < most:
         _cycle(engine, agent, ask, done, claims, completes)
-    answers.put((claims, completes, start, time.time()))  # type: ignore[attr-defined]
+    return claims, completes, start_s, time.time()
 
 
-def _cycle(
-    engine: Engine, agent: str, ask: Ask, done: Completed, claims: list[float], completes: list[float]
-) -> None:
+def _cycle(engine: Engine, agent: str, ask: Ask, done: Completed, claims: list[float], completes: list[float]) -> None:
     begun = time.perf_counter()
     with transaction(engine) as db:
         assignments = moves.claim(db, agent, ask, now_s=time.time())
@@ -212,16 +243,29 @@ def _sync_ms(place: Path) -> float:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Claim and complete through the queue layer")
-    for heading in ("database", "waiting", "jobs/claim", "jobs/s", "claim p50", "claim p99", "complete p50", "complete p99"):
-        table.add_column(heading, justify="left" if heading == "database" else "right")
+    table = Table(title="Claim and complete; times in ms")
+    for heading in (
+        "way",
+        "database",
+        "waiting",
+        "clients",
+        "jobs/claim",
+        "jobs/s",
+        "claim p50",
+        "claim p99",
+        "complete p50",
+        "complete p99",
+    ):
+        table.add_column(heading, justify="left" if heading in {"way", "database"} else "right")
     for row in rows:
         table.add_row(
+            row.way,
             row.database,
             f"{row.waiting:,}",
+            str(row.workers),
             str(row.jobs_a_claim),
             f"{row.rate:,.0f}",
-            *(f"{ms:.2f} ms" for each in (row.claim, row.complete) for ms in (each.p50_ms, each.p99_ms)),
+            *(f"{ms:.2f}" for each in (row.claim, row.complete) for ms in (each.p50_ms, each.p99_ms)),
         )
     return table
 

@@ -23,6 +23,7 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
+    exists,
     false,
     func,
     insert,
@@ -170,8 +171,8 @@ def _in_one(move: Move, facts: tuple[str, ...], is_report: bool, end: tuple[str,
     event = [bindparam(f"event_{name}", type_=EVENT.c[name].type) for name in _EVENT_COLUMNS[1:]]
     told = insert(EVENT).from_select(_EVENT_COLUMNS, select(moved.c.id, *event)).inline()
     if end:
-        which = and_(ATTEMPT.c.job == moved.c.id, ATTEMPT.c.attempt == bindparam("attempt_"))
-        ended = update(ATTEMPT).where(which).values({name: _end(name) for name in end})
+        # By key and not by a join: a plan made while the table was small would scan it when it is large.
+        ended = _ended(end).where(exists(select(moved.c.id)))
         told = told.add_cte(ended.returning(ATTEMPT.c.job).cte("ended"))
     return told.execution_options(preserve_rowcount=True)
 
@@ -258,6 +259,7 @@ def _take_in_one() -> Insert:
         GENERATION.c.attempt == moved.c.from_attempt,
         GENERATION.c.number == moved.c.from_number,
     )
+    log_lines = select(GENERATION.c.log_lines).where(goes_on).scalar_subquery()
     made: dict[str, Any] = {
         "job": moved.c.id,
         "attempt": moved.c.attempt,
@@ -267,14 +269,12 @@ def _take_in_one() -> Insert:
         "detail": literal_column("''", Text),
         "from_attempt": moved.c.from_attempt,
         "from_number": moved.c.from_number,
-        "log_from": func.coalesce(GENERATION.c.log_lines, literal_column("0", Integer)),
+        "log_from": func.coalesce(log_lines, literal_column("0", Integer)),
         "restore_s": nothing,
         "compute_s": nothing,
         "save_s": nothing,
     }
-    begun = insert(ATTEMPT).from_select(
-        list(made), select(*made.values()).select_from(moved).outerjoin(GENERATION, goes_on)
-    )
+    begun = insert(ATTEMPT).from_select(list(made), select(*made.values()).select_from(moved))
     event = [now_s, bindparam("event_what", type_=String), bindparam("event_detail", type_=Text)]
     told = insert(EVENT).from_select(_EVENT_COLUMNS, select(moved.c.id, moved.c.attempt, *event)).inline()
     begun_once = begun.inline().returning(ATTEMPT.c.job).cte("begun")

@@ -26,6 +26,8 @@ from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for the database before it gives up as `QueueBusy`."""
+_PLANS = "-c plan_cache_mode=force_generic_plan -c jit=off"
+"""All statements find their rows by index, whatever the values: planning each anew would cost more than running it."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
 """The execution option that holds the lock which the writing threads of this process queue up at (SQLite)."""
@@ -60,7 +62,7 @@ def connect(url: str) -> Engine:
             pool_size=20,
             max_overflow=20,  # together Starlette's 40 threads
             pool_timeout=BUSY_TIMEOUT_S,
-            connect_args={"connect_timeout": int(BUSY_TIMEOUT_S), "application_name": "gleaner"},
+            connect_args={"connect_timeout": int(BUSY_TIMEOUT_S), "application_name": "gleaner", "options": _PLANS},
         )
     raise Invalid(f"queue.url: {parsed.drivername} is not supported; use sqlite:////PATH or postgresql+psycopg://...")
 

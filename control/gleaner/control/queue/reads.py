@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import case, func, select, text
+from sqlalchemy import bindparam, case, func, select, text
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Session
 
@@ -88,6 +88,11 @@ _ROWS = (
     .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
     .join(LANE, LANE.c.id == JOB.c.lane)
     .outerjoin(AGENT, AGENT.c.name == JOB.c.agent)
+)
+
+
+_AGENT_OF = select(ATTEMPT.c.agent).where(
+    ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_")
 )
 
 
@@ -191,10 +196,10 @@ def hold_reason(db: Session, job: int) -> str:
 
 def attempt_agent(db: Session, job: int, attempt: int) -> str:
     """Whose attempt it is. Raises `Unknown`."""
-    row = attempts.find(db, job, attempt)
-    if row is None:
+    agent = db.connection().execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
+    if agent is None:
         raise Unknown(f"there is no attempt {attempt} of job {job}")
-    return str(row.agent)
+    return str(agent)
 
 
 def attempt_is_current(db: Session, job: int, attempt: int) -> bool:
