@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from gleaner.agent import slurm, task
+from gleaner.agent import folder, slurm, task
 from gleaner.agent.client import ControlClient, ControlRefused, ControlSilent, Outbox
 from gleaner.agent.margin import Measured, expected_save_s, remembered, save_point_s
 from gleaner.agent.protocol import Ask, AttemptRef, Beat, Farewell, NodeFacts, Order, Registration
@@ -85,6 +85,8 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             loop.add_signal_handler(number, self._signalled, number)
         await asyncio.to_thread(reap, self.runtime, agent=self.name, whole_node=self.slurm_job is not None)
+        if self.slurm_job is not None:
+            await asyncio.to_thread(sweep, self.settings.work, agent=self.name)
         if not await self._register():
             return 1
         background = [asyncio.create_task(work()) for work in (self._beat, self._deliver, self._claim, self._weigh)]
@@ -339,6 +341,18 @@ def reap(runtime: Runtime, *, agent: str, whole_node: bool) -> list[ContainerId]
         runtime.remove(container)
         gone.append(container)
     return gone
+
+
+def sweep(work: Path, *, agent: str) -> None:
+    """Remove the jobs' folders that earlier agents left on this node. Only for an agent that has the whole node."""
+    for left in work.iterdir():
+        if left.name == agent or not left.is_dir():
+            continue
+        try:
+            folder.clear(left)
+            left.rmdir()
+        except OSError as error:
+            log.warning("cannot remove what an earlier agent left", folder=str(left), reason=str(error))
 
 
 def _is_past(labels: Mapping[str, str], now_s: float) -> bool:

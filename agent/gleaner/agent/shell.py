@@ -4,7 +4,6 @@ Blocking work runs in threads of its own; everything that decides runs on the ev
 """
 
 import asyncio
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -172,8 +171,8 @@ class TaskShell:
         spec = self._spec(folder_)
         generation = given.generation
         try:
-            shutil.rmtree(folder_, ignore_errors=True)
-            folder_.mkdir(parents=True, mode=0o700)
+            folder_.mkdir(parents=True, mode=0o700, exist_ok=True)
+            folder.clear(folder_)
             if generation is None:
                 return task.Started(self.bench.runtime.start(spec))
             parcel = self.bench.storage.open(
@@ -267,7 +266,7 @@ class TaskShell:
                 await self._drain_log() if self._times.running_s else None
                 self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice()))
             case task.Clean():
-                await asyncio.to_thread(shutil.rmtree, self._folder(), ignore_errors=True)
+                await asyncio.to_thread(self._clean)
 
     def _save(self, container: ContainerId) -> task.Event:
         """Pause, checkpoint, copy, publish. The container is left paused: only a published generation frees it."""
@@ -350,6 +349,13 @@ class TaskShell:
                 act(container)
             except RuntimeFault as error:
                 self._say("cannot remove the container; the watchdog will", error=str(error))
+
+    def _clean(self) -> None:
+        try:
+            folder.clear(self._folder())
+            self._folder().rmdir()
+        except OSError as error:
+            self._say("cannot remove the job's folder; the next agent will", error=str(error))
 
     def _settle(self, _container: ContainerId) -> None:
         """The last lines are read from the ended container before it is removed."""
