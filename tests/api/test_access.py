@@ -37,6 +37,17 @@ def test_a_wrong_token_is_no_token(house: House, header: str) -> None:
     detail(answer, 401)
 
 
+def test_every_call_says_whom_it_is_for(house: House) -> None:
+    """The gate asks only for some token; an agent's opens nothing but agents' calls, a user's none of those."""
+    agent = house.agent()
+    for method, path in _operations(house):
+        of_agents = method == "POST" and (path.startswith("/v1/agents/") or "/attempts/" in path)
+        for_all = path == "/health"
+        wrong = (house.user, house.admin) if of_agents else () if for_all else (agent,)
+        for caller in wrong:
+            detail(house.client.request(method, path, headers=caller.headers), 403)
+
+
 def test_health_tells_no_secrets(house: House) -> None:
     answer = house.client.get("/health")
     assert answer.json() | {"version": ""} == {"status": "ok", "leader": True, "version": "", "queue": "ok"}

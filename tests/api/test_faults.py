@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, event, text
 from tests.api.house import House, detail
 
 from gleaner.agent.storage.folder import FolderStorage
-from gleaner.control.queue import engine as queue_engine
 from gleaner.control.queue.engine import connect
 from gleaner.control.settings import QueueSettings, Settings
 from gleaner.control.site import Site
@@ -28,16 +27,16 @@ def _locked(house: House) -> Iterator[None]:
         other.close()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits of a tenth of a second, so that the test need not sit out the real ones."""
-    monkeypatch.setattr(queue_engine, "BUSY_TIMEOUT_S", 0.1)
+def _impatient(url: str) -> Engine:
+    """Connections that wait a tenth of a second, so that the test need not sit out the real wait."""
+    engine = connect(url)
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA busy_timeout=100").close())
+    return engine
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_locked_database_still_reads_and_says_so_when_writing(sqlite_url: str, tmp_path: Path) -> None:
     storage = FolderStorage(tmp_path)
-    site = Site(Settings(queue=QueueSettings(url=sqlite_url)), connect(sqlite_url), storage, is_leader=True)
+    site = Site(Settings(queue=QueueSettings(url=sqlite_url)), _impatient(sqlite_url), storage, is_leader=True)
     house = House(site, storage)
     job = house.user.submit()
     agent = house.agent()
