@@ -171,6 +171,12 @@ def test_a_waiting_job_says_why(house: House) -> None:
     assert says() == "no node is idle"
     _cluster(house, Node("n1", 4, 2048, idle=True))
     assert says() == "nothing is in its way: the next free agent takes it"
+    _cluster(house, Node("n1", 4, 2048, idle=True, planned=True))
+    assert says() == "no node is idle"
+    _cluster(house, Node("n1", 4, 2048, idle=True))
+    with transaction(house.site.engine) as db:
+        agents.node_failed(db, "n1", now_s=house.now_s, failures_until_avoided=1, avoid_s=600)
+    assert "left alone" in says()
     house.agent(registered=False)
     assert "not started yet: 1" in says()
     house.user.post(f"/v1/jobs/{job}/hold")

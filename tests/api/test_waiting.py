@@ -4,12 +4,11 @@ from datetime import timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.cluster.gateway import Node
-from gleaner.control.policy.waiting import Surroundings, Wish, fits_somewhere, waits_because
+from gleaner.control.policy.waiting import Place, Surroundings, Wish, fits_somewhere, waits_because
 
 SMALL = Wish(cpus=1, memory_mib=512)
-IDLE = Node("n1", cpus=4, memory_mib=2048, idle=True)
-BUSY = Node("n2", cpus=4, memory_mib=2048, idle=False)
+IDLE = Place(cpus=4, memory_mib=2048, is_free=True)
+BUSY = Place(cpus=4, memory_mib=2048)
 CALM = Surroundings(
     now_s=0,
     nodes=(IDLE, BUSY),
@@ -46,10 +45,6 @@ def test_no_idle_node() -> None:
     assert waits_because(SMALL, replace(CALM, nodes=(BUSY,))) == "no node is idle"
 
 
-def test_a_node_planned_for_a_regular_job_is_not_idle_for_us() -> None:
-    assert waits_because(SMALL, replace(CALM, nodes=(replace(IDLE, planned=True),))) == "no node is idle"
-
-
 def test_busy_agents_are_named_when_no_other_node_is_idle() -> None:
     assert "all agents are busy" in waits_because(SMALL, replace(CALM, nodes=(BUSY,), agents_live=1))
 
@@ -60,7 +55,7 @@ def test_an_idle_node_that_is_too_small_does_not_count() -> None:
 
 
 def test_an_idle_node_on_which_agents_kept_failing_is_no_hope() -> None:
-    assert "left alone" in waits_because(SMALL, replace(CALM, avoided=frozenset({"n1"})))
+    assert "left alone" in waits_because(SMALL, replace(CALM, nodes=(replace(BUSY, is_avoided=True), BUSY)))
 
 
 def test_too_late_in_the_round_names_the_time_of_the_next_in_the_sites_zone() -> None:
@@ -80,14 +75,7 @@ def test_with_nothing_in_its_way_the_next_free_agent_takes_it() -> None:
     assert waits_because(SMALL, CALM) == "nothing is in its way: the next free agent takes it"
 
 
-nodes = st.builds(
-    Node,
-    name=st.just("n"),
-    cpus=st.integers(1, 64),
-    memory_mib=st.integers(16, 4096),
-    idle=st.booleans(),
-    planned=st.booleans(),
-)
+nodes = st.builds(Place, cpus=st.integers(1, 64), memory_mib=st.integers(16, 4096), is_free=st.booleans())
 wishes = st.builds(
     Wish, cpus=st.integers(1, 64), memory_mib=st.integers(16, 4096), held=st.booleans(), hold_reason=st.just("by ada")
 )

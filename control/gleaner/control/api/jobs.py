@@ -25,7 +25,7 @@ from gleaner.control.api.shapes import (
     Submission,
     Submitted,
 )
-from gleaner.control.api.surroundings import surroundings
+from gleaner.control.api.surroundings import places, surroundings
 from gleaner.control.life import WAITING
 from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
 from gleaner.control.queue import logs, moves, reads
@@ -53,9 +53,9 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
     if caller.group is not None and group != caller.group:
         raise HTTPException(403, f"this token submits for group {caller.group} only, not for {group}")
     wish = Wish(submission.job.cpus, submission.job.memory_mib)
-    cluster = caller.site.cluster
-    if cluster is not None and cluster.nodes and not fits_somewhere(wish, cluster.nodes):
-        raise HTTPException(422, too_large(wish, cluster.nodes))
+    known = places(caller.site)
+    if known and not fits_somewhere(wish, known):
+        raise HTTPException(422, too_large(wish, known))
     with caller.writing() as db:
         return moves.submit(
             db, submission, group=group, default_retries=caller.site.settings.queue.retries, now_s=caller.now_s

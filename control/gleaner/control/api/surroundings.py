@@ -4,9 +4,25 @@ from datetime import UTC, datetime
 
 from sqlmodel import Session
 
-from gleaner.control.policy.waiting import Surroundings
+from gleaner.control.policy.waiting import Place, Surroundings
 from gleaner.control.queue import agents, reads
 from gleaner.control.site import Site
+
+
+def places(site: Site, *, avoided: frozenset[str] = frozenset()) -> tuple[Place, ...] | None:
+    """The nodes at the last look at the cluster; None before the first."""
+    if site.cluster is None:
+        return None
+    idle = {node.name for node in site.cluster.nodes if node.idle and not node.planned}
+    return tuple(
+        Place(
+            node.cpus,
+            node.memory_mib,
+            is_free=node.name in idle - avoided,
+            is_avoided=node.name in idle & avoided,
+        )
+        for node in site.cluster.nodes
+    )
 
 
 def surroundings(db: Session, site: Site) -> Surroundings:
@@ -16,13 +32,12 @@ def surroundings(db: Session, site: Site) -> Surroundings:
     rounds = site.settings.rounds
     return Surroundings(
         now_s=now_s,
-        nodes=site.cluster.nodes if site.cluster is not None else None,
+        nodes=places(site, avoided=frozenset(agents.avoided(db, now_s))),
         problem=site.problem,
         agents_live=phases.get("live", 0),
         agents_pending=phases.get("submitted", 0),
         agents_at_most=rounds.agents_at_most,
         boundary_s=site.boundary_s,
         shortest_slice_s=rounds.shortest_slice_s,
-        avoided=frozenset(agents.avoided(db, now_s)),
         zone=datetime.fromtimestamp(now_s).astimezone().tzinfo or UTC,
     )

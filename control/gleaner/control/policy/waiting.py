@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from gleaner.control.cluster.gateway import Node
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node. `is_free`: a new agent could start there; `is_avoided`: it would be free, but agents failed there."""
+
+    cpus: int
+    memory_mib: int
+    is_free: bool = False
+    is_avoided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +30,7 @@ class Surroundings:
     """What a job waits for. `nodes` None: the cluster has not been read yet."""
 
     now_s: float
-    nodes: Sequence[Node] | None
+    nodes: Sequence[Place] | None
     problem: str
     """Why the last poll failed; empty if it did not."""
     agents_live: int
@@ -31,21 +39,19 @@ class Surroundings:
     boundary_s: float
     """When the current round ends."""
     shortest_slice_s: float
-    avoided: frozenset[str] = frozenset()
-    """Nodes that are left alone because agents kept failing there."""
     zone: tzinfo = UTC
     """For the times in the answer."""
 
 
-def fits_somewhere(wish: Wish, nodes: Sequence[Node]) -> bool:
+def fits_somewhere(wish: Wish, nodes: Sequence[Place]) -> bool:
     """Whether any node, busy or not, could run it."""
     return any(node.cpus >= wish.cpus and node.memory_mib >= wish.memory_mib for node in nodes)
 
 
-def too_large(wish: Wish, nodes: Sequence[Node]) -> str:
+def too_large(wish: Wish, nodes: Sequence[Place]) -> str:
     """Says that no node can ever run it, and which one comes closest.
 
-    >>> too_large(Wish(64, 512), [Node("n1", cpus=4, memory_mib=2048, idle=True)])
+    >>> too_large(Wish(64, 512), [Place(4, 2048, is_free=True)])
     'larger than any node: it needs 64 cores and 512 MiB, the largest node has 4 cores and 2048 MiB'
     """
     largest = max(nodes, key=lambda node: (node.cpus, node.memory_mib))
@@ -58,7 +64,7 @@ def too_large(wish: Wish, nodes: Sequence[Node]) -> str:
 def waits_because(wish: Wish, around: Surroundings) -> str:
     """The first thing in the job's way, from what only a person can change to what passes by itself.
 
-    >>> around = Surroundings(0, [Node("n1", 4, 2048, idle=False)], "", 0, 0, 10, 3600, 600)
+    >>> around = Surroundings(0, [Place(4, 2048)], "", 0, 0, 10, 3600, 600)
     >>> waits_because(Wish(1, 512), around)
     'no node is idle'
     """
@@ -68,7 +74,7 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
         return f"the scheduler does not answer: {around.problem}" if around.problem else "the cluster is not read yet"
     if around.nodes and not fits_somewhere(wish, around.nodes):
         return too_large(wish, around.nodes)
-    usable = [node for node in around.nodes if node.idle and not node.planned and node.name not in around.avoided]
+    usable = [node for node in around.nodes if node.is_free]
     agents = around.agents_live + around.agents_pending
     if around.agents_pending:
         return f"waiting for agents that were submitted and have not started yet: {around.agents_pending}"
@@ -80,7 +86,7 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
     if not fits_somewhere(wish, usable):
         if usable:
             return "no idle node is large enough"
-        if any(node.idle and node.name in around.avoided for node in around.nodes):
+        if any(node.is_avoided for node in around.nodes):
             return "the only idle nodes are left alone for a while, because agents failed there (see `glean nodes`)"
         return "all agents are busy and no other node is idle" if around.agents_live else "no node is idle"
     if around.problem:
