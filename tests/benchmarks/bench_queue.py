@@ -1,8 +1,9 @@
 """How fast jobs are claimed and completed, on real databases that wait for the disk. `make bench-queue`.
 
 Each worker plays one agent: it claims jobs and reports each complete, one transaction a call, as fast as the answers
-come. On PostgreSQL the workers are processes; on SQLite, where all writing is done by one program, its threads. The time of the claim and of the report are measured apart. One job a
-claim is the worst case: an agent with several free cores takes as many jobs as fit in the same transaction.
+come. On PostgreSQL the workers are processes; on SQLite, where one program does all the writing, its threads. The
+times of the claim and of the report are measured apart. One job a claim is the worst case: an agent with several free
+cores takes as many jobs as fit in the same transaction. The HTTP row is the real service with 200 agents at once.
 """
 
 import argparse

@@ -1,6 +1,11 @@
 """The tables: what Alembic makes is what the code declares, and a wrong version is one clear line."""
 
+import os
+import site
 import sqlite3
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -8,8 +13,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, text
 from tests.postgres import Server
+from tests.queue.scene import Scene
 
-from gleaner.control.queue import reads
+from gleaner.control.queue import moves, reads
 from gleaner.control.queue.engine import check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 from gleaner.control.queue.tables import METADATA
@@ -129,6 +135,57 @@ def test_a_writer_in_the_same_program_waits_its_turn_but_not_for_ever(sqlite_url
     engine = connect(sqlite_url + "?timeout=0.1")
     with transaction(engine), pytest.raises(QueueBusy, match="locked by another transaction"), transaction(engine):
         pass
+
+
+@pytest.mark.postgres
+def test_a_row_locked_by_another_program_is_one_clear_line(postgres_url: str) -> None:
+    engine = connect(postgres_url)
+    scene = Scene(engine)
+    job = scene.job()
+    with transaction(engine) as other, pytest.raises(QueueBusy) as busy, transaction(engine) as db:
+        other.connection().execute(text("SELECT * FROM job FOR UPDATE"))
+        db.connection().execute(text("SET lock_timeout = '50ms'"))
+        moves.cancel(db, job, now_s=1.0)
+    assert str(busy.value) == "the queue's database is locked by another program: try again"
+    scene.cancel(job)
+
+
+@pytest.mark.postgres
+def test_after_the_server_has_dropped_all_connections_the_queue_works_again(postgres_url: str) -> None:
+    engine = connect(postgres_url)
+    with snapshot(engine) as db:
+        reads.status(db)
+    other = create_engine(postgres_url)
+    with other.connect() as connection:
+        drop = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'gleaner'"
+        connection.execute(text(f"{drop} AND datname = current_database()"))
+    with pytest.raises(QueueBusy, match="does not work now") as busy, snapshot(engine) as db:
+        reads.status(db)
+    assert "\n" not in str(busy.value)
+    with snapshot(engine) as db:
+        assert reads.status(db).new == 0
+
+
+def test_an_installed_wheel_brings_its_migrations(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=root, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "installed")
+    program = (
+        "from gleaner.control.queue import engine\n"
+        f"database = engine.connect('sqlite:///{tmp_path}/queue.db')\n"
+        "engine.migrate(database)\n"
+        "engine.check_schema(database)\n"
+        "print(engine.__file__)\n"
+    )
+    path = os.pathsep.join([str(tmp_path / "installed"), *site.getsitepackages()])
+    # -S: without the editable installation that these tests run from.
+    made = subprocess.run(
+        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert made.stdout.startswith(str(tmp_path / "installed"))
 
 
 @pytest.mark.postgres

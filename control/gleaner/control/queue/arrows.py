@@ -84,6 +84,18 @@ def move(
     run(db, _ADD_EVENT, event)
 
 
+def move_campaign(
+    db: Session, campaign: int, rows: Sequence[Any], move: Move, *, now_s: float, **facts: object
+) -> None:
+    """Complete, by one move, all jobs of a campaign that it may leave from: those whose locked rows these are."""
+    values = {f"to_{name}": value for name, value in facts.items()} | {"now_": now_s}
+    statement = update(JOB).where(JOB.c.campaign == campaign, _from(move)).values(_facts(move, tuple(facts)))
+    moved = run(db, statement, values)
+    if moved.rowcount != len(rows):
+        raise RuntimeError(f"{len(rows)} locked jobs, of which {moved.rowcount} have moved")
+    record_all(db, [event_row(row.id, move.name.lower(), now_s=now_s) for row in rows])
+
+
 def run(
     db: Session, statement: Any, values: Mapping[str, object] | Sequence[Mapping[str, object]]
 ) -> CursorResult[Any]:
@@ -142,6 +154,11 @@ def _guarded(move: Move, facts: tuple[str, ...], is_report: bool) -> Update:
     if is_report:
         runs = literal_column(f"job.state = '{State.RUNNING}'", Boolean)
         guards += [JOB.c.attempt == bindparam("attempt_"), or_(runs, JOB.c.lost)]
+    return update(JOB).where(and_(*guards)).values(_facts(move, facts))
+
+
+def _facts(move: Move, facts: tuple[str, ...]) -> dict[str, Any]:
+    """The columns that the move sets: what its target state implies, and what the caller names."""
     values: dict[str, Any] = {name: bindparam(f"to_{name}", type_=JOB.c[name].type) for name in facts}
     values["state"] = move.target
     values.setdefault("lost", false())
@@ -151,7 +168,7 @@ def _guarded(move: Move, facts: tuple[str, ...], is_report: bool) -> Update:
         values |= {"from_attempt": null(), "from_number": null()}
     if move.target is State.COMPLETE:
         values |= {"ended_s": bindparam("now_"), "held": false(), "hold_reason": null()}
-    return update(JOB).where(and_(*guards)).values(values)
+    return values
 
 
 def _from(move: Move) -> ColumnElement[bool]:

@@ -52,6 +52,13 @@ def end(db: Session, job: int, attempt: int, values: Mapping[str, object]) -> No
     run(db, update(ATTEMPT).where(_ONE).values(values), {"job_": job, "attempt_": attempt})
 
 
+def end_live_ones(db: Session, campaign: int, values: Mapping[str, object]) -> None:
+    """Write down how all attempts ended that a campaign has running."""
+    mine = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.agent.is_not(None))
+    live = update(ATTEMPT).where(ATTEMPT.c.job.in_(mine), ATTEMPT.c.ending.is_(None))
+    db.connection().execute(live.values(values))
+
+
 def reopen(db: Session, job: int, attempt: int) -> None:
     """The attempt lives after all."""
     again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), detail="")

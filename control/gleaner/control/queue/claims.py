@@ -50,13 +50,16 @@ class _Room:
         self.most -= 1
 
 
-_LANES = text(f"""
+OCCUPIED = f"""
 WITH RECURSIVE occupied(lane) AS (
     SELECT min(lane) FROM job WHERE {WAITS}
     UNION ALL
     SELECT (SELECT min(job.lane) FROM job WHERE {WAITS} AND job.lane > occupied.lane)
     FROM occupied WHERE occupied.lane IS NOT NULL
-)
+)"""  # noqa: S608  # only our own constants are in it
+"""The lanes in which a job waits, by steps through the index of the waiting jobs; and NULL at the end."""
+
+_LANES = text(f"""{OCCUPIED}
 SELECT agent.phase, agent.node, agent.vacate,
     lane.id, lane.cpus, lane.memory_mib, head.state, head.priority, head.id AS job
 FROM agent

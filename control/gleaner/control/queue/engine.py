@@ -26,7 +26,7 @@ from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for the database before it gives up as `QueueBusy`."""
-_PLANS = "-c plan_cache_mode=force_generic_plan -c jit=off"
+_OPTIONS = f"-c plan_cache_mode=force_generic_plan -c jit=off -c lock_timeout={BUSY_TIMEOUT_S:.0f}s"
 """All statements find their rows by index, whatever the values: planning each anew would cost more than running it."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
@@ -62,7 +62,7 @@ def connect(url: str) -> Engine:
             pool_size=20,
             max_overflow=20,  # together Starlette's 40 threads
             pool_timeout=BUSY_TIMEOUT_S,
-            connect_args={"connect_timeout": int(BUSY_TIMEOUT_S), "application_name": "gleaner", "options": _PLANS},
+            connect_args={"connect_timeout": int(BUSY_TIMEOUT_S), "application_name": "gleaner", "options": _OPTIONS},
         )
     raise Invalid(f"queue.url: {parsed.drivername} is not supported; use sqlite:////PATH or postgresql+psycopg://...")
 
@@ -189,7 +189,7 @@ def _translated(engine: Engine) -> Generator[None]:
             ) from error
         if isinstance(error, ProgrammingError):
             raise
-        if "locked" in said:
+        if "locked" in said or "lock timeout" in said:
             raise QueueBusy("the queue's database is locked by another program: try again") from error
         where = engine.url.render_as_string(hide_password=True)
         raise QueueBusy(f"the queue's database {where} does not work now: {said}") from error

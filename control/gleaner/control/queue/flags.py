@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from gleaner.control.life import Move, Outcome, State
 from gleaner.control.queue import attempts
-from gleaner.control.queue.arrows import event_row, lock, move, record, record_all
+from gleaner.control.queue.arrows import event_row, lock, move, move_campaign, record, record_all
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.tables import JOB, Ending
 
@@ -79,8 +79,9 @@ def release_campaign(db: Session, campaign: int, *, now_s: float) -> None:
 
 def cancel_campaign(db: Session, campaign: int, *, now_s: float) -> None:
     """Cancel all jobs of it that are not Complete."""
-    for row in _incomplete_ones(db, campaign):
-        _cancel(db, row, now_s)
+    rows = _incomplete_ones(db, campaign)
+    attempts.end_live_ones(db, campaign, attempts.ended(Ending.CANCELLED, ended_s=now_s))
+    move_campaign(db, campaign, rows, Move.CANCEL, now_s=now_s, outcome=Outcome.CANCELLED)
 
 
 def _incomplete(db: Session, job: int, what: str) -> Any:

@@ -21,6 +21,7 @@ from gleaner.control.api.shapes import (
 )
 from gleaner.control.life import Outcome, State
 from gleaner.control.queue import attempts
+from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.queue.specs import filled_in
 from gleaner.control.queue.tables import (
@@ -328,13 +329,17 @@ def agent_phases(db: Session, *, now_s: float) -> Mapping[str, int]:
     return counts
 
 
+_OCCUPIED = text(
+    OCCUPIED + " SELECT lane.* FROM occupied JOIN lane ON lane.id = occupied.lane ORDER BY lane.id"  # noqa: S608
+)
+
+
 def waiting(db: Session, *, at_most: int = 100_000) -> tuple[Waiting, ...]:
     """How many jobs of each size an agent could claim; each count stops at `at_most`, to bound the time it takes."""
     connection = db.connection()
     found: list[Waiting] = []
-    for lane in connection.execute(select(LANE).order_by(LANE.c.id)).all():
+    for lane in connection.execute(_OCCUPIED).all():
         some = select(JOB.c.id).where(JOB.c.lane == lane.id, text(WAITS))
         count = connection.execute(select(func.count()).select_from(some.limit(at_most).subquery())).scalar_one()
-        if count:
-            found.append(Waiting(lane.cpus, lane.memory_mib, int(count)))
+        found.append(Waiting(lane.cpus, lane.memory_mib, int(count)))
     return tuple(found)
