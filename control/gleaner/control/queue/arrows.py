@@ -27,6 +27,7 @@ from sqlalchemy import (
     false,
     func,
     insert,
+    literal,
     literal_column,
     null,
     or_,
@@ -84,16 +85,11 @@ def move(
     run(db, _ADD_EVENT, event)
 
 
-def move_campaign(
-    db: Session, campaign: int, rows: Sequence[Any], move: Move, *, now_s: float, **facts: object
-) -> None:
-    """Complete, by one move, all jobs of a campaign that it may leave from: those whose locked rows these are."""
+def move_all(db: Session, which: ColumnElement[bool], move: Move, *, now_s: float, **facts: object) -> None:
+    """Complete, by one move, all these jobs; their rows are locked, so that none of them changes meanwhile."""
     values = {f"to_{name}": value for name, value in facts.items()} | {"now_": now_s}
-    statement = update(JOB).where(JOB.c.campaign == campaign, _from(move)).values(_facts(move, tuple(facts)))
-    moved = run(db, statement, values)
-    if moved.rowcount != len(rows):
-        raise RuntimeError(f"{len(rows)} locked jobs, of which {moved.rowcount} have moved")
-    record_all(db, [event_row(row.id, move.name.lower(), now_s=now_s) for row in rows])
+    record_all(db, which, move.name.lower(), now_s=now_s)
+    run(db, update(JOB).where(which, _from(move)).values(_facts(move, tuple(facts))), values)
 
 
 def run(
@@ -117,14 +113,15 @@ def record(db: Session, job: int, what: str, *, now_s: float, attempt: int | Non
     run(db, _ADD_EVENT, event_row(job, what, now_s=now_s, attempt=attempt, detail=detail))
 
 
-def record_all(db: Session, events: Sequence[Mapping[str, object]]) -> None:
-    """Write down several events made by `event_row`."""
-    if events:
-        run(db, _ADD_EVENT, events)
+def record_all(db: Session, which: ColumnElement[bool], what: str, *, now_s: float, detail: str = "") -> None:
+    """Write down that the same happened to all these jobs."""
+    same = [literal(now_s, Float), literal(what, String), literal(detail, Text)]
+    told = select(JOB.c.id, null(), *same).where(which).order_by(JOB.c.id)
+    db.connection().execute(insert(EVENT).from_select(_EVENT_COLUMNS, told).inline())
 
 
 def event_row(job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> dict[str, object]:
-    """One event, for `record_all`."""
+    """One event as a row."""
     return {"job": job, "attempt": attempt, "at_s": now_s, "what": what, "detail": detail}
 
 

@@ -1,15 +1,14 @@
 """What people change of a job: held or not, priority, cancelled. For one job, or for all of a campaign."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, func, select, update
 from sqlalchemy.sql import ColumnElement
 from sqlmodel import Session
 
 from gleaner.control.life import Move, Outcome, State
 from gleaner.control.queue import attempts
-from gleaner.control.queue.arrows import event_row, lock, move, move_campaign, record, record_all
+from gleaner.control.queue.arrows import lock, move, move_all, record, record_all
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.tables import JOB, Ending
 
@@ -64,24 +63,23 @@ def _cancel(db: Session, row: Any, now_s: float) -> None:
 
 def hold_campaign(db: Session, campaign: int, *, reason: str, now_s: float) -> None:
     """Hold all jobs of it that are not Complete."""
-    rows = [row for row in _incomplete_ones(db, campaign) if not row.held]
-    held = update(JOB).where(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE, JOB.c.held.is_(False))
-    db.connection().execute(held.values(held=True, hold_reason=reason))
-    record_all(db, [event_row(row.id, "hold", now_s=now_s, detail=reason) for row in rows])
+    free = _locked_ones(db, campaign) & ~JOB.c.held
+    record_all(db, free, "hold", now_s=now_s, detail=reason)
+    db.connection().execute(update(JOB).where(free).values(held=True, hold_reason=reason))
 
 
 def release_campaign(db: Session, campaign: int, *, now_s: float) -> None:
     """Release all jobs of it that are held."""
-    rows = [row for row in _incomplete_ones(db, campaign) if row.held]
-    _let_go(db, JOB.c.campaign == campaign)
-    record_all(db, [event_row(row.id, "release", now_s=now_s) for row in rows])
+    held = _locked_ones(db, campaign) & JOB.c.held
+    record_all(db, held, "release", now_s=now_s)
+    _let_go(db, held)
 
 
 def cancel_campaign(db: Session, campaign: int, *, now_s: float) -> None:
     """Cancel all jobs of it that are not Complete."""
-    rows = _incomplete_ones(db, campaign)
+    incomplete = _locked_ones(db, campaign)
     attempts.end_live_ones(db, campaign, attempts.ended(Ending.CANCELLED, ended_s=now_s))
-    move_campaign(db, campaign, rows, Move.CANCEL, now_s=now_s, outcome=Outcome.CANCELLED)
+    move_all(db, incomplete, Move.CANCEL, now_s=now_s, outcome=Outcome.CANCELLED)
 
 
 def _incomplete(db: Session, job: int, what: str) -> Any:
@@ -91,11 +89,9 @@ def _incomplete(db: Session, job: int, what: str) -> Any:
     return row
 
 
-def _incomplete_ones(db: Session, campaign: int) -> Sequence[Any]:
-    rows = (
-        select(JOB)
-        .where(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE)
-        .order_by(JOB.c.id)
-        .with_for_update()
-    )
-    return db.connection().execute(rows).all()
+def _locked_ones(db: Session, campaign: int) -> ColumnElement[bool]:
+    """Which jobs of it are not Complete; their rows are locked in the order of their ids."""
+    incomplete = and_(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE)
+    rows = select(JOB.c.id).where(incomplete).order_by(JOB.c.id).with_for_update().subquery()
+    db.connection().execute(select(func.count()).select_from(rows))
+    return incomplete

@@ -1,13 +1,15 @@
 """New jobs."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import Integer, bindparam, func, insert, literal, select
+from sqlalchemy.dialects import postgresql
 from sqlmodel import Session
 
 from gleaner.control.api.shapes import Submission, Submitted
 from gleaner.control.life import State
-from gleaner.control.queue.arrows import event_row, insert_unless_there, record_all
+from gleaner.control.queue.arrows import insert_unless_there, record, record_all
 from gleaner.control.queue.errors import Invalid
 from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC
 
@@ -25,8 +27,8 @@ def submit(db: Session, submission: Submission, *, group: str, default_retries: 
     connection = db.connection()
     campaign = None
     if indices is not None:
-        new = insert(CAMPAIGN).values(name=spec.name, group=group, submitted_s=now_s).returning(CAMPAIGN.c.id)
-        campaign = connection.execute(new).scalar_one()
+        campaign_row = insert(CAMPAIGN).values(name=spec.name, group=group, submitted_s=now_s).returning(CAMPAIGN.c.id)
+        campaign = connection.execute(campaign_row).scalar_one()
     stored = insert(SPEC).values(
         name=spec.name, image=spec.image, command=list(spec.command), environment=spec.environment
     )
@@ -48,13 +50,25 @@ def submit(db: Session, submission: Submission, *, group: str, default_retries: 
     }
     if indices is None:
         jobs = [connection.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
+        record(db, jobs[0], "submit", now_s=now_s)
     else:
-        connection.execute(insert(JOB).inline(), [common | {"index": index} for index in indices])
+        _add_runs(db, common, indices)
         made = connection.execute(select(JOB.c.index.label("run"), JOB.c.id).where(JOB.c.campaign == campaign))
         by_index = {row.run: row.id for row in made}
         jobs = [by_index[index] for index in indices]
-    record_all(db, [event_row(job, "submit", now_s=now_s) for job in jobs])
+        record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s)
     return Submitted(campaign=campaign, jobs=tuple(jobs))
+
+
+def _add_runs(db: Session, common: Mapping[str, Any], indices: Sequence[int]) -> None:
+    connection = db.connection()
+    if connection.dialect.name != "postgresql":
+        connection.execute(insert(JOB).inline(), [{**common, "index": index} for index in indices])
+        return
+    # One statement for all: with one a row, a hundred thousand runs take a quarter of a minute.
+    run = func.unnest(literal(list(indices), postgresql.ARRAY(Integer))).column_valued("run")
+    same = [literal(value, JOB.c[name].type) for name, value in common.items()]
+    connection.execute(insert(JOB).from_select([*common, "index"], select(*same, run)).inline())
 
 
 def _lane(db: Session, cpus: int, memory_mib: int) -> int:
