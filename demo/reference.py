@@ -2,7 +2,7 @@
 
     python -m demo.reference        computes what is missing (it may do so while other images build)
 
-Several run at once, as many as there are cores, so that the processor is as busy as it is on the cluster.
+All run at once, as they do on the cluster, so that a run's processor time does not differ for want of company.
 """
 
 import json
@@ -101,7 +101,7 @@ def references() -> tuple[list[Wanted], list[Run]]:
     cores = os.cpu_count() or 1
     events = events_a_run(kept, cores)
     wanted = [Wanted(index, events) for index in range(1, RUNS + 1)]
-    with ThreadPoolExecutor(max_workers=cores) as pool:
+    with ThreadPoolExecutor(max_workers=RUNS) as pool:
         return wanted, list(pool.map(lambda w: compute(w, kept / f"run-{w.index}"), wanted))
 
 

@@ -39,24 +39,30 @@ def states(jobs: Sequence[int]) -> list[str]:
     return [job(number)["job"]["state"] for number in jobs]
 
 
-def running_on(jobs: Sequence[int]) -> dict[str, int]:
-    """Which node computes which job; only jobs whose container has started."""
-    found: dict[str, int] = {}
+def running_on(jobs: Sequence[int]) -> dict[int, str]:
+    """The node of each job that computes; only jobs whose container has started and printed something."""
+    found: dict[int, str] = {}
     for number in jobs:
         row = job(number)["job"]
         if row["state"] == "Running" and cluster.log_of(number):
-            found[row["node"]] = number
+            found[number] = row["node"]
     return found
 
 
-def wait_running(jobs: Sequence[int], *, timeout_s: float = 100) -> dict[str, int]:
-    """Until all of them compute; node and job."""
+def wait_running(jobs: Sequence[int], *, timeout_s: float = 100) -> dict[int, str]:
+    """Until all of them compute; the node of each."""
 
-    def all_compute() -> dict[str, int] | None:
+    def all_compute() -> dict[int, str] | None:
         found = running_on(jobs)
-        return found if set(found.values()) == set(jobs) else None
+        return found if len(found) == len(jobs) else None
 
     return cluster.until("the jobs to run", all_compute, timeout_s=timeout_s)
+
+
+def early_in_a_round(length_s: float, *, left_s: float) -> None:
+    """Wait, if need be, until at least `left_s` of the round are left."""
+    if boundary_s(length_s) - time.time() < left_s:
+        sleep_until(boundary_s(length_s) + 1)
 
 
 def occupy(nodes: Sequence[str], *, length_s: int = 600, user: str = "alice", wait: bool = True) -> str:

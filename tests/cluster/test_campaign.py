@@ -34,15 +34,15 @@ def test_a_job_saved_on_one_node_and_completed_on_another_gives_the_identical_re
     wanted, whole = references
     events = wanted[0].events
     cluster.set_preemption(on=False)
-    cluster.configure({"rounds": {"length_s": 35, "shortest_slice_s": 10}})
+    cluster.configure({"rounds": {"length_s": 45, "shortest_slice_s": 10}})
     elsewhere = scenes.occupy(["node2", "node3"])
     campaign, jobs = scenes.submit_pythia(f"1-{RUNS}", events, cpus=1)
-    assert set(scenes.wait_running(jobs[:1])) == {"node1"}
+    assert set(scenes.wait_running(jobs[:1]).values()) == {"node1"}
     # Regular work wants node1 and node2 next, and leaves node3: the second slices must be there.
     next_ = scenes.occupy(["node1", "node2"], wait=False)
     cluster.run("head", "scancel", elsewhere)
     cluster.until("regular work to have node1", lambda: scenes.has_started(next_), timeout_s=80)
-    cluster.until("a second slice on node3", lambda: "node3" in scenes.running_on(jobs), timeout_s=60)
+    cluster.until("a second slice on node3", lambda: "node3" in scenes.running_on(jobs).values(), timeout_s=60)
     cluster.run("head", "scancel", next_)
     cluster.until("the campaign to end", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=400)
 
@@ -58,7 +58,7 @@ def test_a_fresh_start_in_place_of_a_restore_is_found_out(
     """The proof must be able to fail: here the saved generation is broken, so the job has to start over."""
     wanted, whole = references
     events = wanted[0].events
-    cluster.configure({"rounds": {"length_s": 35, "shortest_slice_s": 10}})
+    cluster.configure({"rounds": {"length_s": 45, "shortest_slice_s": 10}})
     campaign, jobs = scenes.submit_pythia("1-1", events, cpus=scenes.IDLE_CPUS)
     scenes.wait_running(jobs)
     cluster.until("the first save", lambda: scenes.job(jobs[0])["generations"], timeout_s=80)

@@ -5,6 +5,7 @@ import time
 import pytest
 from demo import cluster
 from tests.cluster import scenes
+from tests.cluster.conftest import ROUND_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 
@@ -12,14 +13,13 @@ SAMPLES = "500000000"
 
 
 def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(quiet: None) -> None:
+    scenes.early_in_a_round(ROUND_S, left_s=40)
     jobs = scenes.submit_pi(2, samples=SAMPLES, cpus=6)
-    where = scenes.wait_running(jobs)
-    victim, job = next(iter(where.items()))
+    job, victim = next(iter(scenes.wait_running(jobs).items()))
     try:
         cluster.kill_node(victim)
         cluster.until("the lost job to wait again", lambda: scenes.states([job])[0] in {"New", "Saved"}, timeout_s=60)
-        attempt = scenes.job(job)["attempts"][0]
-        assert attempt["ending"] == "lost"
+        assert scenes.job(job)["attempts"][-1]["ending"] == "lost"
         assert scenes.job(job)["failures"] == 0
         cluster.until("all jobs to complete", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=300)
         row = scenes.job(job)
@@ -62,7 +62,7 @@ def test_what_agents_saved_while_control_was_away_counts(quiet: None) -> None:
 
 def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(quiet: None) -> None:
     jobs = scenes.submit_pi(1)
-    (node,) = scenes.wait_running(jobs)
+    (node,) = scenes.wait_running(jobs).values()
     assert cluster.containers(node)
     cluster.run(node, "pkill", "-KILL", "-f", "glean-agent run")
     regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 20", user="alice")
@@ -73,10 +73,9 @@ def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(quiet: No
 
 def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(quiet: None) -> None:
     cluster.configure({"rounds": {"length_s": 600, "shortest_slice_s": 60}})
-    if scenes.boundary_s(600) - time.time() < 150:
-        scenes.sleep_until(scenes.boundary_s(600) + 1)
+    scenes.early_in_a_round(600, left_s=150)
     jobs = scenes.submit_pi(1)
-    (node,) = scenes.wait_running(jobs)
+    (node,) = scenes.wait_running(jobs).values()
     asked_s = time.time()
     regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 10", user="alice")
     cluster.until("the regular job", lambda: cluster.regular_job(regular).state == "RUNNING", timeout_s=100)
@@ -89,7 +88,7 @@ def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(quiet: None) -
 
 def test_a_cancelled_job_is_gone_from_its_node_within_two_beats(quiet: None) -> None:
     jobs = scenes.submit_pi(1)
-    (node,) = scenes.wait_running(jobs)
+    (node,) = scenes.wait_running(jobs).values()
     cluster.glean("cancel", str(jobs[0]))
     cluster.until("the container to go", lambda: not cluster.containers(node), timeout_s=20)
     assert scenes.job(jobs[0])["job"]["outcome"] == "cancelled"
