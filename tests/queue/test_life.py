@@ -322,5 +322,5 @@ def test_given_back_names_why_and_where_it_goes_on(scene: Scene) -> None:
     told = [(event.what, event.detail) for event in scene.detail(job).events][-2:]
     assert told == [
         ("give back", "save failed: disk full"),
-        ("lose_to_saved", "goes on from generation 1/1"),
+        ("lose to saved", "goes on from generation 1/1"),
     ]

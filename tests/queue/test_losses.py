@@ -237,7 +237,7 @@ def test_a_late_word_of_a_broken_generation_starts_a_saved_job_over(scene: Scene
     assert scene.row(job).state is State.SAVED
     scene.given_back(job, 2, Why.GENERATION_BROKEN)
     assert scene.row(job).state is State.NEW
-    assert scene.events(job)[-1] == "start_over"
+    assert scene.events(job)[-1] == "start over"
 
 
 def test_a_missing_image_holds_the_job_with_that_reason(scene: Scene) -> None:

@@ -72,7 +72,7 @@ def move(
         values["now_"] = now_s
     ended = {f"end_{name}": value for name, value in (end or {}).items()}
     shape = (move, tuple(sorted(facts)), attempt is not None)
-    event = event_row(job, move.name.lower(), now_s=now_s, attempt=attempt, detail=detail)
+    event = event_row(job, event_name(move), now_s=now_s, attempt=attempt, detail=detail)
     if db.connection().dialect.name == "postgresql":
         told = {f"event_{name}": value for name, value in event.items() if name != "job"}
         if not run(db, _in_one(*shape, tuple(sorted(end or ()))), values | ended | told).rowcount:
@@ -88,7 +88,7 @@ def move(
 def move_all(db: Session, which: ColumnElement[bool], move: Move, *, now_s: float, **facts: object) -> None:
     """Complete, by one move, all these jobs; their rows are locked, so that none of them changes meanwhile."""
     values = {f"to_{name}": value for name, value in facts.items()} | {"now_": now_s}
-    record_all(db, which, move.name.lower(), now_s=now_s)
+    record_all(db, which, event_name(move), now_s=now_s)
     run(db, update(JOB).where(which, _from(move)).values(_facts(move, tuple(facts))), values)
 
 
@@ -118,6 +118,15 @@ def record_all(db: Session, which: ColumnElement[bool], what: str, *, now_s: flo
     same = [literal(now_s, Float), literal(what, String), literal(detail, Text)]
     told = select(JOB.c.id, null(), *same).where(which).order_by(JOB.c.id)
     db.connection().execute(insert(EVENT).from_select(_EVENT_COLUMNS, told).inline())
+
+
+def event_name(move: Move) -> str:
+    """The move in the words of the job's history.
+
+    >>> event_name(Move.START_OVER)
+    'start over'
+    """
+    return move.name.lower().replace("_", " ")
 
 
 def event_row(job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> dict[str, object]:
@@ -212,7 +221,7 @@ class Takeable(Protocol):
 
 def take(db: Session, jobs: Sequence[Takeable], *, agent: str, node: str, now_s: float) -> None:
     """Make the move CLAIM for waiting jobs whose rows this transaction has locked; each gets its next attempt."""
-    event = {"at_s": now_s, "what": Move.CLAIM.name.lower(), "detail": f"by {agent} on {node}"}
+    event = {"at_s": now_s, "what": event_name(Move.CLAIM), "detail": f"by {agent} on {node}"}
     if db.connection().dialect.name == "postgresql":
         told = {f"event_{name}": value for name, value in event.items()}
         values = {"ids_": [job.id for job in jobs], "agent_": agent, "node_": node} | told
