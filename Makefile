@@ -35,8 +35,8 @@ venv: $(VENV)/.done  ## the development environment, as the lock file has it
 
 $(VENV)/.done: locks/dev.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install -q --require-hashes -r locks/dev.lock
-	@$(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	@$(BIN)/pip install -qq --require-hashes -r locks/dev.lock
+	@$(BIN)/pip install -qq --no-deps --no-build-isolation -e .
 	@touch $@
 
 lock:  ## resolve the dependencies anew, into locks/
