@@ -4,8 +4,10 @@ A token is in no command line, no environment and no batch script. Its file is w
 submitted and removed when the agent has ended.
 """
 
+import errno
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 LOG_AGE_S = 7 * 24 * 3600.0
@@ -34,12 +36,19 @@ def write(folder: Path, name: str, secret: str) -> Path:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Remove an agent's token file. One that is not there is no error. Raises `OSError`."""
+    """Remove an agent's token file, and its folder unless it holds reports. What is not there is no error.
+
+    Raises `OSError`.
+    """
     path = token_file(folder, name)
     for one in (path, path.with_suffix(".new")):
         one.unlink(missing_ok=True)
-    if path.parent.is_dir():
-        path.parent.rmdir()
+    with suppress(FileNotFoundError):
+        try:
+            path.parent.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # what the agent left there may still be needed
+                raise
 
 
 def names(folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from sqlmodel import Session
 from gleaner.agent.protocol import Completed, Farewell, GivenBack, LogLines, Message, Saved
 from gleaner.control.queue import agents, logs, moves, reads
 from gleaner.control.queue.engine import transaction
-from gleaner.control.queue.errors import NotCurrent, QueueError, Refused
+from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
 from gleaner.control.site import Site
 
 log = structlog.get_logger()
@@ -35,25 +35,48 @@ class _Left(BaseModel):
 def take_left_reports(site: Site, now_s: float) -> int:
     """Bring the reports of all agents into the queue, each agent's in its order; how many counted.
 
-    A report that is refused is logged and dropped, as its agent would have dropped it. Where the database fails,
-    the rest stays for the next time.
+    A report that is refused, or that nobody can ever make sense of, is logged and dropped, as its agent would have
+    dropped it. Where the database fails, the rest stays for the next time; where the storage does, that agent's rest.
     """
     taken = 0
-    for folder in sorted((site.settings.storage.folder / "agents").glob("*/reports")):
+    try:
+        folders = sorted((site.settings.storage.folder / "agents").glob("*/reports"))
+    except OSError as error:
+        log.warning("the storage cannot be searched for reports", reason=str(error))
+        return taken
+    for folder in folders:
         agent = folder.parent.name
-        for file in sorted(folder.glob("[0-9]*.json")):
-            try:
-                taken += _take(site, agent, file, now_s)
-            except (Refused, NotCurrent) as refusal:
-                log.info("a report that waited on the storage is refused", agent=agent, reason=str(refusal))
-            except (ValidationError, ValueError, KeyError) as error:
-                log.warning("a file among the reports is none", file=str(file), reason=str(error).splitlines()[0])
-            except (QueueError, OSError) as error:
-                log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
-                return taken
-            file.unlink(missing_ok=True)
+        try:
+            for file in _in_order(folder):
+                taken += _take_or_drop(site, agent, file, now_s)
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
+        except (QueueBusy, SchemaMismatch) as error:
+            log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
+            return taken
         _remove_empty(folder)
     return taken
+
+
+def _in_order(folder: Path) -> list[Path]:
+    """The reports there. None is listed without those before it, although the agent may be writing just now.
+
+    One listing may miss a file that appears during it, yet show a later one; a second listing shows all that were
+    there when the first ended.
+    """
+    last = max(folder.glob("[0-9]*.json"), default=None)
+    return [] if last is None else [file for file in sorted(folder.glob("[0-9]*.json")) if file <= last]
+
+
+def _take_or_drop(site: Site, agent: str, file: Path, now_s: float) -> int:
+    try:
+        return _take(site, agent, file, now_s)
+    except (Refused, Unknown, Invalid) as refusal:
+        log.info("a report that waited on the storage is refused", agent=agent, reason=str(refusal))
+    except (ValidationError, ValueError, KeyError) as error:
+        log.warning("a file among the reports is none", file=str(file), reason=str(error).splitlines()[0])
+    return 0
 
 
 def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
@@ -62,7 +85,15 @@ def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
         if found := _FAREWELL.match(left.path):
             if found.group(1) != agent:
                 raise ValueError(f"{agent} left a farewell of {found.group(1)}")
-            agents.farewell(db, agent, Farewell.model_validate_json(left.body), now_s=now_s)
+            rounds = site.settings.rounds
+            agents.farewell(
+                db,
+                agent,
+                Farewell.model_validate_json(left.body),
+                now_s=now_s,
+                failures_until_avoided=rounds.failures_until_avoided,
+                avoid_s=rounds.avoid_s,
+            )
             return 1
         if not (found := _ATTEMPT.match(left.path)):
             raise ValueError(f"{left.path} is no report")
