@@ -57,6 +57,9 @@ class PretendedRuntime:
         self._processes: dict[ContainerId, _Process] = {}
         self.checkpoints_that_fail = 0
         self.memory_bytes = 1_000_000
+        self.first_lines = ["start"]
+        self.start_takes_s = 0.0
+        self.remove_takes_s = 0.0
         self.left_over: dict[ContainerId, Mapping[str, str]] = {}
 
     def facts(self) -> RuntimeFacts:
@@ -67,8 +70,9 @@ class PretendedRuntime:
             raise RuntimeFault("the engine is broken")
         if spec.image == "missing":
             raise ImageMissing("no image named missing")
+        time.sleep(self.start_takes_s)
         goal, exit_code = int(spec.command[1]), int(spec.command[2]) if len(spec.command) > 2 else 0
-        return self._run(_Process(spec, 0, goal, exit_code, lines=["start"]))
+        return self._run(_Process(spec, 0, goal, exit_code, lines=[*self.first_lines]))
 
     def _run(self, process: _Process) -> ContainerId:
         name = ContainerId(f"c{next(self._numbers)}")
@@ -124,6 +128,7 @@ class PretendedRuntime:
             process.exited = 137 if process.exited is None else process.exited
 
     def remove(self, container: ContainerId) -> None:
+        time.sleep(self.remove_takes_s)
         self.left_over.pop(container, None)
         if process := self._processes.get(container):
             process.ended.wait(1)

@@ -82,7 +82,9 @@ class Control:
             end_s=time.time() + lives_s,
             slurm_job=None,
             settings=told,
-            client=ControlClient(url=told.control_url, name=name, token=token, ca_file=None, timeout_s=1.0),
+            client=ControlClient(
+                url=told.control_url, name=name, token=token, ca_file=None, timeout_s=told.request_timeout_s
+            ),
             runtime=self.runtime,
             storage=self.storage,
             facts=node_facts(self.runtime.facts(), cpus=4, memory_mib=1000),
@@ -196,6 +198,67 @@ def test_a_terminated_agent_saves_at_once(control: Control) -> None:
     asyncio.run(control.agent("a1", lives_s=60).live())
     assert time.time() - began_s < 6
     assert control.job(job).job.state is State.SAVED
+
+
+def test_a_terminated_agent_does_not_wait_for_slurm_to_say_why(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    silent = tmp_path / "bin" / "scontrol"
+    silent.write_text("#!/bin/sh\nexec sleep 5\n")
+    silent.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{silent.parent}:{os.environ['PATH']}")
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=60)
+    agent.slurm_job = "7"
+
+    async def lived_s() -> float:
+        began_s = time.time()
+        await agent.live()
+        return time.time() - began_s
+
+    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    assert asyncio.run(lived_s()) < 5
+    assert control.job(job).job.state is State.SAVED
+
+
+def test_jobs_that_are_slow_to_start_do_not_silence_their_agent(control: Control) -> None:
+    control.runtime.start_takes_s = 5  # longer than the lease
+    jobs = [control.submit("5") for _ in range(15)]
+    agent = control.agent("a1", lives_s=60)
+    agent.facts = agent.facts.model_copy(update={"cpus": 15})
+    silent: list[str] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.2):
+            with transaction(control.site.engine) as db:
+                silent.extend(agents.expire(db, now_s=time.time(), losses_until_held=3))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    asyncio.run(agent.live())
+    ended.set()
+    watching.join()
+    assert silent == []
+    assert {control.job(job).job.outcome for job in jobs} == {Outcome.SUCCEEDED}
+
+
+def test_what_is_published_counts_although_its_container_cannot_be_removed_in_time(control: Control) -> None:
+    job = control.submit("100000")
+    control.runtime.remove_takes_s = 6
+    asyncio.run(control.agent("a1", lives_s=6).live())
+    assert control.job(job).job.state is State.SAVED
+    attempt = control.job(job).attempts[-1]
+    assert attempt.ending == "saved"
+
+
+def test_long_lines_reach_control_in_pieces_that_it_takes(control: Control) -> None:
+    control.runtime.first_lines = ["\x01" * 60_000 for _ in range(100)]
+    job = control.submit("5")
+    asyncio.run(control.agent("a1", lives_s=60, request_timeout_s=10).live())
+    assert list(control.log(job).lines[:100]) == control.runtime.first_lines
+    assert len(control.log(job).lines) == 105
 
 
 def test_a_held_job_is_saved_and_a_cancelled_one_is_dropped(control: Control) -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,12 +38,15 @@ TICK_S = 0.5
 CLAIM_EVERY_S = 5.0
 USAGE_EVERY_S = 5.0
 DELIVER_EVERY_S = 1.0
+OUTBOX_FULL = 100
+"""While so many reports wait for control, no more lines of output are added to them."""
 REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
 GONE_BEFORE_END_S = 2.0
 """So long before its end nothing is waited for any more."""
 NODE_FAULTS = 3
 """So many jobs in a row that the node could not run, and the agent ends: one bad node must not eat a queue."""
+SPARE_THREADS = 32
 KILL_WAIT_S = 25.0
 """After a SIGTERM that names no later end: Slurm's KillWait (30 s by default) less a little."""
 
@@ -82,6 +86,8 @@ class Agent:
     async def live(self) -> int:
         """Run until the work or the time is over; the exit status."""
         loop = asyncio.get_running_loop()
+        # A job blocks one thread at most; what talks to control and to Slurm must never wait for one of them.
+        loop.set_default_executor(ThreadPoolExecutor(self.facts.cpus + SPARE_THREADS))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             loop.add_signal_handler(number, self._signalled, number)
         await asyncio.to_thread(reap, self.runtime, agent=self.name, whole_node=self.slurm_job is not None)
@@ -90,6 +96,8 @@ class Agent:
         if not await self._register():
             return 1
         background = [asyncio.create_task(work()) for work in (self._beat, self._deliver, self._claim, self._weigh)]
+        for part in background:
+            part.add_done_callback(self._broke)
         try:
             await self._watch_the_clock()
         finally:
@@ -133,7 +141,7 @@ class Agent:
                 self._vacate("the end is near")
             if self._vacating and now_s < self.end_s - GONE_BEFORE_END_S:
                 for shell in self._shells:
-                    if shell.is_computing:  # a save that failed, or a job that has only just started
+                    if shell.is_computing and now_s >= shell.save_again_s:  # its save failed, or it has just started
                         shell.feed(task.VacateAsked())
             if now_s >= self.end_s - GONE_BEFORE_END_S:
                 await self._run_out()
@@ -165,6 +173,8 @@ class Agent:
         waits = [shell.done.wait() for shell in self._shells]
         if waits:
             await asyncio.wait([asyncio.create_task(wait) for wait in waits], timeout=GONE_BEFORE_END_S)
+        for shell in self._shells:
+            shell.report_saved()
 
     # ── work ──
 
@@ -205,6 +215,13 @@ class Agent:
         if not running.cancelled() and (error := running.exception()):
             log.error("a task's shell broke; its job stays with its last generation", error=repr(error))
             self._fault = True
+
+    def _broke(self, part: asyncio.Task[None]) -> None:
+        """Without one of its parts an agent would only seem to work: it saves what it has and ends."""
+        if not part.cancelled() and (error := part.exception()):
+            log.error("a part of this agent broke", error=repr(error))
+            self._fault = True
+            self._vacate(f"a part of it broke: {error!r}")
 
     def _room(self) -> Ask | None:
         here = [shell.assignment for shell in self._shells if not shell.done.is_set()]
@@ -250,8 +267,9 @@ class Agent:
     async def _deliver(self) -> None:
         pause_s = DELIVER_EVERY_S
         while True:
-            for shell in self._shells:
-                shell.flush_log()
+            if len(self.outbox) < OUTBOX_FULL:  # else the output waits where it is, in the end in the containers' logs
+                for shell in self._shells:
+                    shell.flush_log()
             try:
                 await asyncio.to_thread(self.outbox.deliver)
                 pause_s = DELIVER_EVERY_S
@@ -309,14 +327,22 @@ class Agent:
         asking.add_done_callback(self._running.discard)
 
     async def _heed(self, number: signal.Signals) -> None:
-        """Find out what a signal means: Slurm's early warning, a preemption, or a cancellation."""
+        """Find out what a signal means: Slurm's early warning, a preemption, or a cancellation.
+
+        Only the warning can wait for Slurm's answer; whoever terminates us does not wait for it either.
+        """
+        told_s = time.time()
+        is_warning = number is signal.SIGUSR1
+        if not is_warning:
+            self._vacate("terminated")
         found_s = await asyncio.to_thread(slurm.end_s, self.slurm_job) if self.slurm_job else None
         if found_s is not None and found_s < self.end_s - 1:
             self.end_s = found_s
             self._vacate("preempted")
-        elif number is not signal.SIGUSR1:
-            self.end_s = min(self.end_s, time.time() + KILL_WAIT_S)
-            self._vacate("terminated")
+            if self._ending_because == "terminated":
+                self._ending_because = "preempted"
+        elif not is_warning:
+            self.end_s = min(self.end_s, told_s + KILL_WAIT_S)
         elif found_s is None:
             self._vacate("warned, and Slurm does not say why")
         # Else it is Slurm's early warning of an end that is known: the clock decides.

@@ -4,6 +4,7 @@ Blocking work runs in threads of its own; everything that decides runs on the ev
 """
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -54,6 +55,8 @@ from gleaner.agent.storage.protocol import (
 log = structlog.get_logger()
 
 LOG_BATCH = 2000
+LOG_BATCH_LETTERS = 2**20
+"""Control takes no body above 8 MiB, and JSON may need six bytes for a letter."""
 LOG_BUFFER = 100_000
 """Lines that wait for control; past this the job's output waits in the container's own log."""
 LOG_END_S = 10.0
@@ -61,6 +64,8 @@ LOG_END_S = 10.0
 KILLED = (137, 143)
 """Exit codes of a process that was killed or terminated: by its own doing, or by an engine that ends."""
 ENGINE_ENDS_S = 1.0
+SAVE_PAUSE_S = 10.0
+"""The longest pause after a save that failed; shorter where there is less time left."""
 RUNTIME_BACK_S = 20.0
 """So long a runtime may be away before its containers are taken for lost."""
 GENERATION = 1
@@ -110,11 +115,15 @@ class TaskShell:
     assignment: Assignment
     state: task.Task = field(default_factory=task.Preparing)
     saved_bytes: int = 0
+    save_again_s: float = 0.0
+    """Before this instant a save that has failed is not tried again: what made it fail may pass."""
     node_fault: bool = False
     """Whether it was given back because the node does not work."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     _todos: asyncio.Queue[task.Todo] = field(default_factory=asyncio.Queue[task.Todo])
     _times: _Times = field(default_factory=_Times)
+    _unreported: Generation | None = None
+    """Published, and control has not been told."""
     _log: list[str] = field(default_factory=list[str])
     _log_first: int = 0
     _log_ended: threading.Event = field(default_factory=threading.Event)
@@ -146,6 +155,8 @@ class TaskShell:
         if self.state is not before:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
         for todo in todos:
+            if isinstance(todo, task.ReportSaved):
+                self._unreported = todo.generation
             self._todos.put_nowait(todo)
 
     async def run(self) -> None:
@@ -160,7 +171,12 @@ class TaskShell:
                 self._watch(container)
             while not isinstance(self.state, task.Ended) or not self._todos.empty():
                 await self._do(await self._todos.get())
+        except Exception:  # a bug of ours: the process must not go on unseen
+            if (container := self.container) is not None:
+                await asyncio.to_thread(self._kill, container)
+            raise
         finally:
+            self.report_saved()
             self.done.set()
 
     # ── beginning ──
@@ -235,10 +251,29 @@ class TaskShell:
 
     def flush_log(self) -> None:
         """Put the lines read so far into the outbox."""
-        while lines := tuple(self._log[:LOG_BATCH]):
+        while lines := self._batch():
             self._report("log", LogLines(first=self._log_first, lines=lines))
             del self._log[: len(lines)]
             self._log_first += len(lines)
+
+    def _batch(self) -> tuple[str, ...]:
+        lines = self._log[:LOG_BATCH]
+        lengths = itertools.accumulate(len(line) for line in lines)
+        fitting = sum(1 for letters in lengths if letters <= LOG_BATCH_LETTERS)
+        return tuple(lines[: max(1, fitting)])
+
+    def report_saved(self) -> None:
+        """Tell control of the published generation, unless it has been told.
+
+        Done after the container is gone, except at the agent's end: a runtime that is slow to remove a container
+        must not cost what is saved.
+        """
+        if self._unreported is None:
+            return
+        self.flush_log()
+        whole = self._unreported.model_copy(update={"log_lines": self._log_first})
+        self._unreported = None
+        self._report("saved", Saved(generation=whole, slice=self._times.slice()))
 
     # ── what the task says ──
 
@@ -255,10 +290,9 @@ class TaskShell:
                 await self._finish(container, exit_code)
             case task.Kill(container):
                 await asyncio.to_thread(self._kill, container)
-            case task.ReportSaved(generation):
+            case task.ReportSaved():
                 await self._drain_log()
-                whole = generation.model_copy(update={"log_lines": self._log_first})
-                self._report("saved", Saved(generation=whole, slice=self._times.slice()))
+                self.report_saved()
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
             case task.GiveBack(why, detail):
@@ -291,6 +325,8 @@ class TaskShell:
             return task.SaveFailed(f"it exited first: {error}")
         except (CannotCheckpoint, StorageError, RuntimeFault, OSError) as error:
             self._say("save failed", error=str(error))
+            left_s = bench.end_s() - time.time()
+            self.save_again_s = time.time() + min(SAVE_PAUSE_S, left_s / (task.SAVE_TRIES + 1))
             return task.SaveFailed(str(error))
         self._times.saved_s = time.time()
         self.saved_bytes = published.size_bytes
