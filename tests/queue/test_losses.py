@@ -227,6 +227,28 @@ def test_of_a_broken_generation_the_one_before_counts_and_then_the_beginning(sce
     assert scene.detail(job).failures == 0
 
 
+def test_nodes_that_cannot_restore_a_generation_do_not_break_it_until_there_are_three(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.saved(job, 1)
+    for attempt, (agent, state) in enumerate((("b", State.SAVED), ("c", State.SAVED), ("d", State.NEW)), 2):
+        scene.claim(scene.agent(agent))
+        scene.given_back(job, attempt, Why.CANNOT_RESTORE, "CRIU cannot restore its memory")
+        assert scene.row(job).state is state
+    assert scene.detail(job).failures == 0
+
+
+def test_one_node_alone_must_fail_often_to_break_a_generation(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.saved(job, 1)
+    for attempt in range(2, 7):
+        assert scene.row(job).state is State.SAVED
+        scene.claim("a")
+        scene.given_back(job, attempt, Why.CANNOT_RESTORE)
+    assert scene.row(job).state is State.NEW
+
+
 def test_a_late_word_of_a_broken_generation_starts_a_saved_job_over(scene: Scene) -> None:
     job = scene.job()
     scene.agent("a")

@@ -200,8 +200,10 @@ class TaskShell:
             return task.NotStarted(Why.IMAGE_MISSING, str(error))
         except CannotStart as error:
             return task.NotStarted(None, str(error), error.exit_code)
-        except (ParcelBroken, CannotRestore) as error:
+        except ParcelBroken as error:
             return task.NotStarted(Why.GENERATION_BROKEN, str(error))
+        except CannotRestore as error:
+            return task.NotStarted(Why.CANNOT_RESTORE, str(error))
         except (RuntimeFault, StorageError, OSError) as error:
             return task.NotStarted(Why.NODE_FAULT, str(error))
 
@@ -296,7 +298,7 @@ class TaskShell:
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
             case task.GiveBack(why, detail):
-                self.node_fault = why is Why.NODE_FAULT
+                self.node_fault = why in (Why.NODE_FAULT, Why.CANNOT_RESTORE)
                 await self._drain_log() if self._times.running_s else None
                 self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice()))
             case task.Clean():

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import and_, bindparam, func, insert, null, select, update
 from sqlmodel import Session
 
-from gleaner.agent.protocol import Generation, Slice
+from gleaner.agent.protocol import Generation, Slice, Why
 from gleaner.control.queue.arrows import run
 from gleaner.control.queue.errors import Invalid
 from gleaner.control.queue.tables import ATTEMPT, GENERATION, JOB, Ending, Standing
@@ -79,6 +79,18 @@ def lost_nodes(db: Session, job: int, *, after: int) -> Sequence[str]:
         .order_by(func.min(ATTEMPT.c.attempt))
     )
     return [row.node for row in db.connection().execute(lost)]
+
+
+def unrestored(db: Session, job: int, generation: tuple[int, int]) -> Sequence[str]:
+    """The nodes on which attempts could not restore this generation, one for each attempt."""
+    tried = select(ATTEMPT.c.node).where(
+        ATTEMPT.c.job == job,
+        ATTEMPT.c.from_attempt == generation[0],
+        ATTEMPT.c.from_number == generation[1],
+        ATTEMPT.c.ending == Ending.GIVEN_BACK,
+        ATTEMPT.c.detail.startswith(str(Why.CANNOT_RESTORE)),
+    )
+    return db.connection().execute(tried).scalars().all()
 
 
 def publish(db: Session, job: int, generation: Generation, *, now_s: float) -> None:

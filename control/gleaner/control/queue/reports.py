@@ -18,6 +18,11 @@ from gleaner.control.queue.flags import put_on_hold
 from gleaner.control.queue.losses import leave, outlived
 from gleaner.control.queue.tables import Ending, Standing
 
+NODES_UNTIL_BROKEN = 3
+TRIES_UNTIL_BROKEN = 5
+"""A whole generation counts as broken when it could not be restored on so many nodes, or so often where there are
+fewer: one bad node must not cost every job what it has saved."""
+
 
 def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -> None:
     """The attempt ended with a whole generation; the job goes on from there."""
@@ -128,7 +133,7 @@ def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s:
         what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
         raise NotCurrent(job, attempt, what)
     record(db, job, "give back", now_s=now_s, attempt=attempt, detail=told)
-    if report.why is Why.GENERATION_BROKEN:
+    if report.why is Why.GENERATION_BROKEN or (report.why is Why.CANNOT_RESTORE and _is_hopeless(db, row)):
         _break(db, row, told, now_s)
         row = lock(db, job)
     end = attempts.ended(Ending.GIVEN_BACK, ended_s=now_s, spent=report.slice, detail=told)
@@ -148,9 +153,16 @@ def _may_report(row: Any, attempt: int) -> bool:
 def _whereto(row: Any, why: Why) -> str:
     if row.from_attempt is not None:
         return f"goes on from generation {row.from_attempt}/{row.from_number}"
-    if why is Why.GENERATION_BROKEN:
+    if why in (Why.GENERATION_BROKEN, Why.CANNOT_RESTORE):
         return "no whole generation is left: starts over"
     return "there is no generation: starts from the beginning"
+
+
+def _is_hopeless(db: Session, row: Any) -> bool:
+    """Whether the generation is to blame, and not the nodes on which it could not be restored."""
+    made = attempts.find(db, row.id, row.attempt)
+    nodes = [made.node, *attempts.unrestored(db, row.id, (made.from_attempt, made.from_number))]
+    return len(set(nodes)) >= NODES_UNTIL_BROKEN or len(nodes) >= TRIES_UNTIL_BROKEN
 
 
 def _break(db: Session, row: Any, told: str, now_s: float) -> None:
