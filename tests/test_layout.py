@@ -1,0 +1,110 @@
+"""What holds for the repository as a whole: how it is laid out, what an installation brings, and what no file says."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOCKS = ("agent", "control", "dev")
+SERVER = {"alembic", "fastapi", "matplotlib", "prometheus-client", "psycopg", "sqlalchemy", "sqlmodel", "starlette",
+          "uvicorn"}  # fmt: skip
+REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*])?==", re.MULTILINE)
+MADE = {"demo-output", "bench-output", "build", "__pycache__"}
+
+# In pieces, so that this file does not name them itself.
+INDEXES = ("pypi" + r"\.org", "python" + "hosted", "deb" + r"\.debian\.org", "snapshot" + r"\.debian",
+           "--index" + "-url", "--extra-index" + "-url", "registry" + r"\.npmjs")  # fmt: skip
+HOMES = ("root/", r"home/(?!gleaner/)\w", "Users/", "work/")
+"""The service account's home is the same everywhere."""
+FORBIDDEN = re.compile("|".join([*INDEXES, *(r"(?<![\w.$}])/" + home for home in HOMES)]))
+
+
+def _files() -> Iterator[Path]:
+    """All files of the project, wherever they came from; nothing that a command has made."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in MADE and (not name.startswith(".") or name == ".ci")]
+        yield from (Path(folder) / name for name in names if name != ".git")
+
+
+def _locked(name: str) -> set[str]:
+    text = (ROOT / "locks" / f"{name}.lock").read_text()
+    return {found.lower().replace("_", "-") for found in REQUIREMENT.findall(text)}
+
+
+@pytest.mark.parametrize("folder", ["control/gleaner", "agent/gleaner"])
+def test_gleaner_is_a_namespace_that_control_and_agent_share(folder: str) -> None:
+    """PEP 420: with an `__init__.py` in either, Python would find only one of the two."""
+    assert not (ROOT / folder / "__init__.py").exists()
+    assert [entry.name for entry in (ROOT / folder).iterdir() if entry.name != "__pycache__"] == [Path(folder).parts[0]]
+
+
+def test_the_agent_extra_brings_no_server_libraries() -> None:
+    locked = _locked("agent")
+    assert "docker" in locked
+    assert locked & SERVER == set()
+
+
+def test_the_agent_program_loads_no_server_libraries_and_nothing_of_control() -> None:
+    program = "import sys, gleaner.agent.main; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    modules = set(loaded.stdout.split())
+    assert "gleaner.agent.main" in modules
+    assert not {name for name in modules if name.startswith("gleaner.control")}
+    assert not {name.replace("-", "_") for name in SERVER} & modules
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_everything_locked_has_its_hashes_and_names_no_index(name: str) -> None:
+    text = (ROOT / "locks" / f"{name}.lock").read_text()
+    for requirement in text.replace("\\\n", " ").strip().splitlines():
+        assert "==" in requirement
+        assert "--hash=sha256:" in requirement, requirement.split()[0]
+        assert "://" not in requirement
+
+
+@pytest.mark.parametrize(("name", "extras"), [("agent", ["agent"]), ("control", ["control"]),
+                                              ("dev", ["agent", "control", "dev"])])  # fmt: skip
+def test_the_locks_hold_all_that_the_project_asks_for(name: str, extras: list[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = list(project["dependencies"])
+    for extra in extras:
+        asked += project["optional-dependencies"][extra]
+    wanted = {re.split(r"[\[<>=! ;]", line)[0].lower().replace("_", "-") for line in asked}
+    assert wanted - _locked(name) == set()
+
+
+def test_the_licence_is_apache_2_and_goes_along() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    assert (ROOT / "LICENSE").read_text().split()[:4] == ["Apache", "License", "Version", "2.0,"]
+
+
+def test_no_file_names_a_package_index_or_a_folder_of_somebodys_machine() -> None:
+    found: list[str] = []
+    for path in _files():
+        try:
+            lines = path.read_text().splitlines()
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(lines, 1):
+            if FORBIDDEN.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert found == []
+
+
+def test_ci_runs_the_very_test_command_of_the_readme() -> None:
+    assert "exec make test" in (ROOT / ".ci" / "run").read_text()
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert "make test" in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_opens_with_the_picture_and_the_two_commands() -> None:
+    opening = "\n".join((ROOT / "README.md").read_text().splitlines()[:20])
+    assert [opening.find(sought) > 0 for sought in ("(docs/timeline.png)", "make demo", "make test")] == [True] * 3
+    assert opening.index("(docs/timeline.png)") < opening.index("make demo")
