@@ -225,3 +225,15 @@ def test_publishing_goes_on_while_a_neighbour_is_deleted(storage: FolderStorage)
         thread.join()
     assert failed == []
     assert storage.keys("") == []
+
+
+def test_a_part_that_the_disk_has_not_kept_as_written_is_found_before_publishing(
+    storage: FolderStorage, root: Path
+) -> None:
+    with storage.draft(KEY) as draft:
+        draft.add("memory", [b"as it was written"])
+        (written,) = root.glob(".drafts/*/memory")
+        written.write_bytes(b"as it was wrItten")
+        with pytest.raises(StorageError, match="not on the storage as it was written"):
+            draft.publish({})
+    assert not storage.keys("")

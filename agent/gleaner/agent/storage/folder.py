@@ -209,6 +209,8 @@ class FolderDraft:
         manifest = _manifest(self._key, parts, facts)
         digest = _digest(manifest)
         with translated(self._root), self._folder() as folder:
+            for part in parts:
+                self._verify(folder, part)
             with opened(create(folder, MANIFEST), self._root) as file:
                 write_all(file, manifest)
                 os.fsync(file)
@@ -218,6 +220,14 @@ class FolderDraft:
         self._published = True
         size_bytes = sum(part.size_bytes for part in parts) + len(manifest)
         return Published(key=self._key, digest=digest, size_bytes=size_bytes)
+
+    def _verify(self, folder: int, part: Part) -> None:
+        """Read a part back: what is published was found whole on the storage, not only sent there."""
+        file = os.open(part.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        with opened(file, self._root), open(file, "rb", closefd=False) as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if f"sha256:{found}" != part.digest:
+            raise StorageError(f"{self._key}: part {part.name!r} is not on the storage as it was written")
 
     def _make_visible(self, root: int, manifest: bytes) -> None:
         for chance in range(_RACES):
