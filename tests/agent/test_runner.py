@@ -136,6 +136,13 @@ def test_a_job_runs_its_folder_is_stored_and_the_agent_ends_for_want_of_work(con
     assert not list((control.folder / "work" / "a1").iterdir())
 
 
+def test_no_job_is_begun_when_the_time_left_is_not_worth_it(control: Control) -> None:
+    job = control.submit("20")
+    asyncio.run(control.agent("a1", lives_s=20, shortest_slice_s=60, idle_s=2).live())
+    assert control.job(job).job.state is State.NEW
+    assert not control.job(job).attempts
+
+
 def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
     job = control.submit("450")
     agent = control.agent("a1", lives_s=6)

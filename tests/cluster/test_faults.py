@@ -71,6 +71,23 @@ def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(quiet: No
     assert cluster.run(node, "sh", "-c", "pgrep -f [p]i.py || true").strip() == ""
 
 
+def test_the_watchdog_ends_what_has_outlived_its_agent_and_nothing_else(quiet: None) -> None:
+    now_s = int(time.time())
+    words = ("docker", "run", "--detach", "--network", "none")
+    arguments = (scenes.PI, "--samples", scenes.ENDLESS, "--seed", "1", "--out", ".")
+    ours = ("--label", "org.gleaner.agent=none")
+    late = cluster.run("node1", *words, *ours, "--label", f"org.gleaner.end-s={now_s - 600}", *arguments).strip()
+    timely = cluster.run("node1", *words, *ours, "--label", f"org.gleaner.end-s={now_s + 600}", *arguments).strip()
+    foreign = cluster.run("node1", *words, *arguments).strip()
+    try:
+        cluster.until("the watchdog", lambda: late[:12] not in cluster.containers("node1"), timeout_s=40)
+        running = cluster.run("node1", "docker", "ps", "--quiet", "--no-trunc").split()
+        assert timely in running
+        assert foreign in running
+    finally:
+        cluster.run("node1", "docker", "rm", "--force", timely, foreign)
+
+
 def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(quiet: None) -> None:
     cluster.configure({"rounds": {"length_s": 600, "shortest_slice_s": 60}})
     scenes.early_in_a_round(600, left_s=150)
