@@ -21,6 +21,8 @@ from gleaner.control.queue.engine import connect, migrate
 from gleaner.control.settings import Settings
 from gleaner.control.site import Site
 
+pytestmark = pytest.mark.slow
+
 AGENT = "agent-1"
 NOWHERE = "sqlite:////tmp/never-opened.db"
 HUGE = Node("huge", cpus=4096, memory_mib=16 * 2**20, idle=True)

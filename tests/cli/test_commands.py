@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.cli.desk import GLEAN, Desk
 
+pytestmark = pytest.mark.slow
+
 CAMPAIGN = """\
 name: zmumu
 image: gleaner/pythia

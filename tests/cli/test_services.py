@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.cli.desk import Desk
 
+pytestmark = pytest.mark.slow
+
 WITHOUT = """
 import sys
 for library in {missing!r}:

@@ -4,7 +4,10 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from tests.cli.desk import Desk
+
+pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "user.md").read_text()
 

@@ -6,7 +6,10 @@ import pty
 import signal
 import subprocess
 
+import pytest
 from tests.cli.desk import GLEAN, Desk, Service
+
+pytestmark = pytest.mark.slow
 
 
 def submit(desk: Desk, *options: str) -> int:

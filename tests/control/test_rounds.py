@@ -15,6 +15,8 @@ from gleaner.control.queue.tokens import identify
 from gleaner.control.rounds import sweep_tokens
 from gleaner.control.settings import RoundSettings
 
+pytestmark = pytest.mark.slow
+
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path

@@ -19,6 +19,8 @@ from gleaner.control.queue import tokens
 from gleaner.control.queue.engine import connect, transaction
 from gleaner.control.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = "from gleaner.control.cli.main import main; import sys; sys.argv[0] = 'glean'; sys.exit(main())"
 IDLE_AGENT = '["sh", "-c", "trap \'kill $!; exit 0\' TERM USR1; sleep 300 & wait", "agent"]'
 

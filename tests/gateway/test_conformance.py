@@ -2,9 +2,12 @@
 
 import time
 
+import pytest
 from tests.gateway.places import Place
 
 from gleaner.control.cluster.gateway import AgentPhase, ClusterView
+
+pytestmark = pytest.mark.slow
 
 
 def idle(view: ClusterView) -> int:

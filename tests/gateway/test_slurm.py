@@ -9,6 +9,8 @@ from tests.gateway.places import FakedSlurm, Place
 
 from gleaner.control.cluster.gateway import AgentPhase, GatewayError, GatewayUnavailable
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def slurm(faked: FakedSlurm, tmp_path: Path) -> Place:

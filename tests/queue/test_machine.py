@@ -31,6 +31,8 @@ from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.tables import ATTEMPT, GENERATION, GIVEN_UP, JOB, LANE, METADATA, Standing
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Pretended:
