@@ -16,6 +16,7 @@ from tests.agent.pretended import PretendedRuntime
 
 from gleaner.agent.client import ControlClient
 from gleaner.agent.node import node_facts
+from gleaner.agent.protocol import Farewell
 from gleaner.agent.runner import Agent
 from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId
 from gleaner.agent.settings import AgentSettings
@@ -281,6 +282,19 @@ def test_a_held_job_is_saved_and_a_cancelled_one_is_dropped(control: Control) ->
     assert control.job(held).job.state is State.SAVED
     assert control.job(held).job.held
     assert control.job(cancelled).job.outcome is Outcome.CANCELLED
+
+
+def test_an_agent_that_control_has_closed_leaves_the_node(control: Control) -> None:
+    control.submit("100000")
+
+    def close() -> None:
+        with transaction(control.site.engine) as db:
+            agents.farewell(db, "a1", Farewell(ended_s=time.time(), reason="by an admin"), now_s=time.time())
+
+    threading.Timer(1.5, close).start()
+    began_s = time.time()
+    asyncio.run(control.agent("a1", lives_s=60).live())
+    assert time.time() - began_s < 15
 
 
 def test_a_workloads_own_failure_costs_a_retry_and_then_is_final(control: Control) -> None:

@@ -44,6 +44,8 @@ REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
 GONE_BEFORE_END_S = 2.0
 """So long before its end nothing is waited for any more."""
+CLOSED = 409
+"""Control's answer to an agent that it takes for ended: whatever it still computes would not count for long."""
 NODE_FAULTS = 3
 """So many jobs in a row that the node could not run, and the agent ends: one bad node must not eat a queue."""
 SPARE_THREADS = 32
@@ -252,8 +254,12 @@ class Agent:
             beat = Beat(attempts=tuple(AttemptRef(job=s.assignment.job, attempt=s.assignment.attempt) for s in shells))
             try:
                 orders = await asyncio.to_thread(self.client.beat, beat)
-            except (ControlSilent, ControlRefused) as error:
+            except ControlSilent as error:
                 log.warning("no beat", reason=str(error))
+            except ControlRefused as error:
+                log.warning("control hears no beat of this agent", reason=str(error))
+                if error.status == CLOSED:
+                    self._vacate("control has closed this agent")
             else:
                 for shell, order in zip(shells, orders.orders, strict=False):
                     if order is Order.DROP:
