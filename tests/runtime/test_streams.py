@@ -150,8 +150,8 @@ def test_the_reason_is_the_first_error_that_matters() -> None:
 
 
 def test_the_place_of_the_log_is_read_from_the_engines_words() -> None:
-    assert criu_log("restore failed: criu failed: type RESTORE errno 0 log file: /run/x/work/restore.log: unknown") == (
-        "/run/x/work/",
+    assert criu_log("restore failed: criu failed: type RESTORE errno 0 log file: /run/x/dump/restore.log: unknown") == (
+        "/run/x/dump/",
         "restore.log",
     )
     assert criu_log("no such container") is None
