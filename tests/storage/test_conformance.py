@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import (
     ParcelBroken,
     Storage,
@@ -21,18 +20,6 @@ from gleaner.agent.storage.protocol import (
 
 KEY = generation_key(7, 3, 1)
 NOBODYS = f"sha256:{'0' * 64}"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "storage"
-
-
-@pytest.fixture
-def storage(root: Path) -> Storage:
-    made = FolderStorage(root)
-    made.prepare()
-    return made
 
 
 def publish(storage: Storage, key: str = KEY, content: bytes = b"memory") -> str:

@@ -20,18 +20,6 @@ from gleaner.agent.storage.protocol import ParcelBroken, StorageError, StorageFu
 KEY = "jobs/7/attempt-3/generation-1"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "storage"
-
-
-@pytest.fixture
-def storage(root: Path) -> FolderStorage:
-    made = FolderStorage(root)
-    made.prepare()
-    return made
-
-
 def publish(storage: FolderStorage, key: str = KEY, content: bytes = b"memory") -> str:
     with storage.draft(key) as draft:
         draft.add("memory.tar", [content])
