@@ -1,24 +1,21 @@
 """The agent's settings: a TOML file on the node, then the environment (`GLEANER_AGENT_...`) on top."""
 
-import os
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import SettingsConfigDict
 
-DEFAULT_FILE = Path("/etc/gleaner/agent.toml")
+from gleaner.agent.settings_file import FileSettings
 
 
-class AgentSettings(BaseSettings):
-    """What an agent is told by its site. An unknown key is an error."""
+class AgentSettings(FileSettings):
+    """What an agent is told by its site."""
 
-    model_config = SettingsConfigDict(env_prefix="GLEANER_AGENT_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="GLEANER_AGENT_")
+
+    file_variable: ClassVar[str] = "GLEANER_AGENT_SETTINGS"
+    default_file: ClassVar[Path] = Path("/etc/gleaner/agent.toml")
 
     control_url: str = "http://127.0.0.1:8642"
     ca_file: Path | None = None
@@ -43,23 +40,3 @@ class AgentSettings(BaseSettings):
     request_timeout_s: float = Field(default=15, gt=0)
     idle_s: float = Field(default=60, ge=0)
     """An agent without work ends after this long."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
-
-
-def settings_file() -> Path | None:
-    """The file that settings are read from, or None when there is none."""
-    named = os.environ.get("GLEANER_AGENT_SETTINGS")
-    if named:
-        return Path(named)
-    return DEFAULT_FILE if DEFAULT_FILE.exists() else None

@@ -4,19 +4,13 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 `GLEANER_ROUNDS__LENGTH_S=600` sets `length_s` in the table `[rounds]`. An unknown key is an error.
 """
 
-import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import SettingsConfigDict
 
-DEFAULT_FILE = Path("/etc/gleaner/gleaner.toml")
+from gleaner.agent.settings_file import FileSettings
 
 
 class _Table(BaseModel):
@@ -123,10 +117,13 @@ class ClientSettings(_Table):
     timeout_s: float = Field(default=30, gt=0)
 
 
-class Settings(BaseSettings):
+class Settings(FileSettings):
     """Everything that the control program and the command line can be told."""
 
-    model_config = SettingsConfigDict(env_prefix="GLEANER_", env_nested_delimiter="__", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="GLEANER_", env_nested_delimiter="__")
+
+    file_variable: ClassVar[str] = "GLEANER_SETTINGS"
+    default_file: ClassVar[Path] = Path("/etc/gleaner/gleaner.toml")
 
     queue: QueueSettings = QueueSettings()
     rounds: RoundSettings = RoundSettings()
@@ -134,23 +131,3 @@ class Settings(BaseSettings):
     api: ApiSettings = ApiSettings()
     storage: StorageSettings = StorageSettings()
     client: ClientSettings = ClientSettings()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file())
-
-
-def settings_file() -> Path | None:
-    """The file that settings are read from, or None when there is none."""
-    named = os.environ.get("GLEANER_SETTINGS")
-    if named:
-        return Path(named)
-    return DEFAULT_FILE if DEFAULT_FILE.exists() else None

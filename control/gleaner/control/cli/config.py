@@ -14,7 +14,7 @@ from pydantic_settings import SettingsError
 from gleaner.control.cli.answer import Answer, AsJson, Configuration, Setting
 from gleaner.control.cli.failures import BadInput, one_line
 from gleaner.control.cli.wording import complaint, unknown_key
-from gleaner.control.settings import Settings, settings_file
+from gleaner.control.settings import Settings
 
 PREFIX = "GLEANER_"
 TABLES: dict[str, type[BaseModel]] = {
@@ -24,7 +24,7 @@ TABLES: dict[str, type[BaseModel]] = {
 
 def load_settings() -> Settings:
     """The effective settings. Raises `BadInput` that names the file or variable, the key and what was expected."""
-    path = settings_file()
+    path = Settings.file()
     text, _ = _read(path)
     variables = _variables(os.environ)
     for (table, _key), variable in variables.items():
@@ -41,7 +41,7 @@ def load_settings() -> Settings:
 def config(as_json: AsJson = False) -> Answer:
     """Print the settings and where each comes from. Passwords are never shown."""
     settings = load_settings()
-    path = settings_file()
+    path = Settings.file()
     _, written = _read(path)
     variables = _variables(os.environ)
     rows: list[Setting] = []
