@@ -7,6 +7,7 @@ from gleaner.agent.protocol import Generation, Why
 from gleaner.agent.runtime.protocol import ContainerId
 from gleaner.agent.task import (
     SAVE_TRIES,
+    AgentEnds,
     Clean,
     DropAsked,
     Ended,
@@ -83,10 +84,26 @@ def test_a_save_that_keeps_failing_is_given_up_but_the_job_runs_to_the_end() -> 
     assert todos == [Kill(C), GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end"), Clean()]
 
 
+def test_saves_that_failed_early_do_not_count_at_the_agents_end() -> None:
+    early = [Started(C), *[VacateAsked(), SaveFailed("disk full")] * SAVE_TRIES]
+    assert play(*early, AgentEnds(), SaveDone(GENERATION))[1][-3:] == [Kill(C), ReportSaved(GENERATION), Clean()]
+    task, todos = play(*early, *[AgentEnds(), SaveFailed("disk full")] * SAVE_TRIES, AgentEnds(), VacateAsked())
+    assert task == Running(C, SAVE_TRIES, leaving=True)
+    assert todos.count(Save(C)) == 2 * SAVE_TRIES
+
+
+def test_a_save_under_way_when_the_agent_ends_is_the_first_of_the_new_count() -> None:
+    early = [Started(C), *[VacateAsked(), SaveFailed("disk full")] * (SAVE_TRIES - 1), VacateAsked()]
+    task, todos = play(*early, AgentEnds(), SaveFailed("disk full"))
+    assert task == Running(C, 1, leaving=True)
+    assert todos.count(Save(C)) == SAVE_TRIES
+
+
 def test_a_job_told_to_vacate_before_it_runs_is_given_back_unchanged() -> None:
-    task, todos = play(VacateAsked(), Started(C))
-    assert task == Ended()
-    assert todos == [Kill(C), GiveBack(Why.UNSTARTED, "the agent was ending"), Clean()]
+    for told in (VacateAsked(), AgentEnds()):
+        task, todos = play(told, Started(C))
+        assert task == Ended()
+        assert todos == [Kill(C), GiveBack(Why.UNSTARTED, "the agent was ending"), Clean()]
 
 
 def test_a_dropped_job_is_killed_and_nothing_is_reported() -> None:
@@ -119,7 +136,16 @@ def test_a_missing_image_is_not() -> None:
 @given(
     st.lists(
         st.sampled_from(
-            [VacateAsked(), DropAsked(), Exited(0), Exited(1), OutOfTime(), SaveDone(GENERATION), SaveFailed("x")]
+            [
+                VacateAsked(),
+                AgentEnds(),
+                DropAsked(),
+                Exited(0),
+                Exited(1),
+                OutOfTime(),
+                SaveDone(GENERATION),
+                SaveFailed("x"),
+            ]
         ),
         max_size=12,
     )

@@ -144,7 +144,7 @@ class Agent:
             if self._vacating and now_s < self.end_s - GONE_BEFORE_END_S:
                 for shell in self._shells:
                     if shell.is_computing and now_s >= shell.save_again_s:  # its save failed, or it has just started
-                        shell.feed(task.VacateAsked())
+                        shell.feed(task.AgentEnds())
             if now_s >= self.end_s - GONE_BEFORE_END_S:
                 await self._run_out()
                 return
@@ -200,7 +200,7 @@ class Agent:
         running.add_done_callback(self._done)
         running.add_done_callback(lambda _: self._note_fault(shell))
         if self._vacating:
-            shell.feed(task.VacateAsked())
+            shell.feed(task.AgentEnds())
 
     def _note_fault(self, shell: TaskShell) -> None:
         """Count the jobs in a row that this node could not run."""
@@ -314,7 +314,7 @@ class Agent:
         self._ending_because = why
         saved = [shell for shell in self._shells if shell.is_computing]
         for shell in self._shells:
-            shell.feed(task.VacateAsked())
+            shell.feed(task.AgentEnds())
         if saved:
             measuring = asyncio.create_task(self._measure(saved, time.time()))
             self._running.add(measuring)

@@ -12,7 +12,7 @@ from gleaner.agent.protocol import Generation, Why
 from gleaner.agent.runtime.protocol import ContainerId
 
 SAVE_TRIES = 3
-"""A save that failed this often is not tried again."""
+"""A save that failed this often is not tried again for the same reason."""
 
 
 class Unexpected(Exception):
@@ -32,18 +32,20 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Its process runs."""
+    """Its process runs. `leaving`: its agent ends; the failed saves are counted from that on."""
 
     container: ContainerId
     failed_saves: int = 0
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """It is paused, and its generation is being written."""
+    """It is paused, and its generation is being written. `leaving`: as of `Running`."""
 
     container: ContainerId
     failed_saves: int = 0
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class VacateAsked:
-    """The clock, control or Slurm wants the job saved."""
+    """Control wants this one job saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnds:
+    """The clock, control or Slurm wants all jobs of the agent saved; told again until that is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,17 @@ class Finished:
 
 
 Event: TypeAlias = (
-    Started | NotStarted | Exited | Lost | VacateAsked | DropAsked | SaveDone | SaveFailed | OutOfTime | Finished
+    Started
+    | NotStarted
+    | Exited
+    | Lost
+    | VacateAsked
+    | AgentEnds
+    | DropAsked
+    | SaveDone
+    | SaveFailed
+    | OutOfTime
+    | Finished
 )
 
 
@@ -200,7 +217,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
     """The state after `event`, and what must be done about it, in order.
 
     >>> step(Running(ContainerId("c1")), VacateAsked())
-    (Saving(container='c1', failed_saves=0), [Save(container='c1')])
+    (Saving(container='c1', failed_saves=0, leaving=False), [Save(container='c1')])
     """
     match task, event:
         case Ended(), _:
@@ -219,17 +236,22 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return Ended(), [ReportUnstartable(exit_code, detail), Clean()]
         case Preparing(), NotStarted(Why() as why, detail):
             return Ended(), [GiveBack(why, detail), Clean()]
-        case Preparing(), VacateAsked() | OutOfTime():
+        case Preparing(), VacateAsked() | AgentEnds() | OutOfTime():
             return replace(task, leaving=True), []
         case Preparing(), DropAsked():
             return replace(task, dropped=True), []
 
-        case Running(container, failed), VacateAsked():
+        # The agent's end is a reason of its own: what failed earlier may work by now, and there is no later chance.
+        case Running(container, leaving=False), AgentEnds():
+            return Saving(container, 0, leaving=True), [Save(container)]
+        case Saving(leaving=False), AgentEnds():
+            return replace(task, failed_saves=0, leaving=True), []
+        case Running(container, failed, leaving), VacateAsked() | AgentEnds():
             if failed >= SAVE_TRIES:
                 return task, []
-            return Saving(container, failed), [Save(container)]
-        case Saving(container, failed), SaveFailed():
-            return Running(container, failed + 1), [GoOn(container)]
+            return Saving(container, failed, leaving), [Save(container)]
+        case Saving(container, failed, leaving), SaveFailed():
+            return Running(container, failed + 1, leaving), [GoOn(container)]
         case Saving(container), SaveDone(generation):
             return Ended(), [Kill(container), ReportSaved(generation), Clean()]
 
@@ -252,7 +274,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case ((Running(container) | Saving(container) | Finishing(container)), DropAsked()):
             return Ended(), [Kill(container), Clean()]
 
-        case ((Saving() | Finishing()), VacateAsked()):  # asked twice, or too late: already being done
+        case ((Saving() | Finishing()), (VacateAsked() | AgentEnds())):  # asked twice, or too late: already being done
             return task, []
         case ((Finishing() | Running()), (SaveFailed() | SaveDone())):  # the exit won the race
             return task, []
