@@ -1,9 +1,14 @@
-"""What the agent reads from `scontrol show job`."""
+"""What the agent reads from `scontrol show job`, and how it has Slurm end its job to the second."""
 
+import os
 import time
+from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 
-from gleaner.agent.slurm import parse_end_s, parse_memory_mib
+import pytest
+
+from gleaner.agent.slurm import Allocation, lower_end, parse_end_s, parse_memory_mib
 
 SHOWN = (
     "JobId=11 JobName=gleaner-1795235343-f0152e23 JobState=RUNNING TimeLimit=00:02:00 StartTime=2026-11-21T04:27:35 "
@@ -24,3 +29,46 @@ def test_the_end_is_not_mistaken_for_another_time() -> None:
 def test_the_memory_is_that_of_the_allocation() -> None:
     assert parse_memory_mib(SHOWN) == 4000
     assert parse_memory_mib("AllocTRES=cpu=6,node=1") is None
+
+
+SCONTROL = """#!/bin/sh
+cd {place}
+echo "$1" >> asked
+case "$1" in
+show) sed "s/EndTime=[^ ]*/EndTime=$(cat end)/" shown ;;
+update) echo "${{3#EndTime=}}" > end ;;
+esac
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A `scontrol` that keeps one job's end; what it was asked to do so far."""
+    (tmp_path / "shown").write_text(SHOWN + "\n")
+    (tmp_path / "end").write_text("2026-11-21T04:29:03\n")
+    program = tmp_path / "scontrol"
+    program.write_text(SCONTROL.format(place=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return lambda: (tmp_path / "asked").read_text().split()
+
+
+def at(hour: int, minute: int, second: int) -> float:
+    return datetime(2026, 11, 21, hour, minute, second).timestamp()
+
+
+def test_one_answer_of_slurm_tells_both_the_memory_and_the_end(asked: Callable[[], list[str]]) -> None:
+    assert lower_end("11", at(4, 30, 0)) == Allocation(end_s=at(4, 29, 3), memory_mib=4000)
+    assert asked() == ["show"]
+
+
+def test_a_later_end_is_lowered_to_the_second_and_read_back(asked: Callable[[], list[str]]) -> None:
+    assert lower_end("11", at(4, 28, 7) + 0.5) == Allocation(end_s=at(4, 28, 7), memory_mib=4000)
+    assert asked() == ["show", "update", "show"]
+
+
+def test_without_slurms_answer_nothing_is_known_and_nothing_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert lower_end("11", at(4, 28, 7)) == Allocation(end_s=None, memory_mib=None)

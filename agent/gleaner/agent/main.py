@@ -81,9 +81,9 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     job = os.environ.get("SLURM_JOB_ID")
     memory_mib = settings.memory_mib
     if job:
-        memory_mib = memory_mib or slurm.memory_mib(job)
-        found_s = slurm.lower_end(job, end_s)
-        end_s = min(end_s, found_s) if found_s is not None else end_s
+        given = slurm.lower_end(job, end_s)
+        memory_mib = memory_mib or given.memory_mib
+        end_s = min(end_s, given.end_s) if given.end_s is not None else end_s
     return Agent(
         name=name,
         end_s=end_s,

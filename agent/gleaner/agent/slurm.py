@@ -1,12 +1,13 @@
 """The agent's own Slurm job: when it ends, and making it end to the second.
 
 Slurm takes limits in whole minutes; the owner of a running job may lower its EndTime to the second
-(scontrol(1), "EndTime"). Parsing is pure; two calls run `scontrol`, each with a time-out.
+(scontrol(1), "EndTime"). Parsing is pure; the rest runs `scontrol`, each time with a time-out.
 """
 
 import re
 import subprocess
 import time
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
@@ -15,6 +16,17 @@ log = structlog.get_logger()
 
 TIMEOUT_S = 20.0
 _MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What Slurm has given a job; None for what it does not say.
+
+    The memory is not in the environment: `--mem=0`, the whole node's, sets no variable.
+    """
+
+    end_s: float | None
+    memory_mib: int | None
 
 
 def parse_end_s(shown: str) -> float | None:
@@ -37,32 +49,32 @@ def parse_memory_mib(shown: str) -> int | None:
     return int(float(found.group(1)) * _MIB[found.group(2)]) if found else None
 
 
-def memory_mib(job: str) -> int | None:
-    """The memory that Slurm has given this job (`--mem=0`, the whole node's, sets no variable of the environment)."""
-    shown = _scontrol("show", "job", "--oneliner", job)
-    return None if shown is None else parse_memory_mib(shown)
-
-
 def end_s(job: str) -> float | None:
     """When Slurm will end this job, or None if Slurm does not say."""
-    shown = _scontrol("show", "job", "--oneliner", job)
-    return None if shown is None else parse_end_s(shown)
+    return parse_end_s(_shown(job))
 
 
-def lower_end(job: str, wanted_s: float) -> float | None:
-    """Have Slurm end this job at `wanted_s`, unless it ends earlier anyway; the end that Slurm then names.
+def lower_end(job: str, wanted_s: float) -> Allocation:
+    """Have Slurm end this job at `wanted_s`, unless it ends earlier anyway; what it then has, by Slurm's words.
 
-    Slurm's clock and the node's agree, as munge demands; both programs run in the node's time zone.
+    Slurm's clock and the node's agree, as munge demands; both programs run in the node's time zone. Slurm is asked
+    once, and once more only after a change: all agents of a round start at about the same time.
     """
-    found = end_s(job)
-    if found is None or found <= wanted_s:
+    shown = _shown(job)
+    found = Allocation(end_s=parse_end_s(shown), memory_mib=parse_memory_mib(shown))
+    if found.end_s is None or found.end_s <= wanted_s:
         return found
     stamp = datetime.fromtimestamp(wanted_s).strftime("%Y-%m-%dT%H:%M:%S")
     for pause_s in (0.5, 2.0, 0.0):
         if _scontrol("update", f"JobId={job}", f"EndTime={stamp}") is not None:
             break
         time.sleep(pause_s)
-    return end_s(job)
+    return replace(found, end_s=end_s(job))
+
+
+def _shown(job: str) -> str:
+    """What `scontrol show job` says; nothing if it does not work."""
+    return _scontrol("show", "job", "--oneliner", job) or ""
 
 
 def _scontrol(*words: str) -> str | None:
