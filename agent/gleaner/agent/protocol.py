@@ -48,6 +48,7 @@ Cores = Annotated[int, Field(ge=0, le=1_000_000), NUMBER]
 Mebibytes = Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER]
 Seconds = Annotated[float, NUMBER]
 Duration = Annotated[float, Field(ge=0), NUMBER]
+Weight = Annotated[float, Field(ge=0), NUMBER]
 Flag = Annotated[bool, Field(strict=True)]
 
 
@@ -58,13 +59,18 @@ class Message(BaseModel):
 
 
 class NodeFacts(Message):
-    """What a node is, as far as it decides which jobs may run or be restored there."""
+    """What a node is, as far as it decides which jobs may run or be restored there.
+
+    A generation with memory in it fits a node of the same architecture and runtime family, with at least the
+    processor features of the node that saved it and no older CRIU.
+    """
 
     node: NodeName
     cpus: Annotated[int, Field(ge=1, le=1_000_000), NUMBER]
     memory_mib: Annotated[int, Field(ge=1, le=2**31 - 1), NUMBER]
     runtime: Text
-    """The container runtime with its version, for example `docker 26.1.5`."""
+    """The container runtime with its version, for example `docker 26.1.5`. The first word is its family: what one
+    family has saved, no other restores."""
     criu: Text
     """CRIU's version, for example `4.1.1`; empty where there is none."""
     kernel: Text
@@ -82,12 +88,66 @@ class Registration(Message):
     slurm_job: Text | None = None
 
 
+class NodeRates(Message):
+    """What saves and restores have cost on a node: averages in which newer ones weigh more.
+
+    A save is expected to take `save_fixed_s` plus the memory in use over `save_mib_s`. The rates are those of the
+    whole node: of several saves at once, the sum of their memory counts.
+
+    >>> rates = NodeRates(saves=9.5, save_fixed_s=0.5, save_mib_s=400)
+    >>> rates.save_fixed_s + 1000 / rates.save_mib_s
+    3.0
+    """
+
+    saves: Weight = 0.0
+    """How many measured saves stand behind the figures, older ones counted for less; 0: there are no figures."""
+    save_fixed_s: Duration | None = None
+    save_mib_s: Annotated[float, Field(gt=0), NUMBER] | None = None
+    restores: Weight = 0.0
+    """The same for restores."""
+    restore_fixed_s: Duration | None = None
+    restore_mib_s: Annotated[float, Field(gt=0), NUMBER] | None = None
+    saves_elsewhere: Count = 0
+    """How many jobs the agents of all other nodes saved to the storage around the last boundary."""
+
+
 class Welcome(Message):
     """Control's answer to a registration."""
 
     heartbeat_s: float
     lease_s: float
     """How long the agent may be silent before its jobs are given to others."""
+    rates: NodeRates | None = None
+    """What was measured on this node before; None: nothing."""
+    node_mtbf_s: Annotated[float, Field(gt=0), NUMBER] | None = None
+    """Mean time between losses of one agent without notice, as observed over the whole fleet."""
+
+
+class Way(StrEnum):
+    """How a job's state was saved or brought back."""
+
+    DOCKER = "docker"
+    """Docker's own checkpoint."""
+    SHIM = "shim"
+    """Docker with our OCI runtime, which lets CRIU write where we say."""
+    CRIU = "criu"
+    """runc and CRIU through the node helper."""
+    SELF = "self"
+    """The workload itself, on a signal; the generation is its folder."""
+
+
+class SelfSave(Message):
+    """A workload that saves itself: on the signal it writes its state into its folder and exits with the code.
+
+    HTCondor's convention (`+SuccessCheckpointExitCode`), with its usual code 85. The same command is started anew
+    in that folder to go on.
+
+    >>> SelfSave().model_dump()
+    {'signal': 'SIGTERM', 'exit_code': 85}
+    """
+
+    signal: Annotated[str, Field(pattern="^(SIGTERM|SIGUSR1)$")] = "SIGTERM"
+    exit_code: Annotated[int, Field(ge=1, le=255), NUMBER] = 85
 
 
 class Generation(Message):
@@ -99,6 +159,8 @@ class Generation(Message):
     size_bytes: Count
     log_lines: Count
     """How many lines the job had written, over all its slices, when its memory was saved."""
+    has_memory: Flag = True
+    """False: only the job's folder is in it, written by a workload that saves itself. It fits every node."""
 
 
 class Ask(Message):
@@ -124,6 +186,8 @@ class Assignment(Message):
     memory_mib: int
     generation: Generation | None = None
     """Where to go on from; None means: from the beginning."""
+    saves_itself: SelfSave | None = None
+    """None: the agent saves its memory."""
 
 
 class Assignments(Message):
@@ -163,6 +227,44 @@ class Orders(Message):
     """Save everything and end."""
 
 
+class RestoreMeasured(Message):
+    """What one restore cost.
+
+    >>> RestoreMeasured(stored_bytes=300_000_000, took_s=0.9, way=Way.SHIM).at_once
+    1
+    """
+
+    stored_bytes: Count
+    """The size of the generation."""
+    took_s: Duration
+    """From the order to restore until the process ran."""
+    at_once: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
+    """How many restores went on at this node meanwhile, this one included."""
+    way: Way
+
+
+class Measured(Message):
+    """What one save cost, so that the next is estimated better.
+
+    >>> Measured(memory_bytes=2**30, stored_bytes=2**29, took_s=1.4, expected_s=1.6, at_once=4, way=Way.SHIM).failed
+    0
+    """
+
+    memory_bytes: Count
+    """The job's memory in use when the save began (of one that saves itself: its folder)."""
+    stored_bytes: Count
+    """What was written to the storage: compressed, and without what the generation before holds."""
+    took_s: Duration
+    """From the order to save until the generation was published."""
+    expected_s: Duration | None = None
+    """What the agent had estimated."""
+    at_once: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
+    """How many saves went on at this node meanwhile, this one included."""
+    way: Way
+    failed: Count = 0
+    """How many tries of this attempt to save failed since its last report of a generation."""
+
+
 class Slice(Message):
     """How one attempt spent its time. Instants are those of the agent's clock."""
 
@@ -172,7 +274,28 @@ class Slice(Message):
     """From then until the process ran."""
     compute_s: Duration = 0.0
     save_s: Duration = 0.0
-    """From the order to save until the generation was published."""
+    """From the order to save until the generation was published; all saves of the attempt together."""
+    restored: RestoreMeasured | None = None
+    """What its restore cost; None: it began without one. Each report may say it again, control counts it once."""
+
+
+class Checkpointed(Message):
+    """The attempt published this whole generation and goes on computing: a periodic save.
+
+    Reported at `/jobs/J/attempts/A/checkpointed`. Within an attempt the generations' numbers go up. Saying it again
+    is no error. `slice` is how the attempt has spent its time so far.
+
+    >>> Checkpointed(
+    ...     generation=Generation(attempt=3, number=2, digest="sha256:" + "0" * 64, size_bytes=5, log_lines=0),
+    ...     slice=Slice(started_s=1_790_000_000, compute_s=600, save_s=1.4),
+    ...     measured=Measured(memory_bytes=2**30, stored_bytes=5, took_s=1.4, way=Way.SHIM),
+    ... ).generation.number
+    2
+    """
+
+    generation: Generation
+    slice: Slice
+    measured: Measured | None = None
 
 
 class Saved(Message):
@@ -180,6 +303,7 @@ class Saved(Message):
 
     generation: Generation
     slice: Slice
+    measured: Measured | None = None
 
 
 class Output(Message):
@@ -211,6 +335,9 @@ class Why(StrEnum):
     """The generation that the assignment named is not whole."""
     CANNOT_RESTORE = "cannot restore"
     """That generation is whole, but its process did not come back on this node; on another it may."""
+    INCOMPATIBLE = "incompatible"
+    """This node lacks what the generation needs, found before anything was touched. `detail` says what. The
+    generation counts as whole as before, and the job is not offered to this node again."""
     SAVE_FAILED = "save failed"
     """It ran, but could not be saved before the agent's end."""
     NODE_FAULT = "node fault"
