@@ -86,10 +86,19 @@ def test_of_two_drafts_of_one_key_the_first_to_be_published_wins(storage: Storag
     assert storage.keys("") == [KEY]
 
 
-def test_no_parcel_lies_in_another(storage: Storage) -> None:
+def test_publishing_the_very_same_once_more_is_no_error(storage: Storage, root: Path) -> None:
+    digest = publish(storage)
+    assert publish(storage) == digest
+    assert content(storage, KEY, digest) == b"memory"
+    assert list((root / ".drafts").iterdir()) == []
+
+
+def test_no_parcel_lies_in_another(storage: Storage, root: Path) -> None:
     publish(storage)
-    with pytest.raises(StorageError, match="already published"):
-        publish(storage, f"{KEY}/inner")
+    for inner in (f"{KEY}/inner", f"{KEY}/inner/deep"):
+        with pytest.raises(StorageError, match="already published"):
+            publish(storage, inner)
+    assert not (root / KEY / "inner").exists()
     with pytest.raises(StorageError):
         publish(storage, "jobs/7")
     with pytest.raises(StorageError, match="a folder of them"):

@@ -1,5 +1,6 @@
 """The storage in a folder: who may look, what a crash leaves, a full disk, and a folder that is gone."""
 
+import errno
 import hashlib
 import os
 import random
@@ -225,3 +226,27 @@ def test_a_part_that_the_disk_has_not_kept_as_written_is_found_before_publishing
         with pytest.raises(StorageError, match="not on the storage as it was written"):
             draft.publish({})
     assert not storage.keys("")
+
+
+def test_a_publication_that_failed_after_it_became_visible_can_be_tried_again(
+    storage: FolderStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+    fails = True
+
+    def failing(file: int) -> None:
+        if fails and (root / KEY).exists() and os.path.samestat(os.fstat(file), (root / KEY).parent.stat()):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(StorageError, match="Input/output error"):
+        publish(storage)
+    with pytest.raises(StorageError, match="Input/output error"):  # still not on disk for certain
+        publish(storage)
+    fails = False
+    with pytest.raises(StorageError, match="already published"):
+        publish(storage, content=b"other")
+    digest = publish(storage)
+    assert b"".join(storage.open(KEY, digest).read("memory.tar")) == b"memory"
+    assert list((root / ".drafts").iterdir()) == []

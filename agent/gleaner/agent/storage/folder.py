@@ -5,8 +5,10 @@
     ROOT/jobs/7/attempt-3/generation-1/{memory.tar,...,manifest.json}
 
 A parcel is written in `.drafts`, every file and folder of it synced, the manifest last; one rename makes it
-visible. Nothing that is visible is ever changed. Everything is made for the owner alone (0700, 0600), since
-checkpoints hold a process's secrets. All paths are walked from the root without following symbolic links.
+visible. Nothing that is visible is ever changed. The manifest is made of nothing but the parts and the facts, so a
+publication that is tried again after an error finds out whether it has been made. Everything is made for the
+owner alone (0700, 0600), since checkpoints hold a process's secrets. All paths are walked from the root without
+following symbolic links.
 
 The folder must have been set up once (`prepare`): a node on which the shared file system is not mounted then
 says so, instead of finding every parcel missing or keeping its own on the local disk.
@@ -18,7 +20,6 @@ import json
 import os
 import re
 import secrets
-import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -82,7 +83,7 @@ class FolderStorage:
                 os.fsync(root)
 
     def draft(self, key: str) -> AbstractContextManager[Draft]:
-        """A new draft. Refuses a key that is already visible before anything is written."""
+        """A new draft. Refuses a key inside a parcel; whether the key itself is free shows when it is published."""
         return FolderDraft(self._root, key)
 
     def open(self, key: str, digest: str) -> Parcel:
@@ -167,7 +168,7 @@ class FolderDraft:
 
     def __enter__(self) -> "FolderDraft":
         with translated(self._root), open_root(self._root) as root:
-            self._refuse_visible(root)
+            self._refuse_visible(root, self._names[:-1])
             with walk(root, (DRAFTS,)) as drafts:
                 os.mkdir(self._draft, 0o700, dir_fd=drafts)
         return self
@@ -175,8 +176,6 @@ class FolderDraft:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._published:
-            return
         with suppress(OSError, StorageError), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             remove_tree(drafts, self._draft)
 
@@ -233,19 +232,24 @@ class FolderDraft:
         for chance in range(_RACES):
             try:
                 with made(root, self._names[:-1]) as parent:
-                    self._refuse_visible(root)
-                    try:
-                        os.rename(f"{DRAFTS}/{self._draft}", self._names[-1], src_dir_fd=root, dst_dir_fd=parent)
-                    except OSError as error:
-                        if not self._was_renamed(parent, manifest):  # NFS may have done it and lost the answer
-                            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                                raise StorageError(f"{self._key} is already published in {self._root}") from error
-                            raise
+                    if not self._was_renamed(parent, manifest):  # else by a try before, which failed after that
+                        self._rename(root, parent, manifest)
                     os.fsync(parent)
                     return
             except FileNotFoundError:
                 if chance == _RACES - 1:
                     raise
+
+    def _rename(self, root: int, parent: int, manifest: bytes) -> None:
+        self._refuse_visible(root, self._names)
+        try:
+            os.rename(f"{DRAFTS}/{self._draft}", self._names[-1], src_dir_fd=root, dst_dir_fd=parent)
+        except OSError as error:
+            if self._was_renamed(parent, manifest):  # NFS may have done it and lost the answer
+                return
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise StorageError(f"{self._key} is already published in {self._root}") from error
+            raise
 
     def _was_renamed(self, parent: int, manifest: bytes) -> bool:
         try:
@@ -254,15 +258,15 @@ class FolderDraft:
         except OSError:
             return False
 
-    def _refuse_visible(self, root: int) -> None:
-        """Raise if the key, or a folder above it, is a parcel."""
-        for depth in range(1, len(self._names) + 1):
+    def _refuse_visible(self, root: int, names: tuple[str, ...]) -> None:
+        """Raise if this folder, or one above it, is a parcel."""
+        for depth in range(1, len(names) + 1):
             try:
-                with walk(root, self._names[:depth]) as folder:
+                with walk(root, names[:depth]) as folder:
                     os.stat(MANIFEST, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            raise StorageError(f"{'/'.join(self._names[:depth])} is already published in {self._root}")
+            raise StorageError(f"{'/'.join(names[:depth])} is already published in {self._root}")
 
     @contextmanager
     def _removed_on_failure(self, folder: int, name: str) -> Generator[None]:
@@ -351,7 +355,7 @@ def _names(key: str) -> tuple[str, ...]:
 
 def _manifest(key: str, parts: Sequence[Part], facts: Mapping[str, object]) -> bytes:
     listed = [{"name": part.name, "size_bytes": part.size_bytes, "digest": part.digest} for part in parts]
-    whole = {"format": MANIFEST_FORMAT, "key": key, "written_s": round(time.time(), 3), "parts": listed, "facts": facts}
+    whole = {"format": MANIFEST_FORMAT, "key": key, "parts": listed, "facts": facts}
     try:
         return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:

@@ -52,7 +52,8 @@ class Draft(Protocol):
     def publish(self, facts: Mapping[str, object]) -> Published:
         """Write the manifest with `facts` (plain JSON values) in it, sync, and make all visible at once.
 
-        Publishing again under a key that is already visible raises `StorageError`.
+        Publishing again under a key that is already visible raises `StorageError`, unless exactly this parcel is
+        what is visible: so one that failed may be tried again with a new draft.
         """
         ...
 
