@@ -380,6 +380,31 @@ def test_a_farewell_for_a_fault_counts_against_the_node(scene: Scene) -> None:
     assert scene.look(agents.avoided, scene.now_s) == ("bad",)
 
 
+@pytest.mark.parametrize("report", ["none", "given back", "lost", "saved", "completed"])
+def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(scene: Scene, report: str) -> None:
+    for name in ("a", "b", "c"):
+        scene.agent(name, node="bad")
+        scene.farewell(name, fault=True)
+    job = scene.job()
+    scene.agent("d", node="bad")
+    if report != "none":
+        scene.claim_one("d")
+    match report:
+        case "given back":
+            scene.given_back(job, 1, Why.UNSTARTED)
+        case "lost":
+            scene.silence()
+        case "saved":
+            scene.saved(job, 1)
+        case "completed":
+            scene.completed(job, 1, exit_code=3)
+        case _:
+            pass
+    scene.farewell("d")
+    ran = report in {"saved", "completed"}
+    assert scene.look(agents.node_failures) == ({} if ran else {"bad": agents.NodeFailures(3, 4600.0)})
+
+
 def test_a_job_claimed_in_the_moment_of_silence_is_lost_at_the_next_look(scene: Scene) -> None:
     job = scene.job()
     scene.claim(scene.agent("a"))

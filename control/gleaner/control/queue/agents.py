@@ -16,6 +16,7 @@ from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, NODE, Ending, Phas
 
 FAILURES_UNTIL_AVOIDED = 3
 AVOID_S = 3600.0
+_RAN = (Ending.SAVED, Ending.SUCCEEDED, Ending.FAILED)
 
 
 def expect(db: Session, *, name: str, end_s: float, token_hash: str, now_s: float) -> None:
@@ -149,9 +150,15 @@ def farewell(
     _close(db, name, ended_s=report.ended_s, reason=report.reason)
     if report.fault:
         node_failed(db, row.node, now_s=now_s, failures_until_avoided=failures_until_avoided, avoid_s=avoid_s)
-    else:
+    elif _has_run_a_job(db, name):
         node_worked(db, row.node)
     return float(row.end_s)
+
+
+def _has_run_a_job(db: Session, name: str) -> bool:
+    """Whether a workload of the agent's has exited or was saved; one that found no work says nothing of its node."""
+    ran = exists().where(ATTEMPT.c.agent == name, ATTEMPT.c.ending.in_(_RAN))
+    return bool(db.connection().execute(select(ran)).scalar_one())
 
 
 def _close(db: Session, name: str, *, ended_s: float, reason: str) -> None:
@@ -251,7 +258,7 @@ def node_failed(db: Session, node: str, *, now_s: float, failures_until_avoided:
 
 
 def node_worked(db: Session, node: str) -> None:
-    """An agent has done its work there: the row of failures is broken."""
+    """An agent has run a job there: the row of failures is broken."""
     worked = update(NODE).where(NODE.c.name == node, NODE.c.failures > 0)
     db.connection().execute(worked.values(failures=0, avoided_until_s=null()))
 

@@ -247,6 +247,7 @@ class Attempt(SQLModel, table=True):
             postgresql_where=text("ending IS NULL"),
             sqlite_where=text("ending IS NULL"),
         ),
+        Index("attempt_of_agent", "agent"),
         ForeignKeyConstraint(["job"], ["job.id"]),
         ForeignKeyConstraint(["agent"], ["agent.name"]),
         CHURNED,
@@ -313,6 +314,24 @@ class Log(SQLModel, table=True):
     line: str = Field(sa_type=Text)
 
 
+class Trimmed(SQLModel, table=True):
+    """The beginning of a job's log is gone: every line before line `number` of `attempt`, and all of earlier attempts.
+
+    Apart from `Job`, because only few jobs have one.
+    """
+
+    __table_args__ = (
+        CheckConstraint("lines >= 1", "lines_counted"),
+        ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
+    )
+
+    job: int = Field(primary_key=True, sa_type=BIG)
+    attempt: int
+    number: int = Field(sa_type=BIG)
+    lines: int = Field(sa_type=BIG)
+    """How many lines are gone, superseded ones too."""
+
+
 class Token(SQLModel, table=True):
     """A bearer token's hash, and what it allows."""
 
@@ -359,6 +378,7 @@ ATTEMPT = _table(Attempt)
 GENERATION = _table(Generation)
 EVENT = _table(Event)
 LOG = _table(Log)
+TRIMMED = _table(Trimmed)
 TOKEN = _table(Token)
 NODE = _table(Node)
 LEADER = _table(Leader)
