@@ -14,6 +14,7 @@ from gleaner.agent.runtime.protocol import (
     CannotRestore,
     ContainerExited,
     ContainerId,
+    ContainerKilled,
     ContainerSpec,
     ImageMissing,
     RuntimeFacts,
@@ -32,6 +33,7 @@ class _Process:
     lines: list[str] = field(default_factory=list)
     paused: bool = False
     exited: int | None = None
+    killed: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
 
     def live(self) -> None:
@@ -120,12 +122,20 @@ class PretendedRuntime:
     def wait(self, container: ContainerId) -> int:
         process = self._processes[container]
         process.ended.wait()
+        if process.killed:
+            raise ContainerKilled(container)
         assert process.exited is not None
         return process.exited
 
     def kill(self, container: ContainerId) -> None:
-        if process := self._processes.get(container):
-            process.exited = 137 if process.exited is None else process.exited
+        process = self._processes.get(container)
+        if process and process.exited is None:
+            process.killed, process.exited = True, 137
+
+    def kill_all(self) -> None:
+        """As somebody else would do it."""
+        for container in self._processes:
+            self.kill(container)
 
     def remove(self, container: ContainerId) -> None:
         time.sleep(self.remove_takes_s)

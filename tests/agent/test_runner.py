@@ -305,6 +305,15 @@ def test_a_workloads_own_failure_costs_a_retry_and_then_is_final(control: Contro
     assert len(detail.attempts) == 2
 
 
+def test_a_container_that_somebody_else_kills_costs_the_job_no_retry(control: Control) -> None:
+    job = control.submit("450")
+    threading.Timer(1.5, control.runtime.kill_all).start()
+    asyncio.run(control.agent("a1", lives_s=60, idle_s=6).live())
+    detail = control.job(job)
+    assert (detail.job.outcome, detail.failures) == (Outcome.SUCCEEDED, 0)
+    assert [attempt.ending for attempt in detail.attempts] == ["given back", "succeeded"]
+
+
 def test_a_missing_image_holds_the_job_with_its_name(control: Control) -> None:
     job = control.submit("5", image="missing")
     asyncio.run(control.agent("a1", lives_s=30).live())

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from gleaner.agent.runtime.protocol import (
     CannotStart,
     ContainerExited,
     ContainerId,
+    ContainerKilled,
     ImageMissing,
     RuntimeFault,
 )
@@ -264,10 +266,27 @@ def test_a_paused_container_is_killed_without_another_step(node: Node, work: Wor
     node.runtime.pause(container)
     written = (work.folder(node) / "out").read_text()
     node.runtime.kill(container)
-    assert node.runtime.wait(container) == 137
+    with pytest.raises(ContainerKilled, match="killed from outside"):
+        node.runtime.wait(container)
     assert (work.folder(node) / "out").read_text() == written
     with pytest.raises(RuntimeFault, match="killed"), work.storage.draft("late") as draft:
         node.runtime.checkpoint(container, draft)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_container_that_somebody_removes_is_no_exit_of_its_job(node: Node, work: Work, paused: bool) -> None:
+    container = work.start(node, COUNTER, "1")
+    work.until("10")
+    if paused:
+        node.runtime.pause(container)
+    removing = threading.Timer(1, node.engine.remove_container, (container,), {"force": True})
+    removing.start()
+    with pytest.raises(ContainerKilled):
+        node.runtime.wait(container)
+    removing.join()
+    with pytest.raises(ContainerKilled, match="removed"):
+        node.runtime.wait(container)
 
 
 @pytest.mark.cluster

@@ -39,6 +39,7 @@ from gleaner.agent.runtime.protocol import (
     CannotStart,
     ContainerExited,
     ContainerId,
+    ContainerKilled,
     ContainerSpec,
     ImageMissing,
     Runtime,
@@ -61,8 +62,8 @@ LOG_BUFFER = 100_000
 """Lines that wait for control; past this the job's output waits in the container's own log."""
 LOG_END_S = 10.0
 """How long the last lines may take to arrive after a container has ended."""
-KILLED = (137, 143)
-"""Exit codes of a process that was killed or terminated: by its own doing, or by an engine that ends."""
+TERMINATED = 143
+"""The exit code of a process that was terminated: by its own doing, or by an engine that ends."""
 ENGINE_ENDS_S = 1.0
 SAVE_PAUSE_S = 10.0
 """The longest pause after a save that failed; shorter where there is less time left."""
@@ -412,15 +413,20 @@ class TaskShell:
 
 
 def _exit_of(runtime: Runtime, container: ContainerId) -> task.Event:
-    """Wait for the process to end. A runtime that goes away takes its containers along, and that is not their fault."""
+    """Wait for the process to end.
+
+    A runtime that goes away takes its containers along, and somebody may kill them: neither is their fault.
+    """
     give_up_s = float("inf")
     while True:
         try:
             exit_code = runtime.wait(container)
-            if exit_code in KILLED:
+            if exit_code == TERMINATED:
                 time.sleep(ENGINE_ENDS_S)
                 runtime.facts()
             return task.Exited(exit_code)
+        except ContainerKilled as error:
+            return task.Lost(str(error))
         except RuntimeFault as error:
             give_up_s = min(give_up_s, time.monotonic() + RUNTIME_BACK_S)
             if time.monotonic() >= give_up_s:

@@ -91,7 +91,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The runtime ended or went away, and the process with it: no fault of the job."""
+    """The runtime went away, or somebody killed the process or removed its container: no fault of the job."""
 
     detail: str
 

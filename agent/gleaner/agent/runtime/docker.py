@@ -33,6 +33,7 @@ from gleaner.agent.runtime.carrier import (
     why,
     written_files,
 )
+from gleaner.agent.runtime.ends import exit_code_of
 from gleaner.agent.runtime.engine import Engine, explanation, status, translated
 from gleaner.agent.runtime.layer import tar_of
 from gleaner.agent.runtime.lines import lines, messages
@@ -193,9 +194,7 @@ class DockerRuntime:
 
     def wait(self, container: ContainerId) -> int:
         with translated(f"cannot wait for {container[:12]}"):
-            while (exit_code := self._engine.wait(container)) is None:
-                pass
-            return exit_code
+            return exit_code_of(self._engine, container)
 
     def kill(self, container: ContainerId) -> None:
         with translated(f"cannot kill {container[:12]}"):

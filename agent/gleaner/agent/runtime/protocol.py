@@ -43,6 +43,10 @@ class ContainerExited(Exception):
     """The workload ended by itself before it could be paused."""
 
 
+class ContainerKilled(Exception):
+    """The container was killed or removed from outside; the job is not to blame."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """One job's container: everything that must be the same at the start and at each restore."""
@@ -127,7 +131,10 @@ class Runtime(Protocol):
         ...
 
     def wait(self, container: ContainerId) -> int:
-        """Block until it has ended; its exit code."""
+        """Block until it has ended by itself; its exit code. Hitting its memory limit is an end by itself, with 137.
+
+        Raises `ContainerKilled` if it was killed, by `kill` or by somebody else, or is not there any more.
+        """
         ...
 
     def kill(self, container: ContainerId) -> None:
