@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import os
 import signal
 import threading
@@ -115,7 +116,7 @@ def control(tmp_path: Path) -> Iterator[Control]:
         storage=StorageSettings(folder=storage_folder),
     )
     storage = FolderStorage(storage_folder)
-    site = Site(settings=settings, engine=engine, storage=storage, is_leader=True)
+    site = Site(settings=settings, engine=engine, storage=storage, leads_until_s=math.inf)
     made = Control(site=site, storage=storage, folder=tmp_path)
     made.serve()
     yield made

@@ -1,5 +1,6 @@
 """The real app with a real database and a real storage folder, for each test."""
 
+import math
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def house(tmp_path: Path, sqlite_url: str) -> Generator[House]:
     storage.prepare()
     settings = Settings(queue=QueueSettings(url=sqlite_url), storage=StorageSettings(folder=tmp_path / "storage"))
     engine = connect(sqlite_url)
-    opened = House(Site(settings, engine, storage, is_leader=True), storage)
+    opened = House(Site(settings, engine, storage, leads_until_s=math.inf), storage)
     yield opened
     opened.close()
     engine.dispose()

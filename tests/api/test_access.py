@@ -154,7 +154,7 @@ def test_the_openapi_document_needs_a_token_and_says_so_of_every_call(house: Hou
 def test_a_program_that_does_not_lead_serves_reads_and_names_the_leader(house: House) -> None:
     job = house.user.submit()
     agent = house.agent()
-    house.site.is_leader = False
+    house.site.leads_until_s = 0.0
     assert house.user.get(f"/v1/jobs/{job}").status_code == 200
     assert detail(house.user.post(f"/v1/jobs/{job}/hold"), 503).endswith("none leads yet")
     with transaction(house.site.engine) as db:

@@ -1,5 +1,6 @@
 """Many agents at once, over real connections."""
 
+import math
 import threading
 from collections import Counter
 from pathlib import Path
@@ -23,7 +24,7 @@ def test_many_agents_at_once_run_every_job_exactly_once(
 ) -> None:
     url = request.getfixturevalue(f"{database}_url")
     storage = FolderStorage(tmp_path)
-    site = Site(Settings(queue=QueueSettings(url=url)), connect(url), storage, is_leader=True)
+    site = Site(Settings(queue=QueueSettings(url=url)), connect(url), storage, leads_until_s=math.inf)
     house = House(site, storage)
     house.user.submit(indices=list(range(JOBS)))
     agents = [house.agent(f"n{number}") for number in range(AGENTS)]

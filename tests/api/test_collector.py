@@ -1,5 +1,6 @@
 """What the collector deletes, and above all what it does not."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
     storage = FolderStorage(folder)
     storage.prepare()
     settings = Settings(queue=QueueSettings(url=url), storage=StorageSettings(folder=folder))
-    opened = House(Site(settings, connect(url), storage, is_leader=True), storage)
+    opened = House(Site(settings, connect(url), storage, leads_until_s=math.inf), storage)
     yield opened
     opened.close()
     opened.site.engine.dispose()

@@ -1,5 +1,6 @@
 """What control says when its database is locked, old, empty or away: one line, 503, and nothing is lost."""
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ def _impatient(url: str) -> Engine:
 
 def test_a_locked_database_still_reads_and_says_so_when_writing(sqlite_url: str, tmp_path: Path) -> None:
     storage = FolderStorage(tmp_path)
-    site = Site(Settings(queue=QueueSettings(url=sqlite_url)), _impatient(sqlite_url), storage, is_leader=True)
+    site = Site(Settings(queue=QueueSettings(url=sqlite_url)), _impatient(sqlite_url), storage, leads_until_s=math.inf)
     house = House(site, storage)
     job = house.user.submit()
     agent = house.agent()
@@ -65,7 +66,9 @@ def test_an_older_schema_says_what_to_run(house: House) -> None:
 def test_an_empty_database_says_what_to_run_even_to_a_token(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'empty.db'}"
     house = House.__new__(House)
-    house.site = Site(Settings(queue=QueueSettings(url=url)), connect(url), FolderStorage(tmp_path), is_leader=True)
+    house.site = Site(
+        Settings(queue=QueueSettings(url=url)), connect(url), FolderStorage(tmp_path), leads_until_s=math.inf
+    )
     client = house.loud_client()
     answer = client.get("/v1/jobs", headers={"Authorization": "Bearer something"})
     assert "glean control migrate" in detail(answer, 503)
@@ -84,7 +87,9 @@ def test_an_empty_database_says_what_to_run_even_to_a_token(tmp_path: Path) -> N
 )
 def test_a_database_that_is_away_is_one_line_without_its_password(tmp_path: Path, url: str) -> None:
     house = House.__new__(House)
-    house.site = Site(Settings(queue=QueueSettings(url=url)), connect(url), FolderStorage(tmp_path), is_leader=True)
+    house.site = Site(
+        Settings(queue=QueueSettings(url=url)), connect(url), FolderStorage(tmp_path), leads_until_s=math.inf
+    )
     answer = house.loud_client().get("/v1/jobs", headers={"Authorization": "Bearer something"})
     assert "secret" not in detail(answer, 503)
     health = house.loud_client().get("/health")

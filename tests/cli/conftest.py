@@ -1,5 +1,6 @@
 """A desk and a control program for each test."""
 
+import math
 from collections.abc import Generator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def service(tmp_path: Path) -> Generator[Service]:
     FolderStorage(tmp_path / "storage").prepare()
     engine = connect(url)
     migrate(engine)
-    running = Service(Site(settings, engine, FolderStorage(tmp_path / "storage"), is_leader=True))
+    running = Service(Site(settings, engine, FolderStorage(tmp_path / "storage"), leads_until_s=math.inf))
     running.start()
     yield running
     running.stop()

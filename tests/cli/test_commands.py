@@ -315,7 +315,7 @@ def test_an_old_or_missing_schema_is_named_before_a_local_token_is_made(admin: D
 
 
 def test_a_control_program_that_does_not_lead_says_so_and_serves_reads(desk: Desk) -> None:
-    desk.site.is_leader = False
+    desk.site.leads_until_s = 0.0
     assert "only serves reads" in desk.refused("submit", "--image", "a", "--", "run", code=3)
     assert json.loads(desk.good("list", "--json"))["total"] == 0
 

@@ -1,6 +1,7 @@
 """What the tests of the live loop have in common."""
 
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +51,7 @@ class Stage:
     def restart(self) -> None:
         """Forget everything, as a program that was killed and started again."""
         found = settings(self.url, self.folder, rounds=self.rounds_settings)
-        self.site = Site(found, connect(self.url), FolderStorage(self.folder), is_leader=True)
+        self.site = Site(found, connect(self.url), FolderStorage(self.folder), leads_until_s=math.inf)
         self.rounds = Rounds(self.site, gateway(found))
 
     def round(self) -> None:

@@ -1,12 +1,15 @@
 """Who leads, and lease time that stands still while control is away."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 from tests.control.stage import LEASE_S, settings
 
 from gleaner.agent.protocol import Beat, NodeFacts, Registration
@@ -50,6 +53,56 @@ def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: En
     second.tick(1010 + 31)
     first.tick(1010 + 32)
     assert (first_site.is_leader, second_site.is_leader) == (False, True)
+
+
+@pytest.mark.parametrize("answers_after_s", [0, 20, 31, 100])
+def test_a_term_counts_from_before_it_was_asked_for(queue_engine: Engine, tmp_path: Path, answers_after_s: int) -> None:
+    first, site = keeper(queue_engine, tmp_path, this_program())
+    times_s = iter([1000.0])  # when it asks; after that, the answer is there
+    site.steady_clock = lambda: next(times_s, 1000.0 + answers_after_s)
+    first.tick(1000)
+    assert site.is_leader == (answers_after_s < 25)
+
+
+def test_a_leader_stops_to_believe_so_before_others_may_lead(queue_engine: Engine, tmp_path: Path) -> None:
+    steady_s = 0.0
+    first, first_site = keeper(queue_engine, tmp_path, this_program())
+    first_site.steady_clock = lambda: steady_s
+    second, second_site = keeper(queue_engine, tmp_path, ELSEWHERE)
+    first.tick(1000)
+    for passed_s in range(40):
+        steady_s = float(passed_s)
+        second.tick(1000.0 + passed_s)
+        assert not (first_site.is_leader and second_site.is_leader)
+    assert second_site.is_leader
+
+
+@pytest.mark.postgres
+def test_a_database_that_stops_in_the_middle_of_a_call_leaves_no_leader(postgres_url: str, tmp_path: Path) -> None:
+    engine = connect(postgres_url)
+    with engine.connect() as connection:  # the pool gives the same connection out again
+        (server,) = connection.execute(text("SELECT pg_backend_pid()")).one()
+    mine, site = keeper(engine, tmp_path, this_program())
+    steady_s = 0.0
+    site.steady_clock = lambda: steady_s
+    mine.tick(1000)
+    assert site.is_leader
+    os.kill(server, signal.SIGSTOP)
+    try:
+        blocked = threading.Thread(target=mine.tick, args=(1005.0,))
+        blocked.start()
+        blocked.join(0.3)
+        assert (blocked.is_alive(), site.is_leader) == (True, True)
+        steady_s = 26.0
+        assert not site.is_leader
+    finally:
+        os.kill(server, signal.SIGCONT)
+    blocked.join(20)
+    assert not blocked.is_alive()
+    assert not site.is_leader
+    mine.tick(1031)
+    assert site.is_leader
+    engine.dispose()
 
 
 def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:

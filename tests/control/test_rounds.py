@@ -75,9 +75,36 @@ def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(stage: Sta
 
 def test_a_program_that_does_not_lead_asks_slurm_nothing(stage: Stage, faked: FakedSlurm) -> None:
     stage.submit_jobs(1)
-    stage.site.is_leader = False
+    stage.site.leads_until_s = 0.0
     stage.round()
     assert faked.calls("sinfo") + faked.calls("sbatch") == []
+
+
+def test_a_term_that_ends_while_the_agents_row_is_written_submits_nothing(stage: Stage, faked: FakedSlurm) -> None:
+    stage.submit_jobs(1)
+    stage.site.leads_until_s = 1.0
+    stage.site.steady_clock = lambda: float(len(stage.agents()))
+    stage.round()
+    assert len(stage.agents()) == 1
+    assert faked.calls("sbatch") == []
+
+
+@pytest.mark.parametrize("checks", [1, 2])
+def test_a_term_that_ends_during_a_round_cancels_nothing(stage: Stage, faked: FakedSlurm, checks: int) -> None:
+    faked.switch("stuck")
+    stage.submit_jobs(1)
+    stage.round()
+    stage.ahead_s = 310  # pending for longer than the limit
+    asked = len(faked.calls("squeue"))
+    times_s = iter([0.0] * checks)  # so often it still leads when it asks itself
+    stage.site.steady_clock = lambda: next(times_s, 2.0)
+    stage.site.leads_until_s = 1.0
+    stage.round()
+    assert len(faked.calls("squeue")) == asked + 1
+    assert faked.calls("scancel") == []
+    stage.site.leads_until_s = 3.0
+    stage.round()
+    assert len(faked.calls("scancel")) == 1
 
 
 def test_killed_before_its_sbatch_the_row_is_closed_and_another_agent_submitted(

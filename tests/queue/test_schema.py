@@ -16,7 +16,7 @@ from tests.postgres import Server
 from tests.queue.scene import Scene
 
 from gleaner.control.queue import moves, reads
-from gleaner.control.queue.engine import check_schema, connect, migrate, snapshot, transaction
+from gleaner.control.queue.engine import BUSY_TIMEOUT_S, check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 from gleaner.control.queue.tables import METADATA
 
@@ -148,6 +148,17 @@ def test_a_row_locked_by_another_program_is_one_clear_line(postgres_url: str) ->
         moves.cancel(db, job, now_s=1.0)
     assert str(busy.value) == "the queue's database is locked by another program: try again"
     scene.cancel(job)
+
+
+@pytest.mark.postgres
+def test_a_statement_that_takes_longer_than_a_leaders_patience_is_one_clear_line(postgres_url: str) -> None:
+    engine = connect(postgres_url)
+    with snapshot(engine) as db:
+        assert db.connection().execute(text("SHOW statement_timeout")).scalar() == f"{BUSY_TIMEOUT_S:.0f}s"
+    with pytest.raises(QueueBusy, match="statement timeout") as busy, transaction(engine) as db:
+        db.connection().execute(text("SET LOCAL statement_timeout = '50ms'"))
+        db.connection().execute(text("SELECT pg_sleep(5)"))
+    assert "\n" not in str(busy.value)
 
 
 @pytest.mark.postgres

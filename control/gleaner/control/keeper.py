@@ -1,7 +1,9 @@
 """Who leads, and whose lease has ended: the part of control that never waits for the scheduler.
 
 Only the leader writes to the queue. Its term is short, so that another program takes over soon; a leader that was
-killed is succeeded at once by one on the same machine, which can see that it is dead.
+killed is succeeded at once by one on the same machine, which can see that it is dead. A leader counts its term from
+before it asks for it, and one tick less than others do: however late the answer comes, it never believes that it
+leads when another one may.
 
 Lease time does not run while control is away. Every live agent gets a full lease when a program begins to lead,
 and after any gap in which this did not run: the machine slept, the program was stopped, or the database was away.
@@ -34,26 +36,22 @@ class Keeper:
         self._site = site
         self._holder = holder
         self._term_s = TICKS_A_TERM * self.tick_s + BUSY_TIMEOUT_S
-        self._leads_until_s = 0.0
         self._last_s: float | None = None
         self._said = ""
 
     def tick(self, now_s: float) -> None:
         """Lead if nobody else does; as the leader, give up the agents whose lease has ended."""
         try:
-            leads = self._lead(now_s)
-            if leads:
+            if self._lead(now_s):
                 self._keep_leases(now_s)
-            self._site.is_leader = leads
         except QueueError as error:
-            self._site.is_leader = now_s < self._leads_until_s
             self._say(f"the queue does not answer: {error}")
             return  # `_last_s` stays: agents could not be heard meanwhile
         self._last_s = now_s
 
     def resign(self) -> None:
         """Lead no more, so that another program may at once."""
-        self._site.is_leader = False
+        self._site.leads_until_s = 0.0
         try:
             with transaction(self._site.engine) as db:
                 leader.resign(db, self._holder)
@@ -61,6 +59,7 @@ class Keeper:
             _log.warning("could not resign; the term will end by itself", reason=str(error))
 
     def _lead(self, now_s: float) -> bool:
+        asked_s = self._site.steady_clock()
         with snapshot(self._site.engine) as db:
             other = leader.leader(db, now_s)
         with transaction(self._site.engine) as db:
@@ -69,12 +68,12 @@ class Keeper:
             leads = leader.try_lead(db, self._holder, now_s=now_s, term_s=self._term_s)
             other = None if leads else leader.leader(db, now_s)
         if not leads:
-            self._leads_until_s = 0.0
+            self._site.leads_until_s = 0.0
             self._say(f"{other} leads; this program only serves reads")
             return False
         if not self._site.is_leader:
             self._last_s = None
-        self._leads_until_s = now_s + self._term_s
+        self._site.leads_until_s = asked_s + self._term_s - self.tick_s
         self._say(f"{self._holder} leads")
         return True
 

@@ -74,6 +74,8 @@ class Rounds:
         try:
             view = self._gateway.look(now_s)
             site.cluster = view
+            if not site.is_leader:  # the look may have taken longer than the term
+                return
             seen = self._bring_together(view)
             what = self._plan(now_s, rules, view, seen)
             self._withdraw(what.withdraw, seen.useless, view)
@@ -140,7 +142,7 @@ class Rounds:
         """Take pending agents back. Their rows are closed when the scheduler no longer names them."""
         ids = {agent.name: agent.id for agent in view.agents}
         wanted = [ids[each.name] for each in withdrawals if each.name in ids] + list(useless)
-        if not wanted:
+        if not wanted or not self._site.is_leader:
             return
         self._gateway.withdraw(wanted)
         for each in withdrawals:
@@ -177,6 +179,8 @@ class Rounds:
         try:
             path = credentials.write(self._folder, name, secret)
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.avoid)
+            if not self._site.is_leader:
+                return  # the database was slow: whoever leads now finds the row, and closes it
             id_ = self._gateway.submit(request, now_s)
         except GatewayUnavailable:
             raise  # it may have been taken: a later look finds it, or closes it

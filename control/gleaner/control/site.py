@@ -15,6 +15,11 @@ from gleaner.control.cluster.gateway import ClusterView
 from gleaner.control.settings import Settings
 
 
+def seconds_since_boot() -> float:
+    """Like `time.monotonic`, but it goes on while the machine sleeps: another program leads meanwhile."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(slots=True)
 class Site:
     """The facts of this control program: how it was set up, and how its last poll went."""
@@ -22,8 +27,8 @@ class Site:
     settings: Settings
     engine: Engine
     storage: Storage
-    is_leader: bool = False
-    """Whether this program may write to the queue; another one leads if not."""
+    leads_until_s: float = 0.0
+    """On `steady_clock`: until then this program may write to the queue and talk to the scheduler."""
     cluster: ClusterView | None = None
     """The last successful poll; None until there was one. Its `read_s` tells its age."""
     problem: str = ""
@@ -32,3 +37,10 @@ class Site:
     """The end of the round that agents are submitted for now."""
     clock: Callable[[], float] = time.time
     """Seconds since the epoch; tests put their own here."""
+    steady_clock: Callable[[], float] = seconds_since_boot
+    """A clock that nobody sets; tests put their own here too."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this program leads now. It stops to believe so by itself, also while a call to the database hangs."""
+        return self.steady_clock() < self.leads_until_s

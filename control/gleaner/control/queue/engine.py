@@ -26,8 +26,19 @@ from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for the database before it gives up as `QueueBusy`."""
-_OPTIONS = f"-c plan_cache_mode=force_generic_plan -c jit=off -c lock_timeout={BUSY_TIMEOUT_S:.0f}s"
+_OPTIONS = (
+    "-c plan_cache_mode=force_generic_plan -c jit=off"
+    f" -c lock_timeout={BUSY_TIMEOUT_S:.0f}s -c statement_timeout={BUSY_TIMEOUT_S:.0f}s"
+)
 """All statements find their rows by index, whatever the values: planning each anew would cost more than running it."""
+_WIRE: dict[str, Any] = {
+    "connect_timeout": int(BUSY_TIMEOUT_S),
+    "tcp_user_timeout": int(BUSY_TIMEOUT_S * 1000),
+    "keepalives_idle": int(BUSY_TIMEOUT_S / 2),
+    "keepalives_interval": 1,
+    "keepalives_count": int(BUSY_TIMEOUT_S / 2),
+}
+"""A server that has vanished from the network is found out in the same time, whether or not we were sending."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
 """The execution option that holds the lock which the writing threads of this process queue up at (SQLite)."""
@@ -62,7 +73,7 @@ def connect(url: str) -> Engine:
             pool_size=20,
             max_overflow=20,  # together Starlette's 40 threads
             pool_timeout=BUSY_TIMEOUT_S,
-            connect_args={"connect_timeout": int(BUSY_TIMEOUT_S), "application_name": "gleaner", "options": _OPTIONS},
+            connect_args=_WIRE | {"application_name": "gleaner", "options": _OPTIONS},
         )
     raise Invalid(f"queue.url: {parsed.drivername} is not supported; use sqlite:////PATH or postgresql+psycopg://...")
 
@@ -124,6 +135,8 @@ def migrate(engine: Engine) -> None:
         found = MigrationContext.configure(connection).get_current_revision()
         connection.rollback()
         _refuse_newer(found, ScriptDirectory.from_config(config))
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a new index on a large table takes long
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         connection.commit()
