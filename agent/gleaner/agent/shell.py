@@ -4,7 +4,6 @@ Blocking work runs in threads of its own; everything that decides runs on the ev
 """
 
 import asyncio
-import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -15,17 +14,17 @@ import structlog
 
 from gleaner.agent import folder, task
 from gleaner.agent.client import Outbox
+from gleaner.agent.exits import exit_of
+from gleaner.agent.joblog import JobLog
 from gleaner.agent.protocol import (
     Assignment,
     Completed,
     Generation,
     GivenBack,
-    LogLines,
     Message,
     NodeFacts,
     Output,
     Saved,
-    Slice,
     Why,
 )
 from gleaner.agent.runtime.protocol import (
@@ -39,7 +38,6 @@ from gleaner.agent.runtime.protocol import (
     CannotStart,
     ContainerExited,
     ContainerId,
-    ContainerKilled,
     ContainerSpec,
     ImageMissing,
     Runtime,
@@ -52,23 +50,12 @@ from gleaner.agent.storage.protocol import (
     generation_key,
     output_key,
 )
+from gleaner.agent.times import Times
 
 log = structlog.get_logger()
 
-LOG_BATCH = 2000
-LOG_BATCH_LETTERS = 2**20
-"""Control takes no body above 8 MiB, and JSON may need six bytes for a letter."""
-LOG_BUFFER = 100_000
-"""Lines that wait for control; past this the job's output waits in the container's own log."""
-LOG_END_S = 10.0
-"""How long the last lines may take to arrive after a container has ended."""
-TERMINATED = 143
-"""The exit code of a process that was terminated: by its own doing, or by an engine that ends."""
-ENGINE_ENDS_S = 1.0
 SAVE_PAUSE_S = 10.0
 """The longest pause after a save that failed; shorter where there is less time left."""
-RUNTIME_BACK_S = 20.0
-"""So long a runtime may be away before its containers are taken for lost."""
 GENERATION = 1
 """The number of the one generation of a slice, made at its end."""
 
@@ -89,26 +76,6 @@ class Bench:
 
 
 @dataclass(slots=True)
-class _Times:
-    """When the parts of a slice began and ended, seconds since the epoch; 0 for not yet."""
-
-    started_s: float = 0.0
-    running_s: float = 0.0
-    stopped_s: float = 0.0
-    saved_s: float = 0.0
-
-    def slice(self) -> Slice:
-        running_s = self.running_s or self.stopped_s or time.time()
-        stopped_s = self.stopped_s or time.time()
-        return Slice(
-            started_s=self.started_s,
-            restore_s=max(0.0, running_s - self.started_s),
-            compute_s=max(0.0, stopped_s - running_s) if self.running_s else 0.0,
-            save_s=max(0.0, self.saved_s - stopped_s) if self.saved_s else 0.0,
-        )
-
-
-@dataclass(slots=True)
 class TaskShell:
     """One claimed job, from its assignment to its last report."""
 
@@ -122,12 +89,10 @@ class TaskShell:
     """Whether it was given back because the node does not work."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     _todos: asyncio.Queue[task.Todo] = field(default_factory=asyncio.Queue[task.Todo])
-    _times: _Times = field(default_factory=_Times)
+    _times: Times = field(default_factory=Times)
     _unreported: Generation | None = None
     """Published, and control has not been told."""
-    _log: list[str] = field(default_factory=list[str])
-    _log_first: int = 0
-    _log_ended: threading.Event = field(default_factory=threading.Event)
+    _log: JobLog = field(default_factory=JobLog)
 
     @property
     def container(self) -> ContainerId | None:
@@ -164,7 +129,7 @@ class TaskShell:
         """Prepare the job and see it through."""
         self._times.started_s = time.time()
         if self.assignment.generation:
-            self._log_first = self.assignment.generation.log_lines
+            self._log.first = self.assignment.generation.log_lines
         try:
             self.feed(await asyncio.to_thread(self._begin))
             if (container := self.container) is not None:
@@ -238,32 +203,19 @@ class TaskShell:
             threading.Thread(target=work, args=(container, loop), daemon=True).start()
 
     def _await_exit(self, container: ContainerId, loop: asyncio.AbstractEventLoop) -> None:
-        event = _exit_of(self.bench.runtime, container)
+        event = exit_of(self.bench.runtime, container)
         loop.call_soon_threadsafe(self.feed, event)
 
     def _read_log(self, container: ContainerId, _loop: asyncio.AbstractEventLoop) -> None:
         try:
-            for line in self.bench.runtime.logs(container):
-                while len(self._log) >= LOG_BUFFER and isinstance(self.state, task.Running):
-                    time.sleep(0.2)
-                self._log.append(line)
+            self._log.follow(self.bench.runtime.logs(container), may_wait=lambda: isinstance(self.state, task.Running))
         except RuntimeFault as error:
             self._say("cannot read the log", error=str(error))
-        finally:
-            self._log_ended.set()
 
     def flush_log(self) -> None:
         """Put the lines read so far into the outbox."""
-        while lines := self._batch():
-            self._report("log", LogLines(first=self._log_first, lines=lines))
-            del self._log[: len(lines)]
-            self._log_first += len(lines)
-
-    def _batch(self) -> tuple[str, ...]:
-        lines = self._log[:LOG_BATCH]
-        lengths = itertools.accumulate(len(line) for line in lines)
-        fitting = sum(1 for letters in lengths if letters <= LOG_BATCH_LETTERS)
-        return tuple(lines[: max(1, fitting)])
+        for lines in self._log.taken():
+            self._report("log", lines)
 
     def report_saved(self) -> None:
         """Tell control of the published generation, unless it has been told.
@@ -274,7 +226,7 @@ class TaskShell:
         if self._unreported is None:
             return
         self.flush_log()
-        whole = self._unreported.model_copy(update={"log_lines": self._log_first})
+        whole = self._unreported.model_copy(update={"log_lines": self._log.first})
         self._unreported = None
         self._report("saved", Saved(generation=whole, slice=self._times.slice()))
 
@@ -367,7 +319,7 @@ class TaskShell:
         await self._drain_log()
         self._report(
             "completed",
-            Completed(exit_code=exit_code, output=output, log_lines=self._log_first, slice=self._times.slice()),
+            Completed(exit_code=exit_code, output=output, log_lines=self._log.first, slice=self._times.slice()),
         )
         self.feed(task.Finished())
 
@@ -379,7 +331,7 @@ class TaskShell:
         return Output(digest=published.digest, size_bytes=published.size_bytes)
 
     async def _drain_log(self) -> None:
-        await asyncio.to_thread(self._log_ended.wait, LOG_END_S)
+        await asyncio.to_thread(self._log.wait)
         self.flush_log()
 
     def _kill(self, container: ContainerId) -> None:
@@ -399,7 +351,7 @@ class TaskShell:
     def _settle(self, _container: ContainerId) -> None:
         """The last lines are read from the ended container before it is removed."""
         if self._times.running_s:
-            self._log_ended.wait(LOG_END_S)
+            self._log.wait()
 
     def _report(self, verb: str, message: Message) -> None:
         self.bench.outbox.put(self._path + verb, message)
@@ -410,25 +362,3 @@ class TaskShell:
 
     def _say(self, what: str, **facts: object) -> None:
         log.info(what, job=self.assignment.job, attempt=self.assignment.attempt, **facts)
-
-
-def _exit_of(runtime: Runtime, container: ContainerId) -> task.Event:
-    """Wait for the process to end.
-
-    A runtime that goes away takes its containers along, and somebody may kill them: neither is their fault.
-    """
-    give_up_s = float("inf")
-    while True:
-        try:
-            exit_code = runtime.wait(container)
-            if exit_code == TERMINATED:
-                time.sleep(ENGINE_ENDS_S)
-                runtime.facts()
-            return task.Exited(exit_code)
-        except ContainerKilled as error:
-            return task.Lost(str(error))
-        except RuntimeFault as error:
-            give_up_s = min(give_up_s, time.monotonic() + RUNTIME_BACK_S)
-            if time.monotonic() >= give_up_s:
-                return task.Lost(f"the container runtime went away: {error}")
-            time.sleep(1)

@@ -1,0 +1,46 @@
+"""What earlier agents left on this node, for example because they were killed: their containers and folders."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from gleaner.agent import folder
+from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, Runtime
+
+log = structlog.get_logger()
+
+
+def reap(runtime: Runtime, *, agent: str, whole_node: bool) -> list[ContainerId]:
+    """Remove containers that other agents left on this node; which.
+
+    An agent that has the whole node knows that no other one lives here. Elsewhere (agents as processes of one
+    machine) only those go whose agent's end has passed.
+    """
+    gone: list[ContainerId] = []
+    for container, labels in runtime.ours().items():
+        if labels.get(LABEL_AGENT) == agent or not (whole_node or _is_past(labels, time.time())):
+            continue
+        log.warning("removing a container that an earlier agent left", container=container, labels=dict(labels))
+        runtime.kill(container)
+        runtime.remove(container)
+        gone.append(container)
+    return gone
+
+
+def sweep(work: Path, *, agent: str) -> None:
+    """Remove the jobs' folders that earlier agents left on this node. Only for an agent that has the whole node."""
+    for left in work.iterdir():
+        if left.name == agent or not left.is_dir():
+            continue
+        try:
+            folder.clear(left)
+            left.rmdir()
+        except OSError as error:
+            log.warning("cannot remove what an earlier agent left", folder=str(left), reason=str(error))
+
+
+def _is_past(labels: Mapping[str, str], now_s: float) -> bool:
+    end = labels.get(LABEL_END, "")
+    return end.isdigit() and int(end) < now_s
