@@ -86,6 +86,11 @@ class Agent(Caller):
             job, attempt, "saved", {"generation": generation | {"size_bytes": published.size_bytes}, "slice": SLICE}
         )
 
+    def checkpointed(self, job: int, attempt: int, published: Published, number: int) -> Response:
+        generation = {"attempt": attempt, "number": number, "digest": published.digest, "log_lines": 0}
+        body = {"generation": generation | {"size_bytes": published.size_bytes}, "slice": SLICE}
+        return self.report(job, attempt, "checkpointed", body)
+
     def completed(self, job: int, attempt: int, output: Published | None = None, exit_code: int = 0) -> Response:
         left = None if output is None else {"digest": output.digest, "size_bytes": output.size_bytes}
         return self.report(job, attempt, "completed", {"exit_code": exit_code, "output": left, "slice": SLICE})

@@ -34,7 +34,7 @@ def test_a_registered_agent_learns_its_lease_claims_and_completes(house: House) 
             "end_s": START_S + 600,
         },
     )
-    assert answer.json() == {"heartbeat_s": 20.0, "lease_s": 180.0}
+    assert answer.json() == {"heartbeat_s": 20.0, "lease_s": 180.0, "rates": None, "node_mtbf_s": None}
     (claimed,) = agent.claim()
     assert claimed["job"] == job
     assert claimed["command"] == ["run", "--fast"]
@@ -120,6 +120,21 @@ def test_a_bad_report_is_bad_input_and_changes_nothing(house: House, kind: str, 
     agent.claim()
     detail(agent.report(job, 1, kind, body), 422)
     assert house.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "Running"
+
+
+def test_a_periodic_save_counts_under_the_reports_guards(house: House) -> None:
+    job = house.user.submit()
+    agent, other = house.agent("n1"), house.agent("n2")
+    agent.claim()
+    first, second = house.publish_generation(job, 1, 1), house.publish_generation(job, 1, 2)
+    assert agent.checkpointed(job, 1, second, 2).status_code == 204
+    assert agent.checkpointed(job, 1, second, 2).status_code == 204
+    assert "is not newer" in detail(agent.checkpointed(job, 1, first, 1), 422)
+    assert "belongs to another agent" in detail(other.checkpointed(job, 1, second, 2), 403)
+    shown = house.user.get(f"/v1/jobs/{job}").json()
+    assert (shown["job"]["state"], [made["number"] for made in shown["generations"]]) == ("Running", [2])
+    house.user.post(f"/v1/jobs/{job}/cancel")
+    assert "it has ended" in detail(agent.checkpointed(job, 1, house.publish_generation(job, 1, 3), 3), 409)
 
 
 def test_a_report_with_too_many_words_is_cut_not_refused(house: House) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.control.stage import Stage
 
-from gleaner.agent.protocol import Assignment, Completed, Farewell, Generation, Message, Saved, Slice
+from gleaner.agent.protocol import Assignment, Checkpointed, Completed, Farewell, Generation, Message, Saved, Slice
 from gleaner.control.left_reports import take_left_reports
 from gleaner.control.rounds import sweep_tokens
 
@@ -39,6 +39,17 @@ def test_a_report_that_can_never_be_right_is_dropped_and_holds_up_no_other(stage
     assert take_left_reports(stage.site, stage.now_s) == 1
     assert stage.state_of(given.job) == "Complete"
     assert not list((stage.folder / "agents").glob("*/reports"))
+
+
+def test_periodic_saves_that_waited_on_the_storage_count(stage: Stage) -> None:
+    agent, given = an_agent_with_a_job(stage)
+    for number in (1, 2):
+        made = Generation(attempt=given.attempt, number=number, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+        path = f"/jobs/{given.job}/attempts/{given.attempt}/checkpointed"
+        leave(stage, agent, number, path, Checkpointed(generation=made, slice=SLICE))
+    leave(stage, agent, 3, f"/agents/{agent}/farewell", Farewell(ended_s=1.0))
+    assert take_left_reports(stage.site, stage.now_s) == 3
+    assert stage.state_of(given.job) == "Saved"
 
 
 def test_reports_that_cannot_be_read_now_hold_up_no_other_agent(stage: Stage) -> None:

@@ -12,6 +12,7 @@ from gleaner.agent.protocol import (
     Assignment,
     AttemptRef,
     Beat,
+    Checkpointed,
     Completed,
     Farewell,
     Generation,
@@ -100,6 +101,10 @@ class Scene:
     def saved(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0) -> None:
         made = Generation(attempt=attempt, number=number, digest=digest(number), size_bytes=1000, log_lines=log_lines)
         self.do(moves.saved, job, attempt, Saved(generation=made, slice=SPENT), now_s=self.now_s)
+
+    def checkpointed(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0) -> bool:
+        made = Generation(attempt=attempt, number=number, digest=digest(number), size_bytes=1000, log_lines=log_lines)
+        return self.do(moves.checkpointed, job, attempt, Checkpointed(generation=made, slice=SPENT), now_s=self.now_s)
 
     def completed(self, job: int, attempt: int, *, exit_code: int = 0, output: bool = False) -> None:
         left = Output(digest=digest(99), size_bytes=5) if output else None

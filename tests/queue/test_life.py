@@ -86,6 +86,8 @@ FACTS: dict[Move, dict[str, object]] = {
     Move.SUCCEED: {"outcome": Outcome.SUCCEEDED, "exit_code": 0},
     Move.FAIL: {"outcome": Outcome.FAILED, "exit_code": 1},
     Move.RETRY: {"failures": 1},
+    Move.CHECKPOINT: {"from_attempt": 1, "from_number": 1, "attempt": 1},
+    Move.CHECKPOINT_TO_SAVED: {"from_attempt": 1, "from_number": 1, "attempt": 1, "lost": True},
     Move.LOSE_TO_SAVED: {"from_attempt": 1, "from_number": 1, "lost": True},
     Move.LOSE_TO_NEW: {"lost": True},
     Move.REVIVE: {"agent": "first", "attempt": 1},
@@ -236,6 +238,7 @@ def test_an_unknown_job_is_unknown_to_every_call(scene: Scene) -> None:
         lambda: scene.release(7),
         lambda: scene.do(moves.set_priority, 7, 1, now_s=1.0),
         lambda: scene.log(7, 1, 0, "a"),
+        lambda: scene.checkpointed(7, 1),
         *(lambda report=report: report(scene, 7, 1) for report in REPORTS.values()),  # type: ignore[misc]
     ]
     before = scene.everything()

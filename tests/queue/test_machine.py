@@ -40,6 +40,8 @@ class Pretended:
 
     name: str
     believes: dict[tuple[int, int], Assignment] = field(default_factory=dict)
+    numbers: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Of the last generation of each attempt."""
     sent: list[Callable[[], None]] = field(default_factory=list)
     dead: bool = False
 
@@ -130,10 +132,32 @@ class Interleavings(RuleBasedStateMachine):
         else:  # the same once more
             assert ending == {"saved": "saved", "succeeded": "succeeded", "failed": "failed"}.get(how, "given back")
 
+    @precondition(has_work)
+    @rule(data=st.data())
+    def checkpoint(self, data: st.DataObject) -> None:
+        agent = self.pick(data, with_work=True)
+        job, attempt = data.draw(st.sampled_from(sorted(agent.believes)), label="attempt")
+        number = agent.numbers[job, attempt] = agent.numbers[job, attempt] + 1
+        before = {row.id: row for row in self.jobs()}[job]
+        is_open = before.attempt == attempt and (before.state is State.RUNNING or before.lost)
+        try:
+            self.scene.checkpointed(job, attempt, number=number, log_lines=attempt)
+        except Refused:
+            assert not is_open
+            return
+        assert is_open
+        after = {row.id: row for row in self.jobs()}[job]
+        assert (after.from_attempt, after.from_number) == (attempt, number)
+        assert (after.state, after.lost) == (State.SAVED if before.lost else State.RUNNING, before.lost)
+        agent.sent.append(lambda: self.repeated(job, attempt, number))
+
+    def repeated(self, job: int, attempt: int, number: int) -> None:
+        assert not self.scene.checkpointed(job, attempt, number=number, log_lines=attempt)
+
     def sender(self, work: Assignment, how: str) -> Callable[[], None]:
         job, attempt, scene = work.job, work.attempt, self.scene
         if how == "saved":
-            return lambda: scene.saved(job, attempt, number=1, log_lines=attempt)
+            return lambda: scene.saved(job, attempt, number=1000, log_lines=attempt)
         if how == "succeeded":
             return lambda: scene.completed(job, attempt, output=True)
         if how == "failed":

@@ -6,7 +6,7 @@ report of an attempt that is no longer the current one with status 409, and chan
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -146,7 +146,7 @@ class SelfSave(Message):
     {'signal': 'SIGTERM', 'exit_code': 85}
     """
 
-    signal: Annotated[str, Field(pattern="^(SIGTERM|SIGUSR1)$")] = "SIGTERM"
+    signal: Literal["SIGTERM", "SIGUSR1"] = "SIGTERM"
     exit_code: Annotated[int, Field(ge=1, le=255), NUMBER] = 85
 
 

@@ -4,7 +4,9 @@ A parcel may go only if no report can ever make it count again:
 
 - a generation of a Complete job, and an output of it other than the one that counted;
 - a parcel that the queue does not name and whose attempt is not the job's latest: that attempt's reports are
-  refused, so it will never be named. What the latest attempt has published, its report may still be on the way.
+  refused, so it will never be named;
+- a generation of the latest attempt that the queue does not name although it names a newer one: within an attempt
+  only ever newer ones are taken. What is newer than that, its report may still be on the way.
 
 The listing comes first, the look at the queue after it: what is published in between is not in the listing, and
 what is reported in between is named by the time of the look. Jobs and attempts that the queue does not know are
@@ -62,6 +64,9 @@ def is_garbage(found: Found, kept: Kept) -> bool:
     >>> kept = Kept(is_complete=False, latest_attempt=3, generations={(1, 1)}, output_attempt=None)
     >>> [is_garbage(Found("", 7, attempt, 1), kept) for attempt in (1, 2, 3, 4)]
     [False, True, False, False]
+    >>> kept = Kept(is_complete=False, latest_attempt=3, generations={(3, 4), (3, 5)}, output_attempt=None)
+    >>> [is_garbage(Found("", 7, 3, number), kept) for number in (3, 4, 5, 6)]
+    [True, False, False, False]
     """
     if found.attempt > kept.latest_attempt:
         return False  # not of this queue's making
@@ -69,7 +74,10 @@ def is_garbage(found: Found, kept: Kept) -> bool:
         return found.attempt != kept.output_attempt and found.attempt < kept.latest_attempt
     if kept.is_complete:
         return True
-    return (found.attempt, found.number) not in kept.generations and found.attempt < kept.latest_attempt
+    if (found.attempt, found.number) in kept.generations:
+        return False
+    newest = max((number for attempt, number in kept.generations if attempt == found.attempt), default=0)
+    return found.attempt < kept.latest_attempt or found.number < newest
 
 
 def collect(engine: Engine, storage: Storage, now_s: float) -> list[str]:

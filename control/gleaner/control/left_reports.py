@@ -13,7 +13,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 from sqlmodel import Session
 
-from gleaner.agent.protocol import Completed, Farewell, GivenBack, LogLines, Message, Saved
+from gleaner.agent.protocol import Checkpointed, Completed, Farewell, GivenBack, LogLines, Message, Saved
 from gleaner.control.queue import agents, logs, moves, reads
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
@@ -21,7 +21,7 @@ from gleaner.control.site import Site
 
 log = structlog.get_logger()
 
-_ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(saved|completed|given-back|log)$")
+_ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(checkpointed|saved|completed|given-back|log)$")
 _FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
 
 
@@ -119,6 +119,7 @@ def _move(
 
 
 _MOVES = {
+    "checkpointed": _move(Checkpointed, moves.checkpointed),
     "saved": _move(Saved, moves.saved),
     "completed": _move(Completed, moves.completed),
     "given-back": _move(GivenBack, moves.given_back),

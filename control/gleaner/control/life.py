@@ -32,15 +32,19 @@ WAITING = frozenset({State.NEW, State.SAVED})
 class Move(Enum):
     """One arrow: the states it may leave, and the state it reaches.
 
-    `SAVE`, `SUCCEED`, `FAIL` and `RETRY` may also leave a waiting state: an attempt that was given up as lost
-    stays the current one until the next claim, and its report counts however late it comes. `queue.moves`
-    lets only such an attempt through; an older one is refused whatever the state.
+    `SAVE`, `SUCCEED`, `FAIL`, `RETRY` and `CHECKPOINT_TO_SAVED` may leave a waiting state: an attempt that was given
+    up as lost stays the current one until the next claim, and its report counts however late it comes.
+    `queue.moves` lets only such an attempt through; an older one is refused whatever the state.
     """
 
     CLAIM = (WAITING, State.RUNNING)
     """An agent takes the job; a new attempt begins."""
     SAVE = (WAITING | {State.RUNNING}, State.SAVED)
     """The attempt ended with a whole checkpoint."""
+    CHECKPOINT = ({State.RUNNING}, State.RUNNING)
+    """The attempt published a whole checkpoint and goes on."""
+    CHECKPOINT_TO_SAVED = (WAITING, State.SAVED)
+    """So did an attempt that was given up as lost; it stays given up until it is heard again."""
     SUCCEED = (WAITING | {State.RUNNING}, State.COMPLETE)
     """The workload exited with 0."""
     FAIL = (WAITING | {State.RUNNING}, State.COMPLETE)

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException
 from sqlmodel import Session
 
-from gleaner.agent.protocol import Completed, GivenBack, LogLines, Saved
+from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, LogLines, Saved
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.problems import documented
@@ -45,6 +45,15 @@ def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotat
     with _own_attempt(caller, job, attempt, "saved") as db:
         moves.saved(db, job, attempt, report, now_s=caller.now_s)
     caller.meters.slice_ended(report.slice, saved=True)
+
+
+@router.post("/checkpointed", status_code=204, responses=_ANSWERS)
+def checkpointed(
+    caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Checkpointed, examples.A_CHECKPOINT]
+) -> None:
+    """The attempt published a whole checkpoint generation and goes on computing."""
+    with _own_attempt(caller, job, attempt, "checkpointed") as db:
+        moves.checkpointed(db, job, attempt, report, now_s=caller.now_s)
 
 
 @router.post("/completed", status_code=204, responses=_ANSWERS)

@@ -6,7 +6,16 @@ from fastapi import Body, Path
 
 _DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 _SLICE = {"started_s": 1_800_000_000.0, "restore_s": 2.5, "compute_s": 1740.0, "save_s": 12.0}
+_SLICE |= {"restored": {"stored_bytes": 268_435_456, "took_s": 0.9, "at_once": 1, "way": "shim"}}
 _GENERATION = {"attempt": 1, "number": 1, "digest": _DIGEST, "size_bytes": 268_435_456, "log_lines": 1200}
+_MEASURED = {
+    "memory_bytes": 1_073_741_824,
+    "stored_bytes": 268_435_456,
+    "took_s": 1.4,
+    "expected_s": 1.6,
+    "at_once": 4,
+    "way": "shim",
+}
 
 
 def _shown(example: dict[str, Any]) -> Any:
@@ -46,7 +55,8 @@ A_REGISTRATION = _shown(
 AN_ASK = _shown({"cpus": 16, "memory_mib": 65536, "most": 16})
 A_BEAT = _shown({"attempts": [{"job": 1, "attempt": 1}]})
 A_FAREWELL = _shown({"ended_s": 1_800_003_598.5, "reason": "the shared end"})
-A_SAVE = _shown({"generation": _GENERATION, "slice": _SLICE})
+A_SAVE = _shown({"generation": _GENERATION, "slice": _SLICE, "measured": _MEASURED})
+A_CHECKPOINT = _shown({"generation": _GENERATION | {"number": 2}, "slice": _SLICE, "measured": _MEASURED})
 A_COMPLETION = _shown({"exit_code": 0, "output": {"digest": _DIGEST, "size_bytes": 10240}, "slice": _SLICE})
 A_RETURN = _shown({"why": "unstarted", "detail": "there was no time left"})
 SOME_LINES = _shown({"first": 0, "lines": ["event 1", "event 2"]})

@@ -21,6 +21,9 @@ _NAMED = (
     .where(GENERATION.c.job == bindparam("job_"), GENERATION.c.standing == Standing.NAMED)
     .order_by(GENERATION.c.attempt.desc(), GENERATION.c.number.desc())
 )
+_NEWEST = select(func.max(GENERATION.c.number)).where(
+    GENERATION.c.job == bindparam("job_"), GENERATION.c.attempt == bindparam("attempt_")
+)
 _STAND = (
     update(GENERATION)
     .where(
@@ -37,14 +40,17 @@ def ended(
 ) -> dict[str, object]:
     """How an attempt ended, and how its time was spent if it says so; for `arrows.move` or `end`."""
     values: dict[str, object] = {"ended_s": ended_s, "ending": ending, "exit_code": exit_code, "detail": detail}
-    if spent is not None:
-        values |= {
-            "started_s": spent.started_s,
-            "restore_s": spent.restore_s,
-            "compute_s": spent.compute_s,
-            "save_s": spent.save_s,
-        }
-    return values
+    return values if spent is None else values | spent_so_far(spent)
+
+
+def spent_so_far(spent: Slice) -> dict[str, object]:
+    """How an attempt has spent its time; for `arrows.move` or `end`."""
+    return {
+        "started_s": spent.started_s,
+        "restore_s": spent.restore_s,
+        "compute_s": spent.compute_s,
+        "save_s": spent.save_s,
+    }
 
 
 def end(db: Session, job: int, attempt: int, values: Mapping[str, object]) -> None:
@@ -94,9 +100,11 @@ def unrestored(db: Session, job: int, generation: tuple[int, int]) -> Sequence[s
 
 
 def publish(db: Session, job: int, generation: Generation, *, now_s: float) -> None:
-    """Name a new generation; of the whole ones only the last two stay named."""
-    if _generation(db, job, generation.attempt, generation.number) is not None:
-        raise Invalid(f"job {job}: generation {generation.attempt}/{generation.number} was reported before")
+    """Name a new generation; of the whole ones only the last two stay named. An attempt's numbers must go up."""
+    newest = db.connection().execute(_NEWEST, {"job_": job, "attempt_": generation.attempt}).scalar_one()
+    if newest is not None and generation.number <= newest:
+        name = f"{generation.attempt}/{generation.number}"
+        raise Invalid(f"job {job}: generation {name} is not newer than the attempt's last, number {newest}")
     run(
         db,
         insert(GENERATION),
@@ -133,15 +141,12 @@ def drop_all(db: Session, job: int) -> None:
 
 def is_published(db: Session, job: int, generation: Generation) -> bool:
     """Whether exactly this generation was reported before."""
-    row = _generation(db, job, generation.attempt, generation.number)
-    return row is not None and row.digest == generation.digest
-
-
-def _generation(db: Session, job: int, attempt: int, number: int) -> Any:
     found = select(GENERATION.c.digest).where(
-        GENERATION.c.job == job, GENERATION.c.attempt == attempt, GENERATION.c.number == number
+        GENERATION.c.job == job,
+        GENERATION.c.attempt == generation.attempt,
+        GENERATION.c.number == generation.number,
     )
-    return db.connection().execute(found).one_or_none()
+    return db.connection().execute(found).scalar_one_or_none() == generation.digest
 
 
 def go_on_from(db: Session, job: int, generation: tuple[int, int] | None) -> None:

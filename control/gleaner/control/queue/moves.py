@@ -4,6 +4,7 @@ They raise `Unknown`, `Refused` (`MoveRefused`, `NotCurrent`) or `Invalid`, and 
 the transaction that an exception leaves is undone.
 """
 
+from gleaner.control.queue.checkpoints import checkpointed
 from gleaner.control.queue.claims import claim
 from gleaner.control.queue.flags import (
     cancel,
@@ -21,6 +22,7 @@ from gleaner.control.queue.submissions import submit
 __all__ = [
     "cancel",
     "cancel_campaign",
+    "checkpointed",
     "claim",
     "completed",
     "given_back",

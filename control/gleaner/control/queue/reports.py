@@ -48,7 +48,8 @@ def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -
         if before is not None and before.ending is Ending.SAVED and attempts.is_published(db, job, made):
             return
         raise
-    attempts.publish(db, job, made, now_s=now_s)
+    if not attempts.is_published(db, job, made):  # it may have been a periodic save before
+        attempts.publish(db, job, made, now_s=now_s)
 
 
 def completed(db: Session, job: int, attempt: int, report: Completed, *, now_s: float) -> None:
