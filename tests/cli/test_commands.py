@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from tests.cli.desk import GLEAN, Desk
 
+from gleaner.control.queue import retention
+from gleaner.control.queue.engine import transaction
+
 pytestmark = pytest.mark.slow
 
 CAMPAIGN = """\
@@ -220,6 +223,18 @@ def test_a_log_longer_than_a_page_comes_whole(desk: Desk) -> None:
     (claimed,) = desk.node.claim()
     desk.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
     assert desk.good("logs", str(job)).splitlines() == [f"event {n}" for n in range(2500)]
+
+
+@pytest.mark.parametrize("everything", [(), ("--all",)])
+def test_a_log_whose_beginning_is_gone_says_how_many_lines_that_were(desk: Desk, everything: tuple[str, ...]) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    desk.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
+    with transaction(desk.site.engine) as db:
+        retention.trim(db, job, keep=1200, at_most=2000)
+    code, out, err = desk.run("logs", str(job), *everything)
+    assert (code, out.splitlines()) == (0, [f"event {n}" for n in range(1300, 2500)])
+    assert err == "glean: 1300 earlier lines are no longer kept\n"
 
 
 def test_results_of_a_campaign_go_into_a_folder_a_run(desk: Desk) -> None:

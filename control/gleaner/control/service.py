@@ -1,5 +1,5 @@
 """The control program: the API in the main thread, and beside it the keeper, the rounds, the reports that agents
-left on the storage, and the housekeeping.
+left on the storage, the housekeeping, and the removal of what is old.
 
 Each of those runs in a thread of its own, so that a scheduler that does not answer, or storage that is slow to
 delete, keeps nobody from leading and from hearing agents. A bug in one of them ends the program, loudly.
@@ -25,6 +25,7 @@ from gleaner.control.cluster.choice import gateway
 from gleaner.control.collector import collect
 from gleaner.control.keeper import Keeper, this_program
 from gleaner.control.left_reports import take_left_reports
+from gleaner.control.pruner import prune
 from gleaner.control.queue.engine import check_schema, connect
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.rounds import Rounds, sweep_tokens
@@ -32,6 +33,7 @@ from gleaner.control.settings import ApiSettings, Settings
 from gleaner.control.site import Site
 
 HOUSEKEEPING_S = 300.0
+PRUNING_S = 3600.0
 SHUTDOWN_S = 3
 """How long requests and threads are waited for at the end."""
 BACKLOG = 1024
@@ -71,6 +73,7 @@ def run(settings: Settings) -> None:
     parts.start("rounds", rounds.a_round, every_s=settings.rounds.poll_s)
     parts.start("left reports", lambda now_s: left_reports(site, now_s), every_s=keeper.tick_s)
     parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
+    parts.start("pruning", lambda now_s: prune(site, now_s), every_s=PRUNING_S)
     try:
         _log.info("listening", address=listening.getsockname()[:2], tls=settings.api.certificate is not None)
         server.run(sockets=[listening])

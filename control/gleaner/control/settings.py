@@ -29,6 +29,10 @@ class QueueSettings(_Table):
     """How often a job is started over after its own failure, unless the job says otherwise."""
     losses_until_held: int = Field(default=3, ge=1)
     """A job lost together with its agent this often in a row, on different nodes, is held."""
+    keep_days: int = Field(default=90, ge=1)
+    """What jobs wrote, and their events, are removed this long after their end; so are agents that never got a job."""
+    log_lines_per_job: int = Field(default=1_000_000, ge=1)
+    """Of a longer log the oldest lines are removed, once an hour."""
 
     @model_validator(mode="after")
     def _lease_outlives_heartbeats(self) -> Self:

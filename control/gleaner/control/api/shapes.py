@@ -199,7 +199,10 @@ class Change(Shape):
 
 
 class LogPage(Shape):
-    """Lines of a job's output from `first` on; `ended`: no more will come."""
+    """Lines of a job's output from `first` on; `ended`: no more will come.
+
+    `first` is later than the one asked for if control no longer keeps the lines in between.
+    """
 
     first: int
     lines: tuple[str, ...]

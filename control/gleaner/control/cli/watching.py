@@ -135,6 +135,8 @@ def _lines(job: int, *, follow: bool, everything: bool) -> Iterator[str]:
         look = patient(lambda: control.log(job, first=first, limit=PAGE, everything=everything))
         while True:
             page = look()
+            if page.first > first:
+                render.remark(f"{page.first - first} earlier lines are no longer kept")
             yield from page.lines
             first = max(first, page.first + len(page.lines))
             if page.lines:

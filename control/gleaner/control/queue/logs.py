@@ -3,6 +3,8 @@
 Each line belongs to an attempt and is numbered over the job's whole life. A process that is restored has written
 what it had written when it was saved, so an attempt that goes on from a generation with n lines supersedes the lines
 numbered n and more of earlier attempts: they are kept, but not shown.
+
+The beginning of a log may be gone (see `retention`). The lines that are left keep their numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,7 @@ from gleaner.control.api.shapes import LogPage
 from gleaner.control.life import State
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.errors import Invalid, NotCurrent, Unknown
-from gleaner.control.queue.tables import ATTEMPT, JOB, LOG
+from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, TRIMMED
 
 MISSING = "[this line was lost together with an agent]"
 LAST_NUMBER = 2**53 - 1
@@ -54,12 +56,16 @@ def append(db: Session, job: int, attempt: int, lines: LogLines) -> None:
 
 
 def read(db: Session, job: int, first: int, limit: int) -> LogPage:
-    """Lines from `first` on. A line that never arrived, though a later one did, is `MISSING`."""
+    """Lines from `first` on, or from the first that is not gone.
+
+    A line that never arrived, though a later one did, is `MISSING`.
+    """
     connection = db.connection()
     state = connection.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
         raise Unknown(f"there is no job {job}")
-    shown = _shown(connection.execute(_FROM, {"job_": job}).all())
+    shown = list(_shown(connection.execute(_FROM, {"job_": job}).all()))
+    first = max(first, _first_left(shown, _trimmed(db, job)))
     parts = [
         and_(LOG.c.attempt == attempt, LOG.c.number >= max(low, first), *([LOG.c.number < high] if high else []))
         for attempt, low, high in shown
@@ -81,12 +87,18 @@ def read(db: Session, job: int, first: int, limit: int) -> LogPage:
 
 
 def read_all(db: Session, job: int, first: int, limit: int) -> LogPage:
-    """Everything that any attempt wrote, attempt after attempt, superseded lines too; `first` counts all of it."""
+    """Everything that any attempt wrote, attempt after attempt, superseded lines too; `first` counts all of it.
+
+    From the first line on that is not gone.
+    """
     connection = db.connection()
     state = connection.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
         raise Unknown(f"there is no job {job}")
-    rows = select(LOG.c.line).where(LOG.c.job == job).order_by(LOG.c.attempt, LOG.c.number).offset(first)
+    trimmed = _trimmed(db, job)
+    gone = trimmed.lines if trimmed else 0
+    first = max(first, gone)
+    rows = select(LOG.c.line).where(LOG.c.job == job).order_by(LOG.c.attempt, LOG.c.number).offset(first - gone)
     lines = connection.execute(rows.limit(limit + 1)).scalars().all()
     return LogPage(first=first, lines=tuple(lines[:limit]), ended=state is State.COMPLETE and len(lines) <= limit)
 
@@ -100,3 +112,19 @@ def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
             ceiling = low
         if ceiling == 0:
             return
+
+
+def _trimmed(db: Session, job: int) -> Any:
+    return db.connection().execute(select(TRIMMED).where(TRIMMED.c.job == job)).one_or_none()
+
+
+def _first_left(shown: Sequence[tuple[int, int, int | None]], trimmed: Any) -> int:
+    """The number of the first line shown that is not gone."""
+    if trimmed is None:
+        return 0
+    for attempt, low, high in shown:
+        if attempt < trimmed.attempt and high is not None:
+            return high
+        if attempt == trimmed.attempt and trimmed.number > low:
+            return int(trimmed.number if high is None else min(trimmed.number, high))
+    return 0
