@@ -12,7 +12,8 @@ from gleaner.control.queue import tokens
 from gleaner.control.queue.attempts import ended
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.losses import give_up, leave, lose, revive, running_on
-from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, NODE, Ending, Phase, Role
+from gleaner.control.queue.site_tables import NODE
+from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, Ending, Phase, Role
 
 FAILURES_UNTIL_AVOIDED = 3
 AVOID_S = 3600.0

@@ -117,6 +117,7 @@ def publish(db: Session, job: int, generation: Generation, *, now_s: float) -> N
             "log_lines": generation.log_lines,
             "published_s": now_s,
             "standing": Standing.NAMED,
+            "has_memory": generation.has_memory,
         },
     )
     for attempt, number in named(db, job)[NAMED_AT_MOST:]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import and_, bindparam, select, text
 from sqlmodel import Session
 
-from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation
+from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation, SelfSave
 from gleaner.control.life import State
 from gleaner.control.queue.arrows import take
 from gleaner.control.queue.errors import Refused, Unknown
@@ -87,10 +87,12 @@ _FRONT = (
         GENERATION.c.digest,
         GENERATION.c.size_bytes,
         GENERATION.c.log_lines,
+        GENERATION.c.has_memory,
         SPEC.c.name,
         SPEC.c.image,
         SPEC.c.command,
         SPEC.c.environment,
+        SPEC.c.saves_itself,
     )
     .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
     .outerjoin(
@@ -165,6 +167,7 @@ def _assignment(row: Any, lane: Any) -> Assignment:
             digest=row.digest,
             size_bytes=row.size_bytes,
             log_lines=row.log_lines,
+            has_memory=row.has_memory,
         )
     return Assignment(
         job=row.id,
@@ -177,4 +180,5 @@ def _assignment(row: Any, lane: Any) -> Assignment:
         cpus=lane.cpus,
         memory_mib=lane.memory_mib,
         generation=generation,
+        saves_itself=None if row.saves_itself is None else SelfSave.model_validate(row.saves_itself),
     )

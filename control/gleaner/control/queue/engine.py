@@ -130,7 +130,12 @@ def snapshot(engine: Engine) -> Generator[Session]:
 
 def migrate(engine: Engine) -> None:
     """Bring the tables to this version, from an empty database or from any earlier version."""
-    with _translated(engine), _writers_turn(engine), engine.connect() as connection:
+    with (
+        _translated(engine),
+        _writers_turn(engine),
+        engine.connect() as connection,
+        _tables_may_be_replaced(connection),
+    ):
         config = _alembic()
         found = MigrationContext.configure(connection).get_current_revision()
         connection.rollback()
@@ -139,7 +144,33 @@ def migrate(engine: Engine) -> None:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a new index on a large table takes long
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        _check_references(connection)
         connection.commit()
+
+
+@contextmanager
+def _tables_may_be_replaced(connection: Connection) -> Generator[None]:
+    """SQLite changes a table by making it anew; while it checks references, the old one cannot be dropped.
+
+    The check can be turned off only outside of a transaction (sqlite.org/foreignkeys.html, section 6).
+    """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA foreign_keys=OFF").close()
+    try:
+        yield
+    finally:
+        connection.rollback()
+        driver.execute("PRAGMA foreign_keys=ON").close()
+
+
+def _check_references(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        if broken:
+            raise SchemaMismatch(f"after the migration, {len(broken)} rows would refer to nothing: it is undone")
 
 
 def check_schema(engine: Engine) -> None:

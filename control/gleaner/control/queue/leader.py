@@ -4,7 +4,7 @@ from sqlalchemy import delete, or_, select, update
 from sqlmodel import Session
 
 from gleaner.control.queue.arrows import insert_unless_there
-from gleaner.control.queue.tables import LEADER
+from gleaner.control.queue.site_tables import LEADER
 
 
 def try_lead(db: Session, holder: str, *, now_s: float, term_s: float) -> bool:

@@ -18,10 +18,12 @@ from sqlalchemy import (
     Text,
     TextClause,
     text,
+    true,
 )
 from sqlmodel import JSON, Field, SQLModel
 
 from gleaner.control.life import WAITING, Outcome, State
+from gleaner.control.queue import site_tables
 
 
 class Ending(StrEnum):
@@ -95,6 +97,7 @@ def _words(kind: type[StrEnum], name: str) -> Any:
 
 
 BIG: Any = BigInteger()
+JSON_OR_NULL: Any = JSON(none_as_null=True)
 BIG_ID: Any = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up INTEGER PRIMARY KEY only
 CHURNED = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
 """For a table whose rows are written anew at every move. By default PostgreSQL lets a fifth of a table die before it
@@ -123,10 +126,11 @@ class Spec(SQLModel, table=True):
     image: str
     command: list[str] = Field(sa_type=JSON)
     environment: dict[str, str] = Field(sa_type=JSON)
+    saves_itself: dict[str, Any] | None = Field(sa_type=JSON_OR_NULL)
 
 
 class Lane(SQLModel, table=True):
-    """All waiting jobs that are alike to a claim. A further wish (a group, processor features) is a further column.
+    """All waiting jobs that are alike to a claim. A further wish (a group) is a further column.
 
     Never deleted: a lane without waiting jobs is not looked at (see `claims`).
     """
@@ -134,12 +138,16 @@ class Lane(SQLModel, table=True):
     __table_args__ = (
         CheckConstraint("cpus >= 1", "cpus_positive"),
         CheckConstraint("memory_mib >= 1", "memory_positive"),
-        Index("lane_wishes", "cpus", "memory_mib", unique=True),
+        Index("lane_wishes", "cpus", "memory_mib", "kind", "not_on", unique=True),
     )
 
     id: int | None = Field(default=None, primary_key=True)
     cpus: int
     memory_mib: int
+    kind: int = Field(sa_column_kwargs={"server_default": "0"})
+    """The kind of node that the jobs were saved on, and that theirs must be fit for; 0: any node will do."""
+    not_on: str = Field(sa_column_kwargs={"server_default": ""})
+    """The nodes that have refused the jobs' generations, sorted, with blanks between."""
 
 
 class Agent(SQLModel, table=True):
@@ -151,6 +159,7 @@ class Agent(SQLModel, table=True):
         CheckConstraint("phase <> 'submitted' OR registered_s IS NULL", "submitted_unregistered"),
         CheckConstraint("phase NOT IN ('live', 'silent') OR registered_s IS NOT NULL", "live_registered"),
         CheckConstraint("(phase = 'ended') = (ended_s IS NOT NULL)", "end_iff_ended"),
+        ForeignKeyConstraint(["kind"], ["kind.id"], name="kind_known"),
         Index("agent_here", "phase", postgresql_where=text("phase <> 'ended'"), sqlite_where=text("phase <> 'ended'")),
     )
 
@@ -166,6 +175,8 @@ class Agent(SQLModel, table=True):
     facts: dict[str, Any] | None = Field(sa_type=JSON)
     vacate: bool
     reason: str = Field(sa_type=Text)
+    kind: int | None
+    """Of its node, by the facts that it registered with."""
 
 
 class Job(SQLModel, table=True):
@@ -278,6 +289,7 @@ class Generation(SQLModel, table=True):
     __table_args__ = (
         CheckConstraint("size_bytes >= 0 AND log_lines >= 0", "counts"),
         ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.attempt"]),
+        ForeignKeyConstraint(["kind"], ["kind.id"], name="kind_known"),
     )
 
     job: int = Field(primary_key=True, sa_type=BIG)
@@ -288,6 +300,9 @@ class Generation(SQLModel, table=True):
     log_lines: int = Field(sa_type=BIG)
     published_s: float
     standing: Standing = Field(sa_type=_words(Standing, "standing"))
+    has_memory: bool = Field(sa_column_kwargs={"server_default": true()})
+    kind: int | None
+    """Of the node that saved it, as far as it is known."""
 
 
 class Event(SQLModel, table=True):
@@ -345,26 +360,6 @@ class Token(SQLModel, table=True):
     revoked_s: float | None
 
 
-class Node(SQLModel, table=True):
-    """How agents have fared on a node."""
-
-    name: str = Field(primary_key=True)
-    failures: int
-    """In a row."""
-    failed_s: float | None
-    avoided_until_s: float | None
-
-
-class Leader(SQLModel, table=True):
-    """The control program that leads: at most one row."""
-
-    __table_args__ = (CheckConstraint("id = 1", "only_one"),)
-
-    id: int = Field(primary_key=True)
-    holder: str
-    until_s: float
-
-
 def _table(model: type[SQLModel]) -> Table:
     return cast(Table, model.__table__)  # type: ignore[attr-defined]  # SQLModel adds it when the class is made
 
@@ -380,9 +375,8 @@ EVENT = _table(Event)
 LOG = _table(Log)
 TRIMMED = _table(Trimmed)
 TOKEN = _table(Token)
-NODE = _table(Node)
-LEADER = _table(Leader)
-METADATA = SQLModel.metadata
+METADATA = site_tables.METADATA
+"""All tables, those of `site_tables` too."""
 
 
 def _where(condition: str) -> dict[str, TextClause]:
