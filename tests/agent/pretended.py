@@ -30,7 +30,8 @@ class _Process:
     count: int
     goal: int
     exit_code: int
-    lines: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+    in_two_parts: bool = False
     paused: bool = False
     exited: int | None = None
     killed: bool = False
@@ -45,7 +46,8 @@ class _Process:
                 self.exited = self.exit_code
                 break
             self.count += 1
-            self.lines.append(f"event {self.count}")
+            before, after = ("\n" if self.count > 1 else "", "") if self.in_two_parts else ("", "\n")
+            self.written.append(f"{before}event {self.count}{after}")
             with (self.spec.folder / "events.csv").open("a") as file:
                 file.write(f"{self.count}\n")
         self.ended.set()
@@ -60,6 +62,8 @@ class PretendedRuntime:
         self.checkpoints_that_fail = 0
         self.memory_bytes = 1_000_000
         self.first_lines = ["start"]
+        self.lines_in_two_parts = False
+        """Each line's end is written only together with the next line."""
         self.start_takes_s = 0.0
         self.remove_takes_s = 0.0
         self.left_over: dict[ContainerId, Mapping[str, str]] = {}
@@ -74,9 +78,10 @@ class PretendedRuntime:
             raise ImageMissing("no image named missing")
         time.sleep(self.start_takes_s)
         goal, exit_code = int(spec.command[1]), int(spec.command[2]) if len(spec.command) > 2 else 0
-        return self._run(_Process(spec, 0, goal, exit_code, lines=[*self.first_lines]))
+        return self._run(_Process(spec, 0, goal, exit_code, [f"{line}\n" for line in self.first_lines]))
 
     def _run(self, process: _Process) -> ContainerId:
+        process.in_two_parts = self.lines_in_two_parts
         name = ContainerId(f"c{next(self._numbers)}")
         self._processes[name] = process
         threading.Thread(target=process.live, daemon=True).start()
@@ -109,13 +114,17 @@ class PretendedRuntime:
             raise CannotRestore("no memory")
         return self._run(_Process(spec, *(int(word) for word in words)))
 
-    def logs(self, container: ContainerId) -> Iterator[str]:
-        process, at = self._processes[container], 0
+    def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
+        """Like Docker, it keeps a line to itself that has no end until the process has ended."""
+        process, at, kept = self._processes[container], 0, ""
         while True:
             ended = process.ended.is_set()
-            yield from process.lines[at:]
-            at = len(process.lines)
+            new = process.written[at:]
+            at += len(new)
+            whole, end, kept = (kept + "".join(new)).rpartition("\n")
+            yield 1, f"{whole}{end}".encode()
             if ended:
+                yield 1, kept.encode()
                 return
             time.sleep(0.01)
 

@@ -159,6 +159,20 @@ def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
     in_order(control, job, 450)
 
 
+def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Control) -> None:
+    control.runtime.lines_in_two_parts = True
+    job = control.submit("450")
+    agent = control.agent("a1", lives_s=5)
+    threading.Timer(2.0, control.go_away).start()
+    asyncio.run(agent.live())
+    take_left_reports(control.site, time.time())
+    assert control.job(job).job.state is State.SAVED
+    control.serve()
+    asyncio.run(control.agent("a2", lives_s=30).live())
+    assert control.job(job).job.outcome is Outcome.SUCCEEDED
+    in_order(control, job, 450)
+
+
 def test_a_save_that_fails_once_is_made_again_in_time(control: Control) -> None:
     job = control.submit("100000")
     control.runtime.checkpoints_that_fail = 2
@@ -337,7 +351,7 @@ def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Contr
 def test_a_broken_generation_is_never_restored_and_the_job_starts_over(control: Control) -> None:
     job = control.submit("450")
     asyncio.run(control.agent("a1", lives_s=6).live())
-    stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "generation-1" / "memory.tar"
+    stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "generation-1" / "blocks.pack"
     stored.write_bytes(b"9999 450 0")
     asyncio.run(control.agent("a2", lives_s=30, idle_s=6).live())
     detail = control.job(job)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, event
 from tests.queue.scene import Scene
 
-from gleaner.agent.protocol import Ask, Why
+from gleaner.agent.protocol import Ask, Generation, Saved, Slice, Stream, Why
 from gleaner.control.queue import moves, reads, tokens
 from gleaner.control.queue.engine import connect, transaction
 from gleaner.control.queue.errors import Refused
@@ -82,6 +82,20 @@ def test_an_assignment_says_all_that_the_agent_must_know(scene: Scene) -> None:
     assert (made.job, made.attempt, made.group, made.name, made.image) == (1, 1, "physics", "zmumu", "gleaner/pythia")
     assert (made.command, made.environment) == (("generate", "--seed=7"), {"OUT": "run7"})
     assert (made.cpus, made.memory_mib, made.generation) == (2, 700, None)
+
+
+def test_the_next_agent_gets_the_lines_that_were_open_at_the_save(scene: Scene) -> None:
+    job = scene.job()
+    open_lines = {Stream.STDOUT: "Y2Fmww==", Stream.STDERR: "aGFsZg=="}
+    digest = f"sha256:{'0' * 64}"
+    made = Generation(attempt=1, number=1, digest=digest, size_bytes=1, log_lines=3, open_lines=open_lines)
+    scene.claim_one(scene.agent("a"))
+    scene.do(moves.saved, job, 1, Saved(generation=made, slice=Slice(started_s=1)), now_s=scene.now_s)
+    assert scene.claim_one("a").generation == made
+    scene.saved(job, 2, number=2)
+    again = scene.claim_one("a").generation
+    assert again is not None
+    assert again.open_lines == {}
 
 
 def test_an_index_is_filled_in_only_where_there_is_one(scene: Scene) -> None:

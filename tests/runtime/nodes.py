@@ -20,6 +20,7 @@ from docker.errors import DockerException, NotFound
 
 from gleaner.agent import folder
 from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.lines import Lines
 from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import Published
@@ -79,6 +80,7 @@ class Work:
         self.storage = storage
         self.job = uuid.uuid4().hex[:8]
         self.lines: list[str] = []
+        self.split = Lines()
         self._starts = 0
         self._reader: threading.Thread | None = None
 
@@ -144,7 +146,7 @@ class Work:
 
     def _read(self, node: Node, container: ContainerId) -> None:
         def read() -> None:
-            for line in node.runtime.logs(container):
+            for line in self.split.of(node.runtime.logs(container)):
                 self.lines.append(line)
 
         self._reader = threading.Thread(target=read, daemon=True)

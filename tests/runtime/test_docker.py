@@ -24,6 +24,7 @@ from gleaner.agent.runtime.protocol import (
     RuntimeFault,
 )
 from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.parcel import FolderParcel
 from gleaner.agent.storage.protocol import ParcelBroken, StorageFull
 
 COUNTER = """
@@ -383,13 +384,16 @@ def test_an_engine_that_is_not_there_gives_one_clear_line(tmp_path: Path) -> Non
 @pytest.mark.cluster
 def test_a_generation_with_a_flipped_bit_is_broken_and_leaves_nothing(node: Node, work: Work, tmp_path: Path) -> None:
     saved = _save_and_end(node, work)
+    pack = tmp_path / "storage" / saved.key / "blocks.pack"
+    whole = pack.read_bytes()
+    parcel = work.storage.open(saved.key, saved.digest)
+    assert isinstance(parcel, FolderParcel)
     for name in (MEMORY_PART, LAYER_PART):
-        part = tmp_path / "storage" / saved.key / name
-        whole = part.read_bytes()
-        part.write_bytes(whole[:700] + bytes([whole[700] ^ 1]) + whole[701:])
+        at = parcel.layout.blocks[name][0].offset
+        pack.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(ParcelBroken, match=name):
             work.restore(node, saved, COUNTER, "1")
-        part.write_bytes(whole)
+        pack.write_bytes(whole)
         assert node.containers() == []
     work.restore(node, saved, COUNTER, "1")
 
@@ -450,12 +454,35 @@ os.write(1, b"no end")
     container = work.start(node, program)
     assert node.runtime.wait(container) == 0
     work.read_to_end()
+    assert work.split.rest() == ["no end"]
     text = "\n".join(line for line in work.lines if line != "to stderr")
     assert "to stderr" in work.lines
     assert text.startswith("caf\u00e9\n\ufffd\ufffd\n\ny")
     assert text.count("y") == 100_000
     assert max(map(len, work.lines)) <= 65536
-    assert work.lines[-1] == "no end" or work.lines[-2] == "no end"
+
+
+@pytest.mark.cluster
+def test_a_line_begun_before_a_save_is_ended_after_the_restore(pair: tuple[Node, Node], work: Work) -> None:
+    program = r"""
+import os, time
+os.write(1, b"in the middle of caf\xc3")
+open("/job/begun", "w").close()
+while not os.path.exists("/job/stop"):
+    time.sleep(0.05)
+os.write(1, b"\xa9\n")
+"""
+    here, there = pair
+    container = work.start(here, program)
+    wait_for((work.folder(here) / "begun").exists, "the line is begun")
+    saved = work.save(here, container)
+    work.end(here, container)
+    assert (work.lines, work.split.begun) == ([], {1: b"in the middle of caf\xc3"})
+    container = work.restore(there, saved, program)
+    (work.folder(there) / "stop").touch()
+    assert there.runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines == ["in the middle of caf\u00e9"]
 
 
 @pytest.mark.cluster

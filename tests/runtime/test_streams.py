@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gleaner.agent.runtime.engine import criu_log, criu_reason
 from gleaner.agent.runtime.layer import layer, tar_of
-from gleaner.agent.runtime.lines import MOST_BYTES, lines, messages
+from gleaner.agent.runtime.lines import MOST_BYTES, Lines, messages
 
 
 def frame(stream: int, content: bytes) -> bytes:
@@ -23,6 +23,11 @@ def cut(whole: bytes, sizes: list[int]) -> Iterator[bytes]:
         yield whole[:size]
         whole = whole[size:]
     yield whole
+
+
+def lines(frames: Iterable[tuple[int, bytes]]) -> list[str]:
+    split = Lines()
+    return [*split.of(frames), *split.rest()]
 
 
 frames = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=50)), max_size=20)
@@ -38,19 +43,32 @@ def test_frames_are_found_wherever_the_stream_is_cut(frames: list[tuple[int, byt
 @given(text=st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]))), sizes=sizes)
 def test_lines_are_whole_wherever_the_frames_end(text: list[str], sizes: list[int]) -> None:
     written = "".join(f"{line}\n" for line in text).encode()
-    assert list(lines((1, chunk) for chunk in cut(written, sizes))) == text
+    assert lines((1, chunk) for chunk in cut(written, sizes)) == text
 
 
 def test_lines_of_stdout_and_stderr_do_not_run_into_each_other() -> None:
-    assert list(lines([(1, b"on"), (2, b"err"), (1, b"e\ntwo"), (2, b"or\n")])) == ["one", "error", "two"]
+    assert lines([(1, b"on"), (2, b"err"), (1, b"e\ntwo"), (2, b"or\n")]) == ["one", "error", "two"]
 
 
 @given(length=st.integers(0, 4 * MOST_BYTES), ended=st.booleans())
 def test_a_long_line_comes_in_pieces_and_nothing_of_it_is_lost(length: int, ended: bool) -> None:
-    found = list(lines([(1, b"x" * length + (b"\n" if ended else b""))]))
+    found = lines([(1, b"x" * length + (b"\n" if ended else b""))])
     assert "".join(found) == "x" * length
     assert all(len(line) <= MOST_BYTES for line in found)
     assert len(found) == (max(1, -(-length // MOST_BYTES)) if ended or length else 0)
+
+
+written = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=50) | st.sampled_from([b"\n", b"\r\n"])))
+
+
+@given(before=written, after=written)
+def test_lines_are_the_same_whether_or_not_the_process_was_saved_in_between(
+    before: list[tuple[int, bytes]], after: list[tuple[int, bytes]]
+) -> None:
+    first = Lines()
+    found = list(first.of(before))
+    second = Lines(dict(first.begun))
+    assert [*found, *second.of(after), *second.rest()] == lines([*before, *after])
 
 
 FOLDER, FILE, DEVICE, LINK = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.CHRTYPE, tarfile.SYMTYPE

@@ -28,6 +28,9 @@ Text = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_TEXT))]
 """Words for a person. What is too long is cut, and what no database stores is replaced: never a reason to refuse."""
 LogLine = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_LOG_LINE))]
 """One line that a job wrote, cleaned in the same way."""
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(==|[A-Za-z0-9+/]=))?$"
+OpenLine = Annotated[str, Field(pattern=_BASE64, max_length=4 * -(-LONGEST_LOG_LINE // 3))]
+"""The beginning of a line, byte for byte, as base64: it may end within a character."""
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """A SHA-256 digest as `sha256:` and 64 hexadecimal digits."""
@@ -150,6 +153,13 @@ class SelfSave(Message):
     exit_code: Annotated[int, Field(ge=1, le=255), NUMBER] = 85
 
 
+class Stream(StrEnum):
+    """Where a process writes its output to."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
 class Generation(Message):
     """A published checkpoint generation, by name. `digest` is that of its manifest."""
 
@@ -159,6 +169,8 @@ class Generation(Message):
     size_bytes: Count
     log_lines: Count
     """How many lines the job had written, over all its slices, when its memory was saved."""
+    open_lines: dict[Stream, OpenLine] = {}
+    """What it had written then of a line that was not at its end: not among those lines, the next slice ends it."""
     has_memory: Flag = True
     """False: only the job's folder is in it, written by a workload that saves itself. It fits every node."""
 

@@ -128,8 +128,7 @@ class TaskShell:
     async def run(self) -> None:
         """Prepare the job and see it through."""
         self._times.started_s = time.time()
-        if self.assignment.generation:
-            self._log.first = self.assignment.generation.log_lines
+        self._log = JobLog.going_on(self.assignment.generation)
         try:
             self.feed(await asyncio.to_thread(self._begin))
             if (container := self.container) is not None:
@@ -226,7 +225,8 @@ class TaskShell:
         if self._unreported is None:
             return
         self.flush_log()
-        whole = self._unreported.model_copy(update={"log_lines": self._log.first})
+        written = {"log_lines": self._log.first, "open_lines": self._log.open_lines()}
+        whole = self._unreported.model_copy(update=written)
         self._unreported = None
         self._report("saved", Saved(generation=whole, slice=self._times.slice()))
 
@@ -246,7 +246,7 @@ class TaskShell:
             case task.Kill(container):
                 await asyncio.to_thread(self._kill, container)
             case task.ReportSaved():
-                await self._drain_log()
+                await asyncio.to_thread(self._log.wait)
                 self.report_saved()
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
@@ -331,7 +331,9 @@ class TaskShell:
         return Output(digest=published.digest, size_bytes=published.size_bytes)
 
     async def _drain_log(self) -> None:
+        """Put all of the output of a process that has ended for good into the outbox."""
         await asyncio.to_thread(self._log.wait)
+        self._log.end_lines()
         self.flush_log()
 
     def _kill(self, container: ContainerId) -> None:

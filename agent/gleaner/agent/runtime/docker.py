@@ -36,7 +36,7 @@ from gleaner.agent.runtime.carrier import (
 from gleaner.agent.runtime.ends import exit_code_of
 from gleaner.agent.runtime.engine import Engine, explanation, status, translated
 from gleaner.agent.runtime.layer import tar_of
-from gleaner.agent.runtime.lines import lines, messages
+from gleaner.agent.runtime.lines import messages
 from gleaner.agent.runtime.protocol import (
     FOLDER_IN_CONTAINER,
     LABEL_AGENT,
@@ -188,9 +188,9 @@ class DockerRuntime:
                 engine.delete_checkpoint(container, checkpoint)
         return container
 
-    def logs(self, container: ContainerId) -> Iterator[str]:
+    def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
         with translated(f"cannot read the output of {container[:12]}"):
-            yield from lines(messages(self._engine.follow(container)))
+            yield from messages(self._engine.follow(container))
 
     def wait(self, container: ContainerId) -> int:
         with translated(f"cannot wait for {container[:12]}"):

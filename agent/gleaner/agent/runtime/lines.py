@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 MOST_BYTES = 64 * 2**10
 """A longer line is given out in pieces of this size."""
@@ -31,31 +32,41 @@ def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         yield waiting[0], bytes(waiting[_HEADER.size :])
 
 
-def lines(frames: Iterable[tuple[int, bytes]]) -> Iterator[str]:
-    """Whole lines without their ends, each stream's for itself; what has no end comes last.
+@dataclass(slots=True)
+class Lines:
+    """Whole lines out of a process's output, each stream's for itself.
 
-    What is not UTF-8 is replaced, as are null characters, which a database would refuse.
+    `begun` is what each stream has written of a line that has no end yet, at most `MOST_BYTES`; a process that was
+    saved in the middle of a line writes the rest of it when it is restored.
     """
-    begun: dict[int, bytearray] = {}
-    for stream, content in frames:
-        line = begun.setdefault(stream, bytearray())
-        line += content
-        *whole, rest = line.split(b"\n")
-        for one in whole:
-            yield from _pieces(one.removesuffix(b"\r"))
-        while len(rest) > MOST_BYTES:
-            yield _text(rest[:MOST_BYTES])
-            rest = rest[MOST_BYTES:]
-        begun[stream] = rest
-    for rest in begun.values():
-        if rest:
-            yield from _pieces(rest)
+
+    begun: dict[int, bytes] = field(default_factory=dict[int, bytes])
+
+    def of(self, frames: Iterable[tuple[int, bytes]]) -> Iterator[str]:
+        """The lines that these frames bring to an end, without their ends.
+
+        What is not UTF-8 is replaced, as are null characters, which a database would refuse.
+        """
+        for stream, content in frames:
+            *whole, rest = (self.begun.get(stream, b"") + content).split(b"\n")
+            for one in whole:
+                yield from _pieces(one.removesuffix(b"\r"))
+            while len(rest) > MOST_BYTES:
+                yield _text(rest[:MOST_BYTES])
+                rest = rest[MOST_BYTES:]
+            self.begun[stream] = rest
+
+    def rest(self) -> list[str]:
+        """What is begun, taken for whole lines: nobody will write more of them."""
+        begun = [_text(line) for line in self.begun.values() if line]
+        self.begun = {}
+        return begun
 
 
-def _pieces(line: bytes | bytearray) -> Iterator[str]:
+def _pieces(line: bytes) -> Iterator[str]:
     for start in range(0, max(len(line), 1), MOST_BYTES):
         yield _text(line[start : start + MOST_BYTES])
 
 
-def _text(line: bytes | bytearray) -> str:
+def _text(line: bytes) -> str:
     return line.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")

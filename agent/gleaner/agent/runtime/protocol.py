@@ -126,8 +126,11 @@ class Runtime(Protocol):
         """
         ...
 
-    def logs(self, container: ContainerId) -> Iterator[str]:
-        """Its output, line by line without line ends, from the container's start until it has ended."""
+    def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
+        """Its output, from the container's start until it has ended: 1 for stdout or 2 for stderr, and what it wrote.
+
+        What was written of a line that is not at its end may come only when the container has ended.
+        """
         ...
 
     def wait(self, container: ContainerId) -> int:

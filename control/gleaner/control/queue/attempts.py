@@ -115,6 +115,7 @@ def publish(db: Session, job: int, generation: Generation, *, now_s: float) -> N
             "digest": generation.digest,
             "size_bytes": generation.size_bytes,
             "log_lines": generation.log_lines,
+            "open_lines": generation.open_lines or None,
             "published_s": now_s,
             "standing": Standing.NAMED,
             "has_memory": generation.has_memory,

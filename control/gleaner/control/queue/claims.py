@@ -87,6 +87,7 @@ _FRONT = (
         GENERATION.c.digest,
         GENERATION.c.size_bytes,
         GENERATION.c.log_lines,
+        GENERATION.c.open_lines,
         GENERATION.c.has_memory,
         SPEC.c.name,
         SPEC.c.image,
@@ -167,6 +168,7 @@ def _assignment(row: Any, lane: Any) -> Assignment:
             digest=row.digest,
             size_bytes=row.size_bytes,
             log_lines=row.log_lines,
+            open_lines=row.open_lines or {},
             has_memory=row.has_memory,
         )
     return Assignment(

@@ -298,6 +298,7 @@ class Generation(SQLModel, table=True):
     digest: str
     size_bytes: int = Field(sa_type=BIG)
     log_lines: int = Field(sa_type=BIG)
+    open_lines: dict[str, str] | None = Field(sa_type=JSON_OR_NULL)
     published_s: float
     standing: Standing = Field(sa_type=_words(Standing, "standing"))
     has_memory: bool = Field(sa_column_kwargs={"server_default": true()})

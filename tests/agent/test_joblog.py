@@ -1,0 +1,56 @@
+"""A job's output over its slices: numbered lines, and the one that is not at its end."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.agent.joblog import JobLog
+from gleaner.agent.protocol import Generation, LogLines
+from gleaner.agent.runtime.lines import MOST_BYTES
+
+Output = list[tuple[int, bytes]]
+
+
+def followed(log: JobLog, output: Output) -> list[LogLines]:
+    log.follow(output, may_wait=lambda: False)
+    return list(log.taken())
+
+
+def saved(log: JobLog) -> Generation:
+    """A generation with what the log says of itself, as control gives it to the next agent."""
+    facts = {"attempt": 1, "number": 1, "digest": f"sha256:{'0' * 64}", "size_bytes": 1}
+    told = Generation.model_validate({**facts, "log_lines": log.first, "open_lines": log.open_lines()})
+    return Generation.model_validate_json(told.model_dump_json())
+
+
+def test_a_line_that_is_open_at_a_save_is_not_given_out_and_ended_by_the_next_slice() -> None:
+    first = JobLog.going_on(None)
+    assert followed(first, [(1, b"one\ncaf\xc3"), (2, b"err")]) == [LogLines(first=0, lines=("one",))]
+    second = JobLog.going_on(saved(first))
+    assert followed(second, [(2, b"or\n"), (1, b"\xa9\n")]) == [LogLines(first=1, lines=("error", "caf\u00e9"))]
+    assert saved(second).open_lines == {}
+
+
+def test_a_slice_that_writes_nothing_hands_the_open_line_on() -> None:
+    first = JobLog.going_on(None)
+    followed(first, [(1, b"half")])
+    second = JobLog.going_on(saved(first))
+    assert followed(second, []) == []
+    assert saved(second) == saved(first)
+
+
+def test_an_open_line_is_a_line_like_others_when_nobody_goes_on_with_it() -> None:
+    log = JobLog.going_on(None)
+    followed(log, [(1, b"one\nno end")])
+    log.end_lines()
+    assert list(log.taken()) == [LogLines(first=1, lines=("no end",))]
+    assert log.open_lines() == {}
+
+
+@given(st.binary(max_size=50), st.integers(0, 3 * MOST_BYTES))
+def test_whatever_is_open_fits_into_a_generation(last: bytes, size_bytes: int) -> None:
+    log = JobLog.going_on(None)
+    followed(log, [(1, b"x" * size_bytes + last)])
+    again = JobLog.going_on(saved(log))
+    again.end_lines()
+    log.end_lines()
+    assert [one.lines for one in again.taken()] == [one.lines for one in log.taken()]
