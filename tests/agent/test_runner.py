@@ -351,7 +351,7 @@ def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Contr
 def test_a_broken_generation_is_never_restored_and_the_job_starts_over(control: Control) -> None:
     job = control.submit("450")
     asyncio.run(control.agent("a1", lives_s=6).live())
-    stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "generation-1" / "blocks.pack"
+    stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "generation-1" / "memory.tar"
     stored.write_bytes(b"9999 450 0")
     asyncio.run(control.agent("a2", lives_s=30, idle_s=6).live())
     detail = control.job(job)
