@@ -54,9 +54,10 @@ def test_an_output_without_a_folder_is_one_line(house: House) -> None:
 
 def test_a_damaged_output_never_looks_whole(house: House) -> None:
     job = _completed(house)
-    path = house.site.settings.storage.folder / output_key(job, 1) / "folder.tar"
-    path.chmod(0o600)
-    path.write_bytes(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
+    path = house.site.settings.storage.folder / output_key(job, 1) / "blocks.pack"
+    whole = path.read_bytes()
+    end = whole.index(CONTENT[-100:]) + 100
+    path.write_bytes(whole[: end - 1] + bytes([whole[end - 1] ^ 1]) + whole[end:])
     with served(house.site) as client, pytest.raises(httpx.RemoteProtocolError):
         client.get(f"/v1/jobs/{job}/output", headers=house.user.headers)
     path.unlink()

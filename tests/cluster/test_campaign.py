@@ -63,7 +63,7 @@ def test_a_fresh_start_in_place_of_a_restore_is_found_out(
     company = scenes.submit_pi(scenes.IDLE_CPUS - 1, cpus=1)  # else the run is done before its first round ends
     scenes.wait_running(jobs)
     cluster.until("the first save", lambda: scenes.job(jobs[0])["generations"], timeout_s=80)
-    broken = f"/srv/gleaner/jobs/{jobs[0]}/attempt-1/generation-1/memory.tar"
+    broken = f"/srv/gleaner/jobs/{jobs[0]}/attempt-1/generation-1/blocks.pack"
     cluster.run("head", "sh", "-c", f"echo broken >> {broken}", user=cluster.SERVICE_USER)
     cluster.glean("cancel", *(str(job) for job in company))
     cluster.until("the job to end", lambda: scenes.states(jobs) == ["Complete"], timeout_s=300)

@@ -102,7 +102,7 @@ def test_a_full_disk_is_told_in_one_clear_line_and_publishes_nothing(small: Path
     storage.prepare()
     kept = publish(storage, "jobs/1/first")
     with pytest.raises(StorageFull, match="free some space") as full, storage.draft(KEY) as draft:
-        draft.add("memory.tar", (bytes(2**20) for _ in range(10)))
+        draft.add("memory.tar", (os.urandom(2**20) for _ in range(10)))
     assert "\n" not in str(full.value)
     assert storage.keys("") == ["jobs/1/first"]
     assert b"".join(storage.open("jobs/1/first", kept).read("memory.tar")) == b"memory"
@@ -166,7 +166,7 @@ def test_no_symbolic_link_leads_out_of_the_storage(storage: FolderStorage, root:
     assert storage.keys("") == []
     storage.delete(KEY)
     storage.set_aside(KEY)
-    assert (outside / "attempt-3" / "generation-1" / "memory.tar").exists()
+    assert (outside / "attempt-3" / "generation-1" / "blocks.pack").exists()
     assert not (outside / "attempt-4").exists()
 
 
@@ -216,14 +216,13 @@ def test_publishing_goes_on_while_a_neighbour_is_deleted(storage: FolderStorage)
     assert storage.keys("") == []
 
 
-def test_a_part_that_the_disk_has_not_kept_as_written_is_found_before_publishing(
-    storage: FolderStorage, root: Path
-) -> None:
+def test_a_pack_of_another_size_than_was_written_is_found_before_publishing(storage: FolderStorage, root: Path) -> None:
     with storage.draft(KEY) as draft:
         draft.add("memory", [b"as it was written"])
-        (written,) = root.glob(".drafts/*/memory")
-        written.write_bytes(b"as it was wrItten")
-        with pytest.raises(StorageError, match="not on the storage as it was written"):
+        (pack,) = root.glob(".drafts/*/blocks.pack")
+        with pack.open("ab") as file:
+            file.truncate(1000)
+        with pytest.raises(StorageError, match="has 1000 bytes on the storage"):
             draft.publish({})
     assert not storage.keys("")
 

@@ -105,13 +105,46 @@ def write_all(file: int, content: bytes) -> None:
         rest = rest[os.write(file, rest) :]
 
 
+def writev_all(file: int, pieces: Sequence[bytes | memoryview]) -> None:
+    """Write all pieces, one after the other, in as few calls as the system allows."""
+    rest = [memoryview(piece) for piece in pieces]
+    while rest:
+        written = os.writev(file, rest)
+        while rest and written >= len(rest[0]):
+            written -= len(rest.pop(0))
+        if written:
+            rest[0] = rest[0][written:]
+
+
+def open_plain(folder: int, name: str) -> int:
+    """A plain file for reading. Anything else of this name, like a link or a pipe, is a `FileNotFoundError`."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file") from error
+        raise
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
+
+
 def read_all(folder: int, name: str, *, most_bytes: int) -> bytes:
     """A small file's content; of a larger one, a little more than `most_bytes`."""
-    with opened(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as file:
+    with opened(open_plain(folder, name)) as file:
         content = b""
         while len(content) <= most_bytes and (chunk := os.read(file, CHUNK_BYTES)):
             content += chunk
         return content
+
+
+def pread_all(file: int, size_bytes: int, offset: int) -> bytes:
+    """What the file holds there; less only at its end."""
+    content = os.pread(file, size_bytes, offset)
+    while len(content) < size_bytes and (more := os.pread(file, size_bytes - len(content), offset + len(content))):
+        content += more
+    return content
 
 
 def entries(folder: int) -> list[str]:

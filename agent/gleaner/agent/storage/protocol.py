@@ -1,15 +1,19 @@
 """Where checkpoint generations and results are kept, from the agent's side.
 
-A *parcel* is a set of named parts under one key, with a manifest that lists each part's size and digest. It
-becomes visible as a whole, by one rename after everything is written and synced; what is visible is never
-changed. The digest of the manifest names the content: control keeps it, and whoever opens the parcel must
-present it, so that nobody can slip in another one.
+A *parcel* is a set of named parts under one key, with a manifest that lists each part's size and digest. A part is
+stored in blocks, and a block that is known from an older parcel is not stored again. A parcel becomes visible as a
+whole, by one rename after everything is written and synced; what is visible is never changed. The digest of the
+manifest names the content: control keeps it, and whoever opens the parcel must present it, so that nobody can slip
+in another one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol
+
+BytesLike = bytes | bytearray | memoryview
 
 
 class StorageError(Exception):
@@ -26,7 +30,11 @@ class ParcelBroken(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One named part of a parcel. `digest` is `sha256:` and 64 hexadecimal digits."""
+    """One named part of a parcel.
+
+    `digest` is `sha256:` and the SHA-256, in hexadecimal digits, of the part's size (8 bytes, little endian) followed
+    by the SHA-256 of each of its blocks. It stands for the content, but is not the content's own SHA-256.
+    """
 
     name: str
     size_bytes: int
@@ -35,23 +43,59 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A parcel that is now visible. `digest` is that of its manifest."""
+    """A parcel that is now visible. `digest` is that of its manifest.
+
+    `size_bytes` is what it holds; `stored_bytes` is what was written for it, without zeros and what was known,
+    compressed where that was worth it.
+    """
 
     key: str
     digest: str
     size_bytes: int
+    stored_bytes: int
+
+
+class PartWriter(Protocol):
+    """One part being written, by one thread at a time. An error inside its context leaves no part."""
+
+    def __enter__(self) -> "PartWriter": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def write(self, chunk: BytesLike) -> None:
+        """Write on; `chunk` may be changed afterwards. Waits while the storage is slower than its writers.
+
+        Raises `StorageFull` or `StorageError`, also for what was written before and by other writers of the draft,
+        which has then failed as a whole.
+        """
+        ...
+
+    def close(self) -> Part:
+        """The part is complete. Raises like `write`. Closing again returns the same; leaving the context closes."""
+        ...
+
+    def abort(self) -> None:
+        """Give the part up: there is none, and its name is free again. One that is closed stays."""
+        ...
 
 
 class Draft(Protocol):
-    """A parcel being written. Nobody else can see it."""
+    """A parcel being written. Nobody else can see it. Any number of parts may be written at once, each in a thread."""
 
-    def add(self, name: str, chunks: Iterable[bytes]) -> Part:
-        """Write one part, and sync it. Raises `StorageFull` or `StorageError`."""
+    def part(self, name: str) -> PartWriter:
+        """A writer for a new part."""
+        ...
+
+    def add(self, name: str, chunks: Iterable[BytesLike]) -> Part:
+        """Write one part. Raises `StorageFull` or `StorageError`."""
         ...
 
     def publish(self, facts: Mapping[str, object]) -> Published:
         """Write the manifest with `facts` (plain JSON values) in it, sync, and make all visible at once.
 
+        All writers must have been closed.
         Publishing again under a key that is already visible raises `StorageError`, unless exactly this parcel is
         what is visible: so one that failed may be tried again with a new draft.
         """
@@ -68,8 +112,11 @@ class Parcel(Protocol):
     def facts(self) -> Mapping[str, object]: ...
 
     def read(self, name: str) -> Iterator[bytes]:
-        """The part's content in chunks. Raises `ParcelBroken`, at the latest after the last chunk, if size or
-        digest differ from the manifest; a caller uses nothing of it before the iterator has ended."""
+        """The part's content in chunks, each compared with its digest before it is given out.
+
+        Raises `ParcelBroken` at the first that is not as it was written. Some are read ahead; several parts, or one
+        part several times, may be read at once.
+        """
         ...
 
 
@@ -79,8 +126,12 @@ class Storage(Protocol):
     Every method may raise `StorageError`.
     """
 
-    def draft(self, key: str) -> AbstractContextManager[Draft]:
-        """A new draft; at the end of the context an unpublished one is removed."""
+    def draft(self, key: str, before: Parcel | None = None) -> AbstractContextManager[Draft]:
+        """A new draft; at the end of the context an unpublished one is removed.
+
+        Blocks that are in the parcel `before`, of this storage, are not stored again, and deleting that one does no
+        harm. If it is gone or cannot be shared, all is stored.
+        """
         ...
 
     def open(self, key: str, digest: str) -> Parcel:

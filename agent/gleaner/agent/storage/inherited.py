@@ -1,0 +1,133 @@
+"""Blocks that the generation before has: a new parcel shares the packs that they are in, by hard links.
+
+So the older parcel can be deleted at any time. A pack of which the new parcel uses less than half is not kept:
+its blocks are copied, as they are stored, else a few of them would hold a whole old generation on the disk.
+"""
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from gleaner.agent.storage.blocks import PACKS, Block, Blocks, Damaged
+from gleaner.agent.storage.inside import opened, pread_all
+from gleaner.agent.storage.pack import Pack
+from gleaner.agent.storage.parcel import FolderParcel, footer_of, open_pack, pack_name
+from gleaner.agent.storage.workers import Workers
+
+
+class Inherited:
+    """What a new parcel can take over from an older one."""
+
+    def __init__(self, blocks: Iterable[Blocks], packs: Mapping[int, int], pack_bytes: Mapping[int, int]) -> None:
+        """`packs` maps the older parcel's pack numbers to the new one's, `pack_bytes` these to sizes."""
+        self._blocks = Blocks(b"".join(part.records for part in blocks))
+        self._packs = packs
+        self._pack_bytes = pack_bytes
+        numbers = sorted(range(len(self._blocks)), key=self._blocks.digest)
+        self._by_digest = array("I", numbers)
+        self._used = bytearray(len(numbers))
+
+    def find(self, digest: bytes) -> Block | None:
+        """The block with this digest as the new parcel refers to it. Safe from several threads."""
+        at = bisect_left(self._by_digest, digest, key=self._blocks.digest)
+        if at == len(self._by_digest):
+            return None
+        number = self._by_digest[at]
+        block = self._blocks[number]
+        if block.digest != digest or block.stored_bytes == 0 or block.pack not in self._packs:
+            return None
+        self._used[number] = True
+        return block._replace(pack=self._packs[block.pack])
+
+    def settle(self, folder: int, parts: Sequence[Blocks], pack: Pack, workers: Workers) -> list[int]:
+        """Keep what is worth it in the draft's folder, copy the rest into the draft's own pack.
+
+        The sizes of the packs that are kept, from number 1 on; 0 where there is none. Raises `Damaged`.
+        """
+        used_bytes = self._used_bytes()
+        kept_bytes = [0] * (PACKS - 1)
+        for number, size_bytes in self._pack_bytes.items():
+            if used_bytes[number] and is_worth_keeping(used_bytes[number], size_bytes):
+                kept_bytes[number - 1] = size_bytes
+                continue
+            if used_bytes[number]:
+                with opened(open_pack(folder, number, size_bytes)) as file:
+                    _copy(file, number, parts, pack, workers)
+            os.unlink(pack_name(number), dir_fd=folder)
+        return kept_bytes
+
+    def _used_bytes(self) -> dict[int, int]:
+        """How many stored bytes of each shared pack were found; a part that was given up counts too."""
+        used = dict.fromkeys(self._pack_bytes, 0)
+        for block, is_used in zip(self._blocks, self._used, strict=True):
+            if is_used:
+                used[self._packs[block.pack]] += block.stored_bytes
+        return used
+
+
+def is_worth_keeping(used_bytes: int, size_bytes: int) -> bool:
+    """Whether a pack of this size is shared for what is used of it.
+
+    >>> is_worth_keeping(50, 100), is_worth_keeping(49, 100)
+    (True, False)
+    """
+    return 2 * used_bytes >= size_bytes
+
+
+def inherit(folder: int, before: FolderParcel) -> Inherited | None:
+    """Link the packs of the parcel before into a draft's folder; None if none can be linked.
+
+    The largest, where there are too many.
+    """
+    packs: dict[int, int] = {}
+    pack_bytes: dict[int, int] = {}
+    largest = sorted(range(PACKS), key=lambda number: before.layout.pack_bytes[number], reverse=True)[: PACKS - 1]
+    with suppress(FileNotFoundError, NotADirectoryError), before.folder() as older:
+        if not _is_still_there(older, before):
+            return None
+        for number in sorted(number for number in largest if before.layout.pack_bytes[number]):
+            new = len(packs) + 1
+            if _linked(older, number, folder, new, before):
+                packs[number] = new
+                pack_bytes[new] = before.layout.pack_bytes[number]
+    return Inherited(before.layout.blocks.values(), packs, pack_bytes) if packs else None
+
+
+def _is_still_there(older: int, before: FolderParcel) -> bool:
+    """Whether the folder holds what the parcel was opened from, not another one of this key."""
+    try:
+        file_bytes = before.layout.pack_bytes[0]
+        with opened(open_pack(older, 0, file_bytes)) as file:
+            return footer_of(file, file_bytes) == before.layout.footer
+    except Damaged:
+        return False
+
+
+def _linked(older: int, number: int, folder: int, new: int, before: FolderParcel) -> bool:
+    """Whether a pack could be linked, and is whole."""
+    try:
+        os.link(pack_name(number), pack_name(new), src_dir_fd=older, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError:  # gone, or a file system that has no hard links, or no more of them
+        return False
+    try:
+        with opened(open_pack(folder, new, before.layout.pack_bytes[number])):
+            return True
+    except (Damaged, FileNotFoundError):
+        os.unlink(pack_name(new), dir_fd=folder)
+        return False
+
+
+def _copy(file: int, number: int, parts: Sequence[Blocks], pack: Pack, workers: Workers) -> None:
+    """Copy what the parts use of a pack to the end of another, and let them refer to that."""
+    copied: dict[int, int] = {}
+    for part in parts:
+        for at, block in enumerate(part):
+            if block.pack != number:
+                continue
+            if block.offset not in copied:
+                stored = pread_all(file, block.stored_bytes, block.offset)
+                workers.decoded(block, stored)
+                copied[block.offset] = pack.append(stored)
+            part.replace(at, block._replace(pack=0, offset=copied[block.offset]))

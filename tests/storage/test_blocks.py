@@ -1,0 +1,382 @@
+"""Parts in blocks: many writers at once, zeros, what is known from the parcel before, and reading ahead."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gleaner.agent.storage.blocks import LEAST_BYTES, MOST_BYTES, PAGE_BYTES, cuts
+from gleaner.agent.storage.pack import is_worth_compressing
+from gleaner.agent.storage.protocol import Draft, Parcel, ParcelBroken, Storage, StorageError
+
+KEY = "jobs/7/attempt-3/generation-2"
+BEFORE = "jobs/7/attempt-3/generation-1"
+MIB = 2**20
+
+slow = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def noise(size_bytes: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size_bytes)
+
+
+def published(storage: Storage, key: str, parts: dict[str, bytes], before: Parcel | None = None) -> tuple[Parcel, int]:
+    """The parcel, and how many bytes were written for it."""
+    with storage.draft(key, before) as draft:
+        for name, content in parts.items():
+            draft.add(name, [content])
+        made = draft.publish({})
+    return storage.open(key, made.digest), made.stored_bytes
+
+
+def read(parcel: Parcel) -> dict[str, bytes]:
+    return {name: b"".join(parcel.read(name)) for name in parcel.parts}
+
+
+pieces = st.one_of(
+    st.builds(noise, st.integers(0, 300_000), st.integers(0, 9)),
+    st.builds(bytes, st.integers(0, 1_500_000)),
+    st.builds(lambda word, times: word * times, st.binary(min_size=1, max_size=9), st.integers(0, 100_000)),
+    st.binary(max_size=100),
+)
+"""Random, zero, compressible, and small."""
+
+
+@slow
+@given(written=st.dictionaries(st.sampled_from("abc"), st.lists(pieces, max_size=5)), order=st.randoms())
+def test_any_writes_to_any_parts_in_any_order_come_back_identical(
+    storage: Storage, written: dict[str, list[bytes]], order: random.Random
+) -> None:
+    with storage.draft(KEY) as draft:
+        writers = {name: draft.part(name) for name in written}
+        left = {name: list(chunks) for name, chunks in written.items()}
+        while left:
+            name = order.choice(sorted(left))
+            if left[name]:
+                chunk = bytearray(left[name].pop(0))
+                writers[name].write(order.choice([bytes, bytearray, memoryview])(chunk))
+                chunk[:] = b"x" * len(chunk)  # the caller's own again
+            else:
+                part = writers[name].close()
+                assert part.size_bytes == sum(map(len, written[name]))
+                del left[name]
+        digest = draft.publish({}).digest
+    parcel = storage.open(KEY, digest)
+    assert read(parcel) == {name: b"".join(chunks) for name, chunks in written.items()}
+    storage.delete(KEY)
+
+
+@slow
+@given(content=st.lists(pieces, min_size=1, max_size=4).map(b"".join), data=st.data())
+def test_a_parts_digest_says_nothing_of_how_it_was_written(
+    storage: Storage, content: bytes, data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(content)))
+    with storage.draft(KEY) as draft:
+        assert draft.add("a", [content]).digest == draft.add("b", [content[:cut], content[cut:]]).digest
+        assert draft.add("c", [content, b"."]).digest != draft.add("d", [content, b","]).digest
+
+
+regions = st.builds(noise, st.integers(0, 80).map(lambda pages: pages * PAGE_BYTES), st.integers(0, 5)) | pieces
+
+
+@slow
+@given(
+    old=st.dictionaries(st.sampled_from("abc"), st.lists(regions, max_size=5).map(b"".join), min_size=1),
+    new=st.dictionaries(st.sampled_from("abc"), st.lists(regions, max_size=5).map(b"".join), min_size=1),
+    kept=st.sets(st.sampled_from("abc")),
+    newest=st.lists(regions, max_size=3).map(b"".join),
+)
+def test_whatever_came_before_the_new_content_comes_back_even_when_the_old_is_deleted(
+    storage: Storage, old: dict[str, bytes], new: dict[str, bytes], kept: set[str], newest: bytes
+) -> None:
+    new |= {name: old[name] for name in kept & set(old)}
+    first, _ = published(storage, BEFORE, old)
+    second, _ = published(storage, KEY, new, first)
+    storage.delete(BEFORE)
+    assert read(second) == new
+    third, _ = published(storage, BEFORE, {**new, "newest": newest, "old": b"".join(old.values())}, second)
+    storage.delete(KEY)
+    assert read(third) == {**new, "newest": newest, "old": b"".join(old.values())}
+    storage.delete(BEFORE)
+
+
+def test_many_parts_are_written_at_once_from_different_threads(storage: Storage, root: Path) -> None:
+    contents = {f"part-{number}": noise(number**4 * 10, number) for number in range(25)}
+
+    def write(draft: Draft, name: str) -> None:
+        with draft.part(name) as part:
+            for start in range(0, len(contents[name]), 70_001):
+                part.write(contents[name][start : start + 70_001])
+
+    with storage.draft(KEY) as draft:
+        threads = [threading.Thread(target=write, args=(draft, name)) for name in contents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        digest = draft.publish({}).digest
+    assert sorted(path.name for path in (root / KEY).iterdir()) == ["blocks.pack", "manifest.json"]
+    assert read(storage.open(KEY, digest)) == contents
+
+
+def test_more_open_writers_than_may_be_on_their_way_do_not_wait_for_each_other(storage: Storage) -> None:
+    with storage.draft(KEY) as draft, storage.draft(BEFORE) as other:
+        writers = [draft.part(f"part-{number}") for number in range(50)] + [other.part("part")]
+        for writer in writers:
+            writer.write(noise(1000))
+        for writer in writers:
+            writer.write(noise(3 * MIB))
+        for writer in reversed(writers):
+            assert writer.close().size_bytes == 3 * MIB + 1000
+
+
+def test_a_writer_that_is_given_up_leaves_no_part_and_its_name_free(storage: Storage) -> None:
+    with storage.draft(KEY) as draft:
+        with pytest.raises(ZeroDivisionError), draft.part("memory") as writer:
+            writer.write(noise(5 * MIB))
+            raise ZeroDivisionError
+        writer.abort()
+        for refused in (writer.close, lambda: writer.write(b"more")):
+            with pytest.raises(StorageError):
+                refused()
+        with draft.part("memory") as again:
+            again.write(b"memory")
+            part = again.close()
+        assert again.close() == part
+        again.abort()
+        with pytest.raises(StorageError, match="closed"):
+            again.write(b"more")
+        digest = draft.publish({}).digest
+    assert read(storage.open(KEY, digest)) == {"memory": b"memory"}
+
+
+def test_what_is_still_being_written_is_not_published(storage: Storage) -> None:
+    with storage.draft(KEY) as draft:
+        writer = draft.part("memory")
+        writer.write(b"memory")
+        with pytest.raises(StorageError, match="still being written"):
+            draft.publish({})
+        writer.close()
+        draft.publish({})
+    with pytest.raises(StorageError):
+        draft.part("late")
+
+
+def test_a_writer_hears_that_its_draft_has_ended(storage: Storage, root: Path) -> None:
+    ended = threading.Event()
+    heard: list[StorageError] = []
+
+    def write(draft: Draft) -> None:
+        writer = draft.part("memory")
+        try:
+            while True:
+                writer.write(noise(MIB))
+                ended.set()
+        except StorageError as error:
+            heard.append(error)
+
+    with storage.draft(KEY) as draft:
+        thread = threading.Thread(target=write, args=(draft,))
+        thread.start()
+        ended.wait()
+    thread.join(10)
+    assert "has ended" in str(heard[0])
+    assert list((root / ".drafts").iterdir()) == []
+    published(storage, KEY, {"memory": noise(40 * MIB)})  # nothing that the other had on its way is missing
+
+
+def test_zeros_take_no_room(storage: Storage) -> None:
+    memory = bytes(20 * MIB) + noise(MIB) + bytes(20 * MIB + 5)
+    parcel, stored_bytes = published(storage, KEY, {"memory": memory})
+    assert read(parcel)["memory"] == memory
+    assert stored_bytes < 2.1 * MIB
+    parcel, stored_bytes = published(storage, BEFORE, {"memory": bytes(10 * MIB)})
+    assert read(parcel)["memory"] == bytes(10 * MIB)
+    assert stored_bytes < 4000
+
+
+def test_text_is_compressed_and_noise_is_not_made_longer(storage: Storage) -> None:
+    text = b"".join(b"%d bottles of beer\n" % number for number in range(20_000))
+    assert published(storage, KEY, {"text": text})[1] < len(text) / 2
+    assert published(storage, BEFORE, {"noise": noise(MIB)})[1] < MIB + 1500
+
+
+@pytest.mark.parametrize(
+    ("waiting", "ready", "expected"), [(0, 0, True), (5, 0, False), (5, 1, False), (5, 2, True), (0, 9, True)]
+)
+def test_nothing_is_compressed_while_the_disk_waits_for_it(waiting: int, ready: int, expected: bool) -> None:
+    assert is_worth_compressing(waiting=waiting, ready=ready) is expected
+
+
+def test_equal_blocks_are_not_stored_again_even_if_the_memory_has_moved(storage: Storage, root: Path) -> None:
+    memory = noise(16 * MIB)
+    changed = noise(PAGE_BYTES, 1) + memory[: 8 * MIB] + noise(5 * PAGE_BYTES, 2) + memory[8 * MIB + PAGE_BYTES :]
+    first, _ = published(storage, BEFORE, {"pages": memory})
+    second, stored_bytes = published(storage, KEY, {"other": b"new", "pages": changed}, first)
+    assert stored_bytes < 2 * MIB
+    assert (root / KEY / "pack-1").samefile(root / BEFORE / "blocks.pack")
+    storage.delete(BEFORE)
+    assert read(second) == {"other": b"new", "pages": changed}
+
+
+def test_a_pack_of_which_little_is_used_is_not_kept(storage: Storage, root: Path) -> None:
+    memory = noise(16 * MIB)
+    first, _ = published(storage, BEFORE, {"pages": memory})
+    second, stored_bytes = published(storage, KEY, {"one": memory[: 4 * MIB], "two": memory[: 4 * MIB]}, first)
+    assert sorted(path.name for path in (root / KEY).iterdir()) == ["blocks.pack", "manifest.json"]
+    assert 4 * MIB <= stored_bytes < 4.6 * MIB  # one copy for both
+    storage.delete(BEFORE)
+    assert read(second) == {"one": memory[: 4 * MIB], "two": memory[: 4 * MIB]}
+
+
+def test_after_many_generations_the_packs_are_few_and_at_most_twice_what_is_used(storage: Storage, root: Path) -> None:
+    chance = random.Random(4)
+    memory = bytearray(noise(8 * MIB))
+    parcel, _ = published(storage, "jobs/1/generation-0", {"pages": bytes(memory)})
+    for number in range(1, 25):
+        start = chance.randrange(0, 7 * MIB, PAGE_BYTES)
+        memory[start : start + MIB // 2] = noise(MIB // 2, number)
+        parcel, _ = published(storage, f"jobs/1/generation-{number}", {"pages": bytes(memory)}, parcel)
+        storage.delete(f"jobs/1/generation-{number - 1}")
+        assert read(parcel)["pages"] == memory
+        files = list((root / f"jobs/1/generation-{number}").iterdir())
+        assert len(files) <= 10
+        assert sum(file.stat().st_size for file in files) < 2.2 * len(memory)
+
+
+def test_without_hard_links_all_is_stored(storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    memory = noise(3 * MIB)
+    first, _ = published(storage, BEFORE, {"pages": memory})
+    second, stored_bytes = published(storage, KEY, {"pages": memory}, first)
+    assert stored_bytes > 3 * MIB
+    storage.delete(BEFORE)
+    assert read(second)["pages"] == memory
+
+
+@pytest.mark.parametrize("change", ["deleted", "cut off", "another one"])
+def test_a_parcel_before_that_is_gone_or_damaged_is_not_built_upon(storage: Storage, root: Path, change: str) -> None:
+    memory = noise(3 * MIB)
+    first, _ = published(storage, BEFORE, {"pages": memory})
+    if change == "cut off":
+        os.truncate(root / BEFORE / "blocks.pack", MIB)
+    else:
+        storage.delete(BEFORE)
+    if change == "another one":
+        published(storage, BEFORE, {"pages": noise(3 * MIB, 1)})
+    second, _ = published(storage, KEY, {"pages": memory}, first)
+    assert read(second)["pages"] == memory
+    assert not (root / KEY / "pack-1").exists()
+
+
+def test_a_damaged_block_is_not_copied_into_a_new_parcel(storage: Storage, root: Path) -> None:
+    memory = noise(8 * MIB)
+    first, _ = published(storage, BEFORE, {"pages": memory})
+    with (root / BEFORE / "blocks.pack").open("r+b") as pack:
+        pack.write(b"?")
+    with pytest.raises(StorageError, match="save without it"):
+        published(storage, KEY, {"pages": memory[:MIB]}, first)
+    assert storage.keys("") == [BEFORE]
+
+
+def test_no_chunk_is_given_out_that_is_not_verified(storage: Storage, root: Path) -> None:
+    memory = noise(12 * MIB)
+    parcel, _ = published(storage, KEY, {"pages": memory})
+    with (root / KEY / "blocks.pack").open("r+b") as pack:
+        pack.seek(5 * MIB)
+        pack.write(bytes(10))
+    got = b""
+    with pytest.raises(ParcelBroken, match="pages"):
+        for chunk in parcel.read("pages"):
+            got += chunk
+    assert 4 * MIB < len(got) <= 5 * MIB
+    assert memory.startswith(got)
+
+
+def test_parts_are_read_at_once_in_any_order_and_a_reader_may_stop_early(storage: Storage) -> None:
+    contents = {f"part-{number}": noise(number * 700_000, number) for number in range(8)}
+    parcel, _ = published(storage, KEY, contents)
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    readers: dict[str, Iterator[bytes]] = {name: parcel.read(name) for name in reversed(contents)}
+    got = dict.fromkeys(contents, b"")
+    while readers:
+        for name in list(readers):
+            chunk = next(readers[name], None)
+            if chunk is None or (name == "part-7" and len(got[name]) > MIB):
+                del readers[name]
+            else:
+                got[name] += chunk
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
+    assert MIB < len(got["part-7"]) < len(contents["part-7"])
+    contents["part-7"] = contents["part-7"][: len(got["part-7"])]
+    assert got == contents
+
+
+@slow
+@given(content=st.lists(regions, max_size=6).map(b"".join), at=st.integers(0, 10**7))
+def test_blocks_are_whole_pages_within_their_limits_and_independent_of_what_is_seen_at_once(
+    content: bytes, at: int
+) -> None:
+    ends = cuts(memoryview(content), last=True)
+    assert ends == sorted(set(ends))
+    assert ([0, *ends])[-1] == len(content)
+    sizes = [end - start for start, end in pairwise([0, *ends])]
+    assert all(size <= MOST_BYTES for size in sizes)
+    assert all(size >= LEAST_BYTES and size % PAGE_BYTES == 0 for size in sizes[:-1])
+    seen = at % (len(content) + 1)
+    early = cuts(memoryview(content)[:seen], last=False)
+    assert early == ends[: len(early)]
+
+
+def test_a_storage_with_several_drafts_at_once_needs_little_memory() -> None:
+    with TemporaryDirectory() as place:
+        found = subprocess.run(
+            [sys.executable, "-c", WRITERS, place],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONPATH": ":".join(sys.path)},
+        )
+    assert int(found.stdout) < 90 * 1024, "KiB"
+
+
+WRITERS = """
+import os, sys, threading
+from pathlib import Path
+from gleaner.agent.storage.folder import FolderStorage
+storage = FolderStorage(Path(sys.argv[1]) / "storage")
+storage.prepare()
+block = memoryview(os.urandom(2**20) + bytes(2**18) + b"text" * 2**16)
+
+def write(draft, name):
+    with draft.part(name) as part:
+        for number in range(60):
+            part.write(block[number:])
+
+def save(number):
+    with storage.draft(f"jobs/{number}") as draft:
+        threads = [threading.Thread(target=write, args=(draft, str(number))) for number in range(2)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        digest = draft.publish({}).digest
+    for _ in storage.open(f"jobs/{number}", digest).read("1"):
+        pass
+
+threads = [threading.Thread(target=save, args=(number,)) for number in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(*[line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")])
+"""
