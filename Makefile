@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 
-.PHONY: help venv lock check static test demo demo-down prepare bench-queue
+.PHONY: help venv lock check static test demo demo-down prepare bench-queue bench-checkpoint
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -48,3 +48,10 @@ lock:  ## resolve the dependencies anew, into locks/
 
 bench-queue: venv  ## claims and completions a second, at up to a million waiting jobs
 	@$(BIN)/python tests/benchmarks/bench_queue.py
+
+bench-checkpoint:  ## seconds to save and to restore, beside what one would use instead (--full: all of it)
+	@deploy/setup.sh
+	@$(MAKE) --no-print-directory venv
+	@deploy/engine.sh start
+	@images/build.sh --only pythia
+	@$(BIN)/python tests/benchmarks/bench_checkpoint.py $(ARGS)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the images, in the order in which they are needed: build.sh [--only base|pythia|pi|node|head]
+# Build the images, in the order in which they are needed: build.sh [--only base|pythia|pi|node|head|bench]
 #
 # An image carries the digest of all that went into it as a label; the same digest again is not built again.
 set -euo pipefail
@@ -121,7 +121,12 @@ build_one() {
             own_wheel "$work/head/own"
             build head
             ;;
-        *) die "no image named $1; there are base, pythia, pi, node and head" ;;
+        bench) # only for make bench-checkpoint
+            context bench
+            docker image inspect --format '{{.Id}}' gleaner/node:$tag >"$work/bench/stands-on"
+            build bench
+            ;;
+        *) die "no image named $1; there are base, pythia, pi, node, head and bench" ;;
     esac
 }
 
@@ -134,6 +139,7 @@ flock 9 # two builds at once would empty each other's context
 : >"$log"
 if [ $# = 2 ]; then
     [ "$2" = base ] || build_one base
+    [ "$2" != bench ] || build_one node
     build_one "$2"
 else
     for name in base pythia pi node head; do build_one $name; done

@@ -1,47 +1,33 @@
 """The runtime for Docker Engine, through its API alone: the agent needs its socket and no other right.
 
 A container is started without network, capabilities or a way to get more, as the agent's own user, with the job's
-folder as its only mount. A checkpoint is CRIU's, made by the engine, whose files belong to root and lie in the
-engine's data folder, as does the container's written (upper) layer. Both are carried through a *carrier*: a second
-container of the same image with those folders mounted that is created and never started, since the engine's archive
-calls reach mounts of such a container too. So nothing runs with rights to those folders.
-
-Proven with the engine 26.1 of Debian 13, runc 1.1 and CRIU 4.1.
+folder as its only mount. Its memory is saved and restored through the OCI runtime shim (`streamed`) where the node has
+it, else in Docker's own way (`own_way`), which is many times slower. Both read what the other has saved.
 """
 
 import contextlib
 import os
-import secrets
 import shutil
 import subprocess
-import tarfile
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import docker.errors
 import docker.types
 import requests
+import structlog
 
-from gleaner.agent.runtime.carrier import (
-    CHECKPOINTS,
-    UPPER_LAYER,
-    carrier,
-    criu_log_kept,
-    data_folder,
-    why,
-    written_files,
-)
+from gleaner.agent.runtime.carrier import data_folder
 from gleaner.agent.runtime.ends import exit_code_of
 from gleaner.agent.runtime.engine import Engine, explanation, status, translated
-from gleaner.agent.runtime.layer import tar_of
 from gleaner.agent.runtime.lines import messages
+from gleaner.agent.runtime.meetings import DESCRIPTORS_PART
+from gleaner.agent.runtime.own_way import OwnWay, new_checkpoint
 from gleaner.agent.runtime.protocol import (
     FOLDER_IN_CONTAINER,
     LABEL_AGENT,
     CannotCheckpoint,
-    CannotRestore,
     CannotStart,
     ContainerExited,
     ContainerId,
@@ -52,10 +38,10 @@ from gleaner.agent.runtime.protocol import (
     RuntimeFault,
     Usage,
 )
+from gleaner.agent.runtime.streamed import RUNTIME, Streamed, found
 from gleaner.agent.storage.protocol import Draft, Parcel
 
-MEMORY_PART = "memory.tar"
-LAYER_PART = "layer.tar"
+log = structlog.get_logger()
 
 _PULL_PATIENCE_S = 900
 _PIDS = 4096
@@ -77,6 +63,18 @@ class DockerRuntime:
         with translated(f"Docker at {self._url} does not answer"):
             return Engine(self._url)
 
+    @cached_property
+    def _own_way(self) -> OwnWay:
+        return OwnWay(self._engine)
+
+    @cached_property
+    def _streamed(self) -> Streamed | None:
+        """The shim, where this node has it."""
+        streamed, why_not = found(self._engine)
+        if streamed is None:
+            log.warning("saving and restoring in Docker's own way, which is many times slower", reason=why_not)
+        return streamed
+
     def facts(self) -> RuntimeFacts:
         """Raises `RuntimeFault` when this engine cannot make or restore checkpoints at all."""
         with translated("cannot ask Docker what it is"):
@@ -89,8 +87,8 @@ class DockerRuntime:
     def start(self, spec: ContainerSpec) -> ContainerId:
         engine = self._engine
         with translated(f"cannot start {spec.name}"):
-            container = self._created(spec, spec.image, {})
-            with self._removed_on_failure(container):
+            container = self._created(spec, spec.image, self._marks(spec, restored=False))
+            with engine.removed_on_failure(container):
                 try:
                     engine.start(container)
                 except docker.errors.APIError as error:
@@ -128,65 +126,41 @@ class DockerRuntime:
                     raise
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
-        engine = self._engine
-        checkpoint = f"gleaner-{secrets.token_hex(8)}"
         with translated(f"cannot save {container[:12]}"):
-            inspected = engine.inspect(container)
+            inspected = self._engine.inspect(container)
             self._must_be_paused(container, inspected["State"])
             try:
-                engine.create_checkpoint(container, checkpoint)
-            except docker.errors.APIError as error:
-                self._must_be_paused(container, self._state(container))
-                raise CannotCheckpoint(self._why_not_dumped(inspected, error)) from error
-            try:
-                with carrier(engine, inspected) as carried:
-                    with contextlib.closing(engine.send(carried, f"{CHECKPOINTS}/{checkpoint}/.")) as memory:
-                        draft.add(MEMORY_PART, memory)
-                    written = written_files(engine, container, carried, mount=FOLDER_IN_CONTAINER)
-                    with contextlib.closing(written):
-                        draft.add(LAYER_PART, written)
-            except tarfile.TarError as error:
-                raise CannotCheckpoint(f"the container's written files cannot be read: {error}") from error
-            finally:
-                with contextlib.suppress(docker.errors.APIError):
-                    engine.delete_checkpoint(container, checkpoint)
+                if self._streamed is not None and inspected["HostConfig"]["Runtime"] == RUNTIME:
+                    self._streamed.save(inspected, draft, new_checkpoint())
+                else:
+                    self._own_way.save(inspected, draft)
+            except CannotCheckpoint as error:
+                advice = "It goes on; if that stays so, it must fit into one slice."
+                reason = str(error).rstrip(". ")
+                raise CannotCheckpoint(f"CRIU cannot save its memory: {reason}. {advice}") from error
             self._must_be_paused(container, self._state(container))
 
     def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
+        image = self._image(spec, parcel)
         with translated(f"cannot restore {spec.name}"):
-            try:
-                return self._restored(spec, parcel, {})
-            except docker.errors.APIError as error:
-                said = explanation(error)
-            # runc removes the log of a restore that failed. So once more, with the log in a place of ours.
-            with criu_log_kept(self._engine, spec.name, image=self._image(spec, parcel), labels=spec.labels) as log:
-                try:
-                    return self._restored(spec, parcel, log.annotations)
-                except docker.errors.APIError as error:
-                    raise CannotRestore(f"CRIU cannot restore its memory: {log.reason() or said}") from error
+            if self._streamed is None or DESCRIPTORS_PART not in parcel.parts:
+                return self._own_way.restore(
+                    lambda annotations: self._created(spec, image, {"annotations": annotations}),
+                    parcel,
+                    name=spec.name,
+                    image=image,
+                    labels=spec.labels,
+                )
+            container = self._created(spec, image, self._marks(spec, restored=True))
+            with self._engine.removed_on_failure(container):
+                self._streamed.restore(container, spec.name, parcel)
+            return container
 
     @staticmethod
     def _image(spec: ContainerSpec, parcel: Parcel) -> str:
         """The very image that the container had; its name may mean another one by now."""
         image = parcel.facts.get("image_id")
         return image if isinstance(image, str) else spec.image
-
-    def _restored(self, spec: ContainerSpec, parcel: Parcel, annotations: Mapping[str, str]) -> ContainerId:
-        engine = self._engine
-        checkpoint = f"gleaner-{secrets.token_hex(8)}"
-        container = self._created(spec, self._image(spec, parcel), annotations)
-        with self._removed_on_failure(container):
-            with carrier(engine, engine.inspect(container)) as carried:
-                # The nonce makes each restore's content new to containerd, which refuses one that it still holds
-                # from a restore or save before ("already exists").
-                engine.receive(carried, CHECKPOINTS, tar_of(checkpoint, "nonce", secrets.token_bytes(16)))
-                engine.receive(carried, f"{CHECKPOINTS}/{checkpoint}", parcel.read(MEMORY_PART))
-                engine.receive(carried, UPPER_LAYER, parcel.read(LAYER_PART))
-                engine.start_from(container, checkpoint)
-                self._must_have_come_back(container)
-            with contextlib.suppress(docker.errors.APIError):
-                engine.delete_checkpoint(container, checkpoint)
-        return container
 
     def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
         with translated(f"cannot read the output of {container[:12]}"):
@@ -224,18 +198,24 @@ class DockerRuntime:
         with translated("cannot list containers"):
             return {ContainerId(name): labels for name, labels in self._engine.labelled(LABEL_AGENT).items()}
 
-    def _created(self, spec: ContainerSpec, image: str, annotations: Mapping[str, str]) -> ContainerId:
+    def _marks(self, spec: ContainerSpec, *, restored: bool) -> Mapping[str, Any]:
+        """By what the shim knows a container as ours."""
+        if self._streamed is None:
+            return {}
+        return {"annotations": self._streamed.annotations(spec.name, restored=restored), "runtime": RUNTIME}
+
+    def _created(self, spec: ContainerSpec, image: str, marks: Mapping[str, Any]) -> ContainerId:
         """A new container for the spec; the image is pulled if it is not there."""
         try:
-            return self._create(spec, image, annotations)
+            return self._create(spec, image, marks)
         except docker.errors.ImageNotFound:
             self._pull(spec.image)
         try:
-            return self._create(spec, image, annotations)
+            return self._create(spec, image, marks)
         except docker.errors.ImageNotFound as error:
             raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed") from error
 
-    def _create(self, spec: ContainerSpec, image: str, annotations: Mapping[str, str]) -> ContainerId:
+    def _create(self, spec: ContainerSpec, image: str, marks: Mapping[str, Any]) -> ContainerId:
         memory_bytes = spec.memory_mib * _MIB
         try:
             container = self._engine.create(
@@ -252,9 +232,10 @@ class DockerRuntime:
                     "pids_limit": _PIDS,
                     "init": False,
                     "ulimits": [docker.types.Ulimit(name="core", soft=0, hard=0)],
+                    "runtime": marks.get("runtime"),
                     "log_config": docker.types.LogConfig(type="json-file", config=_LOG),
                 },
-                annotations=annotations,
+                annotations=marks.get("annotations", {}),
                 image=image,
                 command=list(spec.command),
                 hostname="gleaner",  # one name everywhere: a restored process keeps the one that it was started with
@@ -294,27 +275,6 @@ class DockerRuntime:
             raise RuntimeFault(f"{container[:12]} has ended while it was paused: something has killed it")
         if not state["Paused"]:
             raise RuntimeFault(f"{container[:12]} is not paused")
-
-    def _must_have_come_back(self, container: ContainerId) -> None:
-        """The engine's yes to a restore is only a maybe. An exit of the workload soon after is fine."""
-        time.sleep(0.1)
-        state = self._state(container)
-        if not state["Running"] and (state["Status"] == "created" or state["Error"]):
-            raise docker.errors.APIError("not restored", explanation=state["Error"] or "it did not start")
-
-    @contextlib.contextmanager
-    def _removed_on_failure(self, container: ContainerId) -> Generator[None]:
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(docker.errors.DockerException, requests.RequestException):
-                self._engine.remove(container)
-            raise
-
-    def _why_not_dumped(self, inspected: Mapping[str, Any], error: docker.errors.APIError) -> str:
-        reason = why(self._engine, inspected, error)
-        advice = "It goes on; if that stays so, it must fit into one slice."
-        return f"CRIU cannot save its memory: {reason.rstrip('. ')}. {advice}"
 
 
 def _usage(stats: Mapping[str, Any]) -> Usage | None:

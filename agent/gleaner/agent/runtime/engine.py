@@ -7,7 +7,7 @@ The checkpoint calls are in no release of docker-py and in no API description; t
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import docker
@@ -115,6 +115,16 @@ class Engine:
                     raise
                 time.sleep(0.2)
 
+    @contextmanager
+    def removed_on_failure(self, container: str) -> Generator[None]:
+        """Whatever goes wrong with a container in the making, nothing of it is left."""
+        try:
+            yield
+        except BaseException:
+            with suppress(docker.errors.DockerException, requests.RequestException):
+                self.remove(container)
+            raise
+
     def inspect(self, container: str) -> Mapping[str, Any]:
         found: dict[str, Any] = self._api.inspect_container(container)
         return found
@@ -128,6 +138,11 @@ class Engine:
         """The labels of each container that has this one, ended ones too."""
         found: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
         return {one["Id"]: one["Labels"] for one in found}
+
+    def has_written(self, container: str, *, apart_from: str) -> bool:
+        """Whether the container has changed anything of its image, apart from one mount's own place in it."""
+        changes: list[dict[str, Any]] = self._api.diff(container) or []
+        return any(change["Path"] != apart_from for change in changes)
 
     def deleted(self, container: str) -> set[str]:
         """Paths (without the leading slash) that the container has deleted from its image."""

@@ -1,0 +1,66 @@
+"""The privileged side's settings: one JSON file that only root may write.
+
+{"agent_uid": 4200, "runc": "/usr/sbin/runc", "meetings": "/run/gleaner-agent", "own": "/run/gleaner-root",
+ "criu": "/usr/sbin/criu", "bundles": "/var/lib/gleaner-root"}
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+import stat
+from typing import Any, NamedTuple
+
+CONFIG_FILE = "/etc/gleaner/privileged.json"
+
+
+class Misconfigured(Exception):
+    """The settings are missing, wrong, or could have been written by somebody else than root."""
+
+
+class Config(NamedTuple):
+    """The settings, checked."""
+
+    agent_uid: int
+    """The service account that agents run as: the only one that is listened to."""
+    runc: str = "/usr/sbin/runc"
+    meetings: str = "/run/gleaner-agent"
+    """The one folder in which agents wait for us, each at a socket of its own; the agents' account owns it."""
+    own: str = "/run/gleaner-root"
+    """A folder of root's alone, for what lives no longer than a boot."""
+    criu: str = "/usr/sbin/criu"
+    """CRIU itself, or a wrapper of the site's around it."""
+    library: str = "/usr/local/lib/gleaner"
+    """Where these programs are installed."""
+    bundles: str = "/var/lib/gleaner-root"
+    """The node helper's bundles and written layers; root's alone."""
+    cgroup_parent: str = "/gleaner"
+    """The node helper's containers live in this cgroup."""
+
+    @property
+    def notify(self) -> str:
+        """CRIU's action script."""
+        return f"{self.library}/privileged/notify.sh"
+
+
+def load(path: str = CONFIG_FILE) -> Config:
+    """The settings. Raises `Misconfigured` with one line that says what to do."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            facts = os.fstat(file.fileno())
+            if facts.st_uid != 0 or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise Misconfigured(f"{path} must be root's, and nobody else's to write: chown root, chmod 644")
+            given: dict[str, Any] = json.load(file)
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"cannot read {path}: {error}") from error
+    if type(given) is not dict:
+        raise Misconfigured(f"{path}: a JSON object is wanted")
+    unknown = set(given) - set(Config._fields)
+    if unknown:
+        raise Misconfigured(f"{path}: unknown key {sorted(unknown)[0]!r}")
+    if type(given.get("agent_uid")) is not int or given["agent_uid"] <= 0:
+        raise Misconfigured(f"{path}: agent_uid must be the number of an ordinary account")
+    for name, value in given.items():
+        if name != "agent_uid" and not (isinstance(value, str) and value.startswith("/")):
+            raise Misconfigured(f"{path}: {name} must be an absolute path")
+    return Config(**given)

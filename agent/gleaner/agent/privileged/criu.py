@@ -1,0 +1,231 @@
+"""What runc finds as `criu` when the shim calls it: CRIU with `--stream`, which its service mode does not offer.
+
+runc speaks to CRIU over a socket that it hands to `criu swrk` (CRIU's images/rpc.proto), and there CRIU refuses to
+stream. So for a dump or a restore this program does what CRIU's service would: it turns the request into the options
+of CRIU's own command line, adds `--stream`, and passes CRIU's notifications on to runc. Whatever else runc asks for
+goes to CRIU as it is. An option that is not known here fails the call, rather than being left out.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NoReturn, Union
+
+from . import config
+
+DUMP, RESTORE, NOTIFY = 1, 2, 6
+_LONGEST_REQUEST = 2**20
+_MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
+_NEW_NET = 0x40000000
+
+Value = Union[int, bytes]  # noqa: UP007 - evaluated at run time
+
+
+class NotUnderstood(Exception):
+    """runc asks for something that is not known here."""
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Value]]:
+    r"""The fields of a protocol buffers message, with numbers and with bytes as values.
+
+    >>> list(fields(b"\x08\x02\x12\x01x"))
+    [(1, 2), (2, b'x')]
+    """
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        if tag & 7 == 0:
+            number, at = _varint(message, at)
+            yield tag >> 3, number
+        elif tag & 7 == 2:
+            length, at = _varint(message, at)
+            if at + length > len(message):
+                raise NotUnderstood("a message that is cut off")
+            yield tag >> 3, message[at : at + length]
+            at += length
+        else:
+            raise NotUnderstood(f"a field of type {tag & 7}")
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(message) or shift > 63:
+            raise NotUnderstood("a message that is cut off")
+        byte = message[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return number, at
+
+
+def field(number: int, value: Value) -> bytes:
+    r"""One field of a message.
+
+    >>> field(1, 300), field(2, b"x")
+    (b'\x08\xac\x02', b'\x12\x01x')
+    """
+    if isinstance(value, bytes):
+        return _number(number << 3 | 2) + _number(len(value)) + value
+    return _number(number << 3) + _number(value)
+
+
+def _number(number: int) -> bytes:
+    out = bytearray()
+    while True:
+        number, low = number >> 7, number & 0x7F
+        out.append(low | (0x80 if number else 0))
+        if not number:
+            return bytes(out)
+
+
+# Fields of criu_opts that are a switch, and the option they stand for. None: ours says it, or it has no meaning here.
+_SWITCHES: dict[int, str | None] = {
+    3: "--leave-running",
+    4: "--ext-unix-sk",
+    5: "--tcp-established",
+    6: "--evasive-devices",
+    7: "--shell-job",
+    7 + 1: "--file-locks",
+    12: None,  # notifications: always
+    16: "--auto-dedup",
+    18: "--link-remap",
+    21: "--force-irmap",
+    24: None,  # an older way to say 34
+    26: None,  # the restored process is a child of ours: always
+    46: "--skip-in-flight",
+    47: "--weak-sysctls",
+    50: None,  # terminals: our containers have none
+    52: "--tcp-close",
+}
+_TEXTS = {13: "--root", 44: "--freeze-cgroup", 53: "--lsm-profile", 37: "--external"}
+
+
+def options(request: bytes, runc_pid: int) -> list[str]:
+    """CRIU's options for runc's `criu_opts`. Raises `NotUnderstood`."""
+    found: list[str] = []
+    for number, value in fields(request):
+        if number in _SWITCHES and isinstance(value, int):
+            name = _SWITCHES[number]
+            if value and name:
+                found.append(name)
+        elif number in _TEXTS and isinstance(value, bytes):
+            found += [_TEXTS[number], value.decode()]
+        else:
+            found += _option(number, value, runc_pid)
+    return found
+
+
+def _option(number: int, value: Value, runc_pid: int) -> list[str]:
+    if isinstance(value, int):
+        if number in (1, 17):
+            return ["-D" if number == 1 else "-W", f"/proc/{runc_pid}/fd/{value}"]
+        if number == 2:
+            return ["-t", str(value)]
+        if number == 9:
+            return [f"-v{value}"]
+        if number == 20 and value == 0xFFFFFFFF:
+            return ["--cpu-cap=all"]
+        if number == 34 and value < len(_MODES):
+            return [f"--manage-cgroups={_MODES[value]}"]
+        if number == 35:
+            return ["--ghost-limit", str(value)]
+        if number == 38 and value == _NEW_NET:
+            return ["--empty-ns", "net"]
+        if number == 45:
+            return ["--timeout", str(value)]
+        if not value:  # something that is off
+            return []
+    else:
+        inner = dict(fields(value)) if number in (23, 25, 27) else {}
+        if number == 10:
+            return ["-o", value.decode()]
+        if number == 23:
+            return ["--external", f"mnt[{_text(inner[1])}]:{_text(inner[2])}"]
+        if number == 25:
+            controller = f"{_text(inner[1])}:" if 1 in inner else ""
+            return ["--cgroup-root", controller + _text(inner[2])]
+        if number == 27:
+            return ["--inherit-fd", f"fd[{inner[2]!r}]:{_text(inner[1])}"]
+        if number == 51:  # the file with further options: ours replaces it
+            return []
+    raise NotUnderstood(f"runc asks CRIU for option {number}, which is not known here")
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, int):
+        raise NotUnderstood("a number where a text is wanted")
+    return value.decode()
+
+
+def main() -> NoReturn:
+    """Entry point: `criu swrk FD`, and anything else that runc calls CRIU for."""
+    words = sys.argv[1:]
+    settings = config.load()
+    if len(words) == 2 and words[0] == "swrk":
+        runc = socket.socket(fileno=os.dup(int(words[1])))
+        request = runc.recv(_LONGEST_REQUEST, socket.MSG_PEEK)
+        asked = dict(fields(request))
+        if asked.get(1) in (DUMP, RESTORE):
+            runc.recv(_LONGEST_REQUEST)
+            try:
+                sys.exit(_serve(settings, runc, asked))
+            except NotUnderstood as error:
+                with open(os.path.join(os.environ["GLEANER_OWN"], "work", "call.log"), "w", encoding="utf-8") as log:
+                    log.write(f"(00.000000) Error (criu.py:0): {error}\n")  # in the form of CRIU's own log
+                sys.exit(1)
+    os.execv(settings.criu, [settings.criu, *words])
+
+
+def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]) -> int:
+    kind, wanted = asked[1], asked.get(2, b"")
+    assert isinstance(kind, int) and isinstance(wanted, bytes)  # noqa: S101 - by `fields`, from our own call
+    own = os.environ["GLEANER_OWN"]
+    pid_file = os.path.join(own, "pid")
+    words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
+    words += options(wanted, os.getppid())
+    words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
+    if kind == RESTORE:
+        words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
+    answer = _run(words, own, runc)
+    result = b""
+    if answer == 0 and kind == RESTORE:
+        with open(pid_file, encoding="ascii") as file:
+            result = field(4, field(1, int(file.read())))
+    runc.send(field(1, kind) + field(2, int(answer == 0)) + result)
+    return 0 if answer == 0 else 1
+
+
+def _run(words: list[str], own: str, runc: socket.socket) -> int:
+    """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time)."""
+    said, answered = os.path.join(own, "said"), os.path.join(own, "answered")
+    os.mkfifo(said, 0o600)
+    os.mkfifo(answered, 0o600)
+    hearing = os.open(said, os.O_RDWR | os.O_CLOEXEC)
+    answering = os.open(answered, os.O_RDWR | os.O_CLOEXEC)
+    # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
+    criu = subprocess.Popen(words, close_fds=False)
+    ended = os.pidfd_open(criu.pid)
+    heard = b""
+    while True:
+        ready, _, _ = select.select([hearing, ended], [], [])
+        if hearing not in ready:
+            return criu.wait()
+        heard += os.read(hearing, 4096)
+        while b"\n" in heard:
+            line, _, heard = heard.partition(b"\n")
+            action, _, pid = line.partition(b" ")
+            os.write(answering, b"ok\n" if _notified(runc, action, int(pid or b"0")) else b"no\n")
+
+
+def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:
+    """Whether runc agrees to go on."""
+    notify = field(1, action) + (field(2, pid) if pid else b"")
+    runc.send(field(1, NOTIFY) + field(2, 1) + field(5, notify))
+    answer = dict(fields(runc.recv(_LONGEST_REQUEST)))
+    return answer.get(1) == NOTIFY and answer.get(3) == 1

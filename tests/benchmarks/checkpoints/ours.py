@@ -1,0 +1,116 @@
+"""Save and restore through Gleaner's own code, as the service account: one or more containers at once.
+
+`ours.py RUNTIME IMAGE MIB KIND COUNT REPEAT PLACE` prints a JSON line with the times of each repetition, the most
+memory that this process ever used, and the bytes that were stored.
+"""
+
+import json
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat as repeat_
+from pathlib import Path
+
+from gleaner.agent import folder
+from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.protocol import LABEL_AGENT, ContainerId, ContainerSpec, Runtime
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import Published
+
+MORE_MIB = 256
+RUNTIMES: dict[str, Callable[[], Runtime]] = {"docker": lambda: DockerRuntime("unix:///var/run/docker.sock")}
+
+
+def main() -> None:
+    runtime_name, image, size_mib, kind, count, repeat, place = sys.argv[1:]
+    bench = Bench(RUNTIMES[runtime_name](), image, int(size_mib), kind, Path(place))
+    try:
+        print(json.dumps(bench.run(int(count), int(repeat))))
+    finally:
+        bench.clear()
+
+
+class Bench:
+    """Some containers that are saved and restored together."""
+
+    def __init__(self, runtime: Runtime, image: str, size_mib: int, kind: str, place: Path) -> None:
+        self.runtime, self.image, self.size_mib, self.kind, self.place = runtime, image, size_mib, kind, place
+        self.storage = FolderStorage(place / "storage")
+        self.clear()
+        shutil.rmtree(place, ignore_errors=True)
+        self.storage.prepare()
+
+    def clear(self) -> None:
+        for container in self.runtime.ours():
+            self.runtime.remove(container)
+
+    def run(self, count: int, repeat: int) -> dict[str, object]:
+        self.runtime.facts()
+        with ThreadPoolExecutor(count) as pool:
+            containers = list(pool.map(self.start, range(count)))
+            saves, restores, stored = [], [], 0
+            for turn in range(repeat):
+                began = time.monotonic()
+                published = list(pool.map(self.save, containers, range(count), repeat_(turn)))
+                saves.append(time.monotonic() - began)
+                for container in containers:
+                    self.runtime.kill(container)
+                    self.runtime.remove(container)
+                ticks = [self.tick(n) for n in range(count)]
+                began = time.monotonic()
+                containers = list(pool.map(self.restore, published, range(count), repeat_(turn)))
+                restores.append(time.monotonic() - began)
+                for number in range(count):
+                    self.await_tick(number, more_than=ticks[number])
+                stored = sum(one.size_bytes for one in published)
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return {"save_s": saves, "restore_s": restores, "peak_mib": peak_mib, "stored_bytes": stored}
+
+    def spec(self, number: int, turn: int) -> ContainerSpec:
+        job = self.place / f"job{number}"
+        job.mkdir(exist_ok=True)
+        return ContainerSpec(
+            name=f"gleaner-{number + 1}-{turn + 1}",
+            image=self.image,
+            command=("/hog.py", str(self.size_mib), self.kind, "/job"),
+            environment={},
+            cpus=1,
+            memory_mib=self.size_mib + MORE_MIB,
+            folder=job,
+            labels={LABEL_AGENT: "bench"},
+        )
+
+    def start(self, number: int) -> ContainerId:
+        container = self.runtime.start(self.spec(number, 0))
+        self.await_tick(number, more_than=0)
+        return container
+
+    def save(self, container: ContainerId, number: int, turn: int) -> Published:
+        self.runtime.pause(container)
+        with self.storage.draft(f"jobs/{number}/attempt-{turn}/generation-1") as draft:
+            self.runtime.checkpoint(container, draft)
+            draft.add("folder.tar", folder.pack(self.place / f"job{number}"))
+            return draft.publish({"image_id": self.runtime.image_id(container)})
+
+    def restore(self, published: Published, number: int, turn: int) -> ContainerId:
+        parcel = self.storage.open(published.key, published.digest)
+        folder.unpack(parcel.read("folder.tar"), self.place / f"job{number}")
+        return self.runtime.restore(self.spec(number, turn + 1), parcel)
+
+    def tick(self, number: int) -> int:
+        path = self.place / f"job{number}" / "tick"
+        return int(path.read_text()) if path.exists() else 0
+
+    def await_tick(self, number: int, *, more_than: int) -> None:
+        until = time.monotonic() + 300
+        while self.tick(number) <= more_than:
+            if time.monotonic() > until:
+                raise SystemExit(f"container {number} does not count on from {more_than}")
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()
