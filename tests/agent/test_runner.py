@@ -1,6 +1,7 @@
 """The agent as a whole, against the real control API and a real storage folder; only its containers are pretended."""
 
 import asyncio
+import errno
 import hashlib
 import math
 import os
@@ -180,6 +181,26 @@ def test_a_save_that_fails_once_is_made_again_in_time(control: Control) -> None:
     assert control.job(job).job.state is State.SAVED
 
 
+def test_a_save_that_the_storage_did_not_confirm_is_made_anew(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = control.submit("100000")
+    place = control.folder / "storage" / "jobs" / str(job) / "attempt-1"
+    fsync, failed = os.fsync, threading.Event()
+
+    def failing_once(file: int) -> None:
+        if (place / "generation-1").exists() and not failed.is_set():
+            failed.set()
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", failing_once)
+    asyncio.run(control.agent("a1", lives_s=10, margin_s=4).live())
+    assert failed.is_set()
+    assert control.job(job).job.state is State.SAVED
+    assert [generation.number for generation in control.job(job).generations] == [2]
+
+
 def test_a_job_that_cannot_be_saved_goes_back_and_costs_no_retry(control: Control) -> None:
     job = control.submit("100000")
     control.runtime.checkpoints_that_fail = 1000
@@ -351,7 +372,7 @@ def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Contr
 def test_a_broken_generation_is_never_restored_and_the_job_starts_over(control: Control) -> None:
     job = control.submit("450")
     asyncio.run(control.agent("a1", lives_s=6).live())
-    stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "generation-1" / "memory.tar"
+    stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "generation-1" / "blocks.pack"
     stored.write_bytes(b"9999 450 0")
     asyncio.run(control.agent("a2", lives_s=30, idle_s=6).live())
     detail = control.job(job)

@@ -56,8 +56,6 @@ log = structlog.get_logger()
 
 SAVE_PAUSE_S = 10.0
 """The longest pause after a save that failed; shorter where there is less time left."""
-GENERATION = 1
-"""The number of the one generation of a slice, made at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,8 @@ class TaskShell:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     _todos: asyncio.Queue[task.Todo] = field(default_factory=asyncio.Queue[task.Todo])
     _times: Times = field(default_factory=Times)
+    _saves: int = 0
+    """How often it was tried to save it; each try has a number of its own, as one that failed may be visible."""
     _unreported: Generation | None = None
     """Published, and control has not been told."""
     _log: JobLog = field(default_factory=JobLog)
@@ -261,9 +261,10 @@ class TaskShell:
         """Pause, checkpoint, copy, publish. The container is left paused: only a published generation frees it."""
         given, bench = self.assignment, self.bench
         self._times.stopped_s = time.time()
+        self._saves += 1
         try:
             bench.runtime.pause(container)
-            with bench.storage.draft(generation_key(given.job, given.attempt, GENERATION)) as draft:
+            with bench.storage.draft(generation_key(given.job, given.attempt, self._saves)) as draft:
                 bench.runtime.checkpoint(container, draft)
                 draft.add("folder.tar", folder.pack(self._folder()))
                 published = draft.publish(
@@ -288,7 +289,7 @@ class TaskShell:
         return task.SaveDone(
             Generation(
                 attempt=given.attempt,
-                number=GENERATION,
+                number=self._saves,
                 digest=published.digest,
                 size_bytes=published.size_bytes,
                 log_lines=0,
