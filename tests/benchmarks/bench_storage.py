@@ -4,8 +4,8 @@
 
 Each content is in memory before the clock starts. `save` goes from the first byte to the published parcel, all of it
 synced; `dd` is `dd conv=fsync` from /dev/shm; `copy` is Python's write and fsync. They take turns in every round, since
-a disk's own rate changes; shown is the median. `read` is with the parcel in the page cache. Compare a row's numbers only
-with others of the same run. MB are 10^6 bytes.
+a disk's own rate changes; shown is the median. `read` is with the parcel in the page cache. Only numbers of one run can
+be compared. MB are 10^6 bytes.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +31,7 @@ from gleaner.agent.storage.protocol import Parcel
 OUTPUT = Path("bench-output/storage.json")
 CHUNK_BYTES = 2**20
 PAGE_BYTES = 4096
+T = TypeVar("T")
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -47,7 +50,7 @@ class Row:
 
 
 def contents(size_bytes: int) -> dict[str, bytes]:
-    """The kinds of memory: random; every other MiB zero; like a log; as random as the first, one page in 1000 changed."""
+    """The kinds of memory: random; every other MiB zero; like a log; the first with one page in 1000 changed."""
     noise = os.urandom(size_bytes)
     half = b"".join(
         bytes(CHUNK_BYTES) if at // CHUNK_BYTES % 2 else noise[at : at + CHUNK_BYTES]
@@ -62,12 +65,12 @@ def contents(size_bytes: int) -> dict[str, bytes]:
     return {"random": noise, "half zero": half, "text": text, "as before": bytes(changed)}
 
 
-def timed(act: Callable[[], object]) -> float:
-    """Seconds; what was written before is on the disk first."""
+def timed(act: Callable[[], T]) -> tuple[float, T]:
+    """How many seconds it took; what was written before is on the disk first."""
     os.sync()
     began_s = time.perf_counter()
-    act()
-    return time.perf_counter() - began_s
+    result = act()
+    return time.perf_counter() - began_s, result
 
 
 def save(storage: FolderStorage, content: bytes, before: Parcel | None) -> tuple[str, int]:
@@ -110,18 +113,17 @@ def measured(folder: Path, name: str, content: bytes, older: bytes, rounds: int)
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY) as source:
         source.write(content)
         source.flush()
+        target = folder / "copy"
         for _ in range(rounds):
-            target = folder / "copy"
-            times["dd"].append(timed(lambda: dd(Path(source.name), target)))
+            times["dd"].append(timed(partial(dd, Path(source.name), target))[0])
             target.unlink()
-            made: list[tuple[str, int]] = []
             cpu_s = time.process_time()
-            times["save"].append(timed(lambda: made.append(save(storage, content, before))))
+            took_s, (digest, stored_bytes) = timed(partial(save, storage, content, before))
             times["cpu"].append(time.process_time() - cpu_s)
-            digest, stored_bytes = made[0]
-            times["read"].append(timed(lambda: read(storage.open("new", digest))))
+            times["save"].append(took_s)
+            times["read"].append(timed(partial(read, storage.open("new", digest)))[0])
             storage.delete("new")
-            times["copy"].append(timed(lambda: copy(content, target)))
+            times["copy"].append(timed(partial(copy, content, target))[0])
             target.unlink()
     storage.delete("before")
     rates = {kind: len(content) / 1e6 / statistics.median(taken) for kind, taken in times.items() if kind != "cpu"}

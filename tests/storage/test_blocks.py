@@ -1,10 +1,12 @@
 """Parts in blocks: many writers at once, zeros, what is known from the parcel before, and reading ahead."""
 
+import errno
 import os
 import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -212,10 +214,40 @@ def test_text_is_compressed_and_noise_is_not_made_longer(storage: Storage) -> No
 
 
 @pytest.mark.parametrize(
-    ("waiting", "ready", "expected"), [(0, 0, True), (5, 0, False), (5, 1, False), (5, 2, True), (0, 9, True)]
+    ("so_far_mib", "waiting_mib", "expected"), [(1, 0, True), (20, 0, False), (40, 40, True), (400, 20, False)]
 )
-def test_nothing_is_compressed_while_the_disk_waits_for_it(waiting: int, ready: int, expected: bool) -> None:
-    assert is_worth_compressing(waiting=waiting, ready=ready) is expected
+def test_a_disk_that_keeps_up_is_not_slowed_by_compressing(so_far_mib: int, waiting_mib: int, expected: bool) -> None:
+    assert is_worth_compressing(so_far_bytes=so_far_mib * MIB, waiting_bytes=waiting_mib * MIB) is expected
+
+
+def test_more_is_compressed_on_a_disk_that_is_slow(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    fdatasync = os.fdatasync
+    text = {"text": b"".join(b"%d bottles of beer\n" % number for number in range(4 * MIB))}
+    fast, fast_bytes = published(storage, BEFORE, text)
+
+    def slow(file: int) -> None:
+        time.sleep(2)
+        fdatasync(file)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    _, slow_bytes = published(storage, KEY, text)
+    assert slow_bytes < fast_bytes
+    assert slow_bytes < 0.7 * len(text["text"])
+    assert read(fast) == text
+
+
+def test_a_lost_write_that_shows_in_an_early_sync_fails_the_draft(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux tells of it once; the sync at the end would say that all is well."""
+
+    def failing(_file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    with pytest.raises(StorageError, match="Input/output error"):
+        published(storage, KEY, {"memory": noise(20 * MIB)})
+    assert storage.keys("") == []
 
 
 def test_equal_blocks_are_not_stored_again_even_if_the_memory_has_moved(storage: Storage, root: Path) -> None:

@@ -1,9 +1,10 @@
 """A draft's pack file while it is written: blocks come from any thread, and one thread writes them in order.
 
-    write() of any thread → batch of whole blocks → workers hash and compress → writer thread → disk
+    write() of any thread → batch of whole blocks → workers hash and compress → writing thread → syncing thread
 
-What is on its way is bounded, so whoever writes faster than the disk waits. The disk begins at once with what
-it is given (POSIX_FADV_DONTNEED makes Linux start writing dirty pages), so that little is left for the sync at the end.
+What is on its way to the writing thread is bounded. The syncing thread has the disk work from the beginning, so that
+little is left for the sync at the end, and so it is known how far the disk is behind. Only then are blocks of a large
+parcel compressed, since a disk that keeps up would be slowed.
 """
 
 import hashlib
@@ -25,8 +26,12 @@ from gleaner.agent.storage.protocol import BytesLike, Part, StorageError
 from gleaner.agent.storage.workers import BATCH_BYTES, Workers
 
 _ZEROS = memoryview(bytes(MOST_BYTES))
-_ENOUGH_READY = 2
-"""The disk has something to do while so many batches wait for it."""
+_SYNC_BYTES = 8 * 2**20
+"""So much is given to the disk at once."""
+_BEHIND_BYTES = 32 * 2**20
+"""A disk that has so much left to write is slower than what it is given."""
+_LITTLE_BYTES = 4 * 2**20
+"""To compress so much takes no time that matters."""
 
 Known = Callable[[bytes], Block | None]
 """What finds the block with a digest that need not be stored again. Called from several threads."""
@@ -65,8 +70,10 @@ class Pack:
         self._queue: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._waiting = 0
-        self._ready = 0
+        self._written = threading.Condition(self._lock)
+        self._so_far_bytes = 0
+        self._synced_bytes = 0
+        self._ended = False
         self._failed: BaseException | None = None
         self.size_bytes = 0
 
@@ -82,7 +89,7 @@ class Pack:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._write_all, name="storage pack", daemon=True)
                     self._thread.start()
-                self._waiting += 1
+                self._so_far_bytes += batch.ends[-1]
                 batch.prepared = self._workers.submit(self._prepare, batch)
                 self._queue.put(batch)
         except BaseException:
@@ -130,14 +137,9 @@ class Pack:
             os.close(self._file)
 
     def _prepare(self, batch: Batch) -> list[Prepared]:
-        with self._lock:
-            self._waiting -= 1
-            compress = is_worth_compressing(waiting=self._waiting, ready=self._ready)
-        try:
-            return [self._prepared(batch, start, end, compress) for start, end in pairwise([0, *batch.ends])]
-        finally:
-            with self._lock:
-                self._ready += 1
+        waiting_bytes = self.size_bytes - self._synced_bytes
+        compress = is_worth_compressing(so_far_bytes=self._so_far_bytes, waiting_bytes=waiting_bytes)
+        return [self._prepared(batch, start, end, compress) for start, end in pairwise([0, *batch.ends])]
 
     def _prepared(self, batch: Batch, start: int, end: int, compress: bool) -> Prepared:
         size_bytes = end - start
@@ -151,17 +153,35 @@ class Pack:
         return Prepared(Block(digest, 0, len(stored), size_bytes, 0), stored)
 
     def _write_all(self) -> None:
+        syncing = threading.Thread(target=self._sync_all, name="storage sync", daemon=True)
+        syncing.start()
         while (batch := self._queue.get()) is not None:
             try:
                 prepared = batch.prepared.result()
-                with self._lock:
-                    self._ready -= 1
                 if self._failed is None:
                     self._write(batch, prepared)
             except BaseException as error:  # raised again by check()
                 self._failed = error
             self._workers.leave(batch.buffer)
             batch.written.set()
+        with self._lock:
+            self._ended = True
+            self._written.notify()
+        syncing.join()
+
+    def _sync_all(self) -> None:
+        while True:
+            with self._lock:
+                self._written.wait_for(lambda: self._ended or self.size_bytes >= self._synced_bytes + _SYNC_BYTES)
+                if self._ended:
+                    return
+                size_bytes = self.size_bytes
+            try:
+                os.fdatasync(self._file)
+            except OSError as error:  # the system tells of a lost write only once
+                self._failed = error
+                return
+            self._synced_bytes = size_bytes
 
     def _write(self, batch: Batch, prepared: list[Prepared]) -> None:
         stored = [one.stored for one in prepared if one.stored is not None]
@@ -171,17 +191,16 @@ class Pack:
             if one.stored is None:
                 batch.part.append(one.block)
             else:
-                batch.part.append(one.block._replace(offset=self.size_bytes))
-                self.size_bytes += len(one.stored)
-        os.posix_fadvise(self._file, offset, self.size_bytes - offset, os.POSIX_FADV_DONTNEED)
+                batch.part.append(one.block._replace(offset=offset))
+                offset += len(one.stored)
+        with self._lock:
+            self.size_bytes = offset
+            self._written.notify()
 
 
-def is_worth_compressing(*, waiting: int, ready: int) -> bool:
-    """Whether there is time to compress: not if batches wait for a worker and the disk has nothing to do.
-
-    Then the disk would take raw blocks sooner. `ready` batches wait for the disk.
-    """
-    return waiting == 0 or ready >= _ENOUGH_READY
+def is_worth_compressing(*, so_far_bytes: int, waiting_bytes: int) -> bool:
+    """Whether to compress what can be: if there is little so far, or much waits for the disk, which is slower then."""
+    return so_far_bytes <= _LITTLE_BYTES or waiting_bytes >= _BEHIND_BYTES
 
 
 class PackedPart:
