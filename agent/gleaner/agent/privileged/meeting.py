@@ -11,15 +11,19 @@ Messages are JSON objects, each with its length in four bytes (big endian) befor
 from __future__ import annotations  # the node may have Python 3.9
 
 import array
+import contextlib
 import json
 import os
 import re
 import socket
+import stat
 import struct
+import time
 from typing import Any
 
 VERSION = 1
-LONGEST_BYTES = 4 * 2**20
+LONGEST_BYTES = 2**20
+_MOST_DIGITS = 20
 PATIENCE_S = 20.0
 """How long the agent may take for an answer that needs no storage."""
 CAPTURE_SOCKET = "streamer-capture.sock"
@@ -46,10 +50,11 @@ def checked_name(name: object) -> str:
 
 
 class Meeting:
-    """One conversation; either side."""
+    """One conversation; either side. With `patience_s` every message has to be said or heard within that time."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, patience_s: float | None = None) -> None:
         self.connection = connection
+        self._patience_s = patience_s
 
     def say(self, message: Message, descriptor: int | None = None) -> None:
         """Send a message, and a descriptor with it."""
@@ -59,6 +64,7 @@ class Meeting:
         if descriptor is not None:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
         try:
+            self.connection.settimeout(self._patience_s)
             sent = self.connection.sendmsg([data], ancillary)
             self.connection.sendall(data[sent:])
         except OSError as error:
@@ -67,63 +73,92 @@ class Meeting:
     def hear(self) -> tuple[Message, int | None]:
         """The next message, with the descriptor that came with it. Raises `NotMet`, also for silence."""
         descriptor = None
+        end_s = None if self._patience_s is None else time.monotonic() + self._patience_s
         try:
+            self.connection.settimeout(self._patience_s)
             start, ancillary, _, _ = self.connection.recvmsg(
-                _LENGTH.size, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
+                _LENGTH.size,
+                socket.CMSG_LEN(array.array("i").itemsize),  # room for one; the kernel closes what is sent beyond it
+                socket.MSG_CMSG_CLOEXEC,
             )
             for level, kind, data in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     descriptor = array.array("i", data)[0]
-            (length,) = _LENGTH.unpack(start + self._exactly(_LENGTH.size - len(start)))
+            (length,) = _LENGTH.unpack(start + self._exactly(_LENGTH.size - len(start), end_s))
             if length > LONGEST_BYTES:
                 raise NotMet(f"a message of {length} bytes is too long")
-            message: Message = json.loads(self._exactly(length))
-            if type(message) is not dict:
-                raise NotMet("a message is no JSON object")
-        except (OSError, ValueError, struct.error) as error:
+            return _parsed(self._exactly(length, end_s)), descriptor
+        except OSError as error:
             if descriptor is not None:
                 os.close(descriptor)
-            raise NotMet(f"the other side does not answer: {error or 'silence'}") from error
+            raise NotMet(f"the other side does not answer: {error}") from error
         except NotMet:
             if descriptor is not None:
                 os.close(descriptor)
             raise
-        return message, descriptor
 
-    def _exactly(self, count: int) -> bytes:
-        got = b""
+    def _exactly(self, count: int, end_s: float | None) -> bytes:
+        got = bytearray()
         while len(got) < count:
+            if end_s is not None:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    raise NotMet("the other side is too slow")
+                self.connection.settimeout(left_s)
             more = self.connection.recv(count - len(got))
             if not more:
                 raise NotMet("the other side has gone")
             got += more
-        return got
+        return bytes(got)
 
     def close(self) -> None:
         """End the conversation."""
         self.connection.close()
 
 
+def _parsed(content: bytes) -> Message:
+    try:
+        message: Message = json.loads(content, parse_int=_number)
+    except (ValueError, RecursionError) as error:
+        raise NotMet(f"a message that is no JSON: {str(error)[:100]}") from error
+    if type(message) is not dict:
+        raise NotMet("a message is no JSON object")
+    return message
+
+
+def _number(digits: str) -> int:
+    """Python before 3.11 works for minutes on a number of a million digits."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
 def meet(folder: str, name: str, agent_uid: int) -> Meeting:
     """Root's side: go to the agent that waits under this name. Raises `NotMet` for anybody else.
 
-    A symbolic link at the name cannot lead us to more than a conversation with whoever listens there, and unless
-    that is the agent, it ends before a word is said.
+    No symbolic link is followed, and what is looked at is what is connected to, whatever is put in its place
+    meanwhile. Only the kernel's word on who listens there counts.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(PATIENCE_S)
-        connection.connect(os.path.join(folder, checked_name(name)))
-        peer_uid = peer(connection)
-        if peer_uid != agent_uid:
-            raise NotMet(f"{name}: uid {peer_uid} listens there, not the agent ({agent_uid})")
-    except OSError as error:
-        connection.close()
-        raise NotMet(f"no agent waits at {folder}/{name}: {error}") from error
-    except NotMet:
-        connection.close()
-        raise
-    return Meeting(connection)
+    with contextlib.ExitStack() as opened:
+        try:
+            place = _held(opened, folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+            found = _held(opened, checked_name(name), os.O_PATH | os.O_NOFOLLOW, place)
+            if not stat.S_ISSOCK(os.fstat(found).st_mode):
+                raise NotMet(f"{folder}/{name} is no socket")
+            connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection.settimeout(PATIENCE_S)
+            connection.connect(f"/proc/self/fd/{found}")
+            if (uid := peer(connection)) != agent_uid:
+                raise NotMet(f"{name}: uid {uid} listens there, not the agent ({agent_uid})")
+        except OSError as error:
+            raise NotMet(f"no agent waits at {folder}/{name}: {error}") from error
+        return Meeting(socket.socket(fileno=connection.detach()), PATIENCE_S)
+
+
+def _held(opened: contextlib.ExitStack, path: str, flags: int, folder: int | None = None) -> int:
+    descriptor = os.open(path, flags, dir_fd=folder)
+    opened.callback(os.close, descriptor)
+    return descriptor
 
 
 def peer(connection: socket.socket) -> int:

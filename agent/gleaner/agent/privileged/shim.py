@@ -7,28 +7,25 @@ image nor from a job's environment:
 - `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
 - `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and the
   `start` that follows has nothing left to do. So a plain `docker start` resumes a saved job.
+
+The engine makes several calls for each container, ours or not, and waits for each. So all that does not concern us
+goes on to runc with nothing imported but `os` and `sys`, and with no settings read: wrong settings stop nobody's
+container, and ours can still be killed and removed.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-from typing import Any, NamedTuple, NoReturn
 
-from . import config, meeting
+TYPE_CHECKING = False  # `typing` itself takes longer to import than all the rest
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 ANNOTATION_MEETING = "org.gleaner.meeting"
 ANNOTATION_RESTORE = "org.gleaner.restore"
-MARKER = "gleaner"
 RESTORED = "gleaner-restored"
 """In runc's own folder of a container: it was restored at `create`, so the `start` to come is done already."""
-_LOG_TAIL_BYTES = 64 * 2**10
-_DESCRIPTORS = "descriptors.json"
-"""Where runc keeps which pipes the process had as its standard streams."""
 
 # runc's options that are followed by a value; all others stand alone, or have it after "=".
 _GLOBAL_VALUES = {"--log", "--log-format", "--root", "--criu", "--rootless"}
@@ -47,13 +44,15 @@ _VALUES: dict[str, set[str]] = {
 }
 
 
-class Call(NamedTuple):
+class Call:
     """A command line for runc, taken apart."""
 
-    globals: list[str]
-    command: str
-    options: list[tuple[str, str | None]]
-    container: str
+    def __init__(self, before: list[str], command: str, options: list[tuple[str, str | None]], container: str) -> None:
+        self.globals = before
+        """The words before the command."""
+        self.command = command
+        self.options = options
+        self.container = container
 
     def option(self, *names: str) -> str | None:
         """The value of an option; the last one counts."""
@@ -64,22 +63,20 @@ class Call(NamedTuple):
         return found
 
     @property
-    def root(self) -> str:
-        """Where runc keeps the state of its containers."""
-        for number, word in enumerate(self.globals):
-            if word == "--root":
-                return self.globals[number + 1]
-            if word.startswith("--root="):
-                return word.partition("=")[2]
-        return "/run/runc"
+    def folder(self) -> str:
+        """Where runc keeps the state of the container."""
+        return os.path.join(self._global("--root") or "/run/runc", self.container)
 
     @property
     def log(self) -> str | None:
         """The file in which the caller looks for the reason of a failure."""
+        return self._global("--log")
+
+    def _global(self, sought: str) -> str | None:
         for number, word in enumerate(self.globals):
-            if word == "--log":
+            if word == sought:
                 return self.globals[number + 1]
-            if word.startswith("--log="):
+            if word.startswith(f"{sought}="):
                 return word.partition("=")[2]
         return None
 
@@ -118,159 +115,49 @@ def _skip_options(words: list[str], at: int, with_value: set[str]) -> int:
     return at
 
 
-def main() -> NoReturn:
-    """Entry point: do what the words say, and exit as runc would."""
+def main(runc: str | None = None) -> NoReturn:
+    """Entry point: do what the words say, and exit as runc would.
+
+    `runc` is the program that other calls go to, as the installation has written it down; else the settings say it.
+    """
     words = sys.argv[1:]
     call = parse(words)
-    try:
-        settings = config.load()
-    except config.Misconfigured as error:
-        _fail(call, str(error))
     if call is not None:
-        try:
-            if call.command == "start" and _was_restored(call):
-                sys.exit(0)
-            if call.command == "checkpoint":
-                annotations = _annotations_of_state(call)
-                if ANNOTATION_MEETING in annotations:
-                    sys.exit(_checkpoint(settings, call, annotations))
-            if call.command == "create":
-                annotations = _annotations_of_bundle(call)
-                if annotations.get(ANNOTATION_RESTORE):
-                    sys.exit(_restore(settings, call, annotations))
-        except (meeting.NotMet, OSError, ValueError) as error:
-            _fail(call, f"gleaner-runc: {error}")
-    os.execv(settings.runc, [settings.runc, *words])
+        if call.command == "start" and _was_restored(call):
+            sys.exit(0)
+        if call.command != "start" and may_be_ours(call):
+            from . import transfer
+
+            status = transfer.run(call)
+            if status is not None:
+                sys.exit(status)
+    if runc is None:
+        from . import config
+
+        runc = config.load().runc
+    os.execv(runc, [runc, *words])
 
 
-def _annotations_of_state(call: Call) -> dict[str, str]:
-    """What a container was created with; runc keeps annotations as labels in its state."""
-    with open(os.path.join(call.root, call.container, "state.json"), encoding="utf-8") as file:
-        labels: list[str] = json.load(file)["config"].get("labels") or []
-    return dict(label.split("=", 1) for label in labels if "=" in label)
+def may_be_ours(call: Call) -> bool:
+    """Whether the annotation is anywhere in what the engine (`create`) or runc (`checkpoint`) has written of the
+    container. A quick look that is only ever wrong in saying yes; whether it *is* an annotation is found out later.
 
-
-def _annotations_of_bundle(call: Call) -> dict[str, str]:
-    with open(os.path.join(call.option("--bundle", "-b") or ".", "config.json"), encoding="utf-8") as file:
-        annotations: dict[str, str] = json.load(file).get("annotations") or {}
-    return annotations
-
-
-def _checkpoint(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
-    """Stream the memory to the agent. On a failure the container is as it was, and the agent is told why."""
-    image_path = call.option("--image-path")
-    if image_path is None:
-        raise ValueError("a checkpoint without --image-path")
-    met = _meet(settings, annotations)
-    with _own_folder(settings) as own:
-        listener = meeting.listening(own, meeting.CAPTURE_SOCKET)
-        met.say({"version": meeting.VERSION, "do": "save", "container": call.container}, listener.fileno())
-        listener.close()
-        kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
-        status = _run(settings, call, "checkpoint", own, [*kept, *_paths(own)])
-        if status == 0:
-            os.makedirs(image_path, mode=0o700, exist_ok=True)
-            with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
-                marker.write("The images are with Gleaner's agent.\n")
-        descriptors = _text(os.path.join(own, _DESCRIPTORS)) if status == 0 else ""
-        met.say({"status": status, "descriptors": descriptors, "log": _log_tail(f"{own}/work")})
-    met.close()
-    return status
-
-
-def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
-    """Restore from what the agent serves, where runc would have created a new process."""
-    met = _meet(settings, annotations)
-    met.say({"version": meeting.VERSION, "do": "restore", "container": call.container})
-    answer, _ = met.hear()
-    descriptors = answer.get("descriptors")
-    if not isinstance(descriptors, str):
-        raise meeting.NotMet("the agent names no descriptors")
-    with _own_folder(settings) as own:
-        with open(os.path.join(own, _DESCRIPTORS), "w", encoding="utf-8") as file:
-            file.write(descriptors)
-        listener = meeting.listening(own, meeting.SERVE_SOCKET)
-        met.say({"listening": True}, listener.fileno())
-        listener.close()
-        passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
-        options = [(name, value) for name, value in call.options if name in passed]
-        status = _run(settings, call, "restore", own, [*options, ("--detach", None), *_paths(own)])
-        if status == 0:
-            with open(os.path.join(call.root, call.container, RESTORED), "w", encoding="utf-8"):
-                pass
-        met.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
-    met.close()
-    return status
+    What cannot be read is runc's to complain of.
+    """
+    if call.command == "create":
+        path, sought = os.path.join(call.option("--bundle", "-b") or ".", "config.json"), ANNOTATION_RESTORE
+    else:
+        path, sought = os.path.join(call.folder, "state.json"), ANNOTATION_MEETING
+    try:
+        with open(path, "rb") as file:
+            return sought.encode() in file.read()
+    except OSError:
+        return False
 
 
 def _was_restored(call: Call) -> bool:
     try:
-        os.unlink(os.path.join(call.root, call.container, RESTORED))
-    except FileNotFoundError:
+        os.unlink(os.path.join(call.folder, RESTORED))
+    except OSError:
         return False
     return True
-
-
-def _meet(settings: config.Config, annotations: dict[str, str]) -> meeting.Meeting:
-    return meeting.meet(settings.meetings, annotations.get(ANNOTATION_MEETING, ""), settings.agent_uid)
-
-
-class _own_folder:  # noqa: N801 - used as a function
-    """A new folder that only root can enter, removed at the end."""
-
-    def __init__(self, settings: config.Config) -> None:
-        os.makedirs(settings.own, mode=0o700, exist_ok=True)
-        facts = os.lstat(settings.own)
-        if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
-            raise ValueError(f"{settings.own} must be root's alone: chmod 700")
-        self._path = tempfile.mkdtemp(dir=settings.own)
-
-    def __enter__(self) -> str:
-        os.mkdir(os.path.join(self._path, "work"), 0o700)
-        return self._path
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
-
-
-def _run(settings: config.Config, call: Call, command: str, own: str, options: list[tuple[str, str | None]]) -> int:
-    """runc, which finds our `criu` before any other."""
-    words: list[str] = [settings.runc, *call.globals, command]
-    for name, value in options:
-        words += [name] if value is None else [name, value]
-    programs = os.path.join(settings.library, "bin")
-    environment = {**os.environ, "GLEANER_OWN": own, "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
-    return subprocess.call([*words, call.container], env=environment)
-
-
-def _paths(own: str) -> list[tuple[str, str | None]]:
-    return [("--image-path", own), ("--work-path", os.path.join(own, "work"))]
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-def _log_tail(folder: str) -> str:
-    """The end of CRIU's log, for the agent to find the reason in."""
-    found = ""
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".log"):
-            with open(os.path.join(folder, name), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
-                found += file.read().decode("utf-8", "replace")
-    return found
-
-
-def _fail(call: Call | None, why: str) -> NoReturn:
-    """Say why where runc's callers look: in the log that they named, and on standard error."""
-    line: dict[str, Any] = {"level": "error", "msg": why}
-    if call is not None and call.log is not None:
-        try:
-            with open(call.log, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError:
-            pass
-    sys.stderr.write(why + "\n")
-    sys.exit(1)

@@ -1,0 +1,216 @@
+"""One save or one restore: a meeting with the agent, and runc, whose CRIU streams (`criu`) over what was agreed there.
+
+Nothing of the agent's is opened here, and what it says is looked at before it is used. Whatever happens to the agent,
+its ends of the pipes close with it, and CRIU lets the container go; what we keep meanwhile lies in a folder of root's
+own, which goes with the call, or with the next one if this one was killed.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from . import config, meeting
+from .shim import ANNOTATION_MEETING, ANNOTATION_RESTORE, RESTORED
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from .shim import Call
+
+MARKER = "gleaner"
+DESCRIPTORS = "descriptors.json"
+"""Where runc keeps which pipes the process had as its standard streams."""
+_LOG_TAIL_BYTES = 64 * 2**10
+_STREAM_CHARS = 4096
+_PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
+
+
+def run(call: Call) -> int | None:
+    """Save or restore, if the call is for a container of an agent's; the exit status. None if runc is to do it."""
+    try:
+        if call.command == "checkpoint":
+            annotations = _annotations_of_state(call)
+            if ANNOTATION_MEETING in annotations:
+                return _save(config.load(), call, annotations)
+        else:
+            annotations = _annotations_of_bundle(call)
+            if annotations.get(ANNOTATION_RESTORE):
+                return _restore(config.load(), call, annotations)
+    except (config.Misconfigured, meeting.NotMet, OSError, ValueError) as error:
+        _say_why(call, f"gleaner-runc: {error}")
+        return 1
+    return None
+
+
+def _annotations_of_state(call: Call) -> dict[str, str]:
+    """What a container was created with; runc keeps annotations as labels in its state."""
+    with open(os.path.join(call.folder, "state.json"), encoding="utf-8") as file:
+        labels: list[str] = json.load(file)["config"].get("labels") or []
+    return dict(label.split("=", 1) for label in labels if "=" in label)
+
+
+def _annotations_of_bundle(call: Call) -> dict[str, str]:
+    with open(os.path.join(call.option("--bundle", "-b") or ".", "config.json"), encoding="utf-8") as file:
+        annotations: dict[str, str] = json.load(file).get("annotations") or {}
+    return annotations
+
+
+def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
+    """Stream the memory to the agent. On a failure the container is as it was, and the agent is told why."""
+    image_path = call.option("--image-path")
+    if image_path is None:
+        raise ValueError("a checkpoint without --image-path")
+    met = _meet(settings, annotations)
+    with own_folder(settings) as own:
+        listener = meeting.listening(own, meeting.CAPTURE_SOCKET)
+        met.say({"version": meeting.VERSION, "do": "save", "container": call.container}, listener.fileno())
+        listener.close()
+        kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
+        status = _run(settings, call, "checkpoint", own, [*kept, *_paths(own)])
+        if status == 0:
+            os.makedirs(image_path, mode=0o700, exist_ok=True)
+            with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
+                marker.write("The images are with Gleaner's agent.\n")
+        descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
+        met.say({"status": status, "descriptors": descriptors, "log": _log_tail(f"{own}/work")})
+    met.close()
+    return status
+
+
+def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
+    """Restore from what the agent serves, where runc would have created a new process."""
+    met = _meet(settings, annotations)
+    met.say({"version": meeting.VERSION, "do": "restore", "container": call.container})
+    answer, unwanted = met.hear()
+    if unwanted is not None:
+        os.close(unwanted)
+    descriptors = checked_descriptors(answer.get("descriptors"))
+    with own_folder(settings) as own:
+        with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
+            json.dump(descriptors, file)
+        listener = meeting.listening(own, meeting.SERVE_SOCKET)
+        met.say({"listening": True}, listener.fileno())
+        listener.close()
+        passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
+        options = [(name, value) for name, value in call.options if name in passed]
+        status = _run(settings, call, "restore", own, [*options, ("--detach", None), *_paths(own)])
+        if status == 0:
+            with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
+                pass
+        # An agent that is gone by now has lost its container, as at any later time: that is the watchdog's to mend.
+        with contextlib.suppress(meeting.NotMet):
+            met.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
+    met.close()
+    return status
+
+
+def checked_descriptors(text: object) -> list[str]:
+    """What the process had as its three standard streams. Raises `NotMet`.
+
+    runc looks only at pipes, and hands their names to CRIU; with fewer than three entries it crashes.
+
+    >>> checked_descriptors('["/dev/null", "pipe:[7]", "pipe:[8]"]')
+    ['/dev/null', 'pipe:[7]', 'pipe:[8]']
+    """
+    found: list[str] = []
+    if isinstance(text, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(text)
+    if type(found) is not list or len(found) != 3:
+        raise meeting.NotMet("the agent names no three descriptors")
+    for stream in found:
+        if type(stream) is not str or len(stream) > _STREAM_CHARS or not stream.isprintable():
+            raise meeting.NotMet("the agent names a descriptor that is no text")
+        if "pipe:" in stream and not _PIPE.match(stream):
+            raise meeting.NotMet(f"the agent names a descriptor {stream[:100]!r}, which is no pipe")
+    return found
+
+
+def _meet(settings: config.Config, annotations: dict[str, str]) -> meeting.Meeting:
+    return meeting.meet(settings.meetings, annotations.get(ANNOTATION_MEETING, ""), settings.agent_uid)
+
+
+@contextlib.contextmanager
+def own_folder(settings: config.Config) -> Generator[str]:
+    """A new folder that only root can enter, removed at the end; those of calls that were killed are removed too."""
+    os.makedirs(settings.own, mode=0o700, exist_ok=True)
+    whole = os.open(settings.own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        facts = os.fstat(whole)
+        if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+            raise ValueError(f"{settings.own} must be root's alone: chmod 700")
+        fcntl.flock(whole, fcntl.LOCK_EX)
+        for name in os.listdir(whole):
+            _remove_unless_held(os.path.join(settings.own, name))
+        path = os.path.join(settings.own, f"{os.getpid()}-{os.urandom(4).hex()}")
+        os.mkdir(path, 0o700)
+        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(held, fcntl.LOCK_EX)  # for as long as this process lives; children do not inherit it
+    finally:
+        os.close(whole)
+    try:
+        os.mkdir(os.path.join(path, "work"), 0o700)
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(held)
+
+
+def _remove_unless_held(path: str) -> None:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # gone by now
+        return
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(folder)
+
+
+def _run(settings: config.Config, call: Call, command: str, own: str, options: list[tuple[str, str | None]]) -> int:
+    """runc, which finds our `criu` before any other."""
+    words: list[str] = [settings.runc, *call.globals, command]
+    for name, value in options:
+        words += [name] if value is None else [name, value]
+    programs = os.path.join(settings.library, "bin")
+    environment = {**os.environ, "GLEANER_OWN": own, "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
+    return subprocess.call([*words, call.container], env=environment)
+
+
+def _paths(own: str) -> list[tuple[str, str | None]]:
+    return [("--image-path", own), ("--work-path", os.path.join(own, "work"))]
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _log_tail(folder: str) -> str:
+    """The end of CRIU's log, for the agent to find the reason in."""
+    found = ""
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".log"):
+            with open(os.path.join(folder, name), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+                found += file.read().decode("utf-8", "replace")
+    return found
+
+
+def _say_why(call: Call, why: str) -> None:
+    """Say it where runc's callers look: in the log that they named, and on standard error."""
+    if call.log is not None:
+        with contextlib.suppress(OSError), open(call.log, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"level": "error", "msg": why}) + "\n")
+    sys.stderr.write(why + "\n")
