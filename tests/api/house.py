@@ -67,8 +67,8 @@ class Agent(Caller):
     def ask(self, verb: str, body: object) -> Response:
         return self.post(f"/v1/agents/{self.name}/{verb}", body)
 
-    def register(self, node: str = "n1") -> None:
-        answer = self.ask("register", {"facts": FACTS | {"node": node}, "end_s": START_S + 3600})
+    def register(self, node: str = "n1", **facts: object) -> None:
+        answer = self.ask("register", {"facts": FACTS | {"node": node} | facts, "end_s": START_S + 3600})
         assert answer.status_code == 200, answer.text
 
     def claim(self, *, most: int = 1) -> list[dict[str, Any]]:
@@ -126,14 +126,14 @@ class House:
             secret = tokens.issue(db, role=role, name=name, group=group, now_s=self.now_s)
         return Caller(self.client, {"Authorization": f"Bearer {secret}"}, name)
 
-    def agent(self, node: str = "n1", *, registered: bool = True) -> Agent:
+    def agent(self, node: str = "n1", *, registered: bool = True, **facts: object) -> Agent:
         """A new agent, as the live loop makes it."""
         name, secret = f"agent-{next(self.names)}", tokens.new_secret()
         with transaction(self.site.engine) as db:
             agents.expect(db, name=name, end_s=self.now_s + 3600, token_hash=tokens.digest(secret), now_s=self.now_s)
         made = Agent(self.client, {"Authorization": f"Bearer {secret}"}, name)
         if registered:
-            made.register(node)
+            made.register(node, **facts)
         return made
 
     def publish_generation(self, job: int, attempt: int, number: int = 1) -> Published:

@@ -1,7 +1,7 @@
 """What users do with jobs, over HTTP."""
 
 import pytest
-from tests.api.house import House, detail
+from tests.api.house import START_S, House, detail
 
 from gleaner.control.cluster.gateway import AgentPhase, ClusterView, Node, QueuedAgent, SchedulerId
 from gleaner.control.queue import agents, moves
@@ -181,6 +181,32 @@ def test_a_waiting_job_says_why(house: House) -> None:
     assert "not started yet: 1" in says()
     house.user.post(f"/v1/jobs/{job}/hold")
     assert says().startswith("held: by alice")
+
+
+def test_a_saved_job_says_which_node_it_waits_for(house: House) -> None:
+    job = house.user.submit()
+    saver = house.agent("n9", criu="4.2", cpu_features=["avx", "amx"])
+    saver.claim()
+    saver.saved(job, 1, house.publish_generation(job, 1))
+    saver.ask("farewell", {"ended_s": START_S + 60})
+
+    def says() -> str:
+        line: str = house.user.get(f"/v1/jobs/{job}").json()["waits_because"]
+        return line
+
+    _cluster(house, Node("n1", 8, 16384, idle=True))
+    assert says() == "nothing is in its way: the next free agent takes it"  # nobody knows n1 yet
+    poor = house.agent("n1", criu="4.1", cpu_features=["avx"])
+    assert says() == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
+    assert poor.claim() == []
+    rich = house.agent("n2", criu="4.10", cpu_features=["amx", "avx", "sse"])
+    _cluster(house, Node("n1", 8, 16384, idle=True), Node("n2", 8, 16384, idle=False))
+    assert says().startswith("no idle node can restore it: waits for a node with CRIU >= 4.2")
+    (given,) = rich.claim()
+    assert rich.report(job, 2, "given-back", {"why": "incompatible", "detail": "the manifest demands sse9"}).is_success
+    assert rich.claim() == []
+    assert says() == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
+    assert given["generation"]["has_memory"] is True
 
 
 def test_a_job_that_runs_waits_for_nothing(house: House) -> None:

@@ -58,6 +58,24 @@ def test_an_idle_node_on_which_agents_kept_failing_is_no_hope() -> None:
     assert "left alone" in waits_because(SMALL, replace(CALM, nodes=(replace(BUSY, is_avoided=True), BUSY)))
 
 
+def test_a_saved_job_says_what_a_node_must_have_on_which_it_can_go_on() -> None:
+    tied = replace(SMALL, saved_on="n9", lacking={"n1": "CPU feature amx", "n2": "CRIU >= 4.2 and CPU feature amx"})
+    named = (replace(IDLE, name="n1"), replace(BUSY, name="n2"))
+    assert waits_because(tied, replace(CALM, nodes=named)) == "waits for a node with CPU feature amx (saved on n9)"
+    other = (*named, replace(BUSY, name="n3"))
+    assert waits_because(tied, replace(CALM, nodes=other)).startswith("no idle node can restore it: waits for a node")
+    too_small = (*named, replace(IDLE, cpus=0, name="n3"))
+    assert waits_because(tied, replace(CALM, nodes=too_small)) == "waits for a node with CPU feature amx (saved on n9)"
+    assert "nothing is in its way" in waits_because(tied, replace(CALM, nodes=(*named, replace(IDLE, name="n3"))))
+
+
+def test_a_saved_job_that_all_nodes_have_refused_names_them() -> None:
+    tied = replace(SMALL, saved_on="n9", lacking={"n1": "", "n2": ""})
+    named = (replace(IDLE, name="n1"), replace(BUSY, name="n2"))
+    line = waits_because(tied, replace(CALM, nodes=named))
+    assert line == "waits for another node than n1, n2, which cannot restore it (saved on n9)"
+
+
 def test_too_late_in_the_round_names_the_time_of_the_next_in_the_sites_zone() -> None:
     late = replace(CALM, now_s=3100, zone=timezone(timedelta(hours=2)))
     assert waits_because(SMALL, late).endswith("agents start again at 03:00")

@@ -26,11 +26,11 @@ def together(
 
 
 def test_a_running_agent_offers_what_its_jobs_leave_free() -> None:
-    assert together(LIVE) == replace(NOTHING, running=(RunningAgent(5000, Room(2, 300)),))
+    assert together(LIVE) == replace(NOTHING, running=(RunningAgent(5000, Room(2, 300), "n1"),))
 
 
 def test_one_that_has_not_registered_yet_offers_its_whole_node() -> None:
-    assert together(SUBMITTED) == replace(NOTHING, running=(RunningAgent(5000, Room(6, 4000)),))
+    assert together(SUBMITTED) == replace(NOTHING, running=(RunningAgent(5000, Room(6, 4000), "n1"),))
 
 
 def test_one_that_is_ending_or_silent_or_unknown_offers_nothing_but_counts() -> None:

@@ -55,6 +55,27 @@ def test_every_idle_node_gets_an_agent_that_ends_at_the_next_full_hour() -> None
     assert plan(view()) == Plan(11 * HOUR, (agent,) * 4, ())
 
 
+def test_no_agent_is_submitted_for_jobs_that_can_go_on_nowhere() -> None:
+    all_nodes = frozenset(node.name for node in nodes(4))
+    assert plan(view(waiting=(WaitingJobs(1, 100, 9, all_nodes),))).submit == ()
+
+
+def test_agents_are_kept_off_nodes_on_which_nothing_that_waits_can_go_on() -> None:
+    here = frozenset({"n1", "n2", "n3"})
+    (agent,) = plan(view(waiting=(WaitingJobs(8, 1000, 2, here),))).submit  # n4, and nodes that nobody knows yet
+    assert agent.avoid == ("n1", "n2", "n3")
+    new = WaitingJobs(8, 1000, 1)
+    agents = plan(view(waiting=(WaitingJobs(8, 1000, 2, here), new))).submit
+    assert [agent.avoid for agent in agents] == [(), ()]
+
+
+def test_a_running_agent_takes_no_job_that_cannot_go_on_there() -> None:
+    running = (RunningAgent(11 * HOUR, NODE, "n9"),)
+    there, elsewhere = WaitingJobs(8, 1000, 1), WaitingJobs(8, 1000, 1, frozenset({"n9"}))
+    assert plan(view(running=running, waiting=(there,))).submit == ()
+    assert len(plan(view(running=running, waiting=(elsewhere,))).submit) == 1
+
+
 def test_a_restarted_planner_agrees_with_itself_about_the_end() -> None:
     ends = {plan(view(now_s=10 * HOUR + later_s)).boundary_s for later_s in (0, 1, 1799.5, 3599.9)}
     assert ends == {11 * HOUR}

@@ -37,6 +37,17 @@ LEASE_S = 60.0
 SPENT = Slice(started_s=1.0, restore_s=2.0, compute_s=30.0, save_s=3.0)
 
 
+FACTS: dict[str, Any] = {
+    "cpus": 64,
+    "memory_mib": 65536,
+    "runtime": "docker 26",
+    "criu": "4.1",
+    "kernel": "6.1",
+    "architecture": "x86_64",
+    "cpu_features": ("avx", "sse"),
+}
+
+
 def digest(number: int) -> str:
     return f"sha256:{number:064x}"
 
@@ -72,22 +83,14 @@ class Scene:
     def job(self, **spec: Any) -> int:
         return self.submit(**spec).jobs[0]
 
-    def agent(self, name: str, *, node: str | None = None) -> str:
-        """An agent that has registered; one a node unless said otherwise."""
+    def agent(self, name: str, *, node: str | None = None, **facts: Any) -> str:
+        """An agent that has registered; one a node, and all nodes alike, unless said otherwise."""
         self.do(agents.expect, name=name, end_s=9e9, token_hash=tokens.digest(name), now_s=self.now_s)
-        self.register(name, node=node)
+        self.register(name, node=node, **facts)
         return name
 
-    def register(self, name: str, *, node: str | None = None) -> None:
-        facts = NodeFacts(
-            node=node or f"node-of-{name}",
-            cpus=64,
-            memory_mib=65536,
-            runtime="docker 26",
-            criu="4.1",
-            kernel="6.1",
-            architecture="x86_64",
-        )
+    def register(self, name: str, *, node: str | None = None, **more: Any) -> None:
+        facts = NodeFacts(**(FACTS | {"node": node or f"node-of-{name}"} | more))
         self.do(agents.register, name, Registration(facts=facts, end_s=9e9), lease_s=LEASE_S, now_s=self.now_s)
 
     def claim(self, agent: str, *, cpus: int = 64, memory_mib: int = 65536, most: int = 64) -> tuple[Assignment, ...]:
@@ -98,8 +101,15 @@ class Scene:
         (assignment,) = self.claim(agent, most=1)
         return assignment
 
-    def saved(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0) -> None:
-        made = Generation(attempt=attempt, number=number, digest=digest(number), size_bytes=1000, log_lines=log_lines)
+    def saved(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0, has_memory: bool = True) -> None:
+        made = Generation(
+            attempt=attempt,
+            number=number,
+            digest=digest(number),
+            size_bytes=1000,
+            log_lines=log_lines,
+            has_memory=has_memory,
+        )
         self.do(moves.saved, job, attempt, Saved(generation=made, slice=SPENT), now_s=self.now_s)
 
     def checkpointed(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0) -> bool:

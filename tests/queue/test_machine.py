@@ -39,6 +39,7 @@ class Pretended:
     """An agent, with all the work it was ever given, and the reports it has sent."""
 
     name: str
+    node: str
     believes: dict[tuple[int, int], Assignment] = field(default_factory=dict)
     numbers: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Of the last generation of each attempt."""
@@ -80,14 +81,15 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def start_agent(self) -> None:
         name = f"agent-{len(self.agents)}"
-        self.scene.agent(name, node=f"node-{len(self.agents) % 5}")
-        self.agents.append(Pretended(name))
+        node = f"node-{len(self.agents) % 5}"
+        self.scene.agent(name, node=node)
+        self.agents.append(Pretended(name, node))
 
     @precondition(has_agents)
     @rule(data=st.data(), cpus=st.integers(1, 6))
     def claim(self, data: st.DataObject, cpus: int) -> None:
         agent = self.pick(data)
-        expected = self.expected(cpus)
+        expected = self.expected(cpus, agent)
         try:
             made = self.scene.claim(agent.name, cpus=cpus, memory_mib=10**6)
         except Refused:
@@ -98,9 +100,10 @@ class Interleavings(RuleBasedStateMachine):
             self.given[each.job, each.attempt] += 1
             agent.believes[each.job, each.attempt] = each
 
-    def expected(self, cpus: int) -> list[int]:
+    def expected(self, cpus: int, agent: Pretended) -> list[int]:
         """The claim's rule in plain words, over all jobs."""
         waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
+        waiting = [row for row in waiting if agent.node not in self.refusals(row)]
         waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
         for row in waiting:
@@ -153,6 +156,19 @@ class Interleavings(RuleBasedStateMachine):
 
     def repeated(self, job: int, attempt: int, number: int) -> None:
         assert not self.scene.checkpointed(job, attempt, number=number, log_lines=attempt)
+
+    def refusals(self, job: Any) -> set[str]:
+        """The nodes that have called the job's generation incompatible since it was saved."""
+        if job.from_attempt is None:
+            return set()
+        told = select(ATTEMPT.c.node).where(
+            ATTEMPT.c.job == job.id,
+            ATTEMPT.c.from_attempt == job.from_attempt,
+            ATTEMPT.c.from_number == job.from_number,
+            ATTEMPT.c.detail.startswith("incompatible"),
+        )
+        with self.engine.connect() as connection:
+            return set(connection.execute(told).scalars())
 
     def sender(self, work: Assignment, how: str) -> Callable[[], None]:
         job, attempt, scene = work.job, work.attempt, self.scene

@@ -109,5 +109,5 @@ def _running(agent: QueuedAgent, known: AgentHere | None, nodes: Mapping[str, Ro
     if known is None or agent.phase is AgentPhase.ENDING or known.phase is Phase.SILENT:
         return RunningAgent(known.end_s if known else 0.0, NO_ROOM)
     if known.free_cpus is None or known.free_memory_mib is None:
-        return RunningAgent(known.end_s, nodes.get(agent.node or "", NO_ROOM))
-    return RunningAgent(known.end_s, Room(known.free_cpus, known.free_memory_mib))
+        return RunningAgent(known.end_s, nodes.get(agent.node or "", NO_ROOM), agent.node or "")
+    return RunningAgent(known.end_s, Room(known.free_cpus, known.free_memory_mib), known.node or "")

@@ -29,7 +29,7 @@ from gleaner.control.api.shapes import (
 from gleaner.control.api.surroundings import places, surroundings
 from gleaner.control.life import WAITING
 from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import logs, moves, reads
+from gleaner.control.queue import kinds, logs, moves, reads
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -84,7 +84,15 @@ def show(caller: User, job: JobPath) -> JobDetail:
             return detail
         around = surroundings(db, caller.site)
         reason = reads.hold_reason(db, job) if detail.job.held else ""
-    wish = Wish(detail.job.cpus, detail.job.memory_mib, held=detail.job.held, hold_reason=reason)
+        found = kinds.obstacles(db, job)
+    wish = Wish(
+        detail.job.cpus,
+        detail.job.memory_mib,
+        held=detail.job.held,
+        hold_reason=reason,
+        saved_on=found.saved_on if found else "",
+        lacking=found.lacking if found else {},
+    )
     return detail.model_copy(update={"waits_because": waits_because(wish, around)})
 
 

@@ -20,6 +20,7 @@ def places(site: Site, *, avoided: frozenset[str] = frozenset()) -> tuple[Place,
             node.memory_mib,
             is_free=node.name in idle - avoided,
             is_avoided=node.name in idle & avoided,
+            name=node.name,
         )
         for node in site.cluster.nodes
     )

@@ -59,6 +59,7 @@ class RunningAgent:
 
     end_s: float
     free: Room
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class WaitingJobs:
     cpus: int
     memory_mib: int
     count: int
+    misfits: frozenset[str] = frozenset()
+    """Nodes on which they cannot go on. A node that nobody knows yet is worth a try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ def plan(view: RoundView) -> Plan:
     waiting = _Waiting(view.waiting)
     for agent in view.running:
         if agent.end_s - view.now_s >= view.rules.shortest_slice_s:
-            waiting.place_in(agent.free)
+            waiting.place_in(agent.free, agent.node)
     withdraw = _withdrawals(view, is_work_left=not waiting.is_empty)
     if end_s - view.now_s < view.rules.shortest_slice_s:
         return Plan(end_s, (), withdraw)
@@ -152,11 +155,22 @@ def plan(view: RoundView) -> Plan:
     for node in usable:
         if waiting.is_empty:
             break
-        useful += waiting.place_in(node.room)
+        useful += waiting.place_in(node.room, node.name)
     below_cap = view.rules.agents_at_most - len(view.running) - len(view.pending)
     wanted = max(0, min(useful - len(view.pending), below_cap))
-    new = NewAgent(end_s, end_s - view.rules.shortest_slice_s, tuple(sorted(view.avoided)))
+    avoid = view.avoided | _of_no_use(view.waiting)
+    new = NewAgent(end_s, end_s - view.rules.shortest_slice_s, tuple(sorted(avoid)))
     return Plan(end_s, (new,) * wanted, withdraw)
+
+
+def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
+    """The nodes on which none of the waiting jobs can go on: an agent there would find nothing to do.
+
+    >>> _of_no_use((WaitingJobs(1, 1, 5, frozenset({"n1", "n2"})), WaitingJobs(2, 1, 1, frozenset({"n2"}))))
+    frozenset({'n2'})
+    """
+    misfits = [kind.misfits for kind in waiting if kind.count > 0]
+    return frozenset.intersection(*misfits) if misfits else frozenset()
 
 
 def _withdrawals(view: RoundView, *, is_work_left: bool) -> tuple[Withdrawal, ...]:
@@ -177,21 +191,21 @@ class _Waiting:
 
     def __init__(self, waiting: tuple[WaitingJobs, ...]) -> None:
         kinds = sorted(waiting, key=lambda kind: (-kind.cpus, -kind.memory_mib))
-        self._left = [(Room(kind.cpus, kind.memory_mib), kind.count) for kind in kinds if kind.count > 0]
+        self._left = [(Room(kind.cpus, kind.memory_mib), kind.misfits, kind.count) for kind in kinds if kind.count > 0]
 
     @property
     def is_empty(self) -> bool:
         return not self._left
 
-    def place_in(self, room: Room) -> bool:
-        """Put as many jobs as fit into `room`; whether any did."""
+    def place_in(self, room: Room, node: str) -> bool:
+        """Put as many jobs as fit into `room` on the node; whether any did."""
         cpus, memory_mib, is_used = room.cpus, room.memory_mib, False
-        left: list[tuple[Room, int]] = []
-        for size, count in self._left:
-            fit = min(count, cpus // size.cpus, memory_mib // size.memory_mib)
+        left: list[tuple[Room, frozenset[str], int]] = []
+        for size, misfits, count in self._left:
+            fit = 0 if node in misfits else min(count, cpus // size.cpus, memory_mib // size.memory_mib)
             if fit > 0:
                 cpus, memory_mib, is_used = cpus - fit * size.cpus, memory_mib - fit * size.memory_mib, True
             if count > max(fit, 0):
-                left.append((size, count - max(fit, 0)))
+                left.append((size, misfits, count - max(fit, 0)))
         self._left = left
         return is_used

@@ -1,7 +1,7 @@
 """Why a waiting job does not run now, in one line for its owner. Pure: the caller says what time it is and where."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 
 
@@ -13,6 +13,7 @@ class Place:
     memory_mib: int
     is_free: bool = False
     is_avoided: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,10 @@ class Wish:
     memory_mib: int
     held: bool = False
     hold_reason: str = ""
+    saved_on: str = ""
+    """The node that saved it, if it is saved."""
+    lacking: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What nodes lack on which it cannot go on, by name; empty where the node's agent has refused it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,25 @@ def too_large(wish: Wish, nodes: Sequence[Place]) -> str:
     )
 
 
+def cannot_go_on(wish: Wish, nodes: Sequence[Place]) -> str:
+    """Says what a node must have on which the job can go on, given that none of these has it; empty if one has.
+
+    >>> wish = Wish(1, 512, saved_on="n9", lacking={"n1": "CRIU >= 4.2", "n2": "CRIU >= 4.2 and CPU feature amx"})
+    >>> cannot_go_on(wish, [Place(1, 512, name="n1"), Place(1, 512, name="n2")])
+    'waits for a node with CRIU >= 4.2 (saved on n9)'
+    """
+    large_enough = [node for node in nodes if fits_somewhere(wish, [node])]
+    if any(node.name not in wish.lacking for node in large_enough):
+        return ""
+    lacking = {node.name: wish.lacking[node.name] for node in large_enough}
+    least = sorted(filter(None, lacking.values()), key=lambda words: (len(words), words))
+    if least:
+        return f"waits for a node with {least[0]} (saved on {wish.saved_on})"
+    return (
+        f"waits for another node than {', '.join(sorted(lacking))}, which cannot restore it (saved on {wish.saved_on})"
+    )
+
+
 def waits_because(wish: Wish, around: Surroundings) -> str:
     """The first thing in the job's way, from what only a person can change to what passes by itself.
 
@@ -74,6 +98,8 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
         return f"the scheduler does not answer: {around.problem}" if around.problem else "the cluster is not read yet"
     if around.nodes and not fits_somewhere(wish, around.nodes):
         return too_large(wish, around.nodes)
+    if around.nodes and (nowhere := cannot_go_on(wish, around.nodes)):
+        return nowhere
     usable = [node for node in around.nodes if node.is_free]
     agents = around.agents_live + around.agents_pending
     if around.agents_pending:
@@ -89,6 +115,8 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
         if any(node.is_avoided for node in around.nodes):
             return "the only idle nodes are left alone for a while, because agents failed there (see `glean nodes`)"
         return "all agents are busy and no other node is idle" if around.agents_live else "no node is idle"
+    if nowhere := cannot_go_on(wish, usable):
+        return f"no idle node can restore it: {nowhere}"
     if around.problem:
         return f"the scheduler does not answer: {around.problem}"
     return "nothing is in its way: the next free agent takes it"

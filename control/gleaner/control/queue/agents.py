@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, exists, insert, null, or_, select, tuple_, upd
 from sqlmodel import Session
 
 from gleaner.agent.protocol import AttemptRef, Beat, Farewell, Order, Orders, Registration
-from gleaner.control.queue import tokens
+from gleaner.control.queue import kinds, tokens
 from gleaner.control.queue.attempts import ended
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.losses import give_up, leave, lose, revive, running_on
@@ -51,6 +51,7 @@ def register(db: Session, name: str, registration: Registration, *, lease_s: flo
         "registered_s": now_s if row.registered_s is None else row.registered_s,
         "lease_until_s": now_s + lease_s,
         "scheduler_id": row.scheduler_id or registration.slurm_job,
+        "kind": kinds.registered(db, registration.facts),
     }
     db.connection().execute(update(AGENT).where(AGENT.c.name == name).values(facts))
 

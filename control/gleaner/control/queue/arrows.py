@@ -38,15 +38,29 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.sql.dml import Insert, Update
+from sqlalchemy.sql.selectable import ScalarSelect
 from sqlmodel import Session
 
 from gleaner.control.life import Move, State
 from gleaner.control.queue.errors import MoveRefused, NotCurrent, Unknown
-from gleaner.control.queue.tables import ATTEMPT, EVENT, GENERATION, JOB, listed
+from gleaner.control.queue.tables import ATTEMPT, EVENT, GENERATION, JOB, LANE, listed
 
 _ADD_EVENT = insert(EVENT).inline()
 _LOCK = select(JOB).where(JOB.c.id == bindparam("job_")).with_for_update()
 _EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
+
+
+def _plain_lane() -> ScalarSelect[int]:
+    mine, plain = LANE.alias("mine"), LANE.alias("plain")
+    same = and_(plain.c.cpus == mine.c.cpus, plain.c.memory_mib == mine.c.memory_mib)
+    any_node = literal_column("plain.kind = 0 AND plain.not_on = ''", Boolean)
+    return (
+        select(plain.c.id).join_from(mine, plain, and_(same, any_node)).where(mine.c.id == JOB.c.lane).scalar_subquery()
+    )
+
+
+PLAIN_LANE = _plain_lane()
+"""The lane of the job's size for which any node will do. It is there since the job was submitted."""
 
 
 def move(
@@ -171,7 +185,7 @@ def _facts(move: Move, facts: tuple[str, ...]) -> dict[str, Any]:
     if move.target is not State.RUNNING:
         values["agent"] = null()
     if move.target is State.NEW:
-        values |= {"from_attempt": null(), "from_number": null()}
+        values |= {"from_attempt": null(), "from_number": null(), "lane": PLAIN_LANE}
     if move.target is State.COMPLETE:
         values |= {"ended_s": bindparam("now_"), "held": false(), "hold_reason": null()}
     return values

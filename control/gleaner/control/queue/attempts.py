@@ -99,8 +99,11 @@ def unrestored(db: Session, job: int, generation: tuple[int, int]) -> Sequence[s
     return db.connection().execute(tried).scalars().all()
 
 
-def publish(db: Session, job: int, generation: Generation, *, now_s: float) -> None:
-    """Name a new generation; of the whole ones only the last two stay named. An attempt's numbers must go up."""
+def publish(db: Session, job: int, generation: Generation, *, kind: int | None, now_s: float) -> None:
+    """Name a new generation, saved on a node of that kind; of the whole ones only the last two stay named.
+
+    An attempt's numbers must go up.
+    """
     newest = db.connection().execute(_NEWEST, {"job_": job, "attempt_": generation.attempt}).scalar_one()
     if newest is not None and generation.number <= newest:
         name = f"{generation.attempt}/{generation.number}"
@@ -119,6 +122,7 @@ def publish(db: Session, job: int, generation: Generation, *, now_s: float) -> N
             "published_s": now_s,
             "standing": Standing.NAMED,
             "has_memory": generation.has_memory,
+            "kind": kind,
         },
     )
     for attempt, number in named(db, job)[NAMED_AT_MOST:]:
@@ -149,9 +153,3 @@ def is_published(db: Session, job: int, generation: Generation) -> bool:
         GENERATION.c.number == generation.number,
     )
     return db.connection().execute(found).scalar_one_or_none() == generation.digest
-
-
-def go_on_from(db: Session, job: int, generation: tuple[int, int] | None) -> None:
-    """The generation, as (attempt, number), that the job's next attempt starts with."""
-    attempt, number = generation or (None, None)
-    db.connection().execute(update(JOB).where(JOB.c.id == job).values(from_attempt=attempt, from_number=number))

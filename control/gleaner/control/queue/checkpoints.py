@@ -4,7 +4,7 @@ from sqlmodel import Session
 
 from gleaner.agent.protocol import Checkpointed
 from gleaner.control.life import Move
-from gleaner.control.queue import attempts
+from gleaner.control.queue import attempts, lanes
 from gleaner.control.queue.arrows import lock, move
 from gleaner.control.queue.errors import Invalid
 
@@ -21,6 +21,7 @@ def checkpointed(db: Session, job: int, attempt: int, report: Checkpointed, *, n
     row = lock(db, job)
     if attempts.is_published(db, job, made):
         return False
+    lane, kind = lanes.after_save(db, job, attempt, has_memory=made.has_memory)
     is_lost = row.lost and row.attempt == attempt
     move(
         db,
@@ -33,7 +34,8 @@ def checkpointed(db: Session, job: int, attempt: int, report: Checkpointed, *, n
         from_number=made.number,
         sound_attempt=attempt,
         lost=is_lost,
+        lane=lane,
         end=attempts.spent_so_far(report.slice),
     )
-    attempts.publish(db, job, made, now_s=now_s)
+    attempts.publish(db, job, made, kind=kind, now_s=now_s)
     return True

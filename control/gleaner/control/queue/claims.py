@@ -61,7 +61,7 @@ WITH RECURSIVE occupied(lane) AS (
 
 _LANES = text(f"""{OCCUPIED}
 SELECT agent.phase, agent.node, agent.vacate,
-    lane.id, lane.cpus, lane.memory_mib, head.state, head.priority, head.id AS job
+    lane.id, lane.cpus, lane.memory_mib, lane.not_on, head.state, head.priority, head.id AS job
 FROM agent
 LEFT JOIN (
     occupied
@@ -69,7 +69,9 @@ LEFT JOIN (
     JOIN job AS head ON head.id = (
         SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
     )
-) ON agent.phase = '{Phase.LIVE}' AND NOT agent.vacate
+) ON agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND (
+    lane.kind = 0 OR EXISTS (SELECT 1 FROM fit WHERE fit.saved_on = lane.kind AND fit.node = agent.kind)
+)
 WHERE agent.name = :agent
 """)  # noqa: S608  # only our own constants are in it
 """The asking agent, with each lane that has work for it: one row with an empty lane if there is none."""
@@ -126,7 +128,8 @@ def claim(db: Session, agent: str, ask: Ask, *, now_s: float) -> Assignments:
         raise Refused(f"agent {agent} may not claim: it is {asking.phase}")
     if asking.id is None:
         return Assignments()
-    chosen = list(_chosen(db, lanes, _Room(ask.cpus, ask.memory_mib, ask.most)))
+    welcome = [lane for lane in lanes if asking.node not in lane.not_on.split()]
+    chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, ask.most)))
     if chosen:
         take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
     return Assignments(jobs=tuple(_assignment(row, lane) for row, lane in chosen))

@@ -20,7 +20,7 @@ from gleaner.control.api.shapes import (
     JobRow,
 )
 from gleaner.control.life import Outcome, State
-from gleaner.control.queue import attempts
+from gleaner.control.queue import attempts, kinds
 from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.queue.specs import filled_in
@@ -46,6 +46,8 @@ class Waiting:
     cpus: int
     memory_mib: int
     count: int
+    misfits: frozenset[str] = frozenset()
+    """Nodes on which they cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +340,10 @@ def waiting(db: Session, *, at_most: int = 100_000) -> tuple[Waiting, ...]:
     """How many jobs of each size an agent could claim; each count stops at `at_most`, to bound the time it takes."""
     connection = db.connection()
     found: list[Waiting] = []
-    for lane in connection.execute(_OCCUPIED).all():
+    lanes = connection.execute(_OCCUPIED).all()
+    misfits = kinds.misfits(db, lanes)
+    for lane in lanes:
         some = select(JOB.c.id).where(JOB.c.lane == lane.id, text(WAITS))
         count = connection.execute(select(func.count()).select_from(some.limit(at_most).subquery())).scalar_one()
-        found.append(Waiting(lane.cpus, lane.memory_mib, int(count)))
+        found.append(Waiting(lane.cpus, lane.memory_mib, int(count), misfits[lane.id]))
     return tuple(found)

@@ -7,29 +7,33 @@ more changes nothing and is no error: the answer to the first may have been lost
 from collections.abc import Mapping
 from typing import Any
 
+from sqlalchemy import update
 from sqlmodel import Session
 
 from gleaner.agent.protocol import Completed, GivenBack, Saved, Why
 from gleaner.control.life import Move, Outcome, State
-from gleaner.control.queue import attempts
-from gleaner.control.queue.arrows import lock, move, record
+from gleaner.control.queue import attempts, lanes
+from gleaner.control.queue.arrows import PLAIN_LANE, lock, move, record
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.flags import put_on_hold
 from gleaner.control.queue.losses import leave, outlived
-from gleaner.control.queue.tables import Ending, Standing
+from gleaner.control.queue.tables import JOB, Ending, Standing
 
 NODES_UNTIL_BROKEN = 3
 TRIES_UNTIL_BROKEN = 5
 """A whole generation counts as broken when it could not be restored on so many nodes, or so often where there are
 fewer: one bad node must not cost every job what it has saved."""
+REFUSALS_UNTIL_HELD = 10
+"""A job is held when so many nodes have refused its generation as incompatible."""
 
 
-def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -> None:
-    """The attempt ended with a whole generation; the job goes on from there."""
+def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
+    """The attempt ended with a whole generation; the job goes on from there. Whether that is news."""
     made = report.generation
     if made.attempt != attempt:
         raise Invalid(f"attempt {attempt} of job {job} reports a generation of attempt {made.attempt}")
     name = f"{made.attempt}/{made.number}"
+    lane, kind = lanes.after_save(db, job, attempt, has_memory=made.has_memory)
     try:
         move(
             db,
@@ -41,19 +45,24 @@ def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -
             from_attempt=made.attempt,
             from_number=made.number,
             sound_attempt=attempt,
+            lane=lane,
             end=attempts.ended(Ending.SAVED, ended_s=now_s, spent=report.slice),
         )
     except Refused:
         before = attempts.find(db, job, attempt)
         if before is not None and before.ending is Ending.SAVED and attempts.is_published(db, job, made):
-            return
+            return False
         raise
     if not attempts.is_published(db, job, made):  # it may have been a periodic save before
-        attempts.publish(db, job, made, now_s=now_s)
+        attempts.publish(db, job, made, kind=kind, now_s=now_s)
+    return True
 
 
-def completed(db: Session, job: int, attempt: int, report: Completed, *, now_s: float) -> None:
-    """The workload exited: with 0 the job has succeeded, else it starts over while it has a retry left."""
+def completed(db: Session, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
+    """The workload exited: with 0 the job has succeeded, else it starts over while it has a retry left.
+
+    The answer says whether that is news.
+    """
     ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
     end = attempts.ended(ending, ended_s=now_s, spent=report.slice, exit_code=report.exit_code, detail=report.reason)
     try:
@@ -75,8 +84,9 @@ def completed(db: Session, job: int, attempt: int, report: Completed, *, now_s: 
     except Refused:
         before = attempts.find(db, job, attempt)
         if before is not None and before.exit_code == report.exit_code:  # only an own end has an exit code
-            return
+            return False
         raise
+    return True
 
 
 def _output(report: Completed) -> dict[str, Any]:
@@ -121,8 +131,11 @@ def _failed(db: Session, job: int, attempt: int, report: Completed, *, end: Mapp
     )
 
 
-def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s: float) -> None:
-    """The attempt ended without a new generation and without an exit of the workload. It costs no retry."""
+def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s: float) -> bool:
+    """The attempt ended without a new generation and without an exit of the workload. It costs no retry.
+
+    The answer says whether that is news.
+    """
     row = lock(db, job)
     told = f"{report.why}: {report.detail}" if report.detail else str(report.why)
     if not _may_report(row, attempt):
@@ -130,7 +143,7 @@ def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s:
         if before is None:
             raise Unknown(f"there is no attempt {attempt} of job {job}")
         if before.ending is Ending.GIVEN_BACK and before.detail == told:
-            return
+            return False
         what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
         raise NotCurrent(job, attempt, what)
     record(db, job, "give back", now_s=now_s, attempt=attempt, detail=told)
@@ -145,6 +158,16 @@ def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s:
         attempts.end(db, job, attempt, end)
     if report.why is Why.IMAGE_MISSING:
         put_on_hold(db, row, reason=told, now_s=now_s)
+    if report.why is Why.INCOMPATIBLE and row.from_attempt is not None:
+        _keep_off(db, row, told, now_s)
+    return True
+
+
+def _keep_off(db: Session, row: Any, told: str, now_s: float) -> None:
+    """Its node is offered the generation no more. Where one node after the other refuses it, somebody must look."""
+    nodes = lanes.keep_off(db, row.id, attempts.find(db, row.id, row.attempt).node)
+    if len(nodes) >= REFUSALS_UNTIL_HELD:
+        put_on_hold(db, row, reason=f"{len(nodes)} nodes could not restore it, the last said: {told}", now_s=now_s)
 
 
 def _may_report(row: Any, attempt: int) -> bool:
@@ -176,7 +199,7 @@ def _break(db: Session, row: Any, told: str, now_s: float) -> None:
     left = attempts.named(db, row.id)
     detail = f"generation {broken[0]}/{broken[1]} is broken"
     if left:
-        attempts.go_on_from(db, row.id, left[0])
+        _go_on_from(db, row.id, left[0])
         detail += f"; {left[0][0]}/{left[0][1]} counts now"
         record(db, row.id, "generation broken", now_s=now_s, attempt=row.attempt, detail=detail)
         return
@@ -184,4 +207,14 @@ def _break(db: Session, row: Any, told: str, now_s: float) -> None:
     if row.state is State.SAVED:
         move(db, row.id, Move.START_OVER, now_s=now_s, detail="no whole generation is left")
     else:
-        attempts.go_on_from(db, row.id, None)
+        _go_on_from(db, row.id, None)
+
+
+def _go_on_from(db: Session, job: int, generation: tuple[int, int] | None) -> None:
+    """The generation, as (attempt, number), that the job's next attempt starts with."""
+    if generation is None:
+        start: dict[str, Any] = {"from_attempt": None, "from_number": None, "lane": PLAIN_LANE}
+    else:
+        attempt, number = generation
+        start = {"from_attempt": attempt, "from_number": number, "lane": lanes.of_generation(db, job, attempt, number)}
+    db.connection().execute(update(JOB).where(JOB.c.id == job).values(start))

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Integer, bindparam, func, insert, literal, select
+from sqlalchemy import Integer, func, insert, literal, select
 from sqlalchemy.dialects import postgresql
 from sqlmodel import Session
 
 from gleaner.control.api.shapes import Submission, Submitted
 from gleaner.control.life import State
-from gleaner.control.queue.arrows import insert_unless_there, record, record_all
+from gleaner.control.queue import lanes
+from gleaner.control.queue.arrows import record, record_all
 from gleaner.control.queue.errors import Invalid
-from gleaner.control.queue.tables import CAMPAIGN, JOB, LANE, SPEC
+from gleaner.control.queue.tables import CAMPAIGN, JOB, SPEC
 
-_LANE = select(LANE.c.id).where(LANE.c.cpus == bindparam("cpus_"), LANE.c.memory_mib == bindparam("memory_mib_"))
 HELD_AT_SUBMISSION = "submitted so"
 
 
@@ -36,7 +36,7 @@ def submit(db: Session, submission: Submission, *, group: str, default_retries: 
         "group": group,
         "campaign": campaign,
         "spec": connection.execute(stored.returning(SPEC.c.id)).scalar_one(),
-        "lane": _lane(db, spec.cpus, spec.memory_mib),
+        "lane": lanes.of_size(db, spec.cpus, spec.memory_mib),
         "state": State.NEW,
         "held": submission.hold,
         "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,
@@ -69,14 +69,3 @@ def _add_runs(db: Session, common: Mapping[str, Any], indices: Sequence[int]) ->
     run = func.unnest(literal(list(indices), postgresql.ARRAY(Integer))).column_valued("run")
     same = [literal(value, JOB.c[name].type) for name, value in common.items()]
     connection.execute(insert(JOB).from_select([*common, "index"], select(*same, run)).inline())
-
-
-def _lane(db: Session, cpus: int, memory_mib: int) -> int:
-    wishes = {"cpus_": cpus, "memory_mib_": memory_mib}
-    connection = db.connection()
-    found = connection.execute(_LANE, wishes).scalar_one_or_none()
-    if found is None:
-        # Another transaction may be adding the same lane: then this waits for it and adds nothing.
-        connection.execute(insert_unless_there(db, LANE), {"cpus": cpus, "memory_mib": memory_mib})
-        found = connection.execute(_LANE, wishes).scalar_one()
-    return int(found)

@@ -1,0 +1,81 @@
+"""Which lane a job waits in. A new job's has its size alone; a saved one's also says where it can go on."""
+
+from typing import Any
+
+from sqlalchemy import Boolean, and_, bindparam, case, func, literal_column, select, update
+from sqlmodel import Session
+
+from gleaner.control.queue.arrows import insert_unless_there
+from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
+
+ANY_KIND = 0
+
+_MINE, _WANTED = LANE.alias("mine"), LANE.alias("wanted")
+_SAME_SIZE = and_(_WANTED.c.cpus == _MINE.c.cpus, _WANTED.c.memory_mib == _MINE.c.memory_mib)
+_LANE = select(LANE.c.id).where(
+    LANE.c.cpus == bindparam("cpus_"),
+    LANE.c.memory_mib == bindparam("memory_mib_"),
+    LANE.c.kind == bindparam("kind_"),
+    LANE.c.not_on == bindparam("not_on_"),
+)
+_OF_JOB = (
+    select(LANE.c.cpus, LANE.c.memory_mib, LANE.c.kind, LANE.c.not_on)
+    .join(JOB, JOB.c.lane == LANE.c.id)
+    .where(JOB.c.id == bindparam("job_"))
+)
+_KIND = case((bindparam("has_memory_", type_=Boolean), func.coalesce(AGENT.c.kind, ANY_KIND)), else_=ANY_KIND)
+_AFTER_SAVE = (
+    select(_MINE.c.cpus, _MINE.c.memory_mib, AGENT.c.kind, _KIND.label("needed"), _WANTED.c.id)
+    .join_from(JOB, _MINE, _MINE.c.id == JOB.c.lane)
+    .join(ATTEMPT, and_(ATTEMPT.c.job == JOB.c.id, ATTEMPT.c.attempt == bindparam("attempt_")))
+    .join(AGENT, AGENT.c.name == ATTEMPT.c.agent)
+    .outerjoin(_WANTED, and_(_SAME_SIZE, _WANTED.c.kind == _KIND, _WANTED.c.not_on == literal_column("''")))
+    .where(JOB.c.id == bindparam("job_"))
+)
+
+
+def of_size(db: Session, cpus: int, memory_mib: int, *, kind: int = ANY_KIND, not_on: str = "") -> int:
+    """The lane of jobs of this size that were saved on nodes of that kind."""
+    wishes = {"cpus_": cpus, "memory_mib_": memory_mib, "kind_": kind, "not_on_": not_on}
+    connection = db.connection()
+    found = connection.execute(_LANE, wishes).scalar_one_or_none()
+    if found is None:
+        # Another transaction may be adding the same lane: then this waits for it and adds nothing.
+        row = {name.removesuffix("_"): value for name, value in wishes.items()}
+        connection.execute(insert_unless_there(db, LANE), row)
+        found = connection.execute(_LANE, wishes).scalar_one()
+    return int(found)
+
+
+def after_save(db: Session, job: int, attempt: int, *, has_memory: bool) -> tuple[int, int | None]:
+    """The lane for a job that this attempt has saved, and the kind of node that it ran on, if that is known."""
+    asked = {"job_": job, "attempt_": attempt, "has_memory_": has_memory}
+    row = db.connection().execute(_AFTER_SAVE, asked).one_or_none()
+    if row is None:
+        return 0, None  # there is no such attempt: the move will say so
+    lane = row.id if row.id is not None else of_size(db, row.cpus, row.memory_mib, kind=row.needed)
+    return lane, row.kind
+
+
+def of_generation(db: Session, job: int, attempt: int, number: int) -> int:
+    """The lane for a job that goes on from this generation of its own."""
+    made: Any = (
+        db.connection()
+        .execute(
+            select(GENERATION.c.kind, GENERATION.c.has_memory).where(
+                GENERATION.c.job == job, GENERATION.c.attempt == attempt, GENERATION.c.number == number
+            )
+        )
+        .one()
+    )
+    mine = db.connection().execute(_OF_JOB, {"job_": job}).one()
+    return of_size(db, mine.cpus, mine.memory_mib, kind=(made.kind or ANY_KIND) if made.has_memory else ANY_KIND)
+
+
+def keep_off(db: Session, job: int, node: str) -> tuple[str, ...]:
+    """Offer the job to that node no more until it is saved again; all nodes that it is kept off so."""
+    mine = db.connection().execute(_OF_JOB, {"job_": job}).one()
+    nodes = tuple(sorted({*mine.not_on.split(), node}))
+    lane = of_size(db, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=" ".join(nodes))
+    db.connection().execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
+    return nodes
