@@ -160,7 +160,7 @@ def _node(python_path: Path | None) -> Iterator[Node]:
         init=True,
         network_mode="none",
         cap_add=rights["cap_add"],
-        security_opt=[*rights["security_opt"], "systempaths=unconfined"],
+        security_opt=rights["security_opt"],
         device_cgroup_rules=rights["device_cgroup_rules"],
         tmpfs={"/run": "exec", "/tmp": "exec"},
         volumes=volumes,

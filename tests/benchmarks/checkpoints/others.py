@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 IMAGE = "hog"
+USER = 4200
+"""In containers, the process has the uid that our jobs have."""
 CRIU = "/usr/sbin/criu"
 ROOTFS = Path("/data/rootfs")
 DOCKER_DATA = Path("/var/lib/docker")
@@ -32,6 +34,7 @@ def main() -> None:
     with ThreadPoolExecutor(len(ways)) as pool:
         for one in ways:
             one.job.mkdir(parents=True)
+            os.chown(one.job, USER, USER)
         list(pool.map(lambda one: one.start(), ways))
         for one in ways:
             await_tick(one.job, 0)
@@ -80,9 +83,7 @@ class Raw:
         images = self.place / f"images{turn}"
         images.mkdir()
         run(CRIU, "dump", "-t", str(self.pid), "-D", str(images), "-o", "dump.log")
-        with contextlib.suppress(
-            ChildProcessError
-        ):  # a child of ours keeps its number until it is reaped
+        with contextlib.suppress(ChildProcessError):  # a child of ours keeps its number until it is reaped
             os.waitpid(self.pid, 0)
         synced(images)
 
@@ -106,7 +107,7 @@ class Runc:
         run("runc", "spec", "-b", str(self.place))
         config = json.loads((self.place / "config.json").read_text())
         config["root"] = {"path": str(ROOTFS), "readonly": False}
-        config["process"].update(terminal=False, args=self.command)
+        config["process"].update(terminal=False, args=self.command, user={"uid": USER, "gid": USER})
         config["linux"]["cgroupsPath"] = f"/gleaner-bench/{self.name}"
         config["linux"]["resources"].pop("memory", None)
         config["mounts"] = [m for m in config["mounts"] if m["type"] != "cgroup"]
@@ -142,7 +143,7 @@ class Podman:
 
     def start(self) -> None:
         run(
-            *self.WORDS, "run", "-d", "--name", self.name, "--network", "none", "--security-opt", "seccomp=unconfined",
+            *self.WORDS, "run", "-d", "--name", self.name, "--network", "none", "--user", str(USER),
             "-v", f"{self.job}:/job", IMAGE, *self.command,
         )  # fmt: skip
 
@@ -170,7 +171,7 @@ class Docker:
     def start(self) -> None:
         run("docker", "rm", "-f", self.name)
         self.id = run(
-            "docker", "run", "-d", "--name", self.name, "--network", "none", "-v", f"{self.job}:/job", IMAGE,
+            "docker", "run", "-d", "--name", self.name, "--network", "none", "--user", str(USER), "-v", f"{self.job}:/job", IMAGE,
             *self.command,
         ).strip()  # fmt: skip
 

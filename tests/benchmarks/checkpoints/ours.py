@@ -65,7 +65,7 @@ class Bench:
                 restores.append(time.monotonic() - began)
                 for number in range(count):
                     self.await_tick(number, more_than=ticks[number])
-                stored = sum(one.size_bytes for one in published)
+                stored = sum(one.stored_bytes for one in published)
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {"save_s": saves, "restore_s": restores, "peak_mib": peak_mib, "stored_bytes": stored}
 

@@ -67,9 +67,9 @@ def while_meeting(folder: Path, name: str, talk: Callable[[Meeting], None], act:
             except Exception as failure:
                 _turn_away(listener)
                 reason = talking.exception()
-                if reason is not None and not isinstance(reason, NotMet):
-                    raise reason from failure
-                raise
+                if reason is None or isinstance(reason, NotMet):
+                    raise failure from reason
+                raise reason from failure
             _turn_away(listener)
             talking.result()
             return done
