@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("agent", "control", "dev")
-SERVER = {"alembic", "fastapi", "matplotlib", "prometheus-client", "psycopg", "sqlalchemy", "sqlmodel", "starlette",
-          "uvicorn"}  # fmt: skip
+SERVER = {"alembic", "fastapi", "httptools", "matplotlib", "prometheus-client", "psycopg", "sqlalchemy", "sqlmodel",
+          "starlette", "uvicorn"}  # fmt: skip
 REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*])?==", re.MULTILINE)
 MADE = {"demo-output", "bench-output", "build", "__pycache__"}
 

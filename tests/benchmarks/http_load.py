@@ -79,8 +79,7 @@ async def _load(port: int, secrets: dict[str, str], seconds: float) -> Load:
     load = Load([], [], 0.0)
     # Everybody connects, and has its token looked up once, before the clock starts.
     voices = [await _Voice.connected(port, name, secret) for name, secret in secrets.items()]
-    for voice in voices:
-        await voice.claim_and_complete([], [])
+    await asyncio.gather(*(voice.claim_and_complete([], []) for voice in voices))
     begun = time.perf_counter()
     await asyncio.gather(*(voice.work(begun + seconds, load) for voice in voices))
     return Load(load.claims_s, load.completes_s, time.perf_counter() - begun)

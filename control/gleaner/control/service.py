@@ -21,6 +21,7 @@ import uvicorn
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import StorageError
 from gleaner.control.api.app import create_app
+from gleaner.control.api.heads import BoundedHead
 from gleaner.control.cluster.choice import gateway
 from gleaner.control.collector import collect
 from gleaner.control.keeper import Keeper, this_program
@@ -159,6 +160,7 @@ def _server(site: Site) -> tuple[uvicorn.Server, socket.socket]:
         raise CannotStart(f"[api] {what}: {why}") from error
     config = uvicorn.Config(
         create_app(site),
+        http=BoundedHead,
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
 
 from gleaner.agent.protocol import Ask, Assignments, Beat, Farewell, Orders, Registration, Welcome
 from gleaner.control.api import examples
@@ -12,6 +13,11 @@ from gleaner.control.api.shapes import AgentRow
 from gleaner.control.queue import agents, moves, reads
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
+
+
+def _answer(message: BaseModel) -> Response:
+    """The message as it is: FastAPI would check it once more, and write it in one more turn of its thread pool."""
+    return Response(message.model_dump_json(), media_type="application/json")
 
 
 @router.get("", responses=documented())
@@ -30,22 +36,22 @@ def register(caller: OwnAgent, registration: Annotated[Registration, examples.A_
     return Welcome(heartbeat_s=queue.heartbeat_s, lease_s=queue.lease_s)
 
 
-@router.post("/{name}/claim", responses=documented(404, 409, 413, 422))
-def claim(caller: OwnAgent, ask: Annotated[Ask, examples.AN_ASK]) -> Assignments:
+@router.post("/{name}/claim", response_model=Assignments, responses=documented(404, 409, 413, 422))
+def claim(caller: OwnAgent, ask: Annotated[Ask, examples.AN_ASK]) -> Response:
     """Take as many waiting jobs as fit, each under a new attempt. Empty if nothing fits."""
     with caller.writing() as db:
         assignments = moves.claim(db, caller.identity.name, ask, now_s=caller.now_s)
     caller.meters.claimed.inc(len(assignments.jobs))
-    return assignments
+    return _answer(assignments)
 
 
-@router.post("/{name}/beat", responses=documented(404, 409, 413, 422))
-def beat(caller: OwnAgent, beat: Annotated[Beat, examples.A_BEAT]) -> Orders:
+@router.post("/{name}/beat", response_model=Orders, responses=documented(404, 409, 413, 422))
+def beat(caller: OwnAgent, beat: Annotated[Beat, examples.A_BEAT]) -> Response:
     """Renew the lease of the agent and of the attempts named, and hear what to do with each."""
+    lease_s = caller.site.settings.queue.lease_s
     with caller.writing() as db:
-        return agents.beat(
-            db, caller.identity.name, beat, lease_s=caller.site.settings.queue.lease_s, now_s=caller.now_s
-        )
+        orders = agents.beat(db, caller.identity.name, beat, lease_s=lease_s, now_s=caller.now_s)
+    return _answer(orders)
 
 
 @router.post("/{name}/farewell", status_code=204, responses=documented(404, 409, 413, 422))
