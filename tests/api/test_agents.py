@@ -1,7 +1,7 @@
 """What agents say to control, and what control counts of it."""
 
 import pytest
-from tests.api.house import SLICE, START_S, House, detail
+from tests.api.house import FACTS, SLICE, START_S, House, detail
 
 from gleaner.control.queue import agents, moves
 from gleaner.control.queue.engine import transaction
@@ -34,7 +34,7 @@ def test_a_registered_agent_learns_its_lease_claims_and_completes(house: House) 
             "end_s": START_S + 600,
         },
     )
-    assert answer.json() == {"heartbeat_s": 20.0, "lease_s": 180.0, "rates": None, "node_mtbf_s": None}
+    assert answer.json() == {"heartbeat_s": 20.0, "lease_s": 180.0, "rates": None, "node_mtbf_s": 30 * 86400.0}
     (claimed,) = agent.claim()
     assert claimed["job"] == job
     assert claimed["command"] == ["run", "--fast"]
@@ -169,6 +169,46 @@ def test_metrics_count_jobs_agents_claims_saves_restores_and_lateness(house: Hou
     assert counted['gleaner_request_seconds_count{call="claim",status="200"}'] == 1
     assert counted["gleaner_leader"] == 1
     assert not any("alice" in name or "atlas" in name or "n1" in name for name in counted)
+
+
+def test_measured_saves_and_restores_are_counted_once_and_told_to_the_nodes_next_agent(house: House) -> None:
+    job = house.user.submit()
+    agent = house.agent("n1")
+    agent.claim()
+    published = house.publish_generation(job, 1)
+    made = {"attempt": 1, "number": 1, "digest": published.digest, "size_bytes": 5, "log_lines": 0}
+    measured = {"memory_bytes": 200 * 2**20, "stored_bytes": 70, "took_s": 2.0, "expected_s": 1.6, "way": "shim"}
+    restored = {"stored_bytes": 90, "took_s": 0.5, "way": "shim"}
+    body = {"generation": made, "slice": SLICE | {"restored": restored}, "measured": measured | {"failed": 2}}
+    for _ in range(2):
+        assert agent.report(job, 1, "saved", body).status_code == 204
+    counted = _metrics(house)
+    assert (counted["gleaner_save_seconds_count"], counted["gleaner_save_seconds_sum"]) == (1, 2.0)
+    assert counted['gleaner_save_error_ratio_bucket{le="1.1"}'] == 0
+    assert counted['gleaner_save_error_ratio_bucket{le="1.25"}'] == 1
+    assert counted['gleaner_saved_bytes_total{of="memory"}'] == 200 * 2**20
+    assert counted['gleaner_saved_bytes_total{of="stored"}'] == 70
+    assert counted["gleaner_restored_bytes_total"] == 90
+    assert counted["gleaner_saves_failed_total"] == 2
+    told = house.agent("n1", registered=False).ask("register", {"facts": FACTS, "end_s": START_S + 3600}).json()
+    assert (told["rates"]["saves"], told["rates"]["save_mib_s"]) == (1, pytest.approx(100))
+
+
+def test_a_save_that_failed_for_good_is_counted(house: House) -> None:
+    job = house.user.submit()
+    agent = house.agent()
+    agent.claim()
+    for _ in range(2):
+        agent.report(job, 1, "given-back", {"why": "save failed", "detail": "disk full"})
+    assert _metrics(house)["gleaner_saves_failed_total"] == 1
+
+
+def test_how_long_agents_last_is_learnt_from_their_ends(house: House) -> None:
+    agent = house.agent()
+    house.now_s += 86_400
+    for _ in range(2):
+        agent.ask("farewell", {"ended_s": house.now_s})
+    assert _metrics(house)["gleaner_node_mtbf_seconds"] == 31 * 86_400
 
 
 def test_a_farewell_told_twice_is_late_once(house: House) -> None:

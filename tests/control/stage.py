@@ -80,11 +80,9 @@ class Stage:
         with snapshot(self.site.engine) as db:
             return agents.avoided(db, self.now_s)
 
-    def register(self, name: str, node: str) -> None:
+    def register(self, name: str, node: str, *, criu: str = "4.1") -> None:
         """Speak for an agent: it has started."""
-        facts = NodeFacts(
-            node=node, cpus=6, memory_mib=4000, runtime="docker", criu="4.1", kernel="6", architecture="x"
-        )
+        facts = NodeFacts(node=node, cpus=6, memory_mib=4000, runtime="docker", criu=criu, kernel="6", architecture="x")
         with transaction(self.site.engine) as db:
             agents.register(
                 db, name, Registration(facts=facts, end_s=self.now_s + 600), lease_s=LEASE_S, now_s=self.now_s

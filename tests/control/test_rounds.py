@@ -9,6 +9,7 @@ import pytest
 from tests.control.stage import LEASE_S, Stage, end_jobs
 from tests.gateway.places import FakedSlurm
 
+from gleaner.agent.protocol import Completed, Generation, Saved, Slice
 from gleaner.control.queue import agents, moves
 from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.tokens import identify
@@ -60,6 +61,39 @@ def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owne
     assert identity is not None
     assert (identity.role, identity.name) == ("agent", agent.name)
     assert stage.site.problem == ""
+
+
+def test_no_agent_is_submitted_for_a_job_that_no_known_node_can_restore(stage: Stage, faked: FakedSlurm) -> None:
+    (job,) = stage.submit_jobs(1)
+    stage.submit_jobs(3)
+    stage.round()
+    first, second, third = stage.agents()
+    stage.register(first.name, "n1", criu="4.2")
+    (given,) = stage.claim(first.name).jobs
+    made = Generation(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+    with transaction(stage.site.engine) as db:
+        moves.saved(db, job, 1, Saved(generation=made, slice=Slice(started_s=1.0)), now_s=stage.now_s)
+    assert given.job == job
+    for name, node in ((second.name, "n2"), (third.name, "n3")):
+        stage.register(name, node, criu="4.1")
+        (other,) = stage.claim(name).jobs
+        assert other.job != job
+        with transaction(stage.site.engine) as db:
+            moves.completed(db, other.job, 1, Completed(exit_code=0, slice=Slice(started_s=1.0)), now_s=stage.now_s)
+    (last,) = stage.claim(second.name).jobs
+    with transaction(stage.site.engine) as db:
+        moves.cancel(db, last.job, now_s=stage.now_s)
+    for agent in (first, second, third):
+        stage.farewell(agent.name)
+    end_jobs(faked.folder)
+    stage.round()
+    (later,) = [agent for agent in stage.agents() if agent.phase == "submitted"]  # n1 can restore it
+    stage.register(later.name, "n1", criu="4.1")  # but has been changed back
+    stage.farewell(later.name)
+    end_jobs(faked.folder)
+    stage.round()
+    stage.round()
+    assert len(stage.agents()) == 4
 
 
 def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(stage: Stage, faked: FakedSlurm) -> None:

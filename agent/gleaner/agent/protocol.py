@@ -107,7 +107,7 @@ class NodeRates(Message):
     save_fixed_s: Duration | None = None
     save_mib_s: Annotated[float, Field(gt=0), NUMBER] | None = None
     restores: Weight = 0.0
-    """The same for restores."""
+    """The same for restores; there the size is the generation's."""
     restore_fixed_s: Duration | None = None
     restore_mib_s: Annotated[float, Field(gt=0), NUMBER] | None = None
     saves_elsewhere: Count = 0
@@ -247,7 +247,7 @@ class RestoreMeasured(Message):
     """
 
     stored_bytes: Count
-    """The size of the generation."""
+    """The generation's `size_bytes`."""
     took_s: Duration
     """From the order to restore until the process ran."""
     at_once: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1

@@ -8,13 +8,13 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pydantic import BaseModel, ValidationError
-from sqlmodel import Session
 
-from gleaner.agent.protocol import Checkpointed, Completed, Farewell, GivenBack, LogLines, Message, Saved
-from gleaner.control.queue import agents, logs, moves, reads
+from gleaner.agent.protocol import Checkpointed, Completed, Farewell, GivenBack, LogLines, Saved
+from gleaner.control.queue import agents, logs, moves, rates, reads
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
 from gleaner.control.site import Site
@@ -86,7 +86,7 @@ def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
             if found.group(1) != agent:
                 raise ValueError(f"{agent} left a farewell of {found.group(1)}")
             rounds = site.settings.rounds
-            agents.farewell(
+            end_s = agents.farewell(
                 db,
                 agent,
                 Farewell.model_validate_json(left.body),
@@ -94,36 +94,30 @@ def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
                 failures_until_avoided=rounds.failures_until_avoided,
                 avoid_s=rounds.avoid_s,
             )
+            if end_s is not None:
+                rates.left(db, agent, vanished=False, rules=site.settings.rates.rules, now_s=now_s)
             return 1
         if not (found := _ATTEMPT.match(left.path)):
             raise ValueError(f"{left.path} is no report")
         job, attempt = int(found.group(1)), int(found.group(2))
         if reads.attempt_agent(db, job, attempt) != agent:
             raise ValueError(f"attempt {attempt} of job {job} is not of {agent}")
-        _MOVES[found.group(3)](db, job, attempt, left.body, now_s)
+        if found.group(3) == "log":
+            logs.append(db, job, attempt, LogLines.model_validate_json(left.body))
+        else:
+            model, act = _MOVES[found.group(3)]
+            report = model.model_validate_json(left.body)
+            if act(db, job, attempt, report, now_s=now_s):
+                rates.learn(db, job, attempt, report, rules=site.settings.rates.rules, now_s=now_s)
     log.info("took a report that waited on the storage", agent=agent, report=left.path)
     return 1
 
 
-def _move(
-    model: type[Message], act: Callable[..., object], *, timed: bool = True
-) -> Callable[[Session, int, int, str, float], None]:
-    def apply(db: Session, job: int, attempt: int, body: str, now_s: float) -> None:
-        report = model.model_validate_json(body)
-        if timed:
-            act(db, job, attempt, report, now_s=now_s)
-        else:
-            act(db, job, attempt, report)
-
-    return apply
-
-
-_MOVES = {
-    "checkpointed": _move(Checkpointed, moves.checkpointed),
-    "saved": _move(Saved, moves.saved),
-    "completed": _move(Completed, moves.completed),
-    "given-back": _move(GivenBack, moves.given_back),
-    "log": _move(LogLines, logs.append, timed=False),
+_MOVES: dict[str, tuple[type[Any], Callable[..., bool]]] = {
+    "checkpointed": (Checkpointed, moves.checkpointed),
+    "saved": (Saved, moves.saved),
+    "completed": (Completed, moves.completed),
+    "given-back": (GivenBack, moves.given_back),
 }
 
 

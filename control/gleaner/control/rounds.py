@@ -32,7 +32,7 @@ from gleaner.control.policy.rounds import (
     plan,
     round_end,
 )
-from gleaner.control.queue import agents, reads, rooms, tokens
+from gleaner.control.queue import agents, rates, reads, rooms, tokens
 from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.site import Site
@@ -92,6 +92,7 @@ class Rounds:
         doubt_s = 2 * self._site.settings.cluster.timeout_s + self._site.settings.rounds.poll_s
         seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s)
         rounds, queue = self._site.settings.rounds, self._site.settings.queue
+        rates_rules = self._site.settings.rates.rules
         if seen.found or seen.unstarted or seen.vanished:
             with transaction(self._site.engine) as db:
                 for name, id_ in seen.found:
@@ -108,9 +109,10 @@ class Rounds:
                         )
                 for name in seen.vanished:
                     reason = "the scheduler no longer knows it"
-                    agents.close_silent(
+                    if agents.close_silent(
                         db, name, now_s=view.read_s, losses_until_held=queue.losses_until_held, reason=reason
-                    )
+                    ):
+                        rates.left(db, name, vanished=True, rules=rates_rules, now_s=view.read_s)
         for gone in seen.unstarted:
             _log.info("agent closed", agent=gone.name, reason=gone.reason)
             self._remove_token(gone.name)
@@ -132,7 +134,7 @@ class Rounds:
                 avoided=frozenset(avoided),
                 pending=seen.pending,
                 running=seen.running,
-                waiting=tuple(WaitingJobs(each.cpus, each.memory_mib, each.count) for each in waiting),
+                waiting=tuple(WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting),
             )
         )
 

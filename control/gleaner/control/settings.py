@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gleaner.agent.settings_file import FileSettings
+from gleaner.control.policy.rates import RateRules
+
+DAY_S = 24 * 3600.0
 
 
 class _Table(BaseModel):
@@ -65,6 +68,22 @@ class RoundSettings(_Table):
         if self.shortest_slice_s >= self.length_s:
             raise ValueError("shortest_slice_s must be less than length_s, or no agent is ever submitted")
         return self
+
+
+class RateSettings(_Table):
+    """`[rates]`: how control learns from what saves cost and from agents that were lost."""
+
+    half_life_saves: float = Field(default=20, gt=0)
+    """A measured save counts half after so many further ones on its node; restores likewise."""
+    half_life_days: float = Field(default=60, gt=0)
+    """What was seen of an agent's loss, or of its lasting, counts half after so many days."""
+    assumed_mtbf_days: float = Field(default=30, gt=0)
+    """How long a node's agents last on average without being lost, as long as little was seen."""
+
+    @property
+    def rules(self) -> RateRules:
+        """The same as a decision takes it."""
+        return RateRules(self.half_life_saves, self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
 
 
 class ClusterSettings(_Table):
@@ -131,6 +150,7 @@ class Settings(FileSettings):
 
     queue: QueueSettings = QueueSettings()
     rounds: RoundSettings = RoundSettings()
+    rates: RateSettings = RateSettings()
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     storage: StorageSettings = StorageSettings()

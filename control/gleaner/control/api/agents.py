@@ -10,7 +10,7 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import AgentRow
-from gleaner.control.queue import agents, moves, reads
+from gleaner.control.queue import agents, moves, rates, reads
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
 
@@ -33,7 +33,12 @@ def register(caller: OwnAgent, registration: Annotated[Registration, examples.A_
     queue = caller.site.settings.queue
     with caller.writing() as db:
         agents.register(db, caller.identity.name, registration, lease_s=queue.lease_s, now_s=caller.now_s)
-    return Welcome(heartbeat_s=queue.heartbeat_s, lease_s=queue.lease_s)
+        return Welcome(
+            heartbeat_s=queue.heartbeat_s,
+            lease_s=queue.lease_s,
+            rates=rates.of_node(db, registration.facts.node),
+            node_mtbf_s=rates.node_mtbf_s(db, caller.site.settings.rates.rules),
+        )
 
 
 @router.post("/{name}/claim", response_model=Assignments, responses=documented(404, 409, 413, 422))
@@ -67,5 +72,8 @@ def farewell(caller: OwnAgent, farewell: Annotated[Farewell, examples.A_FAREWELL
             failures_until_avoided=rounds.failures_until_avoided,
             avoid_s=rounds.avoid_s,
         )
+        if end_s is not None:
+            rules = caller.site.settings.rates.rules
+            rates.left(db, caller.identity.name, vanished=False, rules=rules, now_s=caller.now_s)
     if end_s is not None:
         caller.meters.lateness.observe(farewell.ended_s - end_s)

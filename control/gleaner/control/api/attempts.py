@@ -15,7 +15,7 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, SomeAgent
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import MAX_ID
-from gleaner.control.queue import logs, moves, reads
+from gleaner.control.queue import logs, moves, rates, reads
 from gleaner.control.queue.errors import Refused
 
 router = APIRouter(prefix="/v1/jobs/{job}/attempts/{attempt}", tags=["attempts"])
@@ -39,12 +39,27 @@ def _own_attempt(caller: Caller, job: int, attempt: int, report: str) -> Generat
         raise
 
 
+def _learn(
+    caller: Caller,
+    db: Session,
+    job: int,
+    attempt: int,
+    report: Checkpointed | Saved | Completed | GivenBack,
+    *,
+    is_news: bool,
+) -> None:
+    """Take in what the report measured, unless it was said before."""
+    if is_news:
+        rates.learn(db, job, attempt, report, rules=caller.site.settings.rates.rules, now_s=caller.now_s)
+        caller.meters.reported(report)
+
+
 @router.post("/saved", status_code=204, responses=_ANSWERS)
 def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Saved, examples.A_SAVE]) -> None:
     """The attempt ended with a whole, published checkpoint generation."""
     with _own_attempt(caller, job, attempt, "saved") as db:
-        moves.saved(db, job, attempt, report, now_s=caller.now_s)
-    caller.meters.slice_ended(report.slice, saved=True)
+        is_news = moves.saved(db, job, attempt, report, now_s=caller.now_s)
+        _learn(caller, db, job, attempt, report, is_news=is_news)
 
 
 @router.post("/checkpointed", status_code=204, responses=_ANSWERS)
@@ -53,7 +68,8 @@ def checkpointed(
 ) -> None:
     """The attempt published a whole checkpoint generation and goes on computing."""
     with _own_attempt(caller, job, attempt, "checkpointed") as db:
-        moves.checkpointed(db, job, attempt, report, now_s=caller.now_s)
+        is_news = moves.checkpointed(db, job, attempt, report, now_s=caller.now_s)
+        _learn(caller, db, job, attempt, report, is_news=is_news)
 
 
 @router.post("/completed", status_code=204, responses=_ANSWERS)
@@ -62,8 +78,8 @@ def completed(
 ) -> None:
     """The workload exited by itself."""
     with _own_attempt(caller, job, attempt, "completed") as db:
-        moves.completed(db, job, attempt, report, now_s=caller.now_s)
-    caller.meters.slice_ended(report.slice, saved=False)
+        is_news = moves.completed(db, job, attempt, report, now_s=caller.now_s)
+        _learn(caller, db, job, attempt, report, is_news=is_news)
 
 
 @router.post("/given-back", status_code=204, responses=_ANSWERS)
@@ -72,7 +88,8 @@ def given_back(
 ) -> None:
     """The attempt ended without a new generation and without an exit of the workload."""
     with _own_attempt(caller, job, attempt, "given-back") as db:
-        moves.given_back(db, job, attempt, report, now_s=caller.now_s)
+        is_news = moves.given_back(db, job, attempt, report, now_s=caller.now_s)
+        _learn(caller, db, job, attempt, report, is_news=is_news)
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)

@@ -8,9 +8,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gleaner.agent.protocol import Slice
+from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, Saved, Slice, Why
 
 _SECONDS = (0.5, 1, 2, 5, 10, 20, 40, 60, 90, 120, 240, 480)
+_RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 _LATENESS = (-600, -120, -60, -30, -10, -5, 0, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 Family = tuple[str, str, Mapping[str, float]]
 """What it means, the label (or empty), and the values by label."""
@@ -48,6 +49,20 @@ class Meters:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.save_errors = Histogram(
+            "gleaner_save_error_ratio",
+            "How long a save took against what its agent had expected; above 1 it took longer",
+            buckets=_RATIOS,
+            registry=self.registry,
+        )
+        self.failed_saves = Counter("gleaner_saves_failed", "Tries to save that failed", registry=self.registry)
+        self.saved_bytes = Counter(
+            "gleaner_saved_bytes",
+            "What was saved: memory in use, and what was stored of it",
+            ["of"],
+            registry=self.registry,
+        )
+        self.restored_bytes = Counter("gleaner_restored_bytes", "Sizes of restored generations", registry=self.registry)
         self.lateness = Histogram(
             "gleaner_agent_lateness_seconds",
             "When an agent was done against the end it was submitted for; above 0 it was late",
@@ -55,12 +70,33 @@ class Meters:
             registry=self.registry,
         )
 
-    def slice_ended(self, a_slice: Slice, *, saved: bool) -> None:
-        """Take the times of one attempt. A job that started anew has no restore to measure."""
-        if saved:
-            self.saves.observe(a_slice.save_s)
-        if a_slice.restore_s > 0:
-            self.restores.observe(a_slice.restore_s)
+    def reported(self, report: Checkpointed | Saved | Completed | GivenBack) -> None:
+        """Take what one report has measured. A job that started anew has no restore to measure."""
+        if isinstance(report, Checkpointed | Saved):
+            self._saved(report)
+        if isinstance(report, Saved | Completed):
+            self._restored(report.slice)
+        if isinstance(report, GivenBack) and report.why is Why.SAVE_FAILED:
+            self.failed_saves.inc()
+
+    def _saved(self, report: Checkpointed | Saved) -> None:
+        measured = report.measured
+        if measured is None:
+            if isinstance(report, Saved):
+                self.saves.observe(report.slice.save_s)
+            return
+        self.saves.observe(measured.took_s)
+        self.saved_bytes.labels("memory").inc(measured.memory_bytes)
+        self.saved_bytes.labels("stored").inc(measured.stored_bytes)
+        self.failed_saves.inc(measured.failed)
+        if measured.expected_s:
+            self.save_errors.observe(measured.took_s / measured.expected_s)
+
+    def _restored(self, spent: Slice) -> None:
+        if spent.restore_s > 0:
+            self.restores.observe(spent.restore_s)
+        if spent.restored is not None:
+            self.restored_bytes.inc(spent.restored.stored_bytes)
 
 
 class Gauges(Collector):

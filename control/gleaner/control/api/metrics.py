@@ -7,7 +7,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from gleaner.control.api.access import Admin, Caller
 from gleaner.control.api.meters import Family, Gauges
 from gleaner.control.api.problems import documented
-from gleaner.control.queue import reads
+from gleaner.control.queue import rates, reads
 
 router = APIRouter(tags=["metrics"])
 
@@ -30,6 +30,7 @@ def _gauges(caller: Caller) -> Gauges:
     with caller.reading() as db:
         jobs = reads.status(db)
         phases = reads.agent_phases(db, now_s=now_s)
+        mtbf_s = rates.node_mtbf_s(db, site.settings.rates.rules)
     states = {
         "new": jobs.new,
         "running": jobs.running,
@@ -43,6 +44,7 @@ def _gauges(caller: Caller) -> Gauges:
         "gleaner_jobs_held": ("Jobs that are held", "", {"": jobs.held}),
         "gleaner_agents": ("Agents by phase", "phase", phases),
         "gleaner_leader": ("1 if this control program leads", "", {"": int(site.is_leader)}),
+        "gleaner_node_mtbf_seconds": ("Mean time between losses of an agent without notice", "", {"": mtbf_s}),
         "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": site.boundary_s}),
     }
     if site.cluster is not None:

@@ -1,0 +1,126 @@
+"""What saves, restores and losses have cost on each node: reports add to it, and a new agent is told of it."""
+
+from dataclasses import astuple
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlmodel import Session
+
+from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, NodeRates, Saved
+from gleaner.control.policy.rates import RateRules, Sums, added, faded, line, mean_time_between_losses_s
+from gleaner.control.queue.arrows import insert_unless_there
+from gleaner.control.queue.site_tables import RATE
+from gleaner.control.queue.tables import AGENT, ATTEMPT
+
+BOUNDARY_S = 120.0
+"""Saves within so many seconds belong to one boundary."""
+_FRESH: dict[str, Any] = {
+    "saves": list(astuple(Sums())),
+    "restores": list(astuple(Sums())),
+    "boundary_s": 0.0,
+    "boundary_saves": 0,
+    "agents_s": 0.0,
+    "losses": 0.0,
+    "weighed_s": 0.0,
+}
+
+
+def learn(
+    db: Session,
+    job: int,
+    attempt: int,
+    report: Checkpointed | Saved | Completed | GivenBack,
+    *,
+    rules: RateRules,
+    now_s: float,
+) -> None:
+    """Add what the report measured to its node's figures. For a report that was news: what is repeated counts once.
+
+    A restore counts at its attempt's end, so that a periodic save, which says it too, does not count it again.
+    """
+    measured = report.measured if isinstance(report, Checkpointed | Saved) else None
+    spent = None if isinstance(report, Checkpointed) else report.slice
+    restored = spent.restored if spent else None
+    if measured is None and restored is None:
+        return
+    of_attempt = select(ATTEMPT.c.node).where(ATTEMPT.c.job == job, ATTEMPT.c.attempt == attempt)
+    row = _locked(db, db.connection().execute(of_attempt).scalar_one())
+    values: dict[str, Any] = {}
+    if measured is not None:
+        cost: dict[str, Any] = {
+            "size_bytes": measured.memory_bytes,
+            "at_once": measured.at_once,
+            "took_s": measured.took_s,
+        }
+        values["saves"] = list(astuple(added(Sums(*row.saves), **cost, half_life=rules.half_life)))
+        if isinstance(report, Saved):
+            is_same = now_s - row.boundary_s < BOUNDARY_S
+            values["boundary_s"] = row.boundary_s if is_same else now_s
+            values["boundary_saves"] = row.boundary_saves + 1 if is_same else 1
+    if restored is not None:
+        cost = {"size_bytes": restored.stored_bytes, "at_once": restored.at_once, "took_s": restored.took_s}
+        values["restores"] = list(astuple(added(Sums(*row.restores), **cost, half_life=rules.half_life)))
+    db.connection().execute(update(RATE).where(RATE.c.node == row.node).values(values))
+
+
+def left(db: Session, agent: str, *, vanished: bool, rules: RateRules, now_s: float) -> None:
+    """Count an agent's time on its node, once, when it is closed.
+
+    One that `vanished` is a loss if it was silent before its end was near. Nobody knows when it died: its time runs to
+    the end of its lease.
+    """
+    row = db.connection().execute(select(AGENT).where(AGENT.c.name == agent)).one()
+    if row.registered_s is None:
+        return
+    until_s = row.lease_until_s if vanished else now_s
+    is_loss = vanished and until_s < min(row.end_s, row.facts["end_s"])
+    rate = _locked(db, row.node)
+    age_s = now_s - rate.weighed_s
+    values = {
+        "agents_s": faded(rate.agents_s, age_s=age_s, half_life_s=rules.half_life_s)
+        + max(until_s - row.registered_s, 0),
+        "losses": faded(rate.losses, age_s=age_s, half_life_s=rules.half_life_s) + is_loss,
+        "weighed_s": now_s,
+    }
+    db.connection().execute(update(RATE).where(RATE.c.node == row.node).values(values))
+
+
+def _locked(db: Session, node: str) -> Any:
+    """The node's row, locked until the transaction ends; made if it is not there."""
+    connection = db.connection()
+    find = select(RATE).where(RATE.c.node == node).with_for_update()
+    row = connection.execute(find).one_or_none()
+    if row is None:
+        connection.execute(insert_unless_there(db, RATE), {"node": node} | _FRESH)
+        row = connection.execute(find).one()
+    return row
+
+
+def of_node(db: Session, node: str) -> NodeRates | None:
+    """What an agent on this node should know; None where nothing was seen."""
+    connection = db.connection()
+    row = connection.execute(select(RATE).where(RATE.c.node == node)).one_or_none()
+    last = select(func.max(RATE.c.boundary_s)).scalar_subquery()
+    elsewhere = select(func.sum(RATE.c.boundary_saves)).where(
+        RATE.c.node != node, RATE.c.boundary_saves > 0, RATE.c.boundary_s > last - BOUNDARY_S
+    )
+    saves_elsewhere = int(connection.execute(elsewhere).scalar_one() or 0)
+    if row is None:
+        return NodeRates(saves_elsewhere=saves_elsewhere) if saves_elsewhere else None
+    saves, restores = Sums(*row.saves), Sums(*row.restores)
+    save, restore = line(saves), line(restores)
+    return NodeRates(
+        saves=saves.count,
+        save_fixed_s=save.fixed_s if save else None,
+        save_mib_s=save.mib_s if save else None,
+        restores=restores.count,
+        restore_fixed_s=restore.fixed_s if restore else None,
+        restore_mib_s=restore.mib_s if restore else None,
+        saves_elsewhere=saves_elsewhere,
+    )
+
+
+def node_mtbf_s(db: Session, rules: RateRules) -> float:
+    """Mean time between losses of an agent without notice, over the whole fleet."""
+    seen = db.connection().execute(select(func.sum(RATE.c.agents_s), func.sum(RATE.c.losses))).one()
+    return mean_time_between_losses_s(agents_s=seen[0] or 0.0, losses=seen[1] or 0.0, prior_s=rules.prior_s)
