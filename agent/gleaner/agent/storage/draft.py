@@ -108,9 +108,10 @@ class FolderDraft:
             return writer.close()
 
     def publish(self, facts: Mapping[str, object]) -> Published:
-        written = self._whole()
-        listed = [Listed(part, len(blocks)) for part, blocks in written]
-        manifest = manifest_of(self._key, listed, facts)
+        with self._lock:
+            written = self._whole()
+            manifest = manifest_of(self._key, [Listed(part, len(blocks)) for part, blocks in written], facts)
+            self._ended = True
         with translated(self._root), self._folder() as folder:
             stored_bytes = self._end_pack(folder, [blocks for _, blocks in written])
             with opened(create(folder, MANIFEST), self._root) as file:
@@ -127,15 +128,13 @@ class FolderDraft:
         )
 
     def _whole(self) -> Sequence[tuple[Part, Blocks]]:
-        """All parts, sorted; none can be added from now on."""
-        with self._lock:
-            if self._ended:
-                raise StorageError(f"{self._key} has been published")
-            whole = [self._parts[name] for name in sorted(self._parts)]
-            if any(part is None for part in whole):
-                raise StorageError(f"{self._key}: a part is still being written")
-            self._ended = True
-        return [part for part in whole if part is not None]
+        """All parts, sorted by name."""
+        if self._ended:
+            raise StorageError(f"{self._key} has been published or given up")
+        whole = [part for _, part in sorted(self._parts.items()) if part is not None]
+        if len(whole) < len(self._parts):
+            raise StorageError(f"{self._key}: a part is still being written")
+        return whole
 
     def _end_pack(self, folder: int, parts: Sequence[Blocks]) -> int:
         """Complete the pack and see that it is on the disk; its size."""

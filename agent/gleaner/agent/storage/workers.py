@@ -14,7 +14,7 @@ from gleaner.agent.storage.blocks import Block, Damaged, digest_of_zeros
 
 BATCH_BYTES = 2**20
 """How much one piece of work is about."""
-_IN_FLIGHT = 16
+_IN_FLIGHT = 12
 """So many batches are on their way from a writer to the disk at most, over all drafts."""
 _LEVEL = 1
 _SAMPLE_BYTES = 64 * 2**10
