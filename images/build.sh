@@ -112,7 +112,7 @@ build_one() {
             wheels "$repo_dir/locks/agent.lock" "$work/node/wheels"
             own_wheel "$work/node/own"
             mkdir "$work/node/libexec"
-            cp "$repo_dir/deploy/epilog.sh" "$repo_dir/deploy/watchdog" "$work/node/libexec"
+            cp "$repo_dir"/deploy/{epilog.sh,install-node.sh,watchdog} "$work/node/libexec"
             build node
             ;;
         head)

@@ -10,6 +10,7 @@ mkdir -p /run/munge /run/slurm /var/log/slurm /var/lib/slurm/slurmd
 chown munge: /run/munge
 install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner
 install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
+/usr/local/libexec/gleaner/install-node.sh --yes >/dev/null # the programs are there: it makes their settings and the meeting folder
 
 wait_for() { # wait_for SECONDS WHAT LOG COMMAND...
     local until=$((SECONDS + $1)) what=$2 log=$3
@@ -30,7 +31,7 @@ setpriv --reuid munge --regid munge --init-groups munged --foreground --force &
 # Each restore leaves a copy of the memory in containerd's TMPDIR: on disk it harms less than in memory.
 rm -rf /var/lib/docker/gleaner-tmp
 mkdir -p -m 0700 /var/lib/docker/gleaner-tmp
-TMPDIR=/var/lib/docker/gleaner-tmp dockerd --experimental --bridge=none --iptables=false --ip-forward=false \
+TMPDIR=/var/lib/docker/gleaner-tmp dockerd --bridge=none --iptables=false --ip-forward=false \
     --cgroup-parent "/gleaner-$(hostname)" >/var/log/dockerd.log 2>&1 &
 wait_for 60 dockerd /var/log/dockerd.log docker version
 docker ps -aq --filter label=org.gleaner.agent | xargs -r docker rm -f >/dev/null
