@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gleaner.agent.protocol import SelfSave
 from gleaner.control.api.shapes import JobSpec, Submission
 from gleaner.control.cli import campaign
 from gleaner.control.cli.failures import BadInput
@@ -21,6 +22,7 @@ retries: 0
 indices: 0-11
 group: atlas
 hold: true
+saves_itself: {signal: SIGUSR1, exit_code: 3}
 """
 
 
@@ -42,6 +44,7 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
             memory_mib=1024,
             priority=-5,
             retries=0,
+            saves_itself=SelfSave(signal="SIGUSR1", exit_code=3),
         ),
         indices=tuple(range(12)),
         group="atlas",
@@ -78,6 +81,21 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\nenvironment: [A]", "runs.yaml, line 2: environment must be keys with values like {K: V}"),
         ("image: a\nenvironment:\n  A-B: 1", "runs.yaml, line 2: environment must be a variable's name"),
         ("image: a\nenvironment:\n  A: 1\n  A: 2", "runs.yaml, line 4: environment sets A twice"),
+        (
+            "image: a\nsaves_itself: yes",
+            "runs.yaml, line 2: saves_itself must be keys with values like {signal: SIGTERM",
+        ),
+        (
+            "image: a\nsaves_itself:\n  signal: SIGKILL",
+            "runs.yaml, line 2: saves_itself signal must be 'SIGTERM' or 'SIGUSR1', found 'SIGKILL'",
+        ),
+        (
+            "image: a\nsaves_itself: {exit_code: 0}",
+            "runs.yaml, line 2: saves_itself exit_code must be at least 1, found 0",
+        ),
+        ("image: a\nsaves_itself:\n  exit_code: x", "runs.yaml, line 3: saves_itself exit_code must be a whole number"),
+        ("image: a\nsaves_itself:\n  sginal: x", "runs.yaml, line 3: saves_itself: unknown key 'sginal', did you mean"),
+        ("image: a\nsaves_itself: {signal: a, signal: b}", "runs.yaml, line 2: saves_itself has signal twice"),
         ("image: a\nindices: 12 runs", "runs.yaml, line 2: indices must be like 0-11 or 1,3,10-20:5, found '12 runs'"),
         ("image: a\nindices: 5-1", "runs.yaml, line 2: indices 5-1 holds no index"),
         ("image: a\nindices: 0-999999999", "runs.yaml, line 2: indices at most 100,000 runs a campaign"),
@@ -115,6 +133,12 @@ def test_an_array_is_written_as_slurm_writes_it(array: str, indices: tuple[int, 
 def test_an_array_that_is_none_is_refused(array: str) -> None:
     with pytest.raises(ValueError, match=r"must be like|holds no index|twice|at most"):
         campaign.indices(array)
+
+
+@pytest.mark.parametrize("text", ["", "TERM", "SIGTERM:", "SIGTERM:x", "SIGTERM 85", "85", "sigterm"])
+def test_an_option_that_says_not_how_a_program_saves_itself_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be like SIGTERM or SIGUSR1:85"):
+        campaign.self_save(text)
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:

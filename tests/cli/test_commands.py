@@ -60,6 +60,12 @@ def test_a_job_is_submitted_shown_and_listed(desk: Desk) -> None:
     assert "pi1" in desk.good("list")
 
 
+def test_a_program_that_saves_itself_is_shown_as_one(desk: Desk) -> None:
+    job = submit(desk, "--saves-itself", "SIGUSR1:3")
+    assert json.loads(desk.good("show", str(job), "--json"))["saves_itself"] == {"signal": "SIGUSR1", "exit_code": 3}
+    assert "on SIGUSR1, with exit code 3" in desk.good("show", str(job))
+
+
 def test_a_campaign_file_becomes_a_run_an_index(desk: Desk) -> None:
     number = campaign(desk)
     listed = json.loads(desk.good("list", "--campaign", str(number), "--json"))
@@ -88,6 +94,15 @@ def test_an_array_option_makes_a_campaign_too(desk: Desk) -> None:
         (["--image", "", "--", "run"], "--image must have at least 1 character"),
         (["--image", "a", "--name", "a/b", "--", "run"], "--name must begin with a letter or digit"),
         (["--image", "a", "--env", "novalue", "--", "run"], "--env must be like K=V, found 'novalue'"),
+        (["--image", "a", "--saves-itself", "TERM", "--", "run"], "--saves-itself must be like SIGTERM or SIGUSR1:85"),
+        (
+            ["--image", "a", "--saves-itself", "SIGKILL", "--", "run"],
+            "--saves-itself signal must be 'SIGTERM' or 'SIGU",
+        ),
+        (
+            ["--image", "a", "--saves-itself", "SIGTERM:256", "--", "run"],
+            "--saves-itself exit_code must be at most 255",
+        ),
         (["--image", "a", "--array", "9-1", "--", "run"], "--array 9-1 holds no index"),
         (["--image", "a", "run", "--events", "3"], "No such option: --events"),
         ([], "say what to submit: a campaign file, or --image IMAGE -- COMMAND"),

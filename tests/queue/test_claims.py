@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, event
 from tests.queue.scene import Scene
 
-from gleaner.agent.protocol import Ask, Generation, Saved, Slice, Stream, Why
+from gleaner.agent.protocol import Ask, Generation, Saved, SelfSave, Slice, Stream, Why
 from gleaner.control.queue import moves, reads, tokens
 from gleaner.control.queue.engine import connect, transaction
 from gleaner.control.queue.errors import Refused
@@ -96,6 +96,15 @@ def test_the_next_agent_gets_the_lines_that_were_open_at_the_save(scene: Scene) 
     again = scene.claim_one("a").generation
     assert again is not None
     assert again.open_lines == {}
+
+
+def test_an_assignment_says_how_the_workload_saves_itself(scene: Scene) -> None:
+    job = scene.job(saves_itself={"signal": "SIGUSR1"})
+    assert scene.claim_one(scene.agent("a")).saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
+    assert scene.detail(job).saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
+    other = scene.job()
+    assert scene.claim_one("a").saves_itself is None
+    assert scene.detail(other).saves_itself is None
 
 
 def test_an_index_is_filled_in_only_where_there_is_one(scene: Scene) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.protocol import NUMBER, Flag
+from gleaner.agent.protocol import NUMBER, Flag, SelfSave
 from gleaner.control.life import Outcome, State
 
 MAX_ID = 2**53 - 1
@@ -65,6 +65,8 @@ class JobSpec(Shape):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
     retries: Annotated[int, Field(ge=0, le=100), NUMBER] | None = None
     """Starts over after the job's own failure; None: the site's default."""
+    saves_itself: SelfSave | None = None
+    """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
 
     @field_validator("nodes")
     @classmethod
@@ -164,6 +166,7 @@ class JobDetail(Shape):
     command: tuple[str, ...]
     environment: dict[str, str]
     retries: int
+    saves_itself: SelfSave | None
     failures: int
     waits_because: str | None
     """Why it does not run now, in one line; None unless it waits."""

@@ -20,7 +20,8 @@ MOST_BYTES = 4 * 1024 * 1024
 MOST_RUNS = 100_000
 TEXTS = frozenset({"name", "image", "group"})
 NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries"})
-KEYS = TEXTS | NUMBERS | {"command", "environment", "indices", "hold"}
+KEYS = TEXTS | NUMBERS | {"command", "environment", "indices", "hold", "saves_itself"}
+SELF_SAVE = frozenset({"signal", "exit_code"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,18 @@ def indices(text: str) -> tuple[int, ...]:
     return _without_twins(found)
 
 
+def self_save(text: str) -> dict[str, object]:
+    """How a workload saves itself, as an option has it. Raises `ValueError` with what is wrong.
+
+    >>> self_save("SIGUSR1:85"), self_save("SIGTERM")
+    ({'signal': 'SIGUSR1', 'exit_code': 85}, {'signal': 'SIGTERM'})
+    """
+    match = re.fullmatch(r"(SIG[A-Z0-9]+)(?::(\d{1,9}))?", text, flags=re.ASCII)
+    if match is None:
+        raise ValueError(f"must be like SIGTERM or SIGUSR1:85, a signal and an exit code, found {text!r}")
+    return {"signal": match[1]} | ({"exit_code": int(match[2])} if match[2] else {})
+
+
 def default_name(image: str) -> str:
     """A job's name when none is given: the last part of the image's, without its tag.
 
@@ -116,9 +129,10 @@ def submission(given: Mapping[str, Given]) -> Submission:
         path = [str(part) for part in first["loc"]]
         key = path[1] if path[0] == "job" else path[0]
         where = given[key].where if key in given else ""
+        inner = "".join(f" {part}" for part in path[2:]) if key == "saves_itself" else ""
         if not where or where.startswith("--"):
-            raise BadInput(complaint(where or key, first)) from None
-        raise BadInput(f"{where}: {complaint(key, first)}") from None
+            raise BadInput(complaint((where or key) + inner, first)) from None
+        raise BadInput(f"{where}: {complaint(key + inner, first)}") from None
 
 
 def _file(given: Mapping[str, Given]) -> str:
@@ -134,10 +148,7 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
     if key in TEXTS:
         return _text(node, where, key)
     if key in NUMBERS:
-        written = _text(node, where, key)
-        if not re.fullmatch(r"[-+]?\d{1,18}", written, flags=re.ASCII):
-            raise BadInput(one_line(f"{where}: {key} must be a whole number, found {written!r}"))
-        return int(written)
+        return _number(node, where, key)
     if key == "hold":
         written = _text(node, where, key)
         if written not in {"true", "false"}:
@@ -147,7 +158,16 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
         return tuple(_text(item, _place(name, item), "an argument") for item in _items(node, where, key))
     if key == "environment":
         return _pairs(node, name, where)
+    if key == "saves_itself":
+        return _self_save(node, name, where)
     return _indices(node, name, where)
+
+
+def _number(node: yaml.Node, where: str, what: str) -> int:
+    written = _text(node, where, what)
+    if not re.fullmatch(r"[-+]?\d{1,18}", written, flags=re.ASCII):
+        raise BadInput(one_line(f"{where}: {what} must be a whole number, found {written!r}"))
+    return int(written)
 
 
 def _text(node: yaml.Node, where: str, what: str) -> str:
@@ -179,6 +199,23 @@ def _pairs(node: yaml.Node, name: str, where: str) -> dict[str, str]:
             raise BadInput(one_line(f"{place}: environment sets {key} twice"))
         pairs[key] = _text(value_node, place, f"environment {key}")
     return pairs
+
+
+def _self_save(node: yaml.Node, name: str, where: str) -> dict[str, object]:
+    if not isinstance(node, yaml.MappingNode):
+        like = "{signal: SIGTERM, exit_code: 85}"
+        raise BadInput(f"{where}: saves_itself must be keys with values like {like}, found a {_kind(node)}")
+    found: dict[str, object] = {}
+    for key_node, value_node in node.value:
+        place = _place(name, key_node)
+        key = _text(key_node, place, "a key of saves_itself")
+        if key not in SELF_SAVE:
+            raise BadInput(one_line(f"{place}: saves_itself: {unknown_key(key, SELF_SAVE)}"))
+        if key in found:
+            raise BadInput(f"{place}: saves_itself has {key} twice")
+        what = f"saves_itself {key}"
+        found[key] = _number(value_node, place, what) if key == "exit_code" else _text(value_node, place, what)
+    return found
 
 
 def _indices(node: yaml.Node, name: str, where: str) -> tuple[int, ...]:

@@ -35,6 +35,9 @@ def submit(
     retries: Annotated[int | None, typer.Option(help="Starts over after the job's own failure.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
     array: Annotated[str | None, typer.Option(metavar="0-11", help="A campaign: one job an index.")] = None,
+    saves_itself: Annotated[
+        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
+    ] = None,
     group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False,
     as_json: AsJson = False,
@@ -56,6 +59,7 @@ def submit(
         "nodes": ("--nodes", nodes),
         "priority": ("--priority", priority),
         "retries": ("--retries", retries),
+        "saves_itself": ("--saves-itself", None if saves_itself is None else _self_save(saves_itself)),
         "group": ("--group", group),
         "indices": ("--array", None if array is None else _indices(array)),
         "environment": ("--env", _environment(env) if env else None),
@@ -161,6 +165,13 @@ def _indices(array: str) -> tuple[int, ...]:
         return campaigns.indices(array)
     except ValueError as error:
         raise BadInput(f"--array {error}") from None
+
+
+def _self_save(text: str) -> dict[str, object]:
+    try:
+        return campaigns.self_save(text)
+    except ValueError as error:
+        raise BadInput(f"--saves-itself {error}") from None
 
 
 def _environment(pairs: Sequence[str]) -> dict[str, str]:

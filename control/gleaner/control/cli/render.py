@@ -218,6 +218,8 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     if detail.environment:
         _add(facts, "with", shlex.join(f"{key}={value}" for key, value in detail.environment.items()))
     _add(facts, "needs", f"cpus {row.cpus}, memory {row.memory_mib} MiB; priority {row.priority}")
+    if detail.saves_itself:
+        _add(facts, "saves itself", f"on {detail.saves_itself.signal}, with exit code {detail.saves_itself.exit_code}")
     _add(facts, "failures", f"{detail.failures} of its own; {detail.retries} retries allowed")
     if detail.generations:
         saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.generations)

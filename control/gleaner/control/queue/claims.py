@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import and_, bindparam, select, text
 from sqlmodel import Session
 
-from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation, SelfSave
+from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation
 from gleaner.control.life import State
 from gleaner.control.queue.arrows import take
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.specs import filled_in
+from gleaner.control.queue.specs import filled_in, self_save
 from gleaner.control.queue.tables import GENERATION, JOB, SPEC, WAITS, Phase
 
 
@@ -185,5 +185,5 @@ def _assignment(row: Any, lane: Any) -> Assignment:
         cpus=lane.cpus,
         memory_mib=lane.memory_mib,
         generation=generation,
-        saves_itself=None if row.saves_itself is None else SelfSave.model_validate(row.saves_itself),
+        saves_itself=self_save(row.saves_itself),
     )

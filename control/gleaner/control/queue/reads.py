@@ -23,7 +23,7 @@ from gleaner.control.life import Outcome, State
 from gleaner.control.queue import attempts, kinds
 from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.queue.specs import filled_in
+from gleaner.control.queue.specs import filled_in, self_save
 from gleaner.control.queue.tables import (
     AGENT,
     ATTEMPT,
@@ -130,7 +130,15 @@ def job_detail(db: Session, job: int) -> JobDetail:
     more = (
         db.connection()
         .execute(
-            select(SPEC.c.image, SPEC.c.command, SPEC.c.environment, JOB.c.retries, JOB.c.failures, JOB.c.output_bytes)
+            select(
+                SPEC.c.image,
+                SPEC.c.command,
+                SPEC.c.environment,
+                SPEC.c.saves_itself,
+                JOB.c.retries,
+                JOB.c.failures,
+                JOB.c.output_bytes,
+            )
             .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
             .where(JOB.c.id == job)
         )
@@ -143,6 +151,7 @@ def job_detail(db: Session, job: int) -> JobDetail:
         command=command,
         environment=environment,
         retries=more.retries,
+        saves_itself=self_save(more.saves_itself),
         failures=more.failures,
         waits_because=None,
         attempts=tuple(_attempts(db, job)),

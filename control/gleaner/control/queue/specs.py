@@ -1,8 +1,16 @@
 """What to run: stored once for a campaign, filled in for each of its jobs when it is read."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gleaner.agent.protocol import SelfSave
 
 _INDEX = "{index}"
+
+
+def self_save(stored: Mapping[str, Any] | None) -> SelfSave | None:
+    """How the workload saves itself, as it is stored."""
+    return None if stored is None else SelfSave.model_validate(stored)
 
 
 def filled_in(

@@ -30,7 +30,11 @@ def submit(db: Session, submission: Submission, *, group: str, default_retries: 
         campaign_row = insert(CAMPAIGN).values(name=spec.name, group=group, submitted_s=now_s).returning(CAMPAIGN.c.id)
         campaign = connection.execute(campaign_row).scalar_one()
     stored = insert(SPEC).values(
-        name=spec.name, image=spec.image, command=list(spec.command), environment=spec.environment
+        name=spec.name,
+        image=spec.image,
+        command=list(spec.command),
+        environment=spec.environment,
+        saves_itself=None if spec.saves_itself is None else spec.saves_itself.model_dump(),
     )
     common: dict[str, Any] = {
         "group": group,
