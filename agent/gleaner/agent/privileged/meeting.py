@@ -66,7 +66,8 @@ class Meeting:
         try:
             self.connection.settimeout(self._patience_s)
             sent = self.connection.sendmsg([data], ancillary)
-            self.connection.sendall(data[sent:])
+            if sent < len(data):  # to send nothing at all fails too, when the other side has heard all and left
+                self.connection.sendall(data[sent:])
         except OSError as error:
             raise NotMet(f"the other side has gone: {error}") from error
 
