@@ -279,5 +279,6 @@ class PackedPart:
         if rest:
             self._buffer = self._pack.buffer()
             memoryview(self._buffer)[: len(rest)] = rest
-        self._latest = Batch(full, ends, self._blocks)
-        self._pack.put(self._latest)
+        batch = Batch(full, ends, self._blocks)
+        self._pack.put(batch)
+        self._latest = batch
