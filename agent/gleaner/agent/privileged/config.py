@@ -36,6 +36,14 @@ class Config(NamedTuple):
     """The node helper's bundles and written layers; root's alone."""
     cgroup_parent: str = "/gleaner"
     """The node helper's containers live in this cgroup."""
+    shim: str = "/usr/local/sbin/gleaner-runc"
+    """The OCI runtime shim, which the node helper calls as an engine would."""
+    helper_socket: str = "/run/gleaner-helper.sock"
+    """Where the node helper listens for agents."""
+    most_image_bytes: int = 64 * 2**30
+    """The node helper keeps no more than this of images, and"""
+    most_container_bytes: int = 64 * 2**30
+    """no more than this of what containers have written."""
 
     @property
     def notify(self) -> str:
@@ -61,6 +69,9 @@ def load(path: str = CONFIG_FILE) -> Config:
     if type(given.get("agent_uid")) is not int or given["agent_uid"] <= 0:
         raise Misconfigured(f"{path}: agent_uid must be the number of an ordinary account")
     for name, value in given.items():
-        if name != "agent_uid" and not (isinstance(value, str) and value.startswith("/")):
+        if name.startswith("most_"):
+            if type(value) is not int or value <= 0:
+                raise Misconfigured(f"{path}: {name} must be a number of bytes")
+        elif name != "agent_uid" and not (isinstance(value, str) and value.startswith("/")):
             raise Misconfigured(f"{path}: {name} must be an absolute path")
     return Config(**given)

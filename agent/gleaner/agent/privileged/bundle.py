@@ -1,0 +1,170 @@
+"""What the helper keeps of one container on disk, and how anybody on root's side knows how it is.
+
+A bundle is a folder of root's alone below `CONFIG.bundles`. Its `container.json` is written last when it is made, and
+it is renamed before it is removed: so one that was half made or half removed when the power went does not count.
+
+The container's monitor (`monitor`) holds the bundle's FIFO `alive` open for writing as long as it lives. Whoever wants
+to know opens it for reading: no number of a process is ever looked up that may be another's by now.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from . import config
+
+_GONE = ".gone-"
+_OWN_FILES = {
+    "hostname": "gleaner\n",
+    "hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.1.1\tgleaner\n",
+    "resolv.conf": "",
+}
+
+
+class NoSuch(Exception):
+    """There is no container of this name."""
+
+
+class Exists(Exception):
+    """There is one already."""
+
+
+class Bundle:
+    """One container's folder. The name has been checked before."""
+
+    def __init__(self, settings: config.Config, name: str) -> None:
+        self.name = name
+        self.path = os.path.join(folder(settings), name)
+
+    def inside(self, name: str) -> str:
+        """The path of one of its files."""
+        return os.path.join(self.path, name)
+
+    def make(self, facts: dict[str, Any], oci: dict[str, Any]) -> None:
+        """All that the container needs before it runs. Raises `Exists`."""
+        try:
+            os.mkdir(self.path, 0o700)
+        except FileExistsError as error:
+            raise Exists(f"there is a container {self.name} already") from error
+        for name in ("rootfs", "upper", "work", "job"):
+            os.mkdir(self.inside(name), 0o755)
+        for name, content in _OWN_FILES.items():
+            _write(self.inside(name), content, 0o644)
+        os.mkfifo(self.inside("alive"), 0o600)
+        _write(self.inside("log"), "", 0o600)
+        _write(self.inside("config.json"), json.dumps(oci), 0o600)
+        _write(self.inside("container.json"), json.dumps(facts), 0o600)
+
+    def facts(self) -> dict[str, Any]:
+        """What it was made with. Raises `NoSuch`."""
+        found = _read(self.inside("container.json"))
+        if found is None:
+            raise NoSuch(f"there is no container {self.name}")
+        return found
+
+    def exit(self) -> dict[str, Any] | None:
+        """How it ended; None if it has not, or if its monitor was killed and nobody knows."""
+        return _read(self.inside("exit.json"))
+
+    def record_exit(self, said: dict[str, Any]) -> None:
+        """Keep how it ended."""
+        _write(self.inside("exit.json"), json.dumps(said), 0o600)
+
+    def is_monitored(self) -> bool:
+        """Whether its monitor lives, so that it runs, or its end is about to be written down."""
+        return self.until_ended(None, wait_s=0) is False
+
+    def until_ended(self, connection: int | None, *, wait_s: float | None = None) -> bool:
+        """Wait until its monitor has gone: True. False if time is up, or the other side of the connection has gone."""
+        try:
+            alive = os.open(self.inside("alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            # One who opens a FIFO hears of the end of writers whom it has seen: so look first, then wait.
+            try:
+                os.read(alive, 1)
+                return True
+            except BlockingIOError:
+                pass
+            watched = [alive] if connection is None else [alive, connection]
+            ready, _, _ = select.select(watched, [], [], wait_s)
+            return alive in ready
+        finally:
+            os.close(alive)
+
+    def remove(self) -> None:
+        """Its files, its written layer among them. Its processes must have ended."""
+        gone = tempfile.mkdtemp(prefix=_GONE, dir=os.path.dirname(self.path))
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path, os.path.join(gone, "bundle"))
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def size_bytes(self) -> int:
+        """What it takes on the disk."""
+        return sum(facts.st_blocks * 512 for facts in _files(self.path))
+
+
+def folder(settings: config.Config) -> str:
+    """Where all bundles are; made, and found to be root's alone."""
+    path = os.path.join(settings.bundles, "containers")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    for one in (settings.bundles, path):
+        facts = os.lstat(one)
+        if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+            raise config.Misconfigured(f"{one} must be root's alone: chown root, chmod 700")
+    return path
+
+
+def all_bundles(settings: config.Config) -> list[Bundle]:
+    """Every container, ended ones too."""
+    names = sorted(os.listdir(folder(settings)))
+    found = [Bundle(settings, name) for name in names if not name.startswith(".")]
+    return [one for one in found if os.path.exists(one.inside("container.json"))]
+
+
+def sweep(settings: config.Config) -> None:
+    """What was half made or half removed when this program, or the node, went down. Only at the start."""
+    for name in os.listdir(folder(settings)):
+        path = os.path.join(folder(settings), name)
+        if name.startswith(_GONE) or not os.path.exists(os.path.join(path, "container.json")):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _files(path: str) -> Iterator[os.stat_result]:
+    """Of each file below, links not followed; a container that runs may change them meanwhile."""
+    try:
+        entries = list(os.scandir(path))
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            yield entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        if entry.is_dir(follow_symlinks=False) and entry.name != "rootfs" and not entry.is_symlink():
+            yield from _files(entry.path)
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _write(path: str, content: str, mode: int) -> None:
+    """Whole or not at all."""
+    with open(path + ".new", "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+    os.replace(path + ".new", path)

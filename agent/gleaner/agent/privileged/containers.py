@@ -1,0 +1,231 @@
+"""What the node helper does to containers. Requests have been checked; see `request`.
+
+Each call of runc, and of the shim where something is saved or restored, is by a container's plain name and with paths
+of root's own alone. An agent's descriptors are used in two ways only: its job's folder is mounted, and archives are
+read from and written to its pipes.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+import pwd
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from typing import Any
+
+from . import bundle, config, image_store, monitor, oci, request, written
+from .bundle import Bundle
+from .unpack import Hostile
+
+_END_WITHIN_S = 30.0
+_FIRST_WORD_BYTES = 2**16
+
+
+class Failed(Exception):
+    """It did not work; one line for the agent. `kind` says what it may make of that."""
+
+    def __init__(self, kind: str, line: str) -> None:
+        super().__init__(line)
+        self.kind = kind
+
+
+def facts(settings: config.Config) -> dict[str, Any]:
+    """Versions of what runs here."""
+    said = _output([settings.runc, "--version"]).split()
+    criu = [line.split()[-1] for line in _output([settings.criu, "--version"]).splitlines() if "ersion:" in line]
+    if "version" not in said:
+        raise Failed("fault", f"{settings.runc} does not work")
+    return {"runc": said[said.index("version") + 1].partition("+")[0], "criu": criu[0] if criu else ""}
+
+
+def create(settings: config.Config, spec: request.Spec) -> None:
+    """A container that does not run yet."""
+    if sum(one.size_bytes() for one in bundle.all_bundles(settings)) > settings.most_container_bytes:
+        raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
+    image = image_store.find(settings, spec.image)
+    if image is None:
+        raise Failed("image", f"the image {spec.image} is not on the node")
+    said = oci.image(image.config)
+    if not oci.command(spec, said):
+        raise Failed("start", "there is no command, and the image has none")
+    made = Bundle(settings, spec.name)
+    about = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs, "made_s": int(time.time())}
+    made.make(about, oci.configuration(spec, _node(settings), said, rootfs=made.inside("rootfs"), own=made.path))
+
+
+def run(settings: config.Config, made: Bundle, folder: int) -> None:
+    """Start it, or restore it from the agent that waits under its name. The descriptor is the job's folder."""
+    made.facts()
+    about = os.fstat(folder)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != settings.agent_uid:
+        raise Failed("fault", "the job's folder must be a folder of the agent's own")
+    if made.is_monitored() or made.exit() is not None:
+        raise Failed("fault", f"{made.name} was started before")
+    alive = os.open(made.inside("alive"), os.O_RDWR | os.O_CLOEXEC)
+    hear, answer = os.pipe()
+    passed = (alive, answer, folder)
+    try:
+        watched = subprocess.Popen(
+            [sys.executable, "-IS", sys.argv[0], "monitor", made.name, *map(str, passed)],
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+    finally:
+        os.close(alive)
+        os.close(answer)
+    with open(hear, "rb") as source:
+        said = source.read(_FIRST_WORD_BYTES)
+    reason = json.loads(said)["reason"] if said else "its monitor was killed"
+    if reason is not None:
+        watched.wait()
+        raise Failed("start", reason)
+
+
+def pause(settings: config.Config, made: Bundle) -> None:
+    """Freeze it; one that is frozen stays so."""
+    made.facts()
+    if _runc(settings, "pause", made.name) is not None and state(settings, made) != "paused":
+        _must_run(settings, made)
+        raise Failed("fault", f"runc cannot pause {made.name}")
+
+
+def unpause(settings: config.Config, made: Bundle) -> None:
+    """Let it go on; one that is not frozen, or has ended, is left alone."""
+    made.facts()
+    reason = _runc(settings, "resume", made.name)
+    if reason is not None and state(settings, made) == "paused":
+        raise Failed("fault", reason)
+
+
+def checkpoint(settings: config.Config, made: Bundle) -> None:
+    """Save its memory to the agent that waits under its name; it stays paused."""
+    made.facts()
+    if state(settings, made) != "paused":
+        raise Failed("fault", f"{made.name} is not paused, or was killed")
+    with tempfile.TemporaryDirectory(dir=made.path) as marker:
+        words = ["checkpoint", "--leave-running", "--image-path", os.path.join(marker, "images"), made.name]
+        reason = _runc(settings, *words, program=settings.shim)
+    if reason is not None:
+        raise Failed("checkpoint", reason)
+
+
+def layer_out(made: Bundle, pipe: int) -> None:
+    """What it has written, as an archive, into the agent's pipe."""
+    _must_be_pipe(pipe)
+    chunks = written.pack(made.inside("upper"), made.facts()["rootfs"])
+    with open(pipe, "wb", closefd=False) as sink:
+        for chunk in chunks:
+            sink.write(chunk)
+
+
+def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:
+    """Put such an archive back, before it begins."""
+    made.facts()
+    _must_be_pipe(pipe)
+    if made.is_monitored() or made.exit() is not None:
+        raise Failed("fault", f"{made.name} was started before")
+    try:
+        written.put_back(pipe, made.inside("upper"), settings.most_container_bytes)
+    except (tarfile.TarError, EOFError, OverflowError, ValueError, OSError, Hostile) as error:
+        raise Failed("restore", f"its written files cannot be put back: {error}") from error
+
+
+def signal(settings: config.Config, made: Bundle, name: str) -> None:
+    """Send a signal to its first process; that it has ended is no error. After KILL it has ended."""
+    made.facts()
+    reason = _runc(settings, "kill", made.name, name)
+    if name == "KILL" and not made.until_ended(None, wait_s=_END_WITHIN_S):
+        raise Failed("fault", f"{made.name} cannot be killed: {reason or 'it does not end'}")
+
+
+def remove(settings: config.Config, made: Bundle) -> None:
+    """End it, and remove all that is kept of it. One that is not there is no error."""
+    _runc(settings, "kill", made.name, "KILL")
+    _runc(settings, "delete", "--force", made.name)
+    if not made.until_ended(None, wait_s=_END_WITHIN_S):
+        raise Failed("fault", f"{made.name} cannot be removed: it does not end")
+    made.remove()
+
+
+def usage(settings: config.Config, made: Bundle) -> dict[str, Any] | None:
+    """Memory that would be saved (file cache is not) and CPU time; None for one that does not run."""
+    paths = monitor.cgroups(settings, made.name)
+    memory = monitor.counters(paths.get("memory", paths.get("")), "memory.stat")
+    if not memory or not made.is_monitored():
+        return None
+    if "anon" in memory:  # cgroups of version 2
+        saved = memory["anon"] + memory.get("shmem", 0)
+        cpu_s = monitor.counters(paths.get(""), "cpu.stat").get("usage_usec", 0) / 1e6
+    else:
+        saved = memory.get("total_rss", 0) + memory.get("total_shmem", 0)
+        cpu_s = _number(os.path.join(paths.get("cpuacct", ""), "cpuacct.usage")) / 1e9
+    return {"memory_bytes": saved, "cpu_s": cpu_s}
+
+
+def state(settings: config.Config, made: Bundle) -> str:
+    """What runc calls it: created, running, paused or stopped; empty for one that runc does not know."""
+    said = _output([settings.runc, "--root", monitor.runc_root(settings), "state", made.name])
+    try:
+        return str(json.loads(said)["status"])
+    except (ValueError, KeyError):
+        return ""
+
+
+def _must_run(settings: config.Config, made: Bundle) -> None:
+    if state(settings, made) == "running":
+        return
+    made.until_ended(None, wait_s=_END_WITHIN_S)
+    found = made.exit()
+    raise Failed("ended", f"it has ended with exit code {found['exit_code']}" if found else "it has ended")
+
+
+def _runc(settings: config.Config, *words: str, program: str | None = None) -> str | None:
+    """The reason of a failure, or none."""
+    os.makedirs(settings.own, mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=settings.bundles) as folder:
+        log = os.path.join(folder, "log")
+        call = [program or settings.runc, "--root", monitor.runc_root(settings), "--log", log, "--log-format", "json"]
+        done = subprocess.run([*call, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode == 0:
+            return None
+        return monitor.last_error(log) or f"{words[0]} failed"
+
+
+def _output(words: list[str]) -> str:
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failed("fault", f"{words[0]} does not work: {error}") from error
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _node(settings: config.Config) -> oci.Node:
+    unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    return oci.Node(
+        uid=settings.agent_uid,
+        gid=pwd.getpwuid(settings.agent_uid).pw_gid,
+        cpus=os.cpu_count() or 1,
+        cgroup=settings.cgroup_parent,
+        unified=unified,
+        counts_swap=os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"),
+    )
+
+
+def _must_be_pipe(descriptor: int) -> None:
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        raise Failed("fault", "files pass through a pipe only")
+
+
+def _number(path: str) -> int:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,260 @@
+"""`gleaner-helper`: the one program of root's that an agent without Docker Engine speaks to.
+
+It listens at a unix socket for the service account alone (SO_PEERCRED, by the kernel), and each connection carries one
+request and its answer (`meeting`'s messages). What may be asked is the table below, and no more. It keeps nothing in
+its own memory that matters: it may be killed and started again while containers run, since each has a monitor of its
+own and all that is known of it is on disk. It is also the watchdog: a container whose agent's end has passed, and what
+is beyond the limit of bytes, is removed.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+from . import bundle, config, containers, image_store, meeting, monitor, request, written
+from .bundle import Bundle
+from .containers import Failed
+from .unpack import Hostile
+
+LABEL_END = "org.gleaner.end-s"
+"""When the container's agent has to be gone, seconds since the epoch."""
+_GRACE_S = 60
+_PERIOD_S = 5.0
+_AT_ONCE = 1024
+_IMPORT_MEMORY_BYTES = 2**30
+_TAKES = {"run": "a folder", "import": "a file", "layer-in": "a pipe", "layer-out": "a pipe"}
+"""Requests that come with a descriptor."""
+
+
+class Helper:
+    """The requests, each in a thread of its own."""
+
+    def __init__(self, settings: config.Config) -> None:
+        self._settings = settings
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
+        self._busy: set[str] = set()
+
+    def serve(self, listener: socket.socket) -> NoReturn:
+        """Answer for ever."""
+        while True:
+            connection, _ = listener.accept()
+            if meeting.peer(connection) != self._settings.agent_uid or not self._places.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        descriptor = None
+        met = meeting.Meeting(connection, meeting.PATIENCE_S)
+        try:
+            message, descriptor = met.hear()
+            said, given = self._done(message, descriptor, connection)
+            try:
+                met.say({"ok": True, **said}, given)
+            finally:
+                if given is not None:
+                    os.close(given)
+        except meeting.NotMet:
+            pass  # it has gone, or says nothing that can be understood
+        except Exception as error:
+            with suppress(meeting.NotMet):
+                met.say({"ok": False, **_explained(error)})
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+            met.close()
+            self._places.release()
+
+    def _done(self, message: meeting.Message, descriptor: int | None, connection: socket.socket) -> Any:
+        """The answer, and a descriptor that goes with it."""
+        do = message.get("do")
+        if do in _TAKES and descriptor is None:
+            raise request.Refused(f"{do} comes with the descriptor of {_TAKES[str(do)]}")
+        settings = self._settings
+        if do == "facts":
+            request.checked(message)
+            return containers.facts(settings), None
+        if do == "list":
+            request.checked(message)
+            return {"containers": {one.name: one.facts()["labels"] for one in bundle.all_bundles(settings)}}, None
+        if do == "create":
+            spec = request.spec(message)
+            with self._alone(spec.name):
+                containers.create(settings, spec)
+            return {}, None
+        if do in ("image", "import"):
+            name = request.checked(message, image=request.is_image)["image"]
+            found = image_store.find(settings, name)
+            if found is None and do == "import":
+                _import(descriptor or 0, name)
+                found = image_store.find(settings, name)
+            return {"image_id": found.id if found else None}, None
+        if do == "signal":
+            given = request.checked(message, name=request.is_name, signal=request.is_signal)
+            containers.signal(settings, Bundle(settings, given["name"]), given["signal"])
+            return {}, None
+        made = Bundle(settings, request.checked(message, name=request.is_name)["name"])
+        return self._of_container(str(do), made, descriptor, connection)
+
+    def _of_container(self, do: str, made: Bundle, descriptor: int | None, connection: socket.socket) -> Any:
+        settings = self._settings
+        simple: dict[str, Callable[[], Any]] = {
+            "pause": lambda: containers.pause(settings, made),
+            "unpause": lambda: containers.unpause(settings, made),
+            "checkpoint": lambda: containers.checkpoint(settings, made),
+            "run": lambda: containers.run(settings, made, descriptor or 0),
+            "layer-in": lambda: containers.layer_in(settings, made, descriptor or 0),
+            "layer-out": lambda: containers.layer_out(made, descriptor or 0),
+            "remove": lambda: containers.remove(settings, made),
+        }
+        if do in simple:
+            with self._alone(made.name) if do in ("run", "layer-in", "remove") else _nothing():
+                simple[do]()
+            return {}, None
+        about = made.facts()
+        if do == "about":
+            return {
+                "image_id": about["image_id"],
+                "written": not written.is_empty(made.inside("upper")),
+            }, None
+        if do == "usage":
+            return {"usage": containers.usage(settings, made)}, None
+        if do == "logs":
+            return {}, os.open(made.inside("log"), os.O_RDONLY | os.O_CLOEXEC)
+        if do == "wait":
+            made.until_ended(connection.fileno())
+            return {"exit": made.exit(), "ended": not made.is_monitored()}, None
+        raise request.Refused(f"there is no request {do[:40]!r}")
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Nobody else makes or removes a container of this name meanwhile."""
+        if name in self._busy:
+            raise Failed("fault", f"{name} is being made or removed")
+        self._busy.add(name)
+        try:
+            yield
+        finally:
+            self._busy.discard(name)
+
+    def watch(self) -> NoReturn:
+        """Remove what nobody will ask for any more."""
+        while True:
+            for made in bundle.all_bundles(self._settings):
+                try:
+                    if is_overdue(made.facts()["labels"], time.time()):
+                        with self._alone(made.name):
+                            containers.remove(self._settings, made)
+                except (Failed, OSError, bundle.NoSuch):
+                    continue
+            with suppress(OSError):
+                self._keep_limit()
+            time.sleep(_PERIOD_S)
+
+    def _keep_limit(self) -> None:
+        """Ended containers go first, the oldest before the others; then the largest of those that run is killed."""
+        found = {one: one.size_bytes() for one in bundle.all_bundles(self._settings)}
+        over = sum(found.values()) - self._settings.most_container_bytes
+        ended = sorted((one for one in found if one.exit() is not None), key=lambda one: one.facts()["made_s"])
+        for made in ended:
+            if over > 0:
+                over -= found.pop(made)
+                containers.remove(self._settings, made)
+        if over > 0 and found:
+            largest = max(found, key=lambda one: found[one])
+            with open(largest.inside("too-large"), "w", encoding="ascii"):
+                containers.signal(self._settings, largest, "KILL")
+
+
+def is_overdue(labels: dict[str, str], now_s: float) -> bool:
+    """Whether its agent's end has passed, or nobody knows when that is.
+
+    >>> is_overdue({LABEL_END: "100"}, 159), is_overdue({LABEL_END: "100"}, 161), is_overdue({}, 0)
+    (False, True, True)
+    """
+    end = labels.get(LABEL_END, "").partition(".")[0]
+    return not (end.isascii() and end.isdigit()) or now_s > int(end) + _GRACE_S
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _explained(error: Exception) -> dict[str, str]:
+    line = " ".join(str(error).split())[:2000]
+    if isinstance(error, Failed):
+        return {"kind": error.kind, "why": line}
+    if isinstance(error, bundle.NoSuch):
+        return {"kind": "gone", "why": line}
+    if isinstance(error, Hostile):
+        return {"kind": "image", "why": line}
+    if isinstance(error, (request.Refused, bundle.Exists, config.Misconfigured)):
+        return {"kind": "fault", "why": line}
+    return {"kind": "fault", "why": f"{type(error).__name__}: {line}"}
+
+
+def _import(descriptor: int, name: str) -> None:
+    """In a process of its own with little memory, so that a hostile archive cannot take the helper along."""
+    words = [sys.executable, "-IS", sys.argv[0], "import", name, str(descriptor)]
+    done = subprocess.run(words, pass_fds=(descriptor,), stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise Failed("image", f"the archive of {name} is not taken: {said[-1] if said else 'it was killed'}")
+
+
+def _take_in(settings: config.Config, name: str, source: str) -> NoReturn:
+    """`gleaner-helper import NAME FILE`, for an admin; the helper itself gives a descriptor's number."""
+    resource.setrlimit(resource.RLIMIT_AS, (_IMPORT_MEMORY_BYTES, _IMPORT_MEMORY_BYTES))
+    try:
+        descriptor = int(source) if source.isdigit() else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        image_id = image_store.take_in(settings, descriptor, name)
+    except (Hostile, OSError, MemoryError, RecursionError) as error:
+        sys.exit(" ".join(str(error).split()) or type(error).__name__)
+    sys.stdout.write(image_id + "\n")
+    sys.exit(0)
+
+
+def main() -> NoReturn:
+    """Entry point: the daemon; `import NAME FILE`; and what the daemon itself calls, `monitor ...`."""
+    os.umask(0o022)  # what must be private lies in folders that only root can enter
+    words = sys.argv[1:]
+    try:
+        settings = config.load()
+        if words[:1] == ["monitor"] and len(words) == 5:
+            monitor.main(words[1:])
+            sys.exit(0)
+        if words[:1] == ["import"] and len(words) == 3:
+            _take_in(settings, words[1], words[2])
+        if words:
+            sys.exit("usage: gleaner-helper [import NAME FILE]")
+        bundle.sweep(settings)
+    except config.Misconfigured as error:
+        sys.exit(str(error))
+    helper = Helper(settings)
+    threading.Thread(target=helper.watch, daemon=True).start()
+    helper.serve(_listening(settings))
+
+
+def _listening(settings: config.Config) -> socket.socket:
+    """The socket; the service account's alone, though what counts is who the kernel says is there."""
+    path = settings.helper_socket
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if os.path.exists(path):
+        os.unlink(path)
+    listener.bind(path)
+    os.chown(path, settings.agent_uid, -1)
+    os.chmod(path, 0o600)
+    listener.listen(64)
+    sys.stderr.write(json.dumps({"listening": path}) + "\n")
+    return listener

@@ -1,0 +1,206 @@
+"""One container's monitor: a small process that starts it, keeps its output, and learns how it ended.
+
+The helper starts one for each container, and may end and come back meanwhile: the monitor goes on. It has a mount
+namespace of its own, in which the container's root and the job's folder are mounted: so there is nothing on the node
+to unmount, and nothing busy, when the container has ended. Its container's first process becomes its child (it is a
+subreaper), also one that CRIU has restored, so the kernel tells it the exit code and nobody else can.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import time
+from typing import Any
+
+from . import config, linux
+from .bundle import Bundle
+
+LONGEST_LOG_BYTES = 192 * 2**20
+_NOTICE = b"[gleaner] more output than this is not kept\n"
+_CHUNK_BYTES = 2**16
+_HEADER = struct.Struct(">B3xL")
+END = _HEADER.pack(0, 0)
+"""The last frame of a log."""
+_DRAIN_S = 5.0
+"""So long after the end something may still hold the output open (there should be nothing)."""
+
+
+class Log:
+    """Output as frames: the number of its stream (1 or 2), its length, the bytes; as Docker Engine's API has it."""
+
+    def __init__(self, descriptor: int, most_bytes: int = LONGEST_LOG_BYTES) -> None:
+        self._descriptor = descriptor
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._is_full = False
+
+    def add(self, stream: int, content: bytes) -> None:
+        """One more frame, unless the log is at its limit; then one that says so, and no more."""
+        if self._is_full:
+            return
+        if self._bytes + len(content) > self._most_bytes:
+            self._is_full = True
+            stream, content = 2, _NOTICE
+        self._write(_HEADER.pack(stream, len(content)) + content)
+
+    def end(self) -> None:
+        """No more will come."""
+        self._write(END)
+
+    def _write(self, frame: bytes) -> None:
+        try:
+            written = os.write(self._descriptor, frame)
+        except OSError:
+            written = 0
+        if written == len(frame):
+            self._bytes += written
+        else:  # a full disk: a frame is there whole, or not at all
+            os.ftruncate(self._descriptor, self._bytes)
+
+
+def runc_root(settings: config.Config) -> str:
+    """Where runc keeps the state of the helper's containers."""
+    return f"{settings.own}-runc"
+
+
+def main(words: list[str]) -> None:
+    """Entry point: `NAME ALIVE ANSWER FOLDER`, three descriptors after the name. Nothing of it is from an agent."""
+    name = words[0]
+    _, answer, folder = map(int, words[1:])
+    settings = config.load()
+    bundle = Bundle(settings, name)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        said: dict[str, Any] = _run(settings, bundle, folder, answer)
+    except OSError as error:
+        said = {"reason": str(error)}
+    if said:
+        _say(answer, said)
+
+
+def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> dict[str, Any]:
+    """Run it to its end. What went wrong if it did not begin."""
+    linux.become_subreaper()
+    linux.own_mounts()
+    linux.mount_overlay(
+        bundle.facts()["rootfs"], bundle.inside("upper"), bundle.inside("work"), bundle.inside("rootfs")
+    )
+    linux.bind(_same_folder(folder), bundle.inside("job"))
+    os.close(folder)
+    log = Log(os.open(bundle.inside("log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    for command in ("create", "start"):
+        options = ["--bundle", bundle.path, "--pid-file", bundle.inside("pid")] if command == "create" else []
+        reason = _shim(settings, bundle, [command, *options, bundle.name], out_end, err_end)
+        if reason is not None:
+            subprocess.call([settings.runc, "--root", runc_root(settings), "delete", "--force", bundle.name])
+            return {"reason": reason}
+    os.close(out_end)
+    os.close(err_end)
+    with open(bundle.inside("pid"), encoding="ascii") as file:
+        pid = int(file.read())  # our child, and so nobody else's number until we have waited for it
+    ended = os.pidfd_open(pid)
+    _say(answer, {"reason": None})
+    _keep({out: 1, err: 2}, ended, log)
+    _, status = os.waitpid(pid, 0)
+    out_of_memory = _was_out_of_memory(cgroups(settings, bundle.name))
+    log.end()
+    bundle.record_exit(
+        {
+            "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
+            "at_its_limit": out_of_memory or os.path.exists(bundle.inside("too-large")),
+        }
+    )
+    return {}
+
+
+def _shim(settings: config.Config, bundle: Bundle, words: list[str], out: int, err: int) -> str | None:
+    """Call the runtime as an engine would; the reason if it fails."""
+    log = bundle.inside("runc.log")
+    call = [settings.shim, "--root", runc_root(settings), "--log", log, "--log-format", "json", *words]
+    if subprocess.call(call, stdin=subprocess.DEVNULL, stdout=out, stderr=err) == 0:
+        return None
+    return last_error(log) or "runc failed, and does not say why"
+
+
+def last_error(log: str) -> str:
+    """What runc, or the shim, has written to its log as its last error; empty if there is none."""
+    try:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            lines = [json.loads(line) for line in file if line.startswith("{")]
+    except (OSError, ValueError):
+        return ""
+    return next((str(line["msg"]) for line in reversed(lines) if line.get("level") in ("error", "fatal")), "")
+
+
+def _same_folder(given: int) -> int:
+    """The agent's folder as this mount namespace has it.
+
+    A descriptor of another namespace cannot be mounted here. So its path is walked, no link followed, and what is found
+    must be the very folder that was given: whoever swaps it meanwhile is found out.
+    """
+    at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for step in os.readlink(f"/proc/self/fd/{given}").strip("/").split("/"):
+        below = os.open(step, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        os.close(at)
+        at = below
+    if not os.path.samestat(os.fstat(at), os.fstat(given)):
+        raise OSError("the job's folder is not where the node's helper sees it: it must lie on the node's own disk")
+    return at
+
+
+def _keep(sources: dict[int, int], ended: int, log: Log) -> None:
+    """Move output into the log until the process has ended, and all it wrote is there."""
+    ended_s: float | None = None
+    while sources and (ended_s is None or time.monotonic() < ended_s + _DRAIN_S):
+        watched = [*sources, ended] if ended_s is None else [*sources]
+        ready, _, _ = select.select(watched, [], [], None if ended_s is None else _DRAIN_S)
+        if ended in ready:
+            ended_s = time.monotonic()
+        for source in ready:
+            if source in sources:
+                content = os.read(source, _CHUNK_BYTES)
+                if content:
+                    log.add(sources[source], content)
+                else:
+                    del sources[source]
+    if ended_s is None:  # it has closed its output, and goes on
+        select.select([ended], [], [])
+
+
+def cgroups(settings: config.Config, name: str) -> dict[str, str]:
+    """The container's folder for each controller, as runc has made them; "" is that of version 2."""
+    try:
+        with open(os.path.join(runc_root(settings), name, "state.json"), encoding="utf-8") as file:
+            found: dict[str, str] = json.load(file)["cgroup_paths"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return found
+
+
+def counters(folder: str | None, file: str) -> dict[str, int]:
+    """A cgroup's file of names and numbers; empty if it is not there."""
+    try:
+        with open(os.path.join(folder or "/nowhere", file), encoding="ascii") as content:
+            return {words[0]: int(words[1]) for words in map(str.split, content) if len(words) == 2}
+    except OSError:
+        return {}
+
+
+def _was_out_of_memory(paths: dict[str, str]) -> bool:
+    found = counters(paths.get("memory"), "memory.oom_control") or counters(paths.get(""), "memory.events")
+    return found.get("oom_kill", 0) > 0
+
+
+def _say(answer: int, message: dict[str, Any]) -> None:
+    try:
+        os.write(answer, json.dumps(message).encode())
+        os.close(answer)
+    except OSError:
+        pass  # the helper has ended meanwhile; the container is what counts
