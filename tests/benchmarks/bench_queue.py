@@ -138,11 +138,11 @@ def fill(engine: Engine, waiting: int) -> None:
             name="bench", image="bench", command=("run", "--seed", "{index}"), cpus=CPUS, memory_mib=MEMORY_MIB
         )
         first = moves.submit(db, Submission(job=spec), group="bench", default_retries=0, now_s=0).jobs[0]
-        there = db.connection().execute(text("SELECT count(*) FROM job WHERE state = 'New'")).scalar_one()
+        there = db.execute(text("SELECT count(*) FROM job WHERE state = 'New'")).scalar_one()
         columns = (
             '"group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt, submitted_s'
         )
-        db.connection().execute(
+        db.execute(
             text(
                 f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :more)"
                 f" INSERT INTO job ({columns}) SELECT {columns} FROM n, job WHERE id = :first"

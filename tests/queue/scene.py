@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Engine, select
-from sqlmodel import Session
+from sqlalchemy import Connection, Engine, select
 
 from gleaner.agent.protocol import (
     Ask,
@@ -58,11 +57,11 @@ class Scene:
     now_s: float = 1000.0
     losses_until_held: int = 3
 
-    def do(self, act: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def do(self, act: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         with transaction(self.engine) as db:
             return act(db, *args, **kwargs)
 
-    def look(self, act: Callable[Concatenate[Session, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def look(self, act: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         with snapshot(self.engine) as db:
             return act(db, *args, **kwargs)
 

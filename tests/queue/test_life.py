@@ -112,7 +112,7 @@ def test_a_move_is_made_from_its_sources_and_refused_from_anywhere_else(
         with suppress(_Undo), transaction(scene.engine) as db:
             if is_legal:
                 arrows.move(db, job, move, now_s=scene.now_s, **facts)  # type: ignore[arg-type]
-                state = db.connection().execute(text("SELECT state FROM job WHERE id = :job"), {"job": job}).scalar()
+                state = db.execute(text("SELECT state FROM job WHERE id = :job"), {"job": job}).scalar()
                 assert state == move.target
             else:
                 with pytest.raises(Refused, match=rf"job {job}\b.*"):

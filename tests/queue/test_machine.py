@@ -54,7 +54,7 @@ class Interleavings(RuleBasedStateMachine):
     def begin(self) -> None:
         with transaction(self.engine) as db:
             for table in reversed(METADATA.sorted_tables):
-                db.connection().execute(text(f"DELETE FROM {table.name}"))
+                db.execute(text(f"DELETE FROM {table.name}"))
         self.scene = Scene(self.engine)
         self.agents: list[Pretended] = []
         self.given: Counter[tuple[int, int]] = Counter()

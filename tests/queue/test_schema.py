@@ -152,7 +152,7 @@ def test_a_newer_database_is_neither_used_nor_migrated(queue_engine: Engine) -> 
 
 def test_sqlite_waits_for_the_disk_at_every_commit(sqlite_url: str) -> None:
     with transaction(connect(sqlite_url)) as db:
-        asked = {name: db.connection().exec_driver_sql(f"PRAGMA {name}").scalar() for name in _PRAGMAS}
+        asked = {name: db.exec_driver_sql(f"PRAGMA {name}").scalar() for name in _PRAGMAS}
     assert asked == _PRAGMAS
 
 
@@ -185,8 +185,8 @@ def test_a_row_locked_by_another_program_is_one_clear_line(postgres_url: str) ->
     scene = Scene(engine)
     job = scene.job()
     with transaction(engine) as other, pytest.raises(QueueBusy) as busy, transaction(engine) as db:
-        other.connection().execute(text("SELECT * FROM job FOR UPDATE"))
-        db.connection().execute(text("SET lock_timeout = '50ms'"))
+        other.execute(text("SELECT * FROM job FOR UPDATE"))
+        db.execute(text("SET lock_timeout = '50ms'"))
         moves.cancel(db, job, now_s=1.0)
     assert str(busy.value) == "the queue's database is locked by another program: try again"
     scene.cancel(job)
@@ -196,10 +196,10 @@ def test_a_row_locked_by_another_program_is_one_clear_line(postgres_url: str) ->
 def test_a_statement_that_takes_longer_than_a_leaders_patience_is_one_clear_line(postgres_url: str) -> None:
     engine = connect(postgres_url)
     with snapshot(engine) as db:
-        assert db.connection().execute(text("SHOW statement_timeout")).scalar() == f"{BUSY_TIMEOUT_S:.0f}s"
+        assert db.execute(text("SHOW statement_timeout")).scalar() == f"{BUSY_TIMEOUT_S:.0f}s"
     with pytest.raises(QueueBusy, match="statement timeout") as busy, transaction(engine) as db:
-        db.connection().execute(text("SET LOCAL statement_timeout = '50ms'"))
-        db.connection().execute(text("SELECT pg_sleep(5)"))
+        db.execute(text("SET LOCAL statement_timeout = '50ms'"))
+        db.execute(text("SELECT pg_sleep(5)"))
     assert "\n" not in str(busy.value)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 import structlog
-from sqlmodel import Session
+from sqlalchemy import Connection
 
 from gleaner.control.queue import retention
 from gleaner.control.queue.engine import snapshot, transaction
@@ -86,7 +86,7 @@ def _trimmed(site: Site, jobs: Sequence[int], *, keep: int) -> Iterator[tuple[st
 
 
 @contextmanager
-def _writing(site: Site) -> Generator[Session]:
+def _writing(site: Site) -> Generator[Connection]:
     if not site.is_leader:
         raise QueueBusy("another control program leads now")
     with transaction(site.engine) as db:

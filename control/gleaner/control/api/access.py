@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Request
-from sqlmodel import Session
+from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -52,13 +52,13 @@ class Caller:
         return None if self.identity.role == "admin" else self.identity.group
 
     @contextmanager
-    def reading(self) -> Generator[Session]:
+    def reading(self) -> Generator[Connection]:
         """One consistent look at the queue."""
         with snapshot(self.site.engine) as db:
             yield db
 
     @contextmanager
-    def writing(self) -> Generator[Session]:
+    def writing(self) -> Generator[Connection]:
         """One transaction. Only the leading control program writes; another one says who leads (503)."""
         if not self.site.is_leader:
             with snapshot(self.site.engine) as db:

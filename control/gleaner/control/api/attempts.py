@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException
-from sqlmodel import Session
+from sqlalchemy import Connection
 
 from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, LogLines, Saved
 from gleaner.control.api import examples
@@ -27,7 +27,7 @@ _ANSWERS = documented(404, 409, 413, 422)
 
 
 @contextmanager
-def _own_attempt(caller: Caller, job: int, attempt: int, report: str) -> Generator[Session]:
+def _own_attempt(caller: Caller, job: int, attempt: int, report: str) -> Generator[Connection]:
     """A transaction on an attempt of the calling agent; another agent's is not allowed (403)."""
     try:
         with caller.writing() as db:
@@ -41,7 +41,7 @@ def _own_attempt(caller: Caller, job: int, attempt: int, report: str) -> Generat
 
 def _learn(
     caller: Caller,
-    db: Session,
+    db: Connection,
     job: int,
     attempt: int,
     report: Checkpointed | Saved | Completed | GivenBack,

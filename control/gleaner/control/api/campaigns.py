@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException
-from sqlmodel import Session
+from sqlalchemy import Connection
 
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
@@ -17,13 +17,13 @@ router = APIRouter(tags=["campaigns"])
 CampaignPath = Annotated[int, an_id("The campaign's id", most=MAX_CAMPAIGN)]
 
 
-def _own_campaign(caller: Caller, db: Session, campaign: int) -> None:
+def _own_campaign(caller: Caller, db: Connection, campaign: int) -> None:
     group = reads.campaign_group(db, campaign)
     if caller.group is not None and group != caller.group:
         raise HTTPException(403, f"campaign {campaign} belongs to another group")
 
 
-def _to_each(caller: Caller, campaign: int, act: Callable[[Session], None]) -> CampaignStatus:
+def _to_each(caller: Caller, campaign: int, act: Callable[[Connection], None]) -> CampaignStatus:
     with caller.writing() as db:
         _own_campaign(caller, db, campaign)
         act(db)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import StreamingResponse
-from sqlmodel import Session
+from sqlalchemy import Connection
 
 from gleaner.agent.storage.protocol import ParcelBroken, output_key
 from gleaner.control.api import examples
@@ -37,7 +37,7 @@ JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
 OUTPUT_PART = "folder.tar"
 
 
-def own_job(caller: Caller, db: Session, job: int) -> JobRow:
+def own_job(caller: Caller, db: Connection, job: int) -> JobRow:
     """The job, if the caller may see it: another group's is not allowed (403), an unknown one not found (404)."""
     row = reads.job_row(db, job)
     if caller.group is not None and row.group != caller.group:

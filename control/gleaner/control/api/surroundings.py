@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from sqlmodel import Session
+from sqlalchemy import Connection
 
 from gleaner.control.policy.waiting import Place, Surroundings
 from gleaner.control.queue import agents, reads
@@ -26,7 +26,7 @@ def places(site: Site, *, avoided: frozenset[str] = frozenset()) -> tuple[Place,
     )
 
 
-def surroundings(db: Session, site: Site) -> Surroundings:
+def surroundings(db: Connection, site: Site) -> Surroundings:
     """The facts for `waits_because`, with times in the zone of control's machine."""
     now_s = site.clock()
     phases = reads.agent_phases(db, now_s=now_s)

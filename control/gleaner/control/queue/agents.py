@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, exists, insert, null, or_, select, tuple_, update
-from sqlmodel import Session
+from sqlalchemy import Connection, bindparam, exists, insert, null, or_, select, tuple_, update
 
 from gleaner.agent.protocol import AttemptRef, Beat, Farewell, Order, Orders, Registration
 from gleaner.control.queue import kinds, tokens
@@ -20,7 +19,7 @@ AVOID_S = 3600.0
 _RAN = (Ending.SAVED, Ending.SUCCEEDED, Ending.FAILED)
 
 
-def expect(db: Session, *, name: str, end_s: float, token_hash: str, now_s: float) -> None:
+def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: float) -> None:
     """An agent that is about to be submitted, and its token. Before the scheduler is asked: nothing is then unknown."""
     row = {
         "name": name,
@@ -30,16 +29,16 @@ def expect(db: Session, *, name: str, end_s: float, token_hash: str, now_s: floa
         "vacate": False,
         "reason": "",
     }
-    db.connection().execute(insert(AGENT), row)
+    db.execute(insert(AGENT), row)
     tokens.register(db, role=Role.AGENT, name=name, group=None, token_hash=token_hash, now_s=now_s)
 
 
-def submitted(db: Session, name: str, scheduler_id: str) -> None:
+def submitted(db: Connection, name: str, scheduler_id: str) -> None:
     """The scheduler has taken it under this id."""
-    db.connection().execute(update(AGENT).where(AGENT.c.name == name).values(scheduler_id=scheduler_id))
+    db.execute(update(AGENT).where(AGENT.c.name == name).values(scheduler_id=scheduler_id))
 
 
-def register(db: Session, name: str, registration: Registration, *, lease_s: float, now_s: float) -> None:
+def register(db: Connection, name: str, registration: Registration, *, lease_s: float, now_s: float) -> None:
     """The agent has started. Once more is no error. Raises `Unknown`, or `Refused` for one that has ended."""
     row = _locked(db, name)
     if row.phase is Phase.ENDED:
@@ -53,7 +52,7 @@ def register(db: Session, name: str, registration: Registration, *, lease_s: flo
         "scheduler_id": row.scheduler_id or registration.slurm_job,
         "kind": kinds.registered(db, registration.facts),
     }
-    db.connection().execute(update(AGENT).where(AGENT.c.name == name).values(facts))
+    db.execute(update(AGENT).where(AGENT.c.name == name).values(facts))
 
 
 _ALIVE = (
@@ -64,13 +63,13 @@ _ALIVE = (
 )
 
 
-def beat(db: Session, name: str, beat: Beat, *, lease_s: float, now_s: float) -> Orders:
+def beat(db: Connection, name: str, beat: Beat, *, lease_s: float, now_s: float) -> Orders:
     """Renew the agent's lease; the answer says what to do with each attempt that it names.
 
     An attempt that was given up and has not been claimed since lives on. A job that control believes on the agent
     for longer than a lease, and that the agent does not name, is taken from it: it never heard of the claim.
     """
-    alive = db.connection().execute(_ALIVE, {"name_": name, "until_": now_s + lease_s}).one_or_none()
+    alive = db.execute(_ALIVE, {"name_": name, "until_": now_s + lease_s}).one_or_none()
     if alive is None:
         row = _locked(db, name)
         raise Refused(f"agent {name} may not beat: it is {row.phase}")
@@ -83,7 +82,7 @@ def beat(db: Session, name: str, beat: Beat, *, lease_s: float, now_s: float) ->
     return Orders(orders=orders, vacate=alive.vacate)
 
 
-def _known(db: Session, named: Sequence[AttemptRef]) -> Mapping[tuple[int, int], Any]:
+def _known(db: Connection, named: Sequence[AttemptRef]) -> Mapping[tuple[int, int], Any]:
     if not named:
         return {}
     keys = [(each.job, each.attempt) for each in named]
@@ -92,10 +91,10 @@ def _known(db: Session, named: Sequence[AttemptRef]) -> Mapping[tuple[int, int],
         .join_from(JOB, ATTEMPT, (ATTEMPT.c.job == JOB.c.id) & (ATTEMPT.c.attempt == JOB.c.attempt))
         .where(tuple_(ATTEMPT.c.job, ATTEMPT.c.attempt).in_(keys))
     )
-    return {(row.id, row.attempt): row for row in db.connection().execute(rows)}
+    return {(row.id, row.attempt): row for row in db.execute(rows)}
 
 
-def _order(db: Session, name: str, ref: AttemptRef, row: Any, *, vacate: bool, now_s: float) -> Order:
+def _order(db: Connection, name: str, ref: AttemptRef, row: Any, *, vacate: bool, now_s: float) -> Order:
     if row is None or row.agent != name:
         return Order.DROP  # unknown, or another attempt is the current one
     if row.lost:
@@ -108,28 +107,26 @@ def _order(db: Session, name: str, ref: AttemptRef, row: Any, *, vacate: bool, n
     return Order.VACATE if vacate or row.held else Order.GO_ON
 
 
-def _take_unnamed(db: Session, name: str, named: Sequence[AttemptRef], *, before_s: float, now_s: float) -> None:
+def _take_unnamed(db: Connection, name: str, named: Sequence[AttemptRef], *, before_s: float, now_s: float) -> None:
     here = select(JOB.c.id, JOB.c.attempt).join_from(
         JOB, ATTEMPT, (ATTEMPT.c.job == JOB.c.id) & (ATTEMPT.c.attempt == JOB.c.attempt)
     )
     old = here.where(JOB.c.agent == name, ATTEMPT.c.claimed_s <= before_s)
     keys = {(each.job, each.attempt) for each in named}
-    if all((row.id, row.attempt) in keys for row in db.connection().execute(old)):
+    if all((row.id, row.attempt) in keys for row in db.execute(old)):
         return
     for row in running_on(db, name):
         if (row.id, row.attempt) in keys:
             continue
-        claimed_s = (
-            db.connection()
-            .execute(select(ATTEMPT.c.claimed_s).where(ATTEMPT.c.job == row.id, ATTEMPT.c.attempt == row.attempt))
-            .scalar_one()
-        )
+        claimed_s = db.execute(
+            select(ATTEMPT.c.claimed_s).where(ATTEMPT.c.job == row.id, ATTEMPT.c.attempt == row.attempt)
+        ).scalar_one()
         if claimed_s <= before_s:
             give_up(db, row, Ending.FORGOTTEN, now_s=now_s, detail=f"{name} lives but does not know of it")
 
 
 def farewell(
-    db: Session,
+    db: Connection,
     name: str,
     report: Farewell,
     *,
@@ -157,18 +154,18 @@ def farewell(
     return float(row.end_s)
 
 
-def _has_run_a_job(db: Session, name: str) -> bool:
+def _has_run_a_job(db: Connection, name: str) -> bool:
     """Whether a workload of the agent's has exited or was saved; one that found no work says nothing of its node."""
     ran = exists().where(ATTEMPT.c.agent == name, ATTEMPT.c.ending.in_(_RAN))
-    return bool(db.connection().execute(select(ran)).scalar_one())
+    return bool(db.execute(select(ran)).scalar_one())
 
 
-def _close(db: Session, name: str, *, ended_s: float, reason: str) -> None:
+def _close(db: Connection, name: str, *, ended_s: float, reason: str) -> None:
     row = update(AGENT).where(AGENT.c.name == name)
-    db.connection().execute(row.values(phase=Phase.ENDED, ended_s=ended_s, reason=reason))
+    db.execute(row.values(phase=Phase.ENDED, ended_s=ended_s, reason=reason))
 
 
-def expire(db: Session, *, now_s: float, losses_until_held: int) -> list[str]:
+def expire(db: Connection, *, now_s: float, losses_until_held: int) -> list[str]:
     """The agents whose lease has ended; their jobs are lost.
 
     An agent that is silent already may hold a job once more (a claim can pass its last heartbeat): it is listed
@@ -178,10 +175,10 @@ def expire(db: Session, *, now_s: float, losses_until_held: int) -> list[str]:
     stray = AGENT.c.phase.in_([Phase.SILENT, Phase.ENDED]) & exists().where(JOB.c.agent == AGENT.c.name)
     found = select(AGENT.c.name, AGENT.c.phase).where(or_(over, stray)).order_by(AGENT.c.name)
     expired: list[str] = []
-    for row in db.connection().execute(found).all():
+    for row in db.execute(found).all():
         if row.phase is Phase.LIVE:
             silent = update(AGENT).where(AGENT.c.name == row.name, over).values(phase=Phase.SILENT)
-            if not db.connection().execute(silent).rowcount:
+            if not db.execute(silent).rowcount:
                 continue  # it was heard of just now
         detail = f"{row.name} fell silent"
         lose(db, row.name, now_s=now_s, losses_until_held=losses_until_held, detail=detail)
@@ -189,31 +186,31 @@ def expire(db: Session, *, now_s: float, losses_until_held: int) -> list[str]:
     return expired
 
 
-def renew_leases(db: Session, *, now_s: float, lease_s: float) -> None:
+def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
     """Every live agent gets a full lease: control was away, so it is not the agents that were silent."""
     live = update(AGENT).where(AGENT.c.phase == Phase.LIVE)
-    db.connection().execute(live.values(lease_until_s=now_s + lease_s))
+    db.execute(live.values(lease_until_s=now_s + lease_s))
 
 
-def vacate(db: Session, name: str) -> None:
+def vacate(db: Connection, name: str) -> None:
     """Tell the agent at its next heartbeat to save everything and end."""
     _locked(db, name)
-    db.connection().execute(update(AGENT).where(AGENT.c.name == name).values(vacate=True))
+    db.execute(update(AGENT).where(AGENT.c.name == name).values(vacate=True))
 
 
-def forget_unstarted(db: Session, name: str, *, now_s: float, reason: str) -> bool:
+def forget_unstarted(db: Connection, name: str, *, now_s: float, reason: str) -> bool:
     """Close an agent that the scheduler no longer knows and that never registered; False if it has registered.
 
     Its token is worth nothing from then on.
     """
     gone = update(AGENT).where(AGENT.c.name == name, AGENT.c.phase == Phase.SUBMITTED)
-    if not db.connection().execute(gone.values(phase=Phase.ENDED, ended_s=now_s, reason=reason)).rowcount:
+    if not db.execute(gone.values(phase=Phase.ENDED, ended_s=now_s, reason=reason)).rowcount:
         return False
     tokens.revoke(db, role=Role.AGENT, name=name, now_s=now_s)
     return True
 
 
-def close_silent(db: Session, name: str, *, now_s: float, losses_until_held: int, reason: str) -> bool:
+def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: int, reason: str) -> bool:
     """Close a registered agent that the scheduler says is gone, if it is silent; False if it still speaks.
 
     "Gone" for the scheduler is not yet "dead": a live lease is waited out. Its token stays good for a late report.
@@ -226,8 +223,8 @@ def close_silent(db: Session, name: str, *, now_s: float, losses_until_held: int
     return True
 
 
-def _locked(db: Session, name: str) -> Any:
-    row = db.connection().execute(select(AGENT).where(AGENT.c.name == name).with_for_update()).one_or_none()
+def _locked(db: Connection, name: str) -> Any:
+    row = db.execute(select(AGENT).where(AGENT.c.name == name).with_for_update()).one_or_none()
     if row is None:
         raise Unknown(f"there is no agent {name}")
     return row
@@ -241,37 +238,34 @@ class NodeFailures:
     avoided_until_s: float | None
 
 
-def node_failed(db: Session, node: str, *, now_s: float, failures_until_avoided: int, avoid_s: float) -> None:
+def node_failed(db: Connection, node: str, *, now_s: float, failures_until_avoided: int, avoid_s: float) -> None:
     """An agent failed because of its node. After so many in a row the node is left alone for a while.
 
     The count goes on: after that while a single further failure is enough.
     """
-    connection = db.connection()
-    found = connection.execute(
-        select(NODE.c.failures).where(NODE.c.name == node).with_for_update()
-    ).scalar_one_or_none()
+    found = db.execute(select(NODE.c.failures).where(NODE.c.name == node).with_for_update()).scalar_one_or_none()
     failures = (found or 0) + 1
     until_s = now_s + avoid_s if failures >= failures_until_avoided else None
     values = {"failures": failures, "failed_s": now_s, "avoided_until_s": until_s}
     if found is None:
-        connection.execute(insert(NODE), {"name": node} | values)
+        db.execute(insert(NODE), {"name": node} | values)
     else:
-        connection.execute(update(NODE).where(NODE.c.name == node).values(values))
+        db.execute(update(NODE).where(NODE.c.name == node).values(values))
 
 
-def node_worked(db: Session, node: str) -> None:
+def node_worked(db: Connection, node: str) -> None:
     """An agent has run a job there: the row of failures is broken."""
     worked = update(NODE).where(NODE.c.name == node, NODE.c.failures > 0)
-    db.connection().execute(worked.values(failures=0, avoided_until_s=null()))
+    db.execute(worked.values(failures=0, avoided_until_s=null()))
 
 
-def avoided(db: Session, now_s: float) -> tuple[str, ...]:
+def avoided(db: Connection, now_s: float) -> tuple[str, ...]:
     """The nodes that are left alone now."""
     names = select(NODE.c.name).where(NODE.c.avoided_until_s > now_s).order_by(NODE.c.name)
-    return tuple(db.connection().execute(names).scalars())
+    return tuple(db.execute(names).scalars())
 
 
-def node_failures(db: Session) -> dict[str, NodeFailures]:
+def node_failures(db: Connection) -> dict[str, NodeFailures]:
     """All nodes on which agents have failed, by name."""
-    rows = db.connection().execute(select(NODE).where(NODE.c.failures > 0))
+    rows = db.execute(select(NODE).where(NODE.c.failures > 0))
     return {row.name: NodeFailures(row.failures, row.avoided_until_s) for row in rows}

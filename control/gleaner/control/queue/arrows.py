@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    Connection,
     Float,
     Integer,
     String,
@@ -39,7 +40,6 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.selectable import ScalarSelect
-from sqlmodel import Session
 
 from gleaner.control.life import Move, State
 from gleaner.control.queue.errors import MoveRefused, NotCurrent, Unknown
@@ -64,7 +64,7 @@ PLAIN_LANE = _plain_lane()
 
 
 def move(
-    db: Session,
+    db: Connection,
     job: int,
     move: Move,
     *,
@@ -87,7 +87,7 @@ def move(
     ended = {f"end_{name}": value for name, value in (end or {}).items()}
     shape = (move, tuple(sorted(facts)), attempt is not None)
     event = event_row(job, event_name(move), now_s=now_s, attempt=attempt, detail=detail)
-    if db.connection().dialect.name == "postgresql":
+    if db.dialect.name == "postgresql":
         told = {f"event_{name}": value for name, value in event.items() if name != "job"}
         if not run(db, _in_one(*shape, tuple(sorted(end or ()))), values | ended | told).rowcount:
             refuse(db, job, move, attempt)
@@ -99,7 +99,7 @@ def move(
     run(db, _ADD_EVENT, event)
 
 
-def move_all(db: Session, which: ColumnElement[bool], move: Move, *, now_s: float, **facts: object) -> None:
+def move_all(db: Connection, which: ColumnElement[bool], move: Move, *, now_s: float, **facts: object) -> None:
     """Complete, by one move, all these jobs; their rows are locked, so that none of them changes meanwhile."""
     values = {f"to_{name}": value for name, value in facts.items()} | {"now_": now_s}
     record_all(db, which, event_name(move), now_s=now_s)
@@ -107,31 +107,31 @@ def move_all(db: Session, which: ColumnElement[bool], move: Move, *, now_s: floa
 
 
 def run(
-    db: Session, statement: Any, values: Mapping[str, object] | Sequence[Mapping[str, object]]
+    db: Connection, statement: Any, values: Mapping[str, object] | Sequence[Mapping[str, object]]
 ) -> CursorResult[Any]:
     """Execute a Core statement: once, or once for each of several values."""
     if not isinstance(values, Mapping) and len(values) == 1:
         values = values[0]  # a driver's executemany costs more than one execute
-    return db.connection().execute(statement, values)
+    return db.execute(statement, values)
 
 
-def insert_unless_there(db: Session, table: Table) -> postgresql.Insert | sqlite.Insert:
+def insert_unless_there(db: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """An INSERT that skips rows whose key is taken, also by a transaction that has not ended (it is waited for)."""
-    if db.connection().dialect.name == "postgresql":
+    if db.dialect.name == "postgresql":
         return postgresql.insert(table).on_conflict_do_nothing()
     return sqlite.insert(table).on_conflict_do_nothing()
 
 
-def record(db: Session, job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> None:
+def record(db: Connection, job: int, what: str, *, now_s: float, attempt: int | None = None, detail: str = "") -> None:
     """Write down that something happened to the job."""
     run(db, _ADD_EVENT, event_row(job, what, now_s=now_s, attempt=attempt, detail=detail))
 
 
-def record_all(db: Session, which: ColumnElement[bool], what: str, *, now_s: float, detail: str = "") -> None:
+def record_all(db: Connection, which: ColumnElement[bool], what: str, *, now_s: float, detail: str = "") -> None:
     """Write down that the same happened to all these jobs."""
     same = [literal(now_s, Float), literal(what, String), literal(detail, Text)]
     told = select(JOB.c.id, null(), *same).where(which).order_by(JOB.c.id)
-    db.connection().execute(insert(EVENT).from_select(_EVENT_COLUMNS, told).inline())
+    db.execute(insert(EVENT).from_select(_EVENT_COLUMNS, told).inline())
 
 
 def event_name(move: Move) -> str:
@@ -148,15 +148,15 @@ def event_row(job: int, what: str, *, now_s: float, attempt: int | None = None, 
     return {"job": job, "attempt": attempt, "at_s": now_s, "what": what, "detail": detail}
 
 
-def lock(db: Session, job: int) -> Any:
+def lock(db: Connection, job: int) -> Any:
     """The job's row, locked until the transaction ends. Raises `Unknown`."""
-    row = db.connection().execute(_LOCK, {"job_": job}).one_or_none()
+    row = db.execute(_LOCK, {"job_": job}).one_or_none()
     if row is None:
         raise Unknown(f"there is no job {job}")
     return row
 
 
-def refuse(db: Session, job: int, move: Move, attempt: int | None) -> None:
+def refuse(db: Connection, job: int, move: Move, attempt: int | None) -> None:
     """Raise what is wrong with a move that did not happen."""
     row = lock(db, job)
     if attempt is not None and row.attempt != attempt:
@@ -233,10 +233,10 @@ class Takeable(Protocol):
     def log_lines(self) -> int | None: ...
 
 
-def take(db: Session, jobs: Sequence[Takeable], *, agent: str, node: str, now_s: float) -> None:
+def take(db: Connection, jobs: Sequence[Takeable], *, agent: str, node: str, now_s: float) -> None:
     """Make the move CLAIM for waiting jobs whose rows this transaction has locked; each gets its next attempt."""
     event = {"at_s": now_s, "what": event_name(Move.CLAIM), "detail": f"by {agent} on {node}"}
-    if db.connection().dialect.name == "postgresql":
+    if db.dialect.name == "postgresql":
         told = {f"event_{name}": value for name, value in event.items()}
         values = {"ids_": [job.id for job in jobs], "agent_": agent, "node_": node} | told
         taken = run(db, _TAKE_IN_ONE, values).rowcount

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, bindparam, func, insert, null, select, update
-from sqlmodel import Session
+from sqlalchemy import Connection, and_, bindparam, func, insert, null, select, update
 
 from gleaner.agent.protocol import Generation, Slice, Why
 from gleaner.control.queue.arrows import run
@@ -53,30 +52,30 @@ def spent_so_far(spent: Slice) -> dict[str, object]:
     }
 
 
-def end(db: Session, job: int, attempt: int, values: Mapping[str, object]) -> None:
+def end(db: Connection, job: int, attempt: int, values: Mapping[str, object]) -> None:
     """Write down how an attempt ended whose job makes no move."""
     run(db, update(ATTEMPT).where(_ONE).values(values), {"job_": job, "attempt_": attempt})
 
 
-def end_live_ones(db: Session, campaign: int, values: Mapping[str, object]) -> None:
+def end_live_ones(db: Connection, campaign: int, values: Mapping[str, object]) -> None:
     """Write down how all attempts ended that a campaign has running."""
     mine = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.agent.is_not(None))
     live = update(ATTEMPT).where(ATTEMPT.c.job.in_(mine), ATTEMPT.c.ending.is_(None))
-    db.connection().execute(live.values(values))
+    db.execute(live.values(values))
 
 
-def reopen(db: Session, job: int, attempt: int) -> None:
+def reopen(db: Connection, job: int, attempt: int) -> None:
     """The attempt lives after all."""
     again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), detail="")
     run(db, again, {"job_": job, "attempt_": attempt})
 
 
-def find(db: Session, job: int, attempt: int) -> Any:
+def find(db: Connection, job: int, attempt: int) -> Any:
     """The attempt's row, or None."""
-    return db.connection().execute(_FIND, {"job_": job, "attempt_": attempt}).one_or_none()
+    return db.execute(_FIND, {"job_": job, "attempt_": attempt}).one_or_none()
 
 
-def lost_nodes(db: Session, job: int, *, after: int) -> Sequence[str]:
+def lost_nodes(db: Connection, job: int, *, after: int) -> Sequence[str]:
     """The different nodes on which attempts later than `after` were lost together with their agents."""
     lost = (
         select(ATTEMPT.c.node, func.min(ATTEMPT.c.attempt))
@@ -84,10 +83,10 @@ def lost_nodes(db: Session, job: int, *, after: int) -> Sequence[str]:
         .group_by(ATTEMPT.c.node)
         .order_by(func.min(ATTEMPT.c.attempt))
     )
-    return [row.node for row in db.connection().execute(lost)]
+    return [row.node for row in db.execute(lost)]
 
 
-def unrestored(db: Session, job: int, generation: tuple[int, int]) -> Sequence[str]:
+def unrestored(db: Connection, job: int, generation: tuple[int, int]) -> Sequence[str]:
     """The nodes on which attempts could not restore this generation, one for each attempt."""
     tried = select(ATTEMPT.c.node).where(
         ATTEMPT.c.job == job,
@@ -96,15 +95,15 @@ def unrestored(db: Session, job: int, generation: tuple[int, int]) -> Sequence[s
         ATTEMPT.c.ending == Ending.GIVEN_BACK,
         ATTEMPT.c.detail.startswith(str(Why.CANNOT_RESTORE)),
     )
-    return db.connection().execute(tried).scalars().all()
+    return db.execute(tried).scalars().all()
 
 
-def publish(db: Session, job: int, generation: Generation, *, kind: int | None, now_s: float) -> None:
+def publish(db: Connection, job: int, generation: Generation, *, kind: int | None, now_s: float) -> None:
     """Name a new generation, saved on a node of that kind; of the whole ones only the last two stay named.
 
     An attempt's numbers must go up.
     """
-    newest = db.connection().execute(_NEWEST, {"job_": job, "attempt_": generation.attempt}).scalar_one()
+    newest = db.execute(_NEWEST, {"job_": job, "attempt_": generation.attempt}).scalar_one()
     if newest is not None and generation.number <= newest:
         name = f"{generation.attempt}/{generation.number}"
         raise Invalid(f"job {job}: generation {name} is not newer than the attempt's last, number {newest}")
@@ -129,27 +128,27 @@ def publish(db: Session, job: int, generation: Generation, *, kind: int | None, 
         stand(db, job, attempt, number, Standing.DROPPED)
 
 
-def named(db: Session, job: int) -> Sequence[tuple[int, int]]:
+def named(db: Connection, job: int) -> Sequence[tuple[int, int]]:
     """The generations that are named, as (attempt, number), the newest first."""
-    return [(row.attempt, row.number) for row in db.connection().execute(_NAMED, {"job_": job})]
+    return [(row.attempt, row.number) for row in db.execute(_NAMED, {"job_": job})]
 
 
-def stand(db: Session, job: int, attempt: int, number: int, standing: Standing) -> None:
+def stand(db: Connection, job: int, attempt: int, number: int, standing: Standing) -> None:
     """Say what a generation counts for now."""
     run(db, _STAND, {"job_": job, "attempt_": attempt, "number_": number, "standing_": standing})
 
 
-def drop_all(db: Session, job: int) -> None:
+def drop_all(db: Connection, job: int) -> None:
     """The job starts over: none of its generations is needed any more."""
     for attempt, number in named(db, job):
         stand(db, job, attempt, number, Standing.DROPPED)
 
 
-def is_published(db: Session, job: int, generation: Generation) -> bool:
+def is_published(db: Connection, job: int, generation: Generation) -> bool:
     """Whether exactly this generation was reported before."""
     found = select(GENERATION.c.digest).where(
         GENERATION.c.job == job,
         GENERATION.c.attempt == generation.attempt,
         GENERATION.c.number == generation.number,
     )
-    return db.connection().execute(found).scalar_one_or_none() == generation.digest
+    return db.execute(found).scalar_one_or_none() == generation.digest

@@ -1,6 +1,6 @@
 """Periodic saves: a generation that an attempt has published while it goes on computing."""
 
-from sqlmodel import Session
+from sqlalchemy import Connection
 
 from gleaner.agent.protocol import Checkpointed
 from gleaner.control.life import Move
@@ -9,7 +9,7 @@ from gleaner.control.queue.arrows import lock, move
 from gleaner.control.queue.errors import Invalid
 
 
-def checkpointed(db: Session, job: int, attempt: int, report: Checkpointed, *, now_s: float) -> bool:
+def checkpointed(db: Connection, job: int, attempt: int, report: Checkpointed, *, now_s: float) -> bool:
     """The job goes on from this generation if its attempt is lost; whether that is news.
 
     It counts under the same guard as an attempt's end. The same report once more changes nothing, however late; a

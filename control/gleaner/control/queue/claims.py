@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, select, text
-from sqlmodel import Session
+from sqlalchemy import Connection, and_, bindparam, select, text
 
 from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation
 from gleaner.control.life import State
@@ -113,14 +112,14 @@ _FRONT = (
 )
 
 
-def claim(db: Session, agent: str, ask: Ask, *, now_s: float) -> Assignments:
+def claim(db: Connection, agent: str, ask: Ask, *, now_s: float) -> Assignments:
     """As many waiting jobs as fit what the agent has free, each under a new attempt.
 
     A silent agent gets nothing until its next heartbeat has made it live, nor does one that is to vacate. Raises
     `Unknown` for an agent that nobody has submitted, `Refused` for one that is not registered or has ended.
     """
     wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib}
-    lanes = db.connection().execute(_LANES, wish).all()
+    lanes = db.execute(_LANES, wish).all()
     if not lanes:
         raise Unknown(f"there is no agent {agent}")
     asking = lanes[0]
@@ -135,7 +134,7 @@ def claim(db: Session, agent: str, ask: Ask, *, now_s: float) -> Assignments:
     return Assignments(jobs=tuple(_assignment(row, lane) for row, lane in chosen))
 
 
-def _chosen(db: Session, lanes: Sequence[Any], room: _Room) -> Iterator[tuple[Any, Any]]:
+def _chosen(db: Connection, lanes: Sequence[Any], room: _Room) -> Iterator[tuple[Any, Any]]:
     """The jobs to take, in claim order over all lanes, each with its lane."""
     heads = [(_Head(lane.state != State.SAVED, -lane.priority, lane.job), lane) for lane in lanes]
     heapq.heapify(heads)
@@ -157,8 +156,8 @@ def _chosen(db: Session, lanes: Sequence[Any], room: _Room) -> Iterator[tuple[An
             heapq.heappush(heads, (_Head(following.state is not State.SAVED, -following.priority, following.id), lane))
 
 
-def _front(db: Session, lane: int, limit: int) -> Sequence[Any]:
-    return db.connection().execute(_FRONT, {"lane_": lane, "limit_": limit}).all()
+def _front(db: Connection, lane: int, limit: int) -> Sequence[Any]:
+    return db.execute(_FRONT, {"lane_": lane, "limit_": limit}).all()
 
 
 def _assignment(row: Any, lane: Any) -> Assignment:

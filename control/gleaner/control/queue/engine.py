@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlmodel import Session, create_engine
+from sqlmodel import create_engine
 
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 
@@ -103,29 +103,26 @@ def _sqlite(url: URL) -> Engine:
 
 
 @contextmanager
-def transaction(engine: Engine) -> Generator[Session]:
+def transaction(engine: Engine) -> Generator[Connection]:
     """One transaction that writes. It is committed at the end, and undone if an exception leaves it.
 
     On SQLite it holds the write lock from its beginning, so what it reads stays true. Raises `QueueBusy` or
     `SchemaMismatch`.
     """
-    with _translated(engine), _writers_turn(engine):
+    with _translated(engine), _writers_turn(engine), engine.connect() as db:
         if engine.dialect.name == "sqlite":
-            engine = engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
-        with Session(engine, autoflush=False) as db:
-            db.connection()  # a session begins only when it is used
+            db.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        with db.begin():
             yield db
-            db.commit()
 
 
 @contextmanager
-def snapshot(engine: Engine) -> Generator[Session]:
+def snapshot(engine: Engine) -> Generator[Connection]:
     """One transaction that only reads, and sees the queue as it was at one instant."""
-    with _translated(engine):
+    with _translated(engine), engine.connect() as db:
         if engine.dialect.name == "postgresql":
-            engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        with Session(engine, autoflush=False) as db:
-            yield db
+            db.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        yield db
 
 
 def migrate(engine: Engine) -> None:

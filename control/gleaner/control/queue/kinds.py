@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert, select, text, update
-from sqlmodel import Session
+from sqlalchemy import Connection, insert, select, text, update
 
 from gleaner.agent.protocol import NodeFacts
 from gleaner.control.policy import fitting
@@ -20,7 +19,7 @@ from gleaner.control.queue.site_tables import FIT, KIND, NODE
 from gleaner.control.queue.tables import ATTEMPT, JOB, LANE
 
 
-def registered(db: Session, facts: NodeFacts) -> int:
+def registered(db: Connection, facts: NodeFacts) -> int:
     """The kind of a node on which an agent registers, written down as what the node is now."""
     kind = _kind(
         db,
@@ -28,54 +27,51 @@ def registered(db: Session, facts: NodeFacts) -> int:
             architecture=facts.architecture, runtime=facts.runtime, criu=facts.criu, cpu_features=facts.cpu_features
         ),
     )
-    connection = db.connection()
     is_now = update(NODE).where(NODE.c.name == facts.node).values(kind=kind)
-    if not connection.execute(is_now).rowcount:
-        connection.execute(insert_unless_there(db, NODE), {"name": facts.node, "failures": 0, "kind": kind})
+    if not db.execute(is_now).rowcount:
+        db.execute(insert_unless_there(db, NODE), {"name": facts.node, "failures": 0, "kind": kind})
     return kind
 
 
-def _kind(db: Session, kind: Kind) -> int:
+def _kind(db: Connection, kind: Kind) -> int:
     """The row of this kind; a new one is compared with all others."""
     columns = [kind.architecture, kind.family, kind.criu, sorted(kind.cpu_features)]
     digest = hashlib.sha256(json.dumps(columns).encode()).hexdigest()
-    connection = db.connection()
     find = select(KIND.c.id).where(KIND.c.digest == digest)
-    found = connection.execute(find).scalar_one_or_none()
+    found = db.execute(find).scalar_one_or_none()
     if found is not None:
         return int(found)
-    if connection.dialect.name == "postgresql":
+    if db.dialect.name == "postgresql":
         # Two new kinds at once would miss each other. Readers are not kept waiting.
-        connection.execute(text("LOCK TABLE kind IN SHARE ROW EXCLUSIVE MODE"))
-        found = connection.execute(find).scalar_one_or_none()
+        db.execute(text("LOCK TABLE kind IN SHARE ROW EXCLUSIVE MODE"))
+        found = db.execute(find).scalar_one_or_none()
         if found is not None:
             return int(found)
     names = ("architecture", "family", "criu", "cpu_features")
     row = {"digest": digest} | dict(zip(names, columns, strict=True))
-    made = int(connection.execute(insert(KIND).returning(KIND.c.id), row).scalar_one())
+    made = int(db.execute(insert(KIND).returning(KIND.c.id), row).scalar_one())
     pairs = [(made, made)]
     for other, that in _kinds(db).items():
         if other != made:
             pairs += [(made, other)] if not lacks(that, saved_on=kind) else []
             pairs += [(other, made)] if not lacks(kind, saved_on=that) else []
-    connection.execute(insert(FIT), [{"saved_on": saved_on, "node": node} for saved_on, node in pairs])
+    db.execute(insert(FIT), [{"saved_on": saved_on, "node": node} for saved_on, node in pairs])
     return made
 
 
-def _kinds(db: Session) -> dict[int, Kind]:
+def _kinds(db: Connection) -> dict[int, Kind]:
     return {
         row.id: Kind(row.architecture, row.family, row.criu, frozenset(row.cpu_features))
-        for row in db.connection().execute(select(KIND))
+        for row in db.execute(select(KIND))
     }
 
 
-def misfits(db: Session, lanes: Sequence[Any]) -> dict[int, frozenset[str]]:
+def misfits(db: Connection, lanes: Sequence[Any]) -> dict[int, frozenset[str]]:
     """For each of these lanes the nodes, of those that ever registered, on which its jobs cannot go on."""
     if not any(lane.kind or lane.not_on for lane in lanes):
         return {lane.id: frozenset() for lane in lanes}
-    connection = db.connection()
-    nodes = connection.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
-    fits = {(row.saved_on, row.node) for row in connection.execute(select(FIT))}
+    nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
+    fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
     return {
         lane.id: frozenset(lane.not_on.split())
         | frozenset(node.name for node in nodes if lane.kind and (lane.kind, node.kind) not in fits)
@@ -93,10 +89,9 @@ class Obstacles:
     """What each of the nodes lacks on which it cannot go on; empty where its agent has refused it."""
 
 
-def obstacles(db: Session, job: int) -> Obstacles | None:
+def obstacles(db: Connection, job: int) -> Obstacles | None:
     """What is known to keep the job from some nodes; None if nothing is."""
-    connection = db.connection()
-    lane = connection.execute(
+    lane = db.execute(
         select(LANE.c.kind, LANE.c.not_on).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job)
     ).one_or_none()
     if lane is None or not (lane.kind or lane.not_on):
@@ -104,7 +99,7 @@ def obstacles(db: Session, job: int) -> Obstacles | None:
     kinds = _kinds(db)
     lacking: dict[str, str] = {}
     nodes = select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None)).order_by(NODE.c.name)
-    for node in connection.execute(nodes):
+    for node in db.execute(nodes):
         missing = lacks(kinds[node.kind], saved_on=kinds[lane.kind]) if lane.kind else ()
         if missing:
             lacking[node.name] = " and ".join(missing)
@@ -112,10 +107,10 @@ def obstacles(db: Session, job: int) -> Obstacles | None:
     return Obstacles(_saved_on(db, job), lacking) if lacking else None
 
 
-def _saved_on(db: Session, job: int) -> str:
+def _saved_on(db: Connection, job: int) -> str:
     from_ = (
         select(ATTEMPT.c.node)
         .join_from(JOB, ATTEMPT, (ATTEMPT.c.job == JOB.c.id) & (ATTEMPT.c.attempt == JOB.c.from_attempt))
         .where(JOB.c.id == job)
     )
-    return str(db.connection().execute(from_).scalar_one_or_none() or "")
+    return str(db.execute(from_).scalar_one_or_none() or "")

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Boolean, and_, bindparam, case, func, literal_column, select, update
-from sqlmodel import Session
+from sqlalchemy import Boolean, Connection, and_, bindparam, case, func, literal_column, select, update
 
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
@@ -34,48 +33,43 @@ _AFTER_SAVE = (
 )
 
 
-def of_size(db: Session, cpus: int, memory_mib: int, *, kind: int = ANY_KIND, not_on: str = "") -> int:
+def of_size(db: Connection, cpus: int, memory_mib: int, *, kind: int = ANY_KIND, not_on: str = "") -> int:
     """The lane of jobs of this size that were saved on nodes of that kind."""
     wishes = {"cpus_": cpus, "memory_mib_": memory_mib, "kind_": kind, "not_on_": not_on}
-    connection = db.connection()
-    found = connection.execute(_LANE, wishes).scalar_one_or_none()
+    found = db.execute(_LANE, wishes).scalar_one_or_none()
     if found is None:
         # Another transaction may be adding the same lane: then this waits for it and adds nothing.
         row = {name.removesuffix("_"): value for name, value in wishes.items()}
-        connection.execute(insert_unless_there(db, LANE), row)
-        found = connection.execute(_LANE, wishes).scalar_one()
+        db.execute(insert_unless_there(db, LANE), row)
+        found = db.execute(_LANE, wishes).scalar_one()
     return int(found)
 
 
-def after_save(db: Session, job: int, attempt: int, *, has_memory: bool) -> tuple[int, int | None]:
+def after_save(db: Connection, job: int, attempt: int, *, has_memory: bool) -> tuple[int, int | None]:
     """The lane for a job that this attempt has saved, and the kind of node that it ran on, if that is known."""
     asked = {"job_": job, "attempt_": attempt, "has_memory_": has_memory}
-    row = db.connection().execute(_AFTER_SAVE, asked).one_or_none()
+    row = db.execute(_AFTER_SAVE, asked).one_or_none()
     if row is None:
         return 0, None  # there is no such attempt: the move will say so
     lane = row.id if row.id is not None else of_size(db, row.cpus, row.memory_mib, kind=row.needed)
     return lane, row.kind
 
 
-def of_generation(db: Session, job: int, attempt: int, number: int) -> int:
+def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
     """The lane for a job that goes on from this generation of its own."""
-    made: Any = (
-        db.connection()
-        .execute(
-            select(GENERATION.c.kind, GENERATION.c.has_memory).where(
-                GENERATION.c.job == job, GENERATION.c.attempt == attempt, GENERATION.c.number == number
-            )
+    made: Any = db.execute(
+        select(GENERATION.c.kind, GENERATION.c.has_memory).where(
+            GENERATION.c.job == job, GENERATION.c.attempt == attempt, GENERATION.c.number == number
         )
-        .one()
-    )
-    mine = db.connection().execute(_OF_JOB, {"job_": job}).one()
+    ).one()
+    mine = db.execute(_OF_JOB, {"job_": job}).one()
     return of_size(db, mine.cpus, mine.memory_mib, kind=(made.kind or ANY_KIND) if made.has_memory else ANY_KIND)
 
 
-def keep_off(db: Session, job: int, node: str) -> tuple[str, ...]:
+def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
     """Offer the job to that node no more until it is saved again; all nodes that it is kept off so."""
-    mine = db.connection().execute(_OF_JOB, {"job_": job}).one()
+    mine = db.execute(_OF_JOB, {"job_": job}).one()
     nodes = tuple(sorted({*mine.not_on.split(), node}))
     lane = of_size(db, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=" ".join(nodes))
-    db.connection().execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
+    db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
     return nodes

@@ -10,8 +10,7 @@ The beginning of a log may be gone (see `retention`). The lines that are left ke
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import and_, bindparam, func, or_, select
-from sqlmodel import Session
+from sqlalchemy import Connection, and_, bindparam, func, or_, select
 
 from gleaner.agent.protocol import LogLines
 from gleaner.control.api.shapes import LogPage
@@ -31,13 +30,12 @@ _FROM = (
 )
 
 
-def append(db: Session, job: int, attempt: int, lines: LogLines) -> None:
+def append(db: Connection, job: int, attempt: int, lines: LogLines) -> None:
     """Keep lines of the job's latest attempt. Lines that are there already stay as they are.
 
     They may come after the attempt's end, as long as nobody has claimed the job since.
     """
-    connection = db.connection()
-    latest = connection.execute(_LATEST, {"job_": job}).scalar_one_or_none()
+    latest = db.execute(_LATEST, {"job_": job}).scalar_one_or_none()
     if latest is None:
         raise Unknown(f"there is no job {job}")
     if latest != attempt or attempt < 1:
@@ -46,7 +44,7 @@ def append(db: Session, job: int, attempt: int, lines: LogLines) -> None:
         raise Invalid(f"first: no job writes {lines.first} lines")
     if not lines.lines:
         return
-    connection.execute(
+    db.execute(
         insert_unless_there(db, LOG),
         [
             {"job": job, "attempt": attempt, "number": number, "line": line}
@@ -55,16 +53,15 @@ def append(db: Session, job: int, attempt: int, lines: LogLines) -> None:
     )
 
 
-def read(db: Session, job: int, first: int, limit: int) -> LogPage:
+def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
     """Lines from `first` on, or from the first that is not gone.
 
     A line that never arrived, though a later one did, is `MISSING`.
     """
-    connection = db.connection()
-    state = connection.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
+    state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
         raise Unknown(f"there is no job {job}")
-    shown = list(_shown(connection.execute(_FROM, {"job_": job}).all()))
+    shown = list(_shown(db.execute(_FROM, {"job_": job}).all()))
     first = max(first, _first_left(shown, _trimmed(db, job)))
     parts = [
         and_(LOG.c.attempt == attempt, LOG.c.number >= max(low, first), *([LOG.c.number < high] if high else []))
@@ -76,30 +73,29 @@ def read(db: Session, job: int, first: int, limit: int) -> LogPage:
     if parts:
         visible = and_(LOG.c.job == job, or_(*parts))
         rows = select(LOG.c.number, LOG.c.line).where(visible).order_by(LOG.c.number).limit(limit)
-        for number, line in connection.execute(rows):
+        for number, line in db.execute(rows):
             gap = min(number - first, limit) - len(lines)
             lines += [MISSING] * gap
             if len(lines) < limit:
                 lines.append(line)
-        last = connection.execute(select(func.max(LOG.c.number)).where(visible)).scalar_one()
+        last = db.execute(select(func.max(LOG.c.number)).where(visible)).scalar_one()
         more = last is not None and last >= first + len(lines)
     return LogPage(first=first, lines=tuple(lines), ended=state is State.COMPLETE and not more)
 
 
-def read_all(db: Session, job: int, first: int, limit: int) -> LogPage:
+def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
     """Everything that any attempt wrote, attempt after attempt, superseded lines too; `first` counts all of it.
 
     From the first line on that is not gone.
     """
-    connection = db.connection()
-    state = connection.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
+    state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
         raise Unknown(f"there is no job {job}")
     trimmed = _trimmed(db, job)
     gone = trimmed.lines if trimmed else 0
     first = max(first, gone)
     rows = select(LOG.c.line).where(LOG.c.job == job).order_by(LOG.c.attempt, LOG.c.number).offset(first - gone)
-    lines = connection.execute(rows.limit(limit + 1)).scalars().all()
+    lines = db.execute(rows.limit(limit + 1)).scalars().all()
     return LogPage(first=first, lines=tuple(lines[:limit]), ended=state is State.COMPLETE and len(lines) <= limit)
 
 
@@ -114,8 +110,8 @@ def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
             return
 
 
-def _trimmed(db: Session, job: int) -> Any:
-    return db.connection().execute(select(TRIMMED).where(TRIMMED.c.job == job)).one_or_none()
+def _trimmed(db: Connection, job: int) -> Any:
+    return db.execute(select(TRIMMED).where(TRIMMED.c.job == job)).one_or_none()
 
 
 def _first_left(shown: Sequence[tuple[int, int, int | None]], trimmed: Any) -> int:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select, update
-from sqlmodel import Session
+from sqlalchemy import Connection, select, update
 
 from gleaner.control.life import Move
 from gleaner.control.queue import attempts
@@ -13,7 +12,7 @@ from gleaner.control.queue.flags import put_on_hold
 from gleaner.control.queue.tables import JOB, Ending
 
 
-def lose(db: Session, agent: str, *, now_s: float, losses_until_held: int, detail: str) -> tuple[int, ...]:
+def lose(db: Connection, agent: str, *, now_s: float, losses_until_held: int, detail: str) -> tuple[int, ...]:
     """Take all running jobs from an agent that is gone. It costs them no retry. The jobs' ids.
 
     A job that was lost on `losses_until_held` different nodes, with nothing in between that shows it to be sound,
@@ -29,30 +28,32 @@ def lose(db: Session, agent: str, *, now_s: float, losses_until_held: int, detai
     return tuple(row.id for row in jobs)
 
 
-def running_on(db: Session, agent: str) -> list[Any]:
+def running_on(db: Connection, agent: str) -> list[Any]:
     """The rows of the agent's jobs, locked, in the order of their ids (so that two who lock many do not deadlock)."""
     mine = select(JOB).where(JOB.c.agent == agent).order_by(JOB.c.id).with_for_update()
-    return list(db.connection().execute(mine))
+    return list(db.execute(mine))
 
 
-def give_up(db: Session, row: Any, ending: Ending, *, now_s: float, detail: str) -> None:
+def give_up(db: Connection, row: Any, ending: Ending, *, now_s: float, detail: str) -> None:
     """End the running attempt on an assumption; until the next claim its own word still counts."""
     end = attempts.ended(ending, ended_s=now_s, detail=detail)
     leave(db, row, now_s=now_s, detail=detail, end=end, lost=True)
 
 
-def leave(db: Session, row: Any, *, now_s: float, detail: str, end: Mapping[str, object], lost: bool = False) -> None:
+def leave(
+    db: Connection, row: Any, *, now_s: float, detail: str, end: Mapping[str, object], lost: bool = False
+) -> None:
     """Take a running job from its agent: Saved if there is a whole generation, else New."""
     step = Move.LOSE_TO_NEW if row.from_attempt is None else Move.LOSE_TO_SAVED
     move(db, row.id, step, now_s=now_s, attempt=row.attempt, detail=detail, end=end, lost=lost)
 
 
-def outlived(db: Session, job: int) -> None:
+def outlived(db: Connection, job: int) -> None:
     """The attempt that was given up has reported its end itself: it may report nothing else."""
-    db.connection().execute(update(JOB).where(JOB.c.id == job).values(lost=False))
+    db.execute(update(JOB).where(JOB.c.id == job).values(lost=False))
 
 
-def revive(db: Session, job: int, attempt: int, *, agent: str, now_s: float) -> None:
+def revive(db: Connection, job: int, attempt: int, *, agent: str, now_s: float) -> None:
     """An attempt that was given up lives, and nobody has claimed the job since. Raises `Refused` otherwise."""
     move(db, job, Move.REVIVE, now_s=now_s, attempt=attempt, detail=f"{agent} is heard again", agent=agent)
     attempts.reopen(db, job, attempt)

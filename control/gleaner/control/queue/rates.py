@@ -3,8 +3,7 @@
 from dataclasses import astuple
 from typing import Any
 
-from sqlalchemy import func, select, update
-from sqlmodel import Session
+from sqlalchemy import Connection, func, select, update
 
 from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, NodeRates, Saved
 from gleaner.control.policy.rates import RateRules, Sums, added, faded, line, mean_time_between_losses_s
@@ -26,7 +25,7 @@ _FRESH: dict[str, Any] = {
 
 
 def learn(
-    db: Session,
+    db: Connection,
     job: int,
     attempt: int,
     report: Checkpointed | Saved | Completed | GivenBack,
@@ -44,7 +43,7 @@ def learn(
     if measured is None and restored is None:
         return
     of_attempt = select(ATTEMPT.c.node).where(ATTEMPT.c.job == job, ATTEMPT.c.attempt == attempt)
-    row = _locked(db, db.connection().execute(of_attempt).scalar_one())
+    row = _locked(db, db.execute(of_attempt).scalar_one())
     values: dict[str, Any] = {}
     if measured is not None:
         cost: dict[str, Any] = {
@@ -60,16 +59,16 @@ def learn(
     if restored is not None:
         cost = {"size_bytes": restored.stored_bytes, "at_once": restored.at_once, "took_s": restored.took_s}
         values["restores"] = list(astuple(added(Sums(*row.restores), **cost, half_life=rules.half_life)))
-    db.connection().execute(update(RATE).where(RATE.c.node == row.node).values(values))
+    db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
 
 
-def left(db: Session, agent: str, *, vanished: bool, rules: RateRules, now_s: float) -> None:
+def left(db: Connection, agent: str, *, vanished: bool, rules: RateRules, now_s: float) -> None:
     """Count an agent's time on its node, once, when it is closed.
 
     One that `vanished` is a loss if it was silent before its end was near. Nobody knows when it died: its time runs to
     the end of its lease.
     """
-    row = db.connection().execute(select(AGENT).where(AGENT.c.name == agent)).one()
+    row = db.execute(select(AGENT).where(AGENT.c.name == agent)).one()
     if row.registered_s is None:
         return
     until_s = row.lease_until_s if vanished else now_s
@@ -82,29 +81,27 @@ def left(db: Session, agent: str, *, vanished: bool, rules: RateRules, now_s: fl
         "losses": faded(rate.losses, age_s=age_s, half_life_s=rules.half_life_s) + is_loss,
         "weighed_s": now_s,
     }
-    db.connection().execute(update(RATE).where(RATE.c.node == row.node).values(values))
+    db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
 
 
-def _locked(db: Session, node: str) -> Any:
+def _locked(db: Connection, node: str) -> Any:
     """The node's row, locked until the transaction ends; made if it is not there."""
-    connection = db.connection()
     find = select(RATE).where(RATE.c.node == node).with_for_update()
-    row = connection.execute(find).one_or_none()
+    row = db.execute(find).one_or_none()
     if row is None:
-        connection.execute(insert_unless_there(db, RATE), {"node": node} | _FRESH)
-        row = connection.execute(find).one()
+        db.execute(insert_unless_there(db, RATE), {"node": node} | _FRESH)
+        row = db.execute(find).one()
     return row
 
 
-def of_node(db: Session, node: str) -> NodeRates | None:
+def of_node(db: Connection, node: str) -> NodeRates | None:
     """What an agent on this node should know; None where nothing was seen."""
-    connection = db.connection()
-    row = connection.execute(select(RATE).where(RATE.c.node == node)).one_or_none()
+    row = db.execute(select(RATE).where(RATE.c.node == node)).one_or_none()
     last = select(func.max(RATE.c.boundary_s)).scalar_subquery()
     elsewhere = select(func.sum(RATE.c.boundary_saves)).where(
         RATE.c.node != node, RATE.c.boundary_saves > 0, RATE.c.boundary_s > last - BOUNDARY_S
     )
-    saves_elsewhere = int(connection.execute(elsewhere).scalar_one() or 0)
+    saves_elsewhere = int(db.execute(elsewhere).scalar_one() or 0)
     if row is None:
         return NodeRates(saves_elsewhere=saves_elsewhere) if saves_elsewhere else None
     saves, restores = Sums(*row.saves), Sums(*row.restores)
@@ -120,7 +117,7 @@ def of_node(db: Session, node: str) -> NodeRates | None:
     )
 
 
-def node_mtbf_s(db: Session, rules: RateRules) -> float:
+def node_mtbf_s(db: Connection, rules: RateRules) -> float:
     """Mean time between losses of an agent without notice, over the whole fleet."""
-    seen = db.connection().execute(select(func.sum(RATE.c.agents_s), func.sum(RATE.c.losses))).one()
+    seen = db.execute(select(func.sum(RATE.c.agents_s), func.sum(RATE.c.losses))).one()
     return mean_time_between_losses_s(agents_s=seen[0] or 0.0, losses=seen[1] or 0.0, prior_s=rules.prior_s)

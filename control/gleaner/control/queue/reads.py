@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, case, func, select, text
+from sqlalchemy import Connection, bindparam, case, func, select, text
 from sqlalchemy.sql import ColumnElement
-from sqlmodel import Session
 
 from gleaner.control.api.shapes import (
     AgentRow,
@@ -99,15 +98,15 @@ _AGENT_OF = select(ATTEMPT.c.agent).where(
 )
 
 
-def job_row(db: Session, job: int) -> JobRow:
+def job_row(db: Connection, job: int) -> JobRow:
     """One job, as in a list. Raises `Unknown`."""
-    row = db.connection().execute(_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
+    row = db.execute(_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
     if row is None:
         raise Unknown(f"there is no job {job}")
     return JobRow(**row)
 
 
-def job_list(db: Session, wanted: JobFilter) -> JobList:
+def job_list(db: Connection, wanted: JobFilter) -> JobList:
     """A page of the jobs that match, by ascending id, and how many match in all."""
     conditions: list[ColumnElement[bool]] = []
     if wanted.state is not None:
@@ -118,32 +117,27 @@ def job_list(db: Session, wanted: JobFilter) -> JobList:
         conditions.append(JOB.c.campaign == wanted.campaign)
     if wanted.held is not None:
         conditions.append(JOB.c.held.is_(wanted.held))
-    connection = db.connection()
-    total = connection.execute(select(func.count()).select_from(JOB).where(*conditions)).scalar_one()
+    total = db.execute(select(func.count()).select_from(JOB).where(*conditions)).scalar_one()
     page = _ROWS.where(JOB.c.id > wanted.after, *conditions).order_by(JOB.c.id).limit(wanted.limit)
-    return JobList(jobs=tuple(JobRow(**row) for row in connection.execute(page).mappings()), total=total)
+    return JobList(jobs=tuple(JobRow(**row) for row in db.execute(page).mappings()), total=total)
 
 
-def job_detail(db: Session, job: int) -> JobDetail:
+def job_detail(db: Connection, job: int) -> JobDetail:
     """All that is known of one job; `waits_because` is left to the caller. Raises `Unknown`."""
     row = job_row(db, job)
-    more = (
-        db.connection()
-        .execute(
-            select(
-                SPEC.c.image,
-                SPEC.c.command,
-                SPEC.c.environment,
-                SPEC.c.saves_itself,
-                JOB.c.retries,
-                JOB.c.failures,
-                JOB.c.output_bytes,
-            )
-            .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
-            .where(JOB.c.id == job)
+    more = db.execute(
+        select(
+            SPEC.c.image,
+            SPEC.c.command,
+            SPEC.c.environment,
+            SPEC.c.saves_itself,
+            JOB.c.retries,
+            JOB.c.failures,
+            JOB.c.output_bytes,
         )
-        .one()
-    )
+        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .where(JOB.c.id == job)
+    ).one()
     command, environment = filled_in(more.command, more.environment, row.index)
     return JobDetail(
         job=row,
@@ -161,9 +155,9 @@ def job_detail(db: Session, job: int) -> JobDetail:
     )
 
 
-def _attempts(db: Session, job: int) -> Iterator[AttemptRow]:
+def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
     found = select(ATTEMPT).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt)
-    for row in db.connection().execute(found):
+    for row in db.execute(found):
         yield AttemptRow(
             attempt=row.attempt,
             agent=row.agent,
@@ -180,13 +174,13 @@ def _attempts(db: Session, job: int) -> Iterator[AttemptRow]:
         )
 
 
-def _events(db: Session, job: int) -> Iterator[EventRow]:
+def _events(db: Connection, job: int) -> Iterator[EventRow]:
     found = select(EVENT).where(EVENT.c.job == job).order_by(EVENT.c.id)
-    for row in db.connection().execute(found):
+    for row in db.execute(found):
         yield EventRow(at_s=row.at_s, what=row.what, detail=row.detail)
 
 
-def _generations(db: Session, job: JobRow) -> Iterator[GenerationRow]:
+def _generations(db: Connection, job: JobRow) -> Iterator[GenerationRow]:
     if job.state is State.COMPLETE:
         return
     found = (
@@ -194,52 +188,49 @@ def _generations(db: Session, job: JobRow) -> Iterator[GenerationRow]:
         .where(GENERATION.c.job == job.id, GENERATION.c.standing == Standing.NAMED)
         .order_by(GENERATION.c.attempt, GENERATION.c.number)
     )
-    for row in db.connection().execute(found):
+    for row in db.execute(found):
         yield GenerationRow(
             attempt=row.attempt, number=row.number, size_bytes=row.size_bytes, published_s=row.published_s
         )
 
 
-def hold_reason(db: Session, job: int) -> str:
+def hold_reason(db: Connection, job: int) -> str:
     """Why it is held; empty if it is not."""
-    found = db.connection().execute(select(JOB.c.hold_reason).where(JOB.c.id == job)).scalar_one_or_none()
+    found = db.execute(select(JOB.c.hold_reason).where(JOB.c.id == job)).scalar_one_or_none()
     return found or ""
 
 
-def attempt_agent(db: Session, job: int, attempt: int) -> str:
+def attempt_agent(db: Connection, job: int, attempt: int) -> str:
     """Whose attempt it is. Raises `Unknown`."""
-    agent = db.connection().execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
+    agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
     if agent is None:
         raise Unknown(f"there is no attempt {attempt} of job {job}")
     return str(agent)
 
 
-def attempt_is_current(db: Session, job: int, attempt: int) -> bool:
+def attempt_is_current(db: Connection, job: int, attempt: int) -> bool:
     """Whether what this attempt publishes may still be reported, so that it must not be deleted."""
-    row = db.connection().execute(select(JOB.c.attempt, JOB.c.state).where(JOB.c.id == job)).one_or_none()
+    row = db.execute(select(JOB.c.attempt, JOB.c.state).where(JOB.c.id == job)).one_or_none()
     return row is not None and row.attempt == attempt and row.state is not State.COMPLETE
 
 
-def named_generations(db: Session, job: int) -> Sequence[tuple[int, int]]:
+def named_generations(db: Connection, job: int) -> Sequence[tuple[int, int]]:
     """The generations that the job still needs, as (attempt, number), the newest first; none if it is Complete."""
-    state = db.connection().execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
+    state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
         raise Unknown(f"there is no job {job}")
     return () if state is State.COMPLETE else attempts.named(db, job)
 
 
-def kept(db: Session, jobs: Collection[int]) -> dict[int, Kept]:
+def kept(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
     """What must be kept of these jobs' parcels; an unknown job is left out."""
-    connection = db.connection()
     named: dict[int, set[tuple[int, int]]] = {}
     found = select(GENERATION.c.job, GENERATION.c.attempt, GENERATION.c.number).where(
         GENERATION.c.job.in_(jobs), GENERATION.c.standing == Standing.NAMED
     )
-    for job, attempt, number in connection.execute(found):
+    for job, attempt, number in db.execute(found):
         named.setdefault(job, set()).add((attempt, number))
-    rows = connection.execute(
-        select(JOB.c.id, JOB.c.state, JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id.in_(jobs))
-    )
+    rows = db.execute(select(JOB.c.id, JOB.c.state, JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id.in_(jobs)))
     return {
         row.id: Kept(
             is_complete=row.state is State.COMPLETE,
@@ -251,23 +242,23 @@ def kept(db: Session, jobs: Collection[int]) -> dict[int, Kept]:
     }
 
 
-def output(db: Session, job: int) -> FoundOutput | None:
+def output(db: Connection, job: int) -> FoundOutput | None:
     """The output of a Complete job, if it left one. Raises `Unknown`."""
-    row = db.connection().execute(select(JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
+    row = db.execute(select(JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
     if row is None:
         raise Unknown(f"there is no job {job}")
     return None if row.output_digest is None else FoundOutput(row.attempt, row.output_digest)
 
 
-def campaign_group(db: Session, campaign: int) -> str:
+def campaign_group(db: Connection, campaign: int) -> str:
     """Whose campaign it is. Raises `Unknown`."""
-    found = db.connection().execute(select(CAMPAIGN.c.group).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none()
+    found = db.execute(select(CAMPAIGN.c.group).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none()
     if found is None:
         raise Unknown(f"there is no campaign {campaign}")
     return str(found)
 
 
-def status(db: Session, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
+def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
     """How many jobs are in each state: of one campaign, of one group, or all. Raises `Unknown`."""
     if campaign is not None:
         campaign_group(db, campaign)
@@ -281,7 +272,7 @@ def status(db: Session, *, campaign: int | None = None, group: str | None = None
         counted = counted.where(JOB.c.campaign == campaign)
     if group is not None:
         counted = counted.where(JOB.c.group == group)
-    rows = db.connection().execute(counted).all()
+    rows = db.execute(counted).all()
     jobs = {(row.state, row.outcome): int(row.jobs) for row in rows}
     return CampaignStatus(
         campaign=campaign,
@@ -295,17 +286,14 @@ def status(db: Session, *, campaign: int | None = None, group: str | None = None
     )
 
 
-def agent_rows(db: Session, *, now_s: float, ended_at_most: int = 1000) -> tuple[AgentRow, ...]:
+def agent_rows(db: Connection, *, now_s: float, ended_at_most: int = 1000) -> tuple[AgentRow, ...]:
     """The agents, the latest first; of those that have ended, the last ones only."""
-    connection = db.connection()
     jobs: dict[str, list[int]] = {}
-    for agent, job in connection.execute(
-        select(JOB.c.agent, JOB.c.id).where(JOB.c.agent.is_not(None)).order_by(JOB.c.id)
-    ):
+    for agent, job in db.execute(select(JOB.c.agent, JOB.c.id).where(JOB.c.agent.is_not(None)).order_by(JOB.c.id)):
         jobs.setdefault(agent, []).append(job)
     here = select(AGENT).where(AGENT.c.phase != Phase.ENDED)
     ended = select(AGENT).where(AGENT.c.phase == Phase.ENDED).order_by(AGENT.c.submitted_s.desc()).limit(ended_at_most)
-    rows = [*connection.execute(here), *connection.execute(ended)]
+    rows = [*db.execute(here), *db.execute(ended)]
     rows.sort(key=lambda row: (-row.submitted_s, row.name))
     return tuple(_agent_row(row, tuple(jobs.get(row.name, ())), now_s) for row in rows)
 
@@ -331,11 +319,11 @@ def _phase(row: Any, now_s: float) -> Phase:
     return Phase.SILENT if phase is Phase.LIVE and row.lease_until_s < now_s else phase
 
 
-def agent_phases(db: Session, *, now_s: float) -> Mapping[str, int]:
+def agent_phases(db: Connection, *, now_s: float) -> Mapping[str, int]:
     """How many agents are in each phase; those that have ended are not counted."""
     here = select(AGENT.c.phase, AGENT.c.lease_until_s).where(AGENT.c.phase != Phase.ENDED)
     counts = {phase.value: 0 for phase in (Phase.SUBMITTED, Phase.LIVE, Phase.SILENT)}
-    for row in db.connection().execute(here):
+    for row in db.execute(here):
         counts[_phase(row, now_s).value] += 1
     return counts
 
@@ -345,14 +333,13 @@ _OCCUPIED = text(
 )
 
 
-def waiting(db: Session, *, at_most: int = 100_000) -> tuple[Waiting, ...]:
+def waiting(db: Connection, *, at_most: int = 100_000) -> tuple[Waiting, ...]:
     """How many jobs of each size an agent could claim; each count stops at `at_most`, to bound the time it takes."""
-    connection = db.connection()
     found: list[Waiting] = []
-    lanes = connection.execute(_OCCUPIED).all()
+    lanes = db.execute(_OCCUPIED).all()
     misfits = kinds.misfits(db, lanes)
     for lane in lanes:
         some = select(JOB.c.id).where(JOB.c.lane == lane.id, text(WAITS))
-        count = connection.execute(select(func.count()).select_from(some.limit(at_most).subquery())).scalar_one()
+        count = db.execute(select(func.count()).select_from(some.limit(at_most).subquery())).scalar_one()
         found.append(Waiting(lane.cpus, lane.memory_mib, int(count), misfits[lane.id]))
     return tuple(found)

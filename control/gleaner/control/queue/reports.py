@@ -7,8 +7,7 @@ more changes nothing and is no error: the answer to the first may have been lost
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import update
-from sqlmodel import Session
+from sqlalchemy import Connection, update
 
 from gleaner.agent.protocol import Completed, GivenBack, Saved, Why
 from gleaner.control.life import Move, Outcome, State
@@ -27,7 +26,7 @@ REFUSALS_UNTIL_HELD = 10
 """A job is held when so many nodes have refused its generation as incompatible."""
 
 
-def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
+def saved(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
     """The attempt ended with a whole generation; the job goes on from there. Whether that is news."""
     made = report.generation
     if made.attempt != attempt:
@@ -58,7 +57,7 @@ def saved(db: Session, job: int, attempt: int, report: Saved, *, now_s: float) -
     return True
 
 
-def completed(db: Session, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
+def completed(db: Connection, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
     """The workload exited: with 0 the job has succeeded, else it starts over while it has a retry left.
 
     The answer says whether that is news.
@@ -97,7 +96,9 @@ def _output(report: Completed) -> dict[str, Any]:
     }
 
 
-def _failed(db: Session, job: int, attempt: int, report: Completed, *, end: Mapping[str, object], now_s: float) -> None:
+def _failed(
+    db: Connection, job: int, attempt: int, report: Completed, *, end: Mapping[str, object], now_s: float
+) -> None:
     row = lock(db, job)
     detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
     failures = row.failures + 1
@@ -131,7 +132,7 @@ def _failed(db: Session, job: int, attempt: int, report: Completed, *, end: Mapp
     )
 
 
-def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s: float) -> bool:
+def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now_s: float) -> bool:
     """The attempt ended without a new generation and without an exit of the workload. It costs no retry.
 
     The answer says whether that is news.
@@ -163,7 +164,7 @@ def given_back(db: Session, job: int, attempt: int, report: GivenBack, *, now_s:
     return True
 
 
-def _keep_off(db: Session, row: Any, told: str, now_s: float) -> None:
+def _keep_off(db: Connection, row: Any, told: str, now_s: float) -> None:
     """Its node is offered the generation no more. Where one node after the other refuses it, somebody must look."""
     nodes = lanes.keep_off(db, row.id, attempts.find(db, row.id, row.attempt).node)
     if len(nodes) >= REFUSALS_UNTIL_HELD:
@@ -182,14 +183,14 @@ def _whereto(row: Any, why: Why) -> str:
     return "there is no generation: starts from the beginning"
 
 
-def _is_hopeless(db: Session, row: Any) -> bool:
+def _is_hopeless(db: Connection, row: Any) -> bool:
     """Whether the generation is to blame, and not the nodes on which it could not be restored."""
     made = attempts.find(db, row.id, row.attempt)
     nodes = [made.node, *attempts.unrestored(db, row.id, (made.from_attempt, made.from_number))]
     return len(set(nodes)) >= NODES_UNTIL_BROKEN or len(nodes) >= TRIES_UNTIL_BROKEN
 
 
-def _break(db: Session, row: Any, told: str, now_s: float) -> None:
+def _break(db: Connection, row: Any, told: str, now_s: float) -> None:
     """The generation that the attempt was to go on from is broken; the one before it counts now."""
     made = attempts.find(db, row.id, row.attempt)
     if made.from_attempt is None:
@@ -210,11 +211,11 @@ def _break(db: Session, row: Any, told: str, now_s: float) -> None:
         _go_on_from(db, row.id, None)
 
 
-def _go_on_from(db: Session, job: int, generation: tuple[int, int] | None) -> None:
+def _go_on_from(db: Connection, job: int, generation: tuple[int, int] | None) -> None:
     """The generation, as (attempt, number), that the job's next attempt starts with."""
     if generation is None:
         start: dict[str, Any] = {"from_attempt": None, "from_number": None, "lane": PLAIN_LANE}
     else:
         attempt, number = generation
         start = {"from_attempt": attempt, "from_number": number, "lane": lanes.of_generation(db, job, attempt, number)}
-    db.connection().execute(update(JOB).where(JOB.c.id == job).values(start))
+    db.execute(update(JOB).where(JOB.c.id == job).values(start))

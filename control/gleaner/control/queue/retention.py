@@ -9,8 +9,7 @@ so the numbers of those that are left stay true.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, bindparam, case, delete, exists, func, insert, or_, select, update
-from sqlmodel import Session
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, insert, or_, select, update
 
 from gleaner.control.life import State
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, TRIMMED, Phase, Role
@@ -55,19 +54,19 @@ class SeenJobs:
     """Those of the others with a longer log than asked for."""
 
 
-def look_at_agents(db: Session, *, after: str, before_s: float, limit: int) -> SeenAgents:
+def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -> SeenAgents:
     """The next agents after that name."""
     some = select(AGENT.c.name, _UNUSED.label("unused")).where(AGENT.c.name > after).order_by(AGENT.c.name).limit(limit)
-    rows = db.connection().execute(some, {"before_s": before_s}).all()
+    rows = db.execute(some, {"before_s": before_s}).all()
     return SeenAgents(rows[-1].name if rows else None, tuple(row.name for row in rows if row.unused))
 
 
-def look_at_jobs(db: Session, *, after: int, before_s: float, lines: int, limit: int) -> SeenJobs:
+def look_at_jobs(db: Connection, *, after: int, before_s: float, lines: int, limit: int) -> SeenJobs:
     """The next jobs after that id."""
     ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s)
     found = case((ended, case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
     some = select(JOB.c.id, found.label("found")).where(JOB.c.id > after).order_by(JOB.c.id).limit(limit)
-    rows = db.connection().execute(some).all()
+    rows = db.execute(some).all()
     return SeenJobs(
         last=rows[-1].id if rows else None,
         old=tuple(row.id for row in rows if row.found == "old"),
@@ -75,25 +74,24 @@ def look_at_jobs(db: Session, *, after: int, before_s: float, lines: int, limit:
     )
 
 
-def remove_agents(db: Session, names: Sequence[str], *, before_s: float) -> int:
+def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
     """Remove those of these agents that are still unused, with their tokens; how many."""
     removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
-    gone = db.connection().execute(removed, {"before_s": before_s}).scalars().all()
-    db.connection().execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
+    gone = db.execute(removed, {"before_s": before_s}).scalars().all()
+    db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
     return len(gone)
 
 
-def remove_events(db: Session, jobs: Sequence[int], *, at_most: int) -> int:
+def remove_events(db: Connection, jobs: Sequence[int], *, at_most: int) -> int:
     """Remove events of these jobs; how many."""
     some = select(EVENT.c.id).where(EVENT.c.job.in_(jobs)).limit(at_most)
-    return db.connection().execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
+    return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
 
 
-def trim(db: Session, job: int, *, keep: int, at_most: int) -> int:
+def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
     """Remove the oldest lines of the job's log, until `keep` are left; how many. 0: it is no longer than that."""
-    connection = db.connection()
     spans = select(ATTEMPT.c.attempt, _LOWEST.label("low"), _HIGHEST.label("high")).where(ATTEMPT.c.job == job)
-    found = [row for row in connection.execute(spans.order_by(ATTEMPT.c.attempt)) if row.low is not None]
+    found = [row for row in db.execute(spans.order_by(ATTEMPT.c.attempt)) if row.low is not None]
     excess = sum(row.high - row.low + 1 for row in found) - keep
     if excess <= 0:
         return 0
@@ -101,11 +99,11 @@ def trim(db: Session, job: int, *, keep: int, at_most: int) -> int:
     past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < min(low + excess, high + 1))
     # By rows and not by numbers: where lines were lost, there may be few in a wide range.
     enough = select(LOG.c.number).where(past).order_by(LOG.c.number).offset(at_most).limit(1)
-    until = connection.execute(enough).scalar_one_or_none()
+    until = db.execute(enough).scalar_one_or_none()
     if until is None:
         until = min(low + excess, high + 1)
-    removed = connection.execute(delete(LOG).where(past, LOG.c.number < until)).rowcount
+    removed = db.execute(delete(LOG).where(past, LOG.c.number < until)).rowcount
     told = update(TRIMMED).where(TRIMMED.c.job == job)
-    if not connection.execute(told.values(attempt=attempt, number=until, lines=TRIMMED.c.lines + removed)).rowcount:
-        connection.execute(insert(TRIMMED), {"job": job, "attempt": attempt, "number": until, "lines": removed})
+    if not db.execute(told.values(attempt=attempt, number=until, lines=TRIMMED.c.lines + removed)).rowcount:
+        db.execute(insert(TRIMMED), {"job": job, "attempt": attempt, "number": until, "lines": removed})
     return removed

@@ -3,8 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
-from sqlmodel import Session
+from sqlalchemy import Connection, func, select
 
 from gleaner.control.queue.tables import AGENT, JOB, LANE, Phase
 
@@ -23,11 +22,11 @@ class AgentHere:
     free_memory_mib: int | None
 
 
-def agents_here(db: Session) -> tuple[AgentHere, ...]:
+def agents_here(db: Connection) -> tuple[AgentHere, ...]:
     """All agents that have not ended, by name."""
     used = {
         row.agent: (int(row.cpus), int(row.memory_mib))
-        for row in db.connection().execute(
+        for row in db.execute(
             select(JOB.c.agent, func.sum(LANE.c.cpus).label("cpus"), func.sum(LANE.c.memory_mib).label("memory_mib"))
             .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
             .where(JOB.c.agent.is_not(None))
@@ -35,7 +34,7 @@ def agents_here(db: Session) -> tuple[AgentHere, ...]:
         )
     }
     here: list[AgentHere] = []
-    for row in db.connection().execute(select(AGENT).where(AGENT.c.phase != Phase.ENDED).order_by(AGENT.c.name)):
+    for row in db.execute(select(AGENT).where(AGENT.c.phase != Phase.ENDED).order_by(AGENT.c.name)):
         cpus, memory_mib = used.get(row.name, (0, 0))
         facts = row.facts
         here.append(
@@ -53,9 +52,9 @@ def agents_here(db: Session) -> tuple[AgentHere, ...]:
     return tuple(here)
 
 
-def ended(db: Session, names: Collection[str]) -> frozenset[str]:
+def ended(db: Connection, names: Collection[str]) -> frozenset[str]:
     """Which of these agents the queue knows and has closed."""
     if not names:
         return frozenset()
     closed = select(AGENT.c.name).where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
-    return frozenset(db.connection().execute(closed).scalars())
+    return frozenset(db.execute(closed).scalars())

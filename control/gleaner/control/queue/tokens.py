@@ -4,8 +4,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, insert, select, update
-from sqlmodel import Session
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from gleaner.control.queue.errors import Invalid
 from gleaner.control.queue.tables import TOKEN, Role
@@ -31,7 +30,7 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
-def issue(db: Session, *, role: str, name: str, group: str | None, now_s: float) -> str:
+def issue(db: Connection, *, role: str, name: str, group: str | None, now_s: float) -> str:
     """Make a token; the answer is its secret, which is stored nowhere."""
     if role not in {member.value for member in Role}:
         raise Invalid(f"{role!r} is no role; there are {', '.join(Role)}")
@@ -42,10 +41,10 @@ def issue(db: Session, *, role: str, name: str, group: str | None, now_s: float)
     return secret
 
 
-def register(db: Session, *, role: Role, name: str, group: str | None, token_hash: str, now_s: float) -> None:
+def register(db: Connection, *, role: Role, name: str, group: str | None, token_hash: str, now_s: float) -> None:
     """Store the hash of a secret that was made elsewhere."""
     row = {"hash": token_hash, "role": role, "name": name, "group": group, "issued_s": now_s, "revoked_s": None}
-    db.connection().execute(insert(TOKEN), row)
+    db.execute(insert(TOKEN), row)
 
 
 _BY_HASH = select(TOKEN.c.role, TOKEN.c.name, TOKEN.c.group).where(
@@ -53,13 +52,13 @@ _BY_HASH = select(TOKEN.c.role, TOKEN.c.name, TOKEN.c.group).where(
 )
 
 
-def identify(db: Session, secret: str) -> Identity | None:
+def identify(db: Connection, secret: str) -> Identity | None:
     """Whose token it is; None if it is nobody's, or was revoked."""
-    row = db.connection().execute(_BY_HASH, {"hash_": digest(secret)}).one_or_none()
+    row = db.execute(_BY_HASH, {"hash_": digest(secret)}).one_or_none()
     return None if row is None else Identity(str(row.role.value), row.name, row.group)
 
 
-def revoke(db: Session, *, role: str, name: str, now_s: float) -> int:
+def revoke(db: Connection, *, role: str, name: str, now_s: float) -> int:
     """End all tokens of that role and name; how many there were."""
     ended = update(TOKEN).where(TOKEN.c.role == Role(role), TOKEN.c.name == name, TOKEN.c.revoked_s.is_(None))
-    return db.connection().execute(ended.values(revoked_s=now_s)).rowcount
+    return db.execute(ended.values(revoked_s=now_s)).rowcount
