@@ -205,10 +205,10 @@ def test_a_save_that_failed_for_good_is_counted(house: House) -> None:
 
 def test_how_long_agents_last_is_learnt_from_their_ends(house: House) -> None:
     agent = house.agent()
-    house.now_s += 86_400
+    house.now_s += 86_400  # the farewell of one that was to last an hour
     for _ in range(2):
         agent.ask("farewell", {"ended_s": house.now_s})
-    assert _metrics(house)["gleaner_node_mtbf_seconds"] == 31 * 86_400
+    assert _metrics(house)["gleaner_node_mtbf_seconds"] == 30 * 86_400 + 3600
 
 
 def test_a_farewell_told_twice_is_late_once(house: House) -> None:

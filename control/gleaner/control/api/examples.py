@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import Body, Path
 
 _DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-_SLICE: dict[str, Any] = {"started_s": 1_800_000_000.0, "restore_s": 2.5, "compute_s": 1740.0, "save_s": 12.0}
-_SLICE |= {"restored": {"stored_bytes": 268_435_456, "took_s": 0.9, "at_once": 1, "way": "shim"}}
+_RESTORED = {"stored_bytes": 268_435_456, "took_s": 0.9, "at_once": 1, "way": "shim"}
+_SLICE = {"started_s": 1_800_000_000.0, "restore_s": 2.5, "compute_s": 1740.0, "save_s": 12.0, "restored": _RESTORED}
 _GENERATION = {"attempt": 1, "number": 1, "digest": _DIGEST, "size_bytes": 268_435_456, "log_lines": 1200}
 _MEASURED = {
     "memory_bytes": 1_073_741_824,

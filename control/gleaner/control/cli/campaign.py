@@ -101,7 +101,10 @@ def self_save(text: str) -> dict[str, object]:
     match = re.fullmatch(r"(SIG[A-Z0-9]+)(?::(\d{1,9}))?", text, flags=re.ASCII)
     if match is None:
         raise ValueError(f"must be like SIGTERM or SIGUSR1:85, a signal and an exit code, found {text!r}")
-    return {"signal": match[1]} | ({"exit_code": int(match[2])} if match[2] else {})
+    found: dict[str, object] = {"signal": match[1]}
+    if match[2]:
+        found["exit_code"] = int(match[2])
+    return found
 
 
 def default_name(image: str) -> str:

@@ -170,7 +170,7 @@ def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
     frozenset({'n2'})
     """
     misfits = [kind.misfits for kind in waiting if kind.count > 0]
-    return frozenset.intersection(*misfits) if misfits else frozenset()
+    return misfits[0].intersection(*misfits[1:]) if misfits else frozenset()
 
 
 def _withdrawals(view: RoundView, *, is_work_left: bool) -> tuple[Withdrawal, ...]:

@@ -20,8 +20,11 @@ _NAMED = (
     .where(GENERATION.c.job == bindparam("job_"), GENERATION.c.standing == Standing.NAMED)
     .order_by(GENERATION.c.attempt.desc(), GENERATION.c.number.desc())
 )
-_NEWEST = select(func.max(GENERATION.c.number)).where(
-    GENERATION.c.job == bindparam("job_"), GENERATION.c.attempt == bindparam("attempt_")
+_NEWEST = (
+    select(GENERATION.c.number, GENERATION.c.digest)
+    .where(GENERATION.c.job == bindparam("job_"), GENERATION.c.attempt == bindparam("attempt_"))
+    .order_by(GENERATION.c.number.desc())
+    .limit(1)
 )
 _STAND = (
     update(GENERATION)
@@ -101,12 +104,14 @@ def unrestored(db: Connection, job: int, generation: tuple[int, int]) -> Sequenc
 def publish(db: Connection, job: int, generation: Generation, *, kind: int | None, now_s: float) -> None:
     """Name a new generation, saved on a node of that kind; of the whole ones only the last two stay named.
 
-    An attempt's numbers must go up.
+    An attempt's numbers must go up; its last generation may be said once more.
     """
-    newest = db.execute(_NEWEST, {"job_": job, "attempt_": generation.attempt}).scalar_one()
-    if newest is not None and generation.number <= newest:
+    newest = db.execute(_NEWEST, {"job_": job, "attempt_": generation.attempt}).one_or_none()
+    if newest is not None and generation.number <= newest.number:
+        if (generation.number, generation.digest) == (newest.number, newest.digest):
+            return
         name = f"{generation.attempt}/{generation.number}"
-        raise Invalid(f"job {job}: generation {name} is not newer than the attempt's last, number {newest}")
+        raise Invalid(f"job {job}: generation {name} is not newer than the attempt's last, number {newest.number}")
     run(
         db,
         insert(GENERATION),

@@ -72,12 +72,12 @@ def left(db: Connection, agent: str, *, vanished: bool, rules: RateRules, now_s:
     if row.registered_s is None:
         return
     until_s = row.lease_until_s if vanished else now_s
+    lasted_s = max(min(until_s, row.end_s) - row.registered_s, 0)  # its farewell may have waited on the storage
     is_loss = vanished and until_s < min(row.end_s, row.facts["end_s"])
     rate = _locked(db, row.node)
     age_s = now_s - rate.weighed_s
     values = {
-        "agents_s": faded(rate.agents_s, age_s=age_s, half_life_s=rules.half_life_s)
-        + max(until_s - row.registered_s, 0),
+        "agents_s": faded(rate.agents_s, age_s=age_s, half_life_s=rules.half_life_s) + lasted_s,
         "losses": faded(rate.losses, age_s=age_s, half_life_s=rules.half_life_s) + is_loss,
         "weighed_s": now_s,
     }

@@ -52,8 +52,7 @@ def saved(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float
         if before is not None and before.ending is Ending.SAVED and attempts.is_published(db, job, made):
             return False
         raise
-    if not attempts.is_published(db, job, made):  # it may have been a periodic save before
-        attempts.publish(db, job, made, kind=kind, now_s=now_s)
+    attempts.publish(db, job, made, kind=kind, now_s=now_s)
     return True
 
 
