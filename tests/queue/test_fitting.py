@@ -3,12 +3,16 @@
 from typing import Any
 
 import pytest
-from tests.queue.scene import Scene
+from sqlalchemy import select, text
+from tests.queue.scene import FACTS, Scene
 
-from gleaner.agent.protocol import Why
+from gleaner.agent.protocol import NodeFacts, Why
 from gleaner.control.life import State
 from gleaner.control.queue import kinds, reads
+from gleaner.control.queue.engine import connect, transaction
+from gleaner.control.queue.errors import QueueBusy
 from gleaner.control.queue.reports import REFUSALS_UNTIL_HELD
+from gleaner.control.queue.site_tables import FIT as FITS
 
 NEWER: dict[str, Any] = {"cpu_features": ("avx", "avx512f", "sse")}
 
@@ -163,3 +167,19 @@ def test_saved_jobs_of_all_kinds_are_claimed_in_the_queues_order(scene: Scene) -
     for job in (jobs[0], jobs[2]):
         scene.saved(job, 2)
     assert [each.job for each in scene.claim("new")] == list(jobs)
+
+
+@pytest.mark.postgres
+def test_kinds_that_register_at_once_cannot_miss_each_other(postgres_url: str) -> None:
+    engine = connect(postgres_url)
+    some, more = (NodeFacts(**(FACTS | {"node": "n", "cpu_features": features})) for features in (("a",), ("a", "b")))
+    with transaction(engine) as first:
+        kinds.registered(first, some)
+        with pytest.raises(QueueBusy), transaction(engine) as second:
+            second.execute(text("SET lock_timeout = '50ms'"))
+            kinds.registered(second, more)
+    with transaction(engine) as second:
+        kinds.registered(second, more)
+    with engine.connect() as connection:
+        pairs = connection.execute(select(FITS)).all()
+    assert len(pairs) == 3  # each fits itself, and the one that has more fits the other
