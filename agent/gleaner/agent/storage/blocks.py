@@ -80,6 +80,12 @@ def cuts(content: memoryview, *, last: bool) -> list[int]:
     return ends
 
 
+@lru_cache(maxsize=4)
+def zeros(size_bytes: int) -> bytes:
+    """So many zeros: most runs of them are made of blocks of one size, and new memory for each would cost more."""
+    return bytes(size_bytes)
+
+
 @lru_cache(maxsize=256)
 def digest_of_zeros(size_bytes: int) -> bytes:
     """The SHA-256 of so many zeros."""

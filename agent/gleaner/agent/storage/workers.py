@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 import zstandard
 
-from gleaner.agent.storage.blocks import Block, Damaged, digest_of_zeros
+from gleaner.agent.storage.blocks import Block, Damaged, digest_of_zeros, zeros
 
 BATCH_BYTES = 2**20
 """How much one piece of work is about."""
@@ -73,7 +73,7 @@ class Workers:
         if block.stored_bytes == 0:
             if block.digest != digest_of_zeros(block.size_bytes):
                 raise Damaged("a block is missing")
-            return bytes(block.size_bytes)
+            return zeros(block.size_bytes)
         if block.stored_bytes < block.size_bytes:
             try:
                 if zstandard.frame_content_size(stored) != block.size_bytes:  # before memory is taken for it
