@@ -172,7 +172,8 @@ def test_saved_jobs_of_all_kinds_are_claimed_in_the_queues_order(scene: Scene) -
 @pytest.mark.postgres
 def test_kinds_that_register_at_once_cannot_miss_each_other(postgres_url: str) -> None:
     engine = connect(postgres_url)
-    some, more = (NodeFacts(**(FACTS | {"node": "n", "cpu_features": features})) for features in (("a",), ("a", "b")))
+    some = NodeFacts(**(FACTS | {"node": "n1", "cpu_features": ("a",)}))
+    more = NodeFacts(**(FACTS | {"node": "n2", "cpu_features": ("a", "b")}))
     with transaction(engine) as first:
         kinds.registered(first, some)
         with pytest.raises(QueueBusy), transaction(engine) as second:
