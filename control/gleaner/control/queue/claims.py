@@ -13,14 +13,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, select, text
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    Select,
+    String,
+    and_,
+    bindparam,
+    column,
+    func,
+    select,
+    text,
+    true,
+)
 
 from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation
 from gleaner.control.life import State
 from gleaner.control.queue.arrows import take
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.specs import filled_in, self_save
-from gleaner.control.queue.tables import GENERATION, JOB, SPEC, WAITS, Phase
+from gleaner.control.queue.tables import AGENT, GENERATION, JOB, SPEC, WAITS, Phase
 
 
 class _Head(NamedTuple):
@@ -58,58 +71,102 @@ WITH RECURSIVE occupied(lane) AS (
 )"""  # noqa: S608  # only our own constants are in it
 """The lanes in which a job waits, by steps through the index of the waiting jobs; and NULL at the end."""
 
-_LANES = text(f"""{OCCUPIED}
-SELECT agent.phase, agent.node, agent.vacate,
-    lane.id, lane.cpus, lane.memory_mib, lane.not_on, head.state, head.priority, head.id AS job
+_LANES = (
+    text(f"""{OCCUPIED}
+SELECT lane.id AS lane, lane.cpus, lane.memory_mib, lane.not_on,
+    head.state AS head_state, head.priority AS head_priority, head.id AS head_job,
+    (
+        SELECT min(n) FROM (
+            SELECT :most AS n UNION ALL SELECT :cpus / lane.cpus UNION ALL SELECT :memory_mib / lane.memory_mib
+        ) AS room
+    ) AS holds
 FROM agent
-LEFT JOIN (
-    occupied
-    JOIN lane ON lane.id = occupied.lane AND lane.cpus <= :cpus AND lane.memory_mib <= :memory_mib
-    JOIN job AS head ON head.id = (
-        SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
-    )
-) ON agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND (
+CROSS JOIN occupied
+JOIN lane ON lane.id = occupied.lane AND lane.cpus <= :cpus AND lane.memory_mib <= :memory_mib
+JOIN job AS head ON head.id = (
+    SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
+)
+WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND (
     lane.kind = 0 OR EXISTS (SELECT 1 FROM fit WHERE fit.saved_on = lane.kind AND fit.node = agent.kind)
 )
-WHERE agent.name = :agent
 """)  # noqa: S608  # only our own constants are in it
-"""The asking agent, with each lane that has work for it: one row with an empty lane if there is none."""
-
-_FRONT = (
-    select(
-        JOB.c.id,
-        JOB.c.attempt,
-        JOB.c.group,
-        JOB.c.index.label("run"),
-        JOB.c.priority,
-        JOB.c.state,
-        JOB.c.from_attempt,
-        JOB.c.from_number,
-        GENERATION.c.digest,
-        GENERATION.c.size_bytes,
-        GENERATION.c.log_lines,
-        GENERATION.c.open_lines,
-        GENERATION.c.has_memory,
-        SPEC.c.name,
-        SPEC.c.image,
-        SPEC.c.command,
-        SPEC.c.environment,
-        SPEC.c.saves_itself,
+    .columns(
+        column("lane", Integer),
+        column("cpus", Integer),
+        column("memory_mib", Integer),
+        column("not_on", String),
+        column("head_state", String),
+        column("head_priority", Integer),
+        column("head_job", BigInteger),
+        column("holds", Integer),
     )
-    .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
-    .outerjoin(
-        GENERATION,
-        and_(
-            GENERATION.c.job == JOB.c.id,
-            GENERATION.c.attempt == JOB.c.from_attempt,
-            GENERATION.c.number == JOB.c.from_number,
-        ),
-    )
-    .where(JOB.c.lane == bindparam("lane_"), text(WAITS))
-    .order_by(JOB.c.state.desc(), JOB.c.priority.desc(), JOB.c.id)
-    .limit(bindparam("limit_"))
-    .with_for_update(of=JOB, skip_locked=True)
+    .cte("lanes")
 )
+"""Each lane that has work for the asking agent, with its head, and how many of its jobs the agent has room for."""
+
+
+def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
+    """The first waiting jobs of a lane, locked, with all that an assignment says."""
+    return (
+        select(
+            JOB.c.lane.label("of_lane"),
+            JOB.c.id,
+            JOB.c.attempt,
+            JOB.c.group,
+            JOB.c.index.label("run"),
+            JOB.c.priority,
+            JOB.c.state,
+            JOB.c.from_attempt,
+            JOB.c.from_number,
+            GENERATION.c.digest,
+            GENERATION.c.size_bytes,
+            GENERATION.c.log_lines,
+            GENERATION.c.open_lines,
+            GENERATION.c.has_memory,
+            SPEC.c.name,
+            SPEC.c.image,
+            SPEC.c.command,
+            SPEC.c.environment,
+            SPEC.c.saves_itself,
+        )
+        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .outerjoin(
+            GENERATION,
+            and_(
+                GENERATION.c.job == JOB.c.id,
+                GENERATION.c.attempt == JOB.c.from_attempt,
+                GENERATION.c.number == JOB.c.from_number,
+            ),
+        )
+        .where(JOB.c.lane == lane, text(WAITS))
+        .order_by(JOB.c.state.desc(), JOB.c.priority.desc(), JOB.c.id)
+        .limit(limit)
+        .with_for_update(of=JOB, skip_locked=True)
+    )
+
+
+_FRONT = _front(bindparam("lane_"), bindparam("limit_"))
+
+
+def _look() -> Select[*tuple[Any, ...]]:
+    in_order = (_LANES.c.head_state.desc(), _LANES.c.head_priority.desc(), _LANES.c.head_job)
+    best, holds = (
+        select(each).order_by(*in_order).limit(1).scalar_subquery() for each in (_LANES.c.lane, _LANES.c.holds)
+    )
+    front = _front(best, func.coalesce(holds, 0)).cte("front")
+    return (
+        select(AGENT.c.phase, AGENT.c.node, _LANES, front)
+        .select_from(AGENT)
+        .outerjoin(_LANES, true())
+        .outerjoin(front, front.c.of_lane == _LANES.c.lane)
+        .where(AGENT.c.name == bindparam("agent"))
+        .order_by(front.c.state.desc(), front.c.priority.desc(), front.c.id)
+    )
+
+
+_LOOK = _look()
+"""The asking agent with its lanes: a row each, or one with an empty lane if it has none. The lane whose head comes
+first of all is opened at once, for most claims need no other: it has a row for each job of its front."""
 
 
 def claim(db: Connection, agent: str, ask: Ask, *, now_s: float) -> Assignments:
@@ -118,46 +175,46 @@ def claim(db: Connection, agent: str, ask: Ask, *, now_s: float) -> Assignments:
     A silent agent gets nothing until its next heartbeat has made it live, nor does one that is to vacate. Raises
     `Unknown` for an agent that nobody has submitted, `Refused` for one that is not registered or has ended.
     """
-    wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib}
-    lanes = db.execute(_LANES, wish).all()
-    if not lanes:
+    wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
+    rows = db.execute(_LOOK, wish).all()
+    if not rows:
         raise Unknown(f"there is no agent {agent}")
-    asking = lanes[0]
+    asking = rows[0]
     if asking.phase not in {Phase.LIVE, Phase.SILENT}:
         raise Refused(f"agent {agent} may not claim: it is {asking.phase}")
-    if asking.id is None:
+    if asking.lane is None:
         return Assignments()
-    welcome = [lane for lane in lanes if asking.node not in lane.not_on.split()]
+    welcome = [row for row in rows if asking.node not in row.not_on.split()]
     chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, ask.most)))
     if chosen:
         take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
     return Assignments(jobs=tuple(_assignment(row, lane) for row, lane in chosen))
 
 
-def _chosen(db: Connection, lanes: Sequence[Any], room: _Room) -> Iterator[tuple[Any, Any]]:
+def _chosen(db: Connection, rows: Sequence[Any], room: _Room) -> Iterator[tuple[Any, Any]]:
     """The jobs to take, in claim order over all lanes, each with its lane."""
-    heads = [(_Head(lane.state != State.SAVED, -lane.priority, lane.job), lane) for lane in lanes]
+    lanes = {row.lane: row for row in rows}
+    heads = [
+        (_Head(lane.head_state != State.SAVED, -lane.head_priority, lane.head_job), lane) for lane in lanes.values()
+    ]
     heapq.heapify(heads)
-    fronts: dict[int, Iterator[Any]] = {}
+    opened = [row for row in rows if row.id is not None]
+    fronts = {row.lane: iter(opened) for row in opened[:1]}
     ready: dict[int, Any] = {}
     while heads and room.most > 0:
         _, lane = heapq.heappop(heads)
         fitting = room.holds(lane.cpus, lane.memory_mib)
         if not fitting:
             continue
-        if lane.id not in fronts:
-            fronts[lane.id] = iter(_front(db, lane.id, fitting))
-        else:
+        if lane.lane in ready:
             room.take(lane.cpus, lane.memory_mib)
-            yield ready[lane.id], lane
-        following = next(fronts[lane.id], None)
+            yield ready[lane.lane], lane
+        elif lane.lane not in fronts:
+            fronts[lane.lane] = iter(db.execute(_FRONT, {"lane_": lane.lane, "limit_": fitting}).all())
+        following = next(fronts[lane.lane], None)
         if following is not None:
-            ready[lane.id] = following
+            ready[lane.lane] = following
             heapq.heappush(heads, (_Head(following.state is not State.SAVED, -following.priority, following.id), lane))
-
-
-def _front(db: Connection, lane: int, limit: int) -> Sequence[Any]:
-    return db.execute(_FRONT, {"lane_": lane, "limit_": limit}).all()
 
 
 def _assignment(row: Any, lane: Any) -> Assignment:
