@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gleaner.agent.protocol import Way
 from gleaner.agent.runtime.protocol import (
     CannotCheckpoint,
     CannotRestore,
@@ -54,7 +55,10 @@ class _Process:
 
 
 class PretendedRuntime:
-    """Commands are `count GOAL [EXIT_CODE]`; the image `missing` is missing. Checkpoints can be made to fail."""
+    """Commands are `count GOAL [EXIT_CODE]`, and `save-itself GOAL [EXIT_CODE]` for one that does so.
+
+    The image `missing` is missing. Checkpoints can be made to fail.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -66,10 +70,13 @@ class PretendedRuntime:
         """Each line's end is written only together with the next line."""
         self.start_takes_s = 0.0
         self.remove_takes_s = 0.0
+        self.can_save = True
+        self.signals: list[str] = []
+        self.restores = 0
         self.left_over: dict[ContainerId, Mapping[str, str]] = {}
 
     def facts(self) -> RuntimeFacts:
-        return RuntimeFacts(runtime="pretended 1", criu="4.1.1")
+        return RuntimeFacts(runtime="pretended 1", criu="4.1.1", way=Way.CRIU, checkpoints=self.can_save)
 
     def start(self, spec: ContainerSpec) -> ContainerId:
         if spec.image == "impossible":
@@ -78,7 +85,11 @@ class PretendedRuntime:
             raise ImageMissing("no image named missing")
         time.sleep(self.start_takes_s)
         goal, exit_code = int(spec.command[1]), int(spec.command[2]) if len(spec.command) > 2 else 0
-        return self._run(_Process(spec, 0, goal, exit_code, [f"{line}\n" for line in self.first_lines]))
+        process = _Process(spec, 0, goal, exit_code, [f"{line}\n" for line in self.first_lines])
+        state = spec.folder / "state"
+        if process.spec.command[0] == "save-itself" and state.exists():
+            process.count, process.written = int(state.read_text()), []
+        return self._run(process)
 
     def _run(self, process: _Process) -> ContainerId:
         process.in_two_parts = self.lines_in_two_parts
@@ -109,6 +120,7 @@ class PretendedRuntime:
         draft.add("memory.tar", [f"{process.count} {process.goal} {process.exit_code}".encode()])
 
     def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
+        self.restores += 1
         words = b"".join(parcel.read("memory.tar")).split()
         if len(words) != 3:
             raise CannotRestore("no memory")
@@ -135,6 +147,17 @@ class PretendedRuntime:
             raise ContainerKilled(container)
         assert process.exited is not None
         return process.exited
+
+    def signal(self, container: ContainerId, name: str) -> None:
+        """`save-itself` writes its state and exits with 85, `save-itself GOAL 0 deaf` does not hear it."""
+        self.signals.append(name)
+        process = self._processes[container]
+        assert not process.paused
+        if process.spec.command[0] == "save-itself" and "deaf" not in process.spec.command:
+            process.paused = True
+            time.sleep(0.03)
+            (process.spec.folder / "state").write_text(str(process.count))
+            process.exited = 85
 
     def kill(self, container: ContainerId) -> None:
         process = self._processes.get(container)

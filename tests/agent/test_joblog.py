@@ -1,10 +1,15 @@
 """A job's output over its slices: numbered lines, and the one that is not at its end."""
 
+import base64
+import queue
+import threading
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.joblog import JobLog
-from gleaner.agent.protocol import Generation, LogLines
+from gleaner.agent.joblog import QUIET_S, JobLog, Mark
+from gleaner.agent.protocol import Generation, LogLines, Stream
 from gleaner.agent.runtime.lines import MOST_BYTES
 
 Output = list[tuple[int, bytes]]
@@ -44,6 +49,22 @@ def test_an_open_line_is_a_line_like_others_when_nobody_goes_on_with_it() -> Non
     log.end_lines()
     assert list(log.taken()) == [LogLines(first=1, lines=("no end",))]
     assert log.open_lines() == {}
+
+
+def test_a_mark_waits_for_what_a_paused_process_wrote_before_and_counts_from_the_jobs_beginning() -> None:
+    said: queue.Queue[bytes | None] = queue.Queue()
+    log = JobLog.going_on(saved(JobLog(5)))
+    output = ((1, piece) for piece in iter(said.get, None))
+    following = threading.Thread(target=log.follow, args=(output,), kwargs={"may_wait": lambda: False})
+    following.start()
+    said.put(b"one\n")
+    threading.Timer(QUIET_S / 2, said.put, [b"two\nthr"]).start()
+    mark = log.mark(paused_s=time.monotonic())
+    assert mark == Mark(7, {Stream.STDOUT: base64.b64encode(b"thr").decode()})
+    assert [lines.first for lines in log.taken()] == [5]
+    assert log.mark(paused_s=time.monotonic()) == mark  # what control has been told of makes no difference
+    said.put(None)
+    following.join()
 
 
 @given(st.binary(max_size=50), st.integers(0, 3 * MOST_BYTES))

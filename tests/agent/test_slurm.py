@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.slurm import Allocation, lower_end, parse_end_s, parse_memory_mib
+from gleaner.agent.slurm import (
+    USUAL_KILL_WAIT_S,
+    Allocation,
+    kill_wait_s,
+    lower_end,
+    parse_end_s,
+    parse_memory_mib,
+)
 
 SHOWN = (
     "JobId=11 JobName=gleaner-1795235343-f0152e23 JobState=RUNNING TimeLimit=00:02:00 StartTime=2026-11-21T04:27:35 "
@@ -65,6 +72,16 @@ def test_one_answer_of_slurm_tells_both_the_memory_and_the_end(asked: Callable[[
 def test_a_later_end_is_lowered_to_the_second_and_read_back(asked: Callable[[], list[str]]) -> None:
     assert lower_end("11", at(4, 28, 7) + 0.5) == Allocation(end_s=at(4, 28, 7), memory_mib=4000)
     assert asked() == ["show", "update", "show"]
+
+
+def test_the_kill_wait_is_slurms_own_or_else_the_usual_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text("#!/bin/sh\necho 'KillOnBadExit           = 0'\necho 'KillWait                = 7 sec'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert kill_wait_s() == 7
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert kill_wait_s() == USUAL_KILL_WAIT_S
 
 
 def test_without_slurms_answer_nothing_is_known_and_nothing_is_changed(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.protocol import Generation, Why
+from gleaner.agent.protocol import Generation, SelfSave, Why
 from gleaner.agent.runtime.protocol import ContainerId
 from gleaner.agent.task import (
     SAVE_TRIES,
@@ -23,14 +23,20 @@ from gleaner.agent.task import (
     NotStarted,
     OutOfTime,
     Preparing,
+    ReportCheckpointed,
     ReportSaved,
     ReportUnstartable,
     Running,
     Save,
     SaveDone,
+    SaveDue,
     SaveFailed,
     Saving,
+    Signal,
+    Signalled,
     Started,
+    StoreFolder,
+    Storing,
     Task,
     Todo,
     VacateAsked,
@@ -40,10 +46,11 @@ from gleaner.agent.task import (
 C = ContainerId("c1")
 GENERATION = Generation(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
 REPORTS = (ReportSaved, ReportUnstartable, GiveBack, Finish)
+HOW = SelfSave(signal="SIGUSR1", exit_code=85)
 
 
-def play(*events: Event) -> tuple[Task, list[Todo]]:
-    task: Task = Preparing()
+def play(*events: Event, saves_itself: SelfSave | None = None) -> tuple[Task, list[Todo]]:
+    task: Task = Preparing(saves_itself)
     todos: list[Todo] = []
     for event in events:
         task, more = step(task, event)
@@ -133,10 +140,107 @@ def test_a_missing_image_is_not() -> None:
     )
 
 
+def test_a_periodic_save_lets_the_job_go_on_and_is_reported() -> None:
+    task, todos = play(Started(C), SaveDue(), SaveDone(GENERATION), SaveDue(), SaveDone(GENERATION))
+    assert task == Running(C)
+    assert todos == [Save(C), GoOn(C), ReportCheckpointed(GENERATION)] * 2
+
+
+def test_a_periodic_save_that_fails_only_lets_the_job_go_on_however_often() -> None:
+    task, todos = play(Started(C), *[SaveDue(), SaveFailed("disk full")] * 10)
+    assert task == Running(C)
+    assert todos == [Save(C), GoOn(C)] * 10
+    assert isinstance(step(task, VacateAsked())[0], Saving)
+
+
+def test_a_periodic_save_under_way_is_the_final_one_when_the_job_is_to_go() -> None:
+    for told in (VacateAsked(), AgentEnds()):
+        task, todos = play(Started(C), SaveDue(), told, SaveDone(GENERATION))
+        assert task == Ended()
+        assert todos == [Save(C), Kill(C), ReportSaved(GENERATION), Clean()]
+
+
+def test_a_periodic_save_that_became_the_final_one_and_fails_is_tried_again_like_any() -> None:
+    task, todos = play(Started(C), SaveDue(), AgentEnds(), SaveFailed("disk full"))
+    assert task == Running(C, 1, leaving=True)
+    assert step(task, AgentEnds())[1] == [Save(C)]
+    assert todos == [Save(C), GoOn(C)]
+
+
+def test_after_a_periodic_save_the_final_one_is_made_anew_since_the_process_has_run() -> None:
+    task, todos = play(Started(C), SaveDue(), SaveDone(GENERATION), VacateAsked(), SaveDone(GENERATION))
+    assert task == Ended()
+    assert todos[3:] == [Save(C), Kill(C), ReportSaved(GENERATION), Clean()]
+
+
+def test_whatever_ends_the_job_during_a_periodic_save_is_handled_as_ever() -> None:
+    during = [Started(C), SaveDue()]
+    assert play(*during, Exited(3), SaveFailed("gone")) == (Finishing(C), [Save(C), Finish(C, 3)])
+    assert play(*during, DropAsked()) == (Ended(), [Save(C), Kill(C), Clean()])
+    assert play(*during, OutOfTime())[1][1:] == [
+        Kill(C),
+        GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end"),
+        Clean(),
+    ]
+    assert play(*during, Lost("gone"))[0] == Ended()
+
+
+def test_no_periodic_save_begins_while_the_job_is_leaving_saving_or_done() -> None:
+    for events in ([Started(C), VacateAsked()], [Started(C), Exited(0)], [], [Started(C), DropAsked()]):
+        task, _ = play(*events)
+        assert step(task, SaveDue()) == (task, [])
+    leaving, _ = play(Started(C), AgentEnds(), SaveFailed("x"))
+    assert step(leaving, SaveDue()) == (leaving, [])
+
+
+def test_a_job_that_saves_itself_is_told_and_its_folder_is_its_generation() -> None:
+    for told in (VacateAsked(), AgentEnds()):
+        task, todos = play(Started(C), told, Exited(85), SaveDone(GENERATION), saves_itself=HOW)
+        assert task == Ended()
+        assert todos == [Signal(C, "SIGUSR1"), StoreFolder(C), Kill(C), ReportSaved(GENERATION), Clean()]
+
+
+def test_a_job_that_saves_itself_is_never_saved_periodically() -> None:
+    assert play(Started(C), SaveDue(), saves_itself=HOW) == (Running(C, saves_itself=HOW), [])
+
+
+def test_another_exit_of_a_job_that_saves_itself_is_its_end() -> None:
+    for exit_code in (0, 1, 143):
+        task, todos = play(Started(C), VacateAsked(), Exited(exit_code), saves_itself=HOW)
+        assert (task, todos[-1]) == (Finishing(C), Finish(C, exit_code))
+
+
+def test_the_exit_code_of_a_self_save_counts_unasked_and_means_nothing_for_other_jobs() -> None:
+    assert play(Started(C), Exited(85), saves_itself=HOW) == (Storing(C), [StoreFolder(C)])
+    assert play(Started(C), Exited(85)) == (Finishing(C), [Finish(C, 85)])
+
+
+def test_a_job_that_does_not_heed_its_signal_is_told_once_more_at_the_agents_end_and_then_killed() -> None:
+    task, todos = play(Started(C), VacateAsked(), VacateAsked(), AgentEnds(), AgentEnds(), saves_itself=HOW)
+    assert task == Signalled(C, HOW, leaving=True)
+    assert todos == [Signal(C, "SIGUSR1")] * 2
+    task, todos = step(task, OutOfTime())
+    assert task == Ended()
+    assert todos == [
+        Kill(C),
+        GiveBack(Why.SAVE_FAILED, "it had not saved itself and exited before the agent's end"),
+        Clean(),
+    ]
+
+
+def test_a_self_saved_folder_that_cannot_be_stored_in_time_gives_the_job_back() -> None:
+    task, todos = play(Started(C), VacateAsked(), Exited(85), OutOfTime(), saves_itself=HOW)
+    assert task == Ended()
+    assert any(isinstance(todo, GiveBack) for todo in todos)
+
+
 @given(
+    st.sampled_from([None, HOW]),
     st.lists(
         st.sampled_from(
             [
+                SaveDue(),
+                Exited(85),
                 VacateAsked(),
                 AgentEnds(),
                 DropAsked(),
@@ -148,21 +252,28 @@ def test_a_missing_image_is_not() -> None:
             ]
         ),
         max_size=12,
-    )
+    ),
 )
-def test_whatever_happens_there_is_one_report_at_most_and_no_kill_before_a_reason(events: list[Event]) -> None:
-    task: Task = Running(C)
+def test_whatever_happens_there_is_one_report_at_most_and_no_kill_before_a_reason(
+    how: SelfSave | None, events: list[Event]
+) -> None:
+    task: Task = Running(C, saves_itself=how)
     todos: list[Todo] = []
     ended_by: Event | None = None
     for event in events:
         # Only a task that is saving can hear of a save; one that exited exits once.
-        if isinstance(event, SaveDone | SaveFailed) and not isinstance(task, Saving):
+        if isinstance(event, SaveDone | SaveFailed) and not isinstance(task, Saving | Storing):
             continue
-        if isinstance(event, Exited) and isinstance(task, Finishing):
+        if isinstance(event, SaveFailed) and isinstance(task, Storing):
+            continue
+        if isinstance(event, Exited) and isinstance(task, Finishing | Storing):
             continue
         before, (task, more) = task, step(task, event)
         if isinstance(task, Ended) and not isinstance(before, Ended):
             ended_by = event
+        if any(isinstance(todo, ReportCheckpointed) for todo in more):
+            assert more == [GoOn(C), ReportCheckpointed(GENERATION)]
+            assert isinstance(task, Running)
         todos += more
     if Kill(C) in todos:
         assert isinstance(ended_by, SaveDone | DropAsked | OutOfTime)

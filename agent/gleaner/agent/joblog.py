@@ -22,8 +22,20 @@ BUFFER = 100_000
 """Lines that wait for control; past this the job's output waits in the container's own log."""
 END_S = 10.0
 """How long the last lines may take to arrive after a container has ended."""
+QUIET_S = 0.2
+"""When a paused container's output has been silent for so long, all that it wrote has come through its runtime,"""
+QUIET_WITHIN_S = 5.0
+"""or it never will: the runtime hangs."""
 _STREAMS = {1: Stream.STDOUT, 2: Stream.STDERR}
 _NUMBERS = {stream: number for number, stream in _STREAMS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far the output had come at one instant: whole lines, and what was open then, as a generation has it."""
+
+    lines: int
+    open_lines: dict[Stream, str]
 
 
 @dataclass(slots=True)
@@ -34,6 +46,10 @@ class JobLog:
     _split: Lines = field(default_factory=Lines)
     _lines: list[str] = field(default_factory=list[str])
     _ended: threading.Event = field(default_factory=threading.Event)
+    _read: int = 0
+    """The number of the next line to be read."""
+    _heard_s: float = 0.0
+    """When something was read, by the monotonic clock."""
 
     @classmethod
     def going_on(cls, generation: Generation | None) -> "JobLog":
@@ -41,17 +57,37 @@ class JobLog:
         if generation is None:
             return cls()
         begun = {_NUMBERS[stream]: base64.b64decode(line) for stream, line in generation.open_lines.items()}
-        return cls(generation.log_lines, Lines(begun))
+        return cls(generation.log_lines, Lines(begun), _read=generation.log_lines)
 
     def follow(self, output: Iterable[tuple[int, bytes]], *, may_wait: Callable[[], bool]) -> None:
         """Read to the end, in a thread of its own; while the buffer is full, wait where that is allowed."""
         try:
-            for line in self._split.of(output):
+            for line in self._split.of(self._heard(output)):
                 while len(self._lines) >= BUFFER and may_wait():
                     time.sleep(0.2)
                 self._lines.append(line)
+                self._read += 1
+                self._heard_s = time.monotonic()
         finally:
             self._ended.set()
+
+    def _heard(self, output: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        for stream, content in output:
+            if content:
+                self._heard_s = time.monotonic()
+            yield stream, content
+
+    def mark(self, *, paused_s: float) -> Mark:
+        """How far the output of a container has come that has been paused since `paused_s` (monotonic clock).
+
+        Waits until what it wrote before has come through its runtime.
+        """
+        give_up_s = time.monotonic() + QUIET_WITHIN_S
+        while (quiet_s := max(paused_s, self._heard_s) + QUIET_S - time.monotonic()) > 0:
+            if time.monotonic() > give_up_s:
+                break
+            time.sleep(quiet_s)
+        return Mark(self._read, self.open_lines())
 
     def wait(self) -> None:
         """Until all of an ended container's output is here, but no longer than `END_S`."""

@@ -5,6 +5,8 @@ import logging
 import os
 import stat
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +27,8 @@ from gleaner.agent.storage.protocol import StorageError
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gleaner's agent on a node.")
 log = structlog.get_logger()
 
+GRACE_S = 1.0
+"""Past the instant at which the agent has to be gone: it leaves by itself then, unless it hangs."""
 UNFIT = 3
 """Exit status when this node or its settings are not fit to run jobs."""
 
@@ -62,6 +66,7 @@ def run(
 
 
 async def _live_and_exit(agent: Agent) -> None:
+    threading.Thread(target=_leave_in_time, args=(agent,), daemon=True).start()
     try:
         status = await agent.live()
     except RuntimeFault as error:
@@ -73,12 +78,23 @@ async def _live_and_exit(agent: Agent) -> None:
     os._exit(status)
 
 
+def _leave_in_time(agent: Agent) -> None:
+    """When it has to be gone, this process ends, also when all else hangs, for example in writing to a log."""
+    while (left_s := agent.gone_s + GRACE_S - time.time()) > 0:
+        time.sleep(min(left_s, 1.0))
+    os._exit(1)
+
+
 def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     settings = AgentSettings()
     os.umask(0o077)
     settings.work.mkdir(parents=True, exist_ok=True)
     runtime: Runtime = DockerRuntime(settings.docker_url)
+    able = runtime.facts()
     job = os.environ.get("SLURM_JOB_ID")
+    kill_wait_s = settings.kill_wait_s
+    if kill_wait_s is None:
+        kill_wait_s = slurm.kill_wait_s() if job else 0.0
     memory_mib = settings.memory_mib
     if job:
         given = slurm.lower_end(job, end_s)
@@ -98,7 +114,10 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         ),
         runtime=runtime,
         storage=FolderStorage(settings.storage),
-        facts=node_facts(runtime.facts(), cpus=settings.cpus, memory_mib=memory_mib),
+        facts=node_facts(able, cpus=settings.cpus, memory_mib=memory_mib),
+        way=able.way,
+        can_save=able.checkpoints,
+        kill_wait_s=kill_wait_s,
     )
 
 

@@ -1,50 +1,148 @@
-"""When an agent starts to save: from what must be written and how fast this node wrote before. Pure."""
+"""When an agent starts to save: from what must be written and what saves have cost on this node before. Pure.
 
+A save takes a fixed time and a time that grows with the memory: `fixed_s + bytes / rate`. The rate is the whole
+node's: of several saves at once, the sum of their memory counts, so one of `n` takes as long as one of `n` times
+its size. How far the estimate was off is kept too, and the upper end of that is the safety of the next.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gleaner.agent.protocol import NodeRates
+
 KEPT = 20
-"""So many measurements are kept for a node."""
-MIB = 1024 * 1024
+"""So many of an agent's own measurements count, the newest."""
+MIB = 2**20
+LEAST_FIXED_S = 0.5
+"""The engine's calls and the syncs of the storage take this long even for a save of nothing."""
+FASTEST = 20_480.0 * MIB
+"""Bytes per second. A line that says more was drawn through saves whose time did not depend on their size."""
+_TOLD_AT = (64 * MIB, 1024 * MIB)
+"""What control tells of a node counts as measurements at these sizes,"""
+_TOLD_MOST = 10.0
+"""and as so many at most, so that an agent's own soon outweigh them."""
+SAFETY_QUANTILE = 0.9
+UNKNOWN_SAFETY = 1.5
+"""While nothing is known of the errors."""
+MOST_SAFETY = 4.0
+"""A single save that hung for minutes must not keep a node from being used at all."""
+FULL_SPEED_FOR = 8
+"""Storage of a cluster is taken to serve this many savers as fast as one; more of them share it."""
+MOST_CROWD = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One round of saves on this node: all containers of the agent together."""
+class Save:
+    """What one save cost. `memory_bytes` is that of all that were saved at once; `expected_s` without safety."""
 
-    size_bytes: int
+    memory_bytes: int
     took_s: float
+    expected_s: float
+    weight: float = 1.0
 
 
-def expected_save_s(memory_bytes: int, measured: Sequence[Measured], *, assumed_mib_s: float) -> float:
-    """Seconds to save and publish `memory_bytes`, going by this node's slower saves.
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A save of `bytes` takes `fixed_s + bytes / rate`; the rate is in bytes per second."""
 
-    The lower quartile of the measured rates counts, not their mean: a save that is late loses a whole slice,
-    one that is early loses seconds. Small saves are mostly overhead and give low rates, so the shortest time
-    seen for any save bounds the answer from below and a rate is taken from comparable sizes where there are any.
+    fixed_s: float
+    rate: float
 
-    >>> expected_save_s(200 * MIB, [], assumed_mib_s=20)
-    10.0
-    >>> expected_save_s(200 * MIB, [Measured(100 * MIB, 2.0), Measured(100 * MIB, 4.0)], assumed_mib_s=20)
-    8.0
+    def save_s(self, memory_bytes: int, *, at_once: int = 1) -> float:
+        """How long one save takes while `at_once` of about its size go on, without safety.
+
+        >>> Line(0.5, 100 * MIB).save_s(100 * MIB), Line(0.5, 100 * MIB).save_s(100 * MIB, at_once=3)
+        (1.5, 3.5)
+        """
+        return self.fixed_s + memory_bytes * at_once / self.rate
+
+    def all_s(self, memory_bytes: Sequence[int], *, at_once: int) -> float:
+        """How long it takes to save them all, `at_once` at a time, without safety.
+
+        >>> Line(0.5, 100 * MIB).all_s([100 * MIB] * 3, at_once=2)
+        4.0
+        """
+        return self.fixed_s * math.ceil(len(memory_bytes) / at_once) + sum(memory_bytes) / self.rate
+
+
+def told(rates: NodeRates | None) -> list[Save]:
+    """What control has kept of this node's earlier agents, as if it had been measured here."""
+    if rates is None or not rates.saves or rates.save_mib_s is None:
+        return []
+    line = Line(rates.save_fixed_s or 0.0, rates.save_mib_s * MIB)
+    weight = min(rates.saves, _TOLD_MOST) / len(_TOLD_AT)
+    return [Save(size, line.save_s(size), line.save_s(size), weight) for size in _TOLD_AT]
+
+
+def fitted(saves: Sequence[Save], *, assumed: float) -> Line:
+    """The line of least squares through the saves; without any, the assumed rate in bytes per second.
+
+    Where all had about the same size, nobody knows which part of the time was fixed: all of it counts as growing
+    with the size, so that a larger one is not begun too late. Nor can the fixed part be negative.
+
+    >>> fitted([Save(size * MIB, 1.0 + size / 200, 1.0) for size in (100, 200, 400)], assumed=1)
+    Line(fixed_s=1.0, rate=209715200.0)
+    >>> fitted([], assumed=100 * MIB).rate / MIB
+    100.0
     """
-    if not measured:
-        return memory_bytes / (assumed_mib_s * MIB)
-    alike = [m for m in measured if m.size_bytes * 4 >= memory_bytes] or list(measured)
-    rates = sorted(max(m.size_bytes, 1) / max(m.took_s, 1e-3) for m in alike)
-    rate = rates[len(rates) // 4]
-    return max(memory_bytes / rate, min(m.took_s for m in measured))
+    weight = sum(save.weight for save in saves)
+    size = sum(save.weight * save.memory_bytes for save in saves)
+    if not size:
+        return Line(LEAST_FIXED_S, assumed)
+    mean_size = size / weight
+    mean_s = sum(save.weight * save.took_s for save in saves) / weight
+    spread = sum(save.weight * (save.memory_bytes - mean_size) ** 2 for save in saves) / weight
+    if spread <= (0.05 * mean_size) ** 2:
+        return Line(LEAST_FIXED_S, min(mean_size / max(mean_s, 1e-3), FASTEST))
+    together = sum(save.weight * (save.memory_bytes - mean_size) * (save.took_s - mean_s) for save in saves) / weight
+    slope = max(together / spread, 1 / FASTEST)
+    fixed_s = mean_s - slope * mean_size
+    if fixed_s < 0:  # through the origin instead
+        squares = sum(save.weight * save.memory_bytes**2 for save in saves)
+        slope = max(sum(save.weight * save.memory_bytes * save.took_s for save in saves) / squares, 1 / FASTEST)
+    return Line(round(max(fixed_s, LEAST_FIXED_S), 6), round(1 / slope, 3))
 
 
-def save_point_s(*, end_s: float, margin_s: float, save_s: float) -> float:
+def safety(saves: Sequence[Save]) -> float:
+    """By what the estimate is multiplied: the upper end of what saves took against what was expected of them.
+
+    >>> safety([]), safety([Save(MIB, 1.0, 2.0)]), safety([Save(MIB, 2.5, 1.0), Save(MIB, 1.0, 1.0)])
+    (1.5, 1.0, 2.5)
+    """
+    ratios = sorted(save.took_s / max(save.expected_s, LEAST_FIXED_S) for save in saves)
+    if not ratios:
+        return UNKNOWN_SAFETY
+    at = min(len(ratios), math.ceil(SAFETY_QUANTILE * (len(ratios) + 1)))
+    return min(max(ratios[at - 1], 1.0), MOST_SAFETY)
+
+
+def crowd(saves_elsewhere: int) -> float:
+    """How much longer a save takes at a boundary at which other nodes save too, where that was never measured.
+
+    >>> crowd(0), crowd(15), crowd(5000)
+    (1.0, 2.0, 4.0)
+    """
+    return min(max((1 + saves_elsewhere) / FULL_SPEED_FOR, 1.0), MOST_CROWD)
+
+
+def save_point_s(*, gone_s: float, margin_s: float, save_s: float) -> float:
     """The instant (seconds since the epoch) at which saving has to begin.
 
-    >>> save_point_s(end_s=1000, margin_s=20, save_s=30)
+    >>> save_point_s(gone_s=1000, margin_s=20, save_s=30)
     950
     """
-    return end_s - margin_s - save_s
+    return gone_s - margin_s - save_s
 
 
-def remembered(measured: Sequence[Measured], new: Measured) -> tuple[Measured, ...]:
-    """The measurements to keep: the newest `KEPT`."""
-    return (*measured, new)[-KEPT:]
+def gone_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
+    """When the agent has to be gone, if its end is `end_s`: Slurm's kill wait before that.
+
+    So a process that a stuck storage call holds has been killed long enough before Slurm looks whether all have
+    ended; one that it finds makes it drain the node. Where that would take more than half of the time that is left
+    (a short grace time), half of it has to do.
+
+    >>> gone_s(1000, now_s=0, kill_wait_s=30), gone_s(1000, now_s=960, kill_wait_s=30)
+    (970, 980.0)
+    """
+    return end_s - min(kill_wait_s, max(end_s - now_s, 0) / 2)

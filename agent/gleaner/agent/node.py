@@ -17,7 +17,7 @@ def node_facts(runtime: RuntimeFacts, *, cpus: int | None, memory_mib: int | Non
         cpus=cpus or _from_slurm("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0)),
         memory_mib=memory_mib or _from_slurm("SLURM_MEM_PER_NODE") or _total_memory_mib(),
         runtime=runtime.runtime,
-        criu=runtime.criu,
+        criu=runtime.criu if runtime.checkpoints else "",
         kernel=platform.release(),
         architecture=platform.machine(),
         cpu_features=_cpu_features(),

@@ -1,29 +1,36 @@
 """The agent: claims jobs, keeps their shells going, beats, saves all in time, says farewell.
 
+It is gone by Slurm's kill wait before its end (`margin.gone_s`), whatever still hangs in the storage by then.
+
 Its own clock decides when saving begins; control's orders, Slurm's signals and Slurm's idea of the end are
 further sources, and the earliest wins. It is idle-tolerant and silence-tolerant: without work it ends and frees
 the node; without control it goes on, saves to storage, and leaves its reports there.
 """
 
 import asyncio
-import json
-import shutil
 import signal
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import structlog
 
 from gleaner.agent import slurm, task
+from gleaner.agent.bench import Bench
 from gleaner.agent.client import ControlClient, ControlRefused, ControlSilent, Outbox
+from gleaner.agent.estimates import Estimates
+from gleaner.agent.lanes import Lanes, default_saves_at_once
 from gleaner.agent.leftovers import reap, sweep
-from gleaner.agent.margin import Measured, expected_save_s, remembered, save_point_s
-from gleaner.agent.protocol import Ask, AttemptRef, Beat, Farewell, NodeFacts, Order, Registration
+from gleaner.agent.margin import gone_s, save_point_s
+from gleaner.agent.parting import say_farewell
+from gleaner.agent.periods import interval_s, is_due
+from gleaner.agent.protocol import Ask, AttemptRef, Beat, Farewell, NodeFacts, Order, Registration, Way
 from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
-from gleaner.agent.shell import Bench, TaskShell
+from gleaner.agent.shell import TaskShell
+from gleaner.agent.storage.probe import Probe
 from gleaner.agent.storage.protocol import Storage
 
 log = structlog.get_logger()
@@ -36,15 +43,17 @@ OUTBOX_FULL = 100
 """While so many reports wait for control, no more lines of output are added to them."""
 REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
-GONE_BEFORE_END_S = 2.0
-"""So long before its end nothing is waited for any more."""
+LAST_WORDS_S = 2.0
+"""So long before it has to be gone nothing is waited for any more."""
+SUSPICIOUS_S = 30.0
+"""What a job does with the storage may take so much longer than expected before the storage is asked if it hangs."""
+MISPLACED_S = 60.0
+"""So long no job is asked for on a node that cannot save memory, after one that would need it."""
 CLOSED = 409
 """Control's answer to an agent that it takes for ended: whatever it still computes would not count for long."""
 NODE_FAULTS = 3
 """So many jobs in a row that the node could not run, and the agent ends: one bad node must not eat a queue."""
 SPARE_THREADS = 32
-KILL_WAIT_S = 25.0
-"""After a SIGTERM that names no later end: Slurm's KillWait (30 s by default) less a little."""
 
 
 @dataclass(slots=True)
@@ -60,6 +69,14 @@ class Agent:
     runtime: Runtime
     storage: Storage
     facts: NodeFacts
+    way: Way = Way.DOCKER
+    """How this node saves memory."""
+    can_save: bool = True
+    """Whether it can at all."""
+    kill_wait_s: float = 0.0
+    """It is gone so long before its end."""
+    gone_s: float = field(init=False)
+    """When, seconds since the epoch; only ever lowered."""
     outbox: Outbox = field(init=False)
     _shells: list[TaskShell] = field(default_factory=list[TaskShell])
     _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -68,14 +85,32 @@ class Agent:
     _fault: bool = False
     _node_faults: int = 0
     _heartbeat_s: float = 10.0
-    _measured: tuple[Measured, ...] = ()
-    _memory_bytes: int = 0
-    _saves: asyncio.Semaphore = field(init=False)
+    _mtbf_s: float | None = None
+    _misplaced_s: float = 0.0
+    """When control last gave a job that needs a node which can save memory."""
+    _bench: Bench = field(init=False)
+    _probe: Probe = field(init=False)
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(self.client.post)
-        self._saves = asyncio.Semaphore(self.settings.saves_at_once)
-        self._measured = _recall(self._memory_of_saves)
+        self.gone_s = gone_s(self.end_s, now_s=time.time(), kill_wait_s=self.kill_wait_s)
+        at_once = self.settings.saves_at_once or default_saves_at_once(self.facts.cpus)
+        self._probe = Probe(self.storage, f"agents/{self.name}/probe")
+        self._bench = Bench(
+            agent=self.name,
+            slurm_job=self.slurm_job,
+            facts=self.facts,
+            runtime=self.runtime,
+            storage=self.storage,
+            work=self.settings.work,
+            outbox=self.outbox,
+            estimates=Estimates(self.way, at_once, self.settings.save_bandwidth_mib_s),
+            saves=Lanes(at_once),
+            begins=Lanes(self.facts.cpus + SPARE_THREADS),
+            can_save=self.can_save,
+            end_s=lambda: self.end_s,
+            gone_s=lambda: self.gone_s,
+        )
 
     # ── the whole ──
 
@@ -120,6 +155,8 @@ class Agent:
                 await asyncio.sleep(3)
             else:
                 self._heartbeat_s = welcome.heartbeat_s
+                self._mtbf_s = welcome.node_mtbf_s
+                self._bench.estimates.learn(welcome.rates)
                 return True
 
     async def _watch_the_clock(self) -> None:
@@ -135,49 +172,69 @@ class Agent:
                 return
             if not self._vacating and now_s >= self._save_point_s():
                 self._vacate("the end is near")
-            if self._vacating and now_s < self.end_s - GONE_BEFORE_END_S:
-                for shell in self._shells:
-                    if shell.is_computing and now_s >= shell.save_again_s:  # its save failed, or it has just started
-                        shell.feed(task.AgentEnds())
-            if now_s >= self.end_s - GONE_BEFORE_END_S:
+            self._ask_for_saves(now_s)
+            self._look_at_the_storage()
+            if now_s >= self.gone_s - LAST_WORDS_S:
                 await self._run_out()
                 return
             await asyncio.sleep(TICK_S)
 
-    async def _part(self) -> None:
-        """Say farewell, and see that control hears all there is to hear, now or later.
+    def _ask_for_saves(self, now_s: float) -> None:
+        """At the end, of all whose save failed or that have just started; before, of those whose period is over."""
+        computing = [shell for shell in self._shells if shell.is_computing]
+        if self._vacating:
+            for shell in computing:
+                if shell.save_again_s <= now_s < self.gone_s - LAST_WORDS_S:
+                    shell.feed(task.AgentEnds())
+            return
+        save_point_s = self._save_point_s()
+        for shell in computing:
+            save_s, shortest_s = self._bench.estimates.expected_s(shell.load), self.settings.shortest_period_s
+            period_s = interval_s(self.settings.periodic_saves, save_s, mtbf_s=self._mtbf_s, shortest_s=shortest_s)
+            if period_s and is_due(now_s, since_s=shell.since_s, interval_s=period_s, save_point_s=save_point_s):
+                shell.feed(task.SaveDue())
 
-        What has not been delivered goes to the storage first: control may hang until this agent is gone.
-        """
-        await asyncio.to_thread(_remember, self._memory_of_saves, self._measured)
+    def _look_at_the_storage(self) -> None:
+        expected_s = self._bench.estimates.all_s(shell.load for shell in self._shells)
+        inside_s = max((shell.stored.inside_s for shell in self._shells), default=0.0)
+        if inside_s > SUSPICIOUS_S + 3 * expected_s:
+            self._probe.look()
+
+    async def _part(self) -> None:
+        """Say farewell, and see that control hears all there is to hear."""
         farewell = Farewell(ended_s=time.time(), reason=self._ending_because, fault=self._fault)
         self.outbox.put(f"/agents/{self.name}/farewell", farewell)
         reports = self.settings.storage / "agents" / self.name / "reports"
-        left_s = max(1.0, self.end_s - time.time())
-        try:
-            async with asyncio.timeout(left_s):
-                await asyncio.to_thread(self.outbox.spill_into, reports)
-                await asyncio.to_thread(self.outbox.deliver)
-                await asyncio.to_thread(shutil.rmtree, reports)
-        except (TimeoutError, ControlSilent, OSError) as error:
-            log.warning("control has not heard everything; the rest waits on the storage", reason=str(error))
+        hangs = self._probe.out_for_s >= LAST_WORDS_S / 2
+        await say_farewell(self.outbox, reports, gone_s=self.gone_s, storage_hangs=hangs)
 
     async def _run_out(self) -> None:
+        """The time is over. What hangs is left behind: this process ends soon, and takes its threads along."""
         self._ending_because = "out of time"
+        if any(shell.stored.inside_s for shell in self._shells):
+            self._probe.look()
         for shell in self._shells:
             shell.feed(task.OutOfTime())
-        waits = [shell.done.wait() for shell in self._shells]
-        if waits:
-            await asyncio.wait([asyncio.create_task(wait) for wait in waits], timeout=GONE_BEFORE_END_S)
+        await self._within(LAST_WORDS_S / 2, *(shell.done.wait() for shell in self._shells))
+        stuck = [shell for shell in self._shells if not shell.done.is_set()]
+        await self._within(LAST_WORDS_S / 2, *(asyncio.to_thread(shell.kill_now) for shell in stuck))
+        if self._probe.out_for_s >= LAST_WORDS_S / 2:
+            log.error("the storage does not answer any more")
+            self._fault, self._ending_because = True, "storage hangs"
         for shell in self._shells:
             shell.report_saved()
+
+    @staticmethod
+    async def _within(patience_s: float, *waits: Coroutine[Any, Any, object]) -> None:
+        if waits:
+            await asyncio.wait([asyncio.create_task(wait) for wait in waits], timeout=patience_s)
 
     # ── work ──
 
     async def _claim(self) -> None:
         while True:
             room = self._room()
-            if room and not self._vacating and self._time_left_s() >= self.settings.shortest_slice_s:
+            if room and self._wants_work():
                 try:
                     found = await asyncio.to_thread(self.client.claim, room)
                 except (ControlSilent, ControlRefused) as error:
@@ -186,6 +243,12 @@ class Agent:
                     for assignment in found.jobs:
                         self._take(TaskShell(self._bench, assignment))
             await asyncio.sleep(CLAIM_EVERY_S)
+
+    def _wants_work(self) -> bool:
+        """Nothing new is begun near the end, on a storage that hangs, or where what there is cannot be saved."""
+        is_worth_it = self._save_point_s() - time.time() >= self.settings.shortest_slice_s
+        is_fit = not self._probe.hangs and time.time() >= self._misplaced_s + MISPLACED_S
+        return is_worth_it and is_fit and not self._vacating
 
     def _take(self, shell: TaskShell) -> None:
         self._shells.append(shell)
@@ -198,6 +261,8 @@ class Agent:
 
     def _note_fault(self, shell: TaskShell) -> None:
         """Count the jobs in a row that this node could not run."""
+        if shell.is_misplaced:
+            self._misplaced_s = time.time()
         if shell.node_fault:
             self._node_faults += 1
         elif shell.has_run:
@@ -224,20 +289,6 @@ class Agent:
         cpus = self.facts.cpus - sum(job.cpus for job in here)
         memory_mib = self.facts.memory_mib - sum(job.memory_mib for job in here)
         return Ask(cpus=cpus, memory_mib=memory_mib) if cpus > 0 and memory_mib > 0 else None
-
-    @property
-    def _bench(self) -> Bench:
-        return Bench(
-            agent=self.name,
-            slurm_job=self.slurm_job,
-            facts=self.facts,
-            runtime=self.runtime,
-            storage=self.storage,
-            work=self.settings.work,
-            outbox=self.outbox,
-            saves=self._saves,
-            end_s=lambda: self.end_s,
-        )
 
     # ── talking to control ──
 
@@ -281,21 +332,18 @@ class Agent:
     # ── time ──
 
     def _save_point_s(self) -> float:
-        save_s = expected_save_s(self._memory_bytes, self._measured, assumed_mib_s=self.settings.save_bandwidth_mib_s)
-        margin_s = self.settings.margin_s + GONE_BEFORE_END_S
-        return save_point_s(end_s=self.end_s, margin_s=margin_s, save_s=save_s)
-
-    def _time_left_s(self) -> float:
-        return self._save_point_s() - time.time()
+        loads = [shell.load for shell in self._shells if shell.container is not None]
+        save_s = self._bench.estimates.all_s(loads)
+        return save_point_s(gone_s=self.gone_s, margin_s=self.settings.margin_s + LAST_WORDS_S, save_s=save_s)
 
     async def _weigh(self) -> None:
-        """Keep the sum of the containers' memory up to date: it sets when saving begins."""
+        """Keep the containers' memory in use up to date: it sets when saving begins, and how often."""
         while True:
-            containers = [shell.container for shell in self._shells]
+            here = {shell.container: shell for shell in self._shells if shell.container is not None}
             try:
-                used = await asyncio.to_thread(self.runtime.usage, [c for c in containers if c is not None])
-                if not self._vacating:
-                    self._memory_bytes = sum(usage.memory_bytes for usage in used.values())
+                used = await asyncio.to_thread(self.runtime.usage, list(here))
+                for container, usage in used.items():
+                    here[container].memory_bytes = usage.memory_bytes
             except RuntimeFault as error:
                 log.warning("cannot read the memory in use", reason=str(error))
             await asyncio.sleep(USAGE_EVERY_S)
@@ -303,22 +351,12 @@ class Agent:
     def _vacate(self, why: str) -> None:
         if self._vacating:
             return
-        log.info("vacating", why=why, end_in_s=round(self.end_s - time.time(), 1), memory=self._memory_bytes)
+        memory_bytes = sum(shell.memory_bytes for shell in self._shells)
+        log.info("vacating", why=why, end_in_s=round(self.end_s - time.time(), 1), memory=memory_bytes)
         self._vacating = True
         self._ending_because = why
-        saved = [shell for shell in self._shells if shell.is_computing]
         for shell in self._shells:
             shell.feed(task.AgentEnds())
-        if saved:
-            measuring = asyncio.create_task(self._measure(saved, time.time()))
-            self._running.add(measuring)
-            measuring.add_done_callback(self._running.discard)
-
-    async def _measure(self, shells: list[TaskShell], since_s: float) -> None:
-        await asyncio.gather(*(shell.done.wait() for shell in shells))
-        if all(shell.saved_bytes for shell in shells):
-            new = Measured(size_bytes=max(self._memory_bytes, 1), took_s=time.time() - since_s)
-            self._measured = remembered(self._measured, new)
 
     def _signalled(self, number: int) -> None:
         log.info("signal", signal=signal.Signals(number).name)
@@ -337,32 +375,17 @@ class Agent:
             self._vacate("terminated")
         found_s = await asyncio.to_thread(slurm.end_s, self.slurm_job) if self.slurm_job else None
         if found_s is not None and found_s < self.end_s - 1:
-            self.end_s = found_s
+            self._end_earlier(found_s, kill_wait_s=self.kill_wait_s)
             self._vacate("preempted")
             if self._ending_because == "terminated":
                 self._ending_because = "preempted"
         elif not is_warning:
-            self.end_s = min(self.end_s, told_s + KILL_WAIT_S)
+            # Slurm's wait goes on by now: SIGKILL comes at its end.
+            self._end_earlier(told_s + (self.kill_wait_s or slurm.USUAL_KILL_WAIT_S) * 5 / 6, kill_wait_s=0)
         elif found_s is None:
             self._vacate("warned, and Slurm does not say why")
         # Else it is Slurm's early warning of an end that is known: the clock decides.
 
-    @property
-    def _memory_of_saves(self) -> Path:
-        return self.settings.work / "saves.json"
-
-
-def _recall(path: Path) -> tuple[Measured, ...]:
-    try:
-        return tuple(Measured(size_bytes=s, took_s=t) for s, t in json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        return ()
-
-
-def _remember(path: Path, measured: tuple[Measured, ...]) -> None:
-    draft = path.with_suffix(".new")
-    try:
-        draft.write_text(json.dumps([[m.size_bytes, m.took_s] for m in measured]))
-        draft.rename(path)
-    except OSError as error:
-        log.warning("cannot remember how long saves took", error=str(error))
+    def _end_earlier(self, end_s: float, *, kill_wait_s: float) -> None:
+        self.end_s = min(self.end_s, end_s)
+        self.gone_s = min(self.gone_s, gone_s(self.end_s, now_s=time.time(), kill_wait_s=kill_wait_s))

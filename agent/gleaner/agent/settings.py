@@ -29,12 +29,21 @@ class AgentSettings(FileSettings):
     cpus: int | None = Field(default=None, ge=1)
     """Cores that jobs may use; by default those that the allocation has."""
     memory_mib: int | None = Field(default=None, ge=1)
-    save_bandwidth_mib_s: float = Field(default=20, gt=0)
-    """Assumed until this node has measured its own: memory saved and published per second, all jobs together."""
-    margin_s: float = Field(default=20, ge=0)
-    """Kept free before the end, on top of the estimated time to save."""
-    saves_at_once: int = Field(default=4, ge=1)
-    """More saves than this wait for their turn, so that they do not slow each other."""
+    save_bandwidth_mib_s: float | None = Field(default=None, gt=0)
+    """Assumed until this node has measured its own: memory saved and published per second, all jobs together. By
+    default what is usual for the way in which the node saves (`estimates.ASSUMED_MIB_S`)."""
+    margin_s: float = Field(default=10, ge=0)
+    """Kept free before the agent has to be gone, on top of the estimated time to save and its safety."""
+    kill_wait_s: float | None = Field(default=None, ge=0)
+    """The agent is gone so long before its end. By default Slurm's KillWait, without Slurm nothing."""
+    saves_at_once: int | None = Field(default=None, ge=1)
+    """More saves than this wait for their turn, so that they do not slow each other. By default by the number of
+    cores (`lanes.default_saves_at_once`)."""
+    periodic_saves: Literal["auto"] | bool = "auto"
+    """Whether jobs are saved while they go on, at the optimal interval: auto, if control knows how often nodes are
+    lost; true, always."""
+    shortest_period_s: float = Field(default=60, gt=0)
+    """A job is not saved more often than this while it goes on."""
     shortest_slice_s: float = Field(default=300, ge=0)
     """No job is begun when less time than this is left before saving starts."""
     request_timeout_s: float = Field(default=15, gt=0)

@@ -8,69 +8,40 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
 from gleaner.agent import folder, task
-from gleaner.agent.client import Outbox
+from gleaner.agent.beginning import begin, way_of
+from gleaner.agent.bench import Bench
+from gleaner.agent.estimates import Load
 from gleaner.agent.exits import exit_of
 from gleaner.agent.joblog import JobLog
 from gleaner.agent.protocol import (
     Assignment,
+    Checkpointed,
     Completed,
     Generation,
     GivenBack,
+    Measured,
     Message,
-    NodeFacts,
-    Output,
+    RestoreMeasured,
     Saved,
+    Way,
     Why,
 )
-from gleaner.agent.runtime.protocol import (
-    LABEL_AGENT,
-    LABEL_ATTEMPT,
-    LABEL_END,
-    LABEL_JOB,
-    LABEL_SLURM_JOB,
-    CannotCheckpoint,
-    CannotRestore,
-    CannotStart,
-    ContainerExited,
-    ContainerId,
-    ContainerSpec,
-    ImageMissing,
-    Runtime,
-    RuntimeFault,
-)
-from gleaner.agent.storage.protocol import (
-    ParcelBroken,
-    Storage,
-    StorageError,
-    generation_key,
-    output_key,
-)
-from gleaner.agent.times import Times
+from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerExited, ContainerId, RuntimeFault
+from gleaner.agent.storage.protocol import StorageError
+from gleaner.agent.stored import Kept, Stored
+from gleaner.agent.times import Doing, Times
 
 log = structlog.get_logger()
 
+Result = TypeVar("Result")
+
 SAVE_PAUSE_S = 10.0
 """The longest pause after a save that failed; shorter where there is less time left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """What all tasks of one agent share."""
-
-    agent: str
-    slurm_job: str | None
-    facts: NodeFacts
-    runtime: Runtime
-    storage: Storage
-    work: Path
-    outbox: Outbox
-    saves: asyncio.Semaphore
-    end_s: Callable[[], float]
 
 
 @dataclass(slots=True)
@@ -79,20 +50,33 @@ class TaskShell:
 
     bench: Bench
     assignment: Assignment
-    state: task.Task = field(default_factory=task.Preparing)
-    saved_bytes: int = 0
+    memory_bytes: int = 0
+    """In use when it was last weighed."""
+    since_s: float = 0.0
+    """When it was last tried to save it, or else when it began to compute."""
     save_again_s: float = 0.0
     """Before this instant a save that has failed is not tried again: what made it fail may pass."""
     node_fault: bool = False
     """Whether it was given back because the node does not work."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    state: task.Task = field(init=False)
+    stored: Stored = field(init=False)
     _todos: asyncio.Queue[task.Todo] = field(default_factory=asyncio.Queue[task.Todo])
     _times: Times = field(default_factory=Times)
-    _saves: int = 0
-    """How often it was tried to save it; each try has a number of its own, as one that failed may be visible."""
+    _container: ContainerId | None = None
+    _failed: int = 0
+    """Saves that failed since the last report of one that did not."""
+    _signalled_s: float = 0.0
     _unreported: Generation | None = None
     """Published, and control has not been told."""
+    _measured: Measured | None = None
+    """What the latest published generation cost."""
     _log: JobLog = field(default_factory=JobLog)
+
+    def __post_init__(self) -> None:
+        self.state = task.Preparing(self.assignment.saves_itself)
+        place = self.bench.work / self.bench.agent / f"{self.assignment.job}-{self.assignment.attempt}"
+        self.stored = Stored(self.bench.storage, self.assignment, self.bench.facts, place)
 
     @property
     def container(self) -> ContainerId | None:
@@ -102,7 +86,7 @@ class TaskShell:
     @property
     def has_run(self) -> bool:
         """Whether its container ever started."""
-        return self._times.running_s > 0
+        return self._times.has_run
 
     @property
     def is_reported(self) -> bool:
@@ -110,9 +94,19 @@ class TaskShell:
         return self.done.is_set() and not self.bench.outbox.waits_for(self._path)
 
     @property
+    def is_misplaced(self) -> bool:
+        """Whether only a node that can save memory could run it."""
+        return not self.bench.can_save and self.assignment.saves_itself is None
+
+    @property
     def is_computing(self) -> bool:
         """Whether it is to be saved when the time comes."""
         return isinstance(self.state, task.Running)
+
+    @property
+    def load(self) -> Load:
+        """What saving it means."""
+        return Load(self.memory_bytes, Way.SELF if self.assignment.saves_itself else self.bench.way)
 
     def feed(self, event: task.Event) -> None:
         """Tell the task what happened; what is to be done is queued."""
@@ -127,12 +121,17 @@ class TaskShell:
 
     async def run(self) -> None:
         """Prepare the job and see it through."""
-        self._times.started_s = time.time()
         self._log = JobLog.going_on(self.assignment.generation)
         try:
-            self.feed(await asyncio.to_thread(self._begin))
+            async with self.bench.begins.one() as lane:
+                begun = await asyncio.to_thread(begin, self.bench, self.assignment, self.stored)
+            if isinstance(begun, task.Started):
+                self._note_restore(at_once=lane.at_once)
+            self.feed(begun)
             if (container := self.container) is not None:
-                self._times.running_s = time.time()
+                self._container = container
+                self.since_s = time.time()
+                self._times.turn_to(Doing.COMPUTING)
                 self._watch(container)
             while not isinstance(self.state, task.Ended) or not self._todos.empty():
                 await self._do(await self._todos.get())
@@ -144,55 +143,11 @@ class TaskShell:
             self.report_saved()
             self.done.set()
 
-    # ── beginning ──
-
-    def _begin(self) -> task.Event:
-        given = self.assignment
-        folder_ = self._folder()
-        spec = self._spec(folder_)
-        generation = given.generation
-        try:
-            folder_.mkdir(parents=True, mode=0o700, exist_ok=True)
-            folder.clear(folder_)
-            if generation is None:
-                return task.Started(self.bench.runtime.start(spec))
-            parcel = self.bench.storage.open(
-                generation_key(given.job, generation.attempt, generation.number), generation.digest
-            )
-            folder.unpack(parcel.read("folder.tar"), folder_)
-            return task.Started(self.bench.runtime.restore(spec, parcel))
-        except ImageMissing as error:
-            return task.NotStarted(Why.IMAGE_MISSING, str(error))
-        except CannotStart as error:
-            return task.NotStarted(None, str(error), error.exit_code)
-        except ParcelBroken as error:
-            return task.NotStarted(Why.GENERATION_BROKEN, str(error))
-        except CannotRestore as error:
-            return task.NotStarted(Why.CANNOT_RESTORE, str(error))
-        except (RuntimeFault, StorageError, OSError) as error:
-            return task.NotStarted(Why.NODE_FAULT, str(error))
-
-    def _folder(self) -> Path:
-        return self.bench.work / self.bench.agent / f"{self.assignment.job}-{self.assignment.attempt}"
-
-    def _spec(self, folder_: Path) -> ContainerSpec:
-        given = self.assignment
-        return ContainerSpec(
-            name=f"gleaner-{given.job}-{given.attempt}",
-            image=given.image,
-            command=given.command,
-            environment=given.environment,
-            cpus=given.cpus,
-            memory_mib=given.memory_mib,
-            folder=folder_,
-            labels={
-                LABEL_JOB: str(given.job),
-                LABEL_ATTEMPT: str(given.attempt),
-                LABEL_AGENT: self.bench.agent,
-                LABEL_SLURM_JOB: self.bench.slurm_job or "",
-                LABEL_END: str(int(self.bench.end_s())),
-            },
-        )
+    def _note_restore(self, *, at_once: int) -> None:
+        if (generation := self.assignment.generation) and (way := way_of(self.bench, self.assignment)):
+            took_s = time.time() - self._times.started_s
+            restored = RestoreMeasured(stored_bytes=generation.size_bytes, took_s=took_s, at_once=at_once, way=way)
+            self._times.restored = restored
 
     # ── while it runs ──
 
@@ -228,94 +183,113 @@ class TaskShell:
         written = {"log_lines": self._log.first, "open_lines": self._log.open_lines()}
         whole = self._unreported.model_copy(update=written)
         self._unreported = None
-        self._report("saved", Saved(generation=whole, slice=self._times.slice()))
+        self._report("saved", Saved(generation=whole, slice=self._times.slice(), measured=self._measured))
 
     # ── what the task says ──
 
-    async def _do(self, todo: task.Todo) -> None:
+    async def _do(self, todo: task.Todo) -> None:  # noqa: PLR0912 - one case a thing to do
         match todo:
             case task.Save(container):
-                async with self.bench.saves:
+                async with self.bench.saves.one() as lane:
                     if isinstance(self.state, task.Saving):
-                        self.feed(await asyncio.to_thread(self._save, container))
+                        began_s = time.time()
+                        saved = await asyncio.to_thread(self._save, container)
+                        if isinstance(saved, Kept):
+                            self._note(saved, began_s=began_s, at_once=lane.at_once, memory_bytes=self.memory_bytes)
+                            self.feed(task.SaveDone(saved.generation))
+                        else:
+                            self.feed(saved)
             case task.GoOn(container):
                 await asyncio.to_thread(self._go_on, container)
-            case task.Finish(container, exit_code):
-                self._times.stopped_s = time.time()
-                await self._finish(container, exit_code)
+            case task.Signal(container, name):
+                await asyncio.to_thread(self._signal, container, name)
+            case task.StoreFolder():
+                self._times.turn_to(Doing.SAVING)
+                await self._drain_log()
+                if kept := await self._persistently(self.stored.save_folder):
+                    began_s = self._signalled_s or self.since_s
+                    self._note(kept, began_s=began_s, at_once=1, memory_bytes=kept.generation.size_bytes)
+                    self.feed(task.SaveDone(kept.generation))
+            case task.Finish(_, exit_code):
+                self._times.turn_to(Doing.OVER)
+                await self._finish(exit_code)
             case task.Kill(container):
                 await asyncio.to_thread(self._kill, container)
             case task.ReportSaved():
                 await asyncio.to_thread(self._log.wait)
                 self.report_saved()
+            case task.ReportCheckpointed(generation):
+                self.flush_log()
+                told = Checkpointed(generation=generation, slice=self._times.slice(), measured=self._measured)
+                self._report("checkpointed", told)
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
             case task.GiveBack(why, detail):
                 self.node_fault = why in (Why.NODE_FAULT, Why.CANNOT_RESTORE)
-                await self._drain_log() if self._times.running_s else None
+                await self._drain_log() if self.has_run else None
                 self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice()))
             case task.Clean():
                 await asyncio.to_thread(self._clean)
 
-    def _save(self, container: ContainerId) -> task.Event:
+    def _save(self, container: ContainerId) -> Kept | task.SaveFailed:
         """Pause, checkpoint, copy, publish. The container is left paused: only a published generation frees it."""
-        given, bench = self.assignment, self.bench
-        self._times.stopped_s = time.time()
-        self._saves += 1
+        bench = self.bench
         try:
+            used = bench.runtime.usage([container])
+            self.memory_bytes = used[container].memory_bytes if container in used else self.memory_bytes
+            self._times.turn_to(Doing.SAVING)
             bench.runtime.pause(container)
-            with bench.storage.draft(generation_key(given.job, given.attempt, self._saves)) as draft:
-                bench.runtime.checkpoint(container, draft)
-                draft.add("folder.tar", folder.pack(self._folder()))
-                published = draft.publish(
-                    {
-                        "job": given.job,
-                        "attempt": given.attempt,
-                        "image": given.image,
-                        "image_id": bench.runtime.image_id(container),
-                        "node": bench.facts.model_dump(mode="json"),
-                        "paused_s": self._times.stopped_s,
-                    }
-                )
+            paused_s = time.monotonic()
+            return self.stored.save_memory(bench.runtime, container, lambda: self._log.mark(paused_s=paused_s))
         except ContainerExited as error:
             return task.SaveFailed(f"it exited first: {error}")
         except (CannotCheckpoint, StorageError, RuntimeFault, OSError) as error:
             self._say("save failed", error=str(error))
-            left_s = bench.end_s() - time.time()
+            self._failed += 1
+            left_s = bench.gone_s() - time.time()
             self.save_again_s = time.time() + min(SAVE_PAUSE_S, left_s / (task.SAVE_TRIES + 1))
             return task.SaveFailed(str(error))
-        self._times.saved_s = time.time()
-        self.saved_bytes = published.size_bytes
-        return task.SaveDone(
-            Generation(
-                attempt=given.attempt,
-                number=self._saves,
-                digest=published.digest,
-                size_bytes=published.size_bytes,
-                log_lines=0,
-            )
+        finally:
+            self.since_s = time.time()
+
+    def _note(self, kept: Kept, *, began_s: float, at_once: int, memory_bytes: int) -> None:
+        """Learn from what a save cost, and keep it for the report."""
+        load, took_s, estimates = self.load, time.time() - began_s, self.bench.estimates
+        expected_s = estimates.expected_s(load, at_once=at_once)
+        estimates.note(load, at_once=at_once, took_s=took_s, expected_s=expected_s)
+        self._measured = Measured(
+            memory_bytes=memory_bytes,
+            stored_bytes=kept.stored_bytes,
+            took_s=took_s,
+            expected_s=expected_s,
+            at_once=at_once,
+            way=load.way,
+            failed=self._failed,
         )
+        self._failed = 0
+        self._say("saved", number=kept.generation.number, took_s=round(took_s, 2), expected_s=round(expected_s, 2))
 
     def _go_on(self, container: ContainerId) -> None:
-        self._times.stopped_s = 0.0
+        self._times.turn_to(Doing.COMPUTING)
         try:
             self.bench.runtime.unpause(container)
         except RuntimeFault as error:
             self._say("cannot let it go on", error=str(error))
 
-    async def _finish(self, container: ContainerId, exit_code: int) -> None:
-        """Publish the folder; a storage that fails is tried again until there is no time left."""
-        output: Output | None = None
-        pause_s = 1.0
-        while isinstance(self.state, task.Finishing):
-            try:
-                output = await asyncio.to_thread(self._publish_output, exit_code)
-                break
-            except (StorageError, OSError) as error:
-                self._say("cannot store the result, trying again", error=str(error))
-            await asyncio.sleep(pause_s)
-            pause_s = min(30.0, 2 * pause_s)
-        else:
+    def _signal(self, container: ContainerId, name: str) -> None:
+        """What stands still would not hear it."""
+        self._signalled_s = self._signalled_s or time.time()
+        self._times.turn_to(Doing.SAVING)
+        try:
+            self.bench.runtime.unpause(container)
+            self.bench.runtime.signal(container, name)
+        except RuntimeFault as error:
+            self._say("cannot tell it to save itself", error=str(error))
+
+    async def _finish(self, exit_code: int) -> None:
+        """Publish the folder, and report the exit."""
+        output = await self._persistently(lambda: self.stored.publish_output(exit_code))
+        if output is None:
             return
         await self._drain_log()
         self._report(
@@ -324,12 +298,17 @@ class TaskShell:
         )
         self.feed(task.Finished())
 
-    def _publish_output(self, exit_code: int) -> Output:
-        key = output_key(self.assignment.job, self.assignment.attempt)
-        with self.bench.storage.draft(key) as draft:
-            draft.add("folder.tar", folder.pack(self._folder()))
-            published = draft.publish({"job": self.assignment.job, "exit_code": exit_code})
-        return Output(digest=published.digest, size_bytes=published.size_bytes)
+    async def _persistently(self, store: Callable[[], Result]) -> Result | None:
+        """What comes of it; a storage that fails is tried again until there is no time left, then None."""
+        pause_s = 1.0
+        while isinstance(self.state, task.Finishing | task.Storing):
+            try:
+                return await asyncio.to_thread(store)
+            except (StorageError, OSError) as error:
+                self._say("cannot store what it left, trying again", error=str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(30.0, 2 * pause_s)
+        return None
 
     async def _drain_log(self) -> None:
         """Put all of the output of a process that has ended for good into the outbox."""
@@ -344,16 +323,25 @@ class TaskShell:
             except RuntimeFault as error:
                 self._say("cannot remove the container; the watchdog will", error=str(error))
 
+    def kill_now(self) -> None:
+        """At the agent's end, when its own thread hangs somewhere else. Blocks."""
+        if self._container is None:
+            return
+        try:
+            self.bench.runtime.kill(self._container)
+        except RuntimeFault as error:
+            self._say("cannot kill the container; the watchdog will", error=str(error))
+
     def _clean(self) -> None:
         try:
-            folder.clear(self._folder())
-            self._folder().rmdir()
+            folder.clear(self.stored.folder)
+            self.stored.folder.rmdir()
         except OSError as error:
             self._say("cannot remove the job's folder; the next agent will", error=str(error))
 
     def _settle(self, _container: ContainerId) -> None:
         """The last lines are read from the ended container before it is removed."""
-        if self._times.running_s:
+        if self.has_run:
             self._log.wait()
 
     def _report(self, verb: str, message: Message) -> None:

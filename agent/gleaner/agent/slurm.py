@@ -15,6 +15,7 @@ import structlog
 log = structlog.get_logger()
 
 TIMEOUT_S = 20.0
+USUAL_KILL_WAIT_S = 30.0
 _MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
@@ -47,6 +48,22 @@ def parse_memory_mib(shown: str) -> int | None:
     """
     found = re.search(r"\b(?:AllocTRES|TRES)=\S*?\bmem=(\d+(?:\.\d+)?)([KMGT])", shown)
     return int(float(found.group(1)) * _MIB[found.group(2)]) if found else None
+
+
+def parse_kill_wait_s(shown: str) -> float | None:
+    """The KillWait in the output of `scontrol show config`.
+
+    >>> parse_kill_wait_s("KillWait                = 30 sec")
+    30.0
+    """
+    found = re.search(r"^KillWait\s*=\s*(\d+)", shown, re.MULTILINE)
+    return float(found.group(1)) if found else None
+
+
+def kill_wait_s() -> float:
+    """How long Slurm waits between SIGTERM and SIGKILL; its own default if it does not say."""
+    found = parse_kill_wait_s(_scontrol("show", "config") or "")
+    return USUAL_KILL_WAIT_S if found is None else found
 
 
 def end_s(job: str) -> float | None:

@@ -3,12 +3,15 @@
 The shell around it (`agent.shell`) does the things, one after the other, and feeds back what happened. No
 clock and no I/O here; the order of the things to do is what keeps a job safe: a process is killed only after
 its generation is published.
+
+A workload that saves itself is never saved by us: it is sent its signal, and its folder is published when it has
+exited with its code.
 """
 
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from gleaner.agent.protocol import Generation, Why
+from gleaner.agent.protocol import Generation, SelfSave, Why
 from gleaner.agent.runtime.protocol import ContainerId
 
 SAVE_TRIES = 3
@@ -26,26 +29,48 @@ class Unexpected(Exception):
 class Preparing:
     """Its folder and container are being made. `leaving`: it is not to be computed after all."""
 
+    saves_itself: SelfSave | None = None
     leaving: bool = False
     dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Its process runs. `leaving`: its agent ends; the failed saves are counted from that on."""
+    """Its process runs. `leaving`: its agent ends; the failed saves are counted from that on.
+
+    Periodic saves that fail are not counted.
+    """
 
     container: ContainerId
     failed_saves: int = 0
     leaving: bool = False
+    saves_itself: SelfSave | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """It is paused, and its generation is being written. `leaving`: as of `Running`."""
+    """It is paused, or will be, and its generation is being written. `periodic`: then it goes on."""
 
     container: ContainerId
     failed_saves: int = 0
     leaving: bool = False
+    periodic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """Its process has been told to save itself and to exit. `leaving`: as of `Running`."""
+
+    container: ContainerId
+    saves_itself: SelfSave
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """Its process has saved itself and exited; its folder is being published as a generation."""
+
+    container: ContainerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +85,7 @@ class Ended:
     """Nothing is left to decide."""
 
 
-Task: TypeAlias = Preparing | Running | Saving | Finishing | Ended
+Task: TypeAlias = Preparing | Running | Saving | Signalled | Storing | Finishing | Ended
 
 
 # ── events ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,6 +119,11 @@ class Lost:
     """The runtime went away, or somebody killed the process or removed its container: no fault of the job."""
 
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDue:
+    """It has computed for so long that a save is worth its cost, should the node be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +170,7 @@ Event: TypeAlias = (
     | NotStarted
     | Exited
     | Lost
+    | SaveDue
     | VacateAsked
     | AgentEnds
     | DropAsked
@@ -168,6 +199,21 @@ class GoOn:
 
 
 @dataclass(frozen=True, slots=True)
+class Signal:
+    """Let it go on if it is paused, and send it the signal."""
+
+    container: ContainerId
+    signal: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFolder:
+    """Publish the folder as a generation."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Publish the folder and report the exit."""
 
@@ -185,6 +231,13 @@ class Kill:
 @dataclass(frozen=True, slots=True)
 class ReportSaved:
     """Tell control of the generation."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCheckpointed:
+    """Tell control of the generation of an attempt that goes on."""
 
     generation: Generation
 
@@ -210,21 +263,33 @@ class Clean:
     """Remove the job's folder from the node."""
 
 
-Todo: TypeAlias = Save | GoOn | Finish | Kill | ReportSaved | ReportUnstartable | GiveBack | Clean
+Todo: TypeAlias = (
+    Save
+    | GoOn
+    | Signal
+    | StoreFolder
+    | Finish
+    | Kill
+    | ReportSaved
+    | ReportCheckpointed
+    | ReportUnstartable
+    | GiveBack
+    | Clean
+)
 
 
 def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 - one case an arrow
     """The state after `event`, and what must be done about it, in order.
 
     >>> step(Running(ContainerId("c1")), VacateAsked())
-    (Saving(container='c1', failed_saves=0, leaving=False), [Save(container='c1')])
+    (Saving(container='c1', failed_saves=0, leaving=False, periodic=False), [Save(container='c1')])
     """
     match task, event:
         case Ended(), _:
             return task, []
 
-        case Preparing(leaving=False, dropped=False), Started(container):
-            return Running(container), []
+        case Preparing(saves_itself, leaving=False, dropped=False), Started(container):
+            return Running(container, saves_itself=saves_itself), []
         case Preparing(dropped=True), Started(container):
             return Ended(), [Kill(container), Clean()]
         case Preparing(), Started(container):
@@ -241,22 +306,42 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case Preparing(), DropAsked():
             return replace(task, dropped=True), []
 
+        case Running(container, failed, leaving=False, saves_itself=None), SaveDue():
+            return Saving(container, failed, periodic=True), [Save(container)]
+        case _, SaveDue():  # it saves itself, or it is being saved for another reason
+            return task, []
+
+        case Running(container, saves_itself=SelfSave() as how), VacateAsked() | AgentEnds():
+            return Signalled(container, how, leaving=isinstance(event, AgentEnds)), [Signal(container, how.signal)]
+        case Signalled(container, how, leaving=False), AgentEnds():  # once more: it may have missed the first
+            return replace(task, leaving=True), [Signal(container, how.signal)]
+
         # The agent's end is a reason of its own: what failed earlier may work by now, and there is no later chance.
         case Running(container, leaving=False), AgentEnds():
             return Saving(container, 0, leaving=True), [Save(container)]
         case Saving(leaving=False), AgentEnds():
-            return replace(task, failed_saves=0, leaving=True), []
+            return replace(task, failed_saves=0, leaving=True, periodic=False), []
+        # It has not run since the periodic save began, and does not run again before that is published.
+        case Saving(periodic=True), VacateAsked():
+            return replace(task, periodic=False), []
         case Running(container, failed, leaving), VacateAsked() | AgentEnds():
             if failed >= SAVE_TRIES:
                 return task, []
             return Saving(container, failed, leaving), [Save(container)]
-        case Saving(container, failed, leaving), SaveFailed():
-            return Running(container, failed + 1, leaving), [GoOn(container)]
-        case Saving(container), SaveDone(generation):
+        case Saving(container, failed, leaving, periodic), SaveFailed():
+            return Running(container, failed + (not periodic), leaving), [GoOn(container)]
+        case Saving(container, failed, leaving, periodic=True), SaveDone(generation):
+            return Running(container, failed, leaving), [GoOn(container), ReportCheckpointed(generation)]
+        case ((Saving(container) | Storing(container)), SaveDone(generation)):
             return Ended(), [Kill(container), ReportSaved(generation), Clean()]
 
+        # As with HTCondor, this exit says so also when nobody has asked for it.
+        case ((Running(container, saves_itself=SelfSave() as how) | Signalled(container, how)), Exited(exit_code)) if (
+            exit_code == how.exit_code
+        ):
+            return Storing(container), [StoreFolder(container)]
         # A process that exits wins over a save that has not been published.
-        case ((Running(container) | Saving(container)), Exited(exit_code)):
+        case ((Running(container) | Saving(container) | Signalled(container)), Exited(exit_code)):
             return Finishing(container), [Finish(container, exit_code)]
         case Finishing(container), Finished():
             return Ended(), [Kill(container), Clean()]
@@ -264,17 +349,24 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             back = GiveBack(Why.NODE_FAULT, "its result could not be stored before the agent's end")
             return Ended(), [Kill(container), back, Clean()]
 
-        case ((Running(container) | Saving(container)), Lost(detail)):
+        case ((Running(container) | Saving(container) | Signalled(container)), Lost(detail)):
             return Ended(), [Kill(container), GiveBack(Why.NODE_FAULT, detail), Clean()]
-        case Finishing(), Lost():  # the exit came first
+        case ((Finishing() | Storing()), Lost()):  # the exit came first
             return task, []
-        case ((Running(container) | Saving(container)), OutOfTime()):
+        case (Signalled(container), OutOfTime()):
+            back = GiveBack(Why.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
+            return Ended(), [Kill(container), back, Clean()]
+        case ((Running(container) | Saving(container) | Storing(container)), OutOfTime()):
             back = GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end")
             return Ended(), [Kill(container), back, Clean()]
-        case ((Running(container) | Saving(container) | Finishing(container)), DropAsked()):
+        case (
+            (Running(container) | Saving(container) | Signalled(container) | Storing(container) | Finishing(container)),
+            DropAsked(),
+        ):
             return Ended(), [Kill(container), Clean()]
 
-        case ((Saving() | Finishing()), (VacateAsked() | AgentEnds())):  # asked twice, or too late: already being done
+        # Asked twice, or too late: already being done.
+        case ((Saving() | Signalled() | Storing() | Finishing()), (VacateAsked() | AgentEnds())):
             return task, []
         case ((Finishing() | Running()), (SaveFailed() | SaveDone())):  # the exit won the race
             return task, []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, Protocol
 
+from gleaner.agent.protocol import Way
 from gleaner.agent.storage.protocol import Draft, Parcel
 
 ContainerId = NewType("ContainerId", str)
@@ -79,6 +80,10 @@ class RuntimeFacts:
 
     runtime: str
     criu: str
+    way: Way = Way.DOCKER
+    """How memory is saved here."""
+    checkpoints: bool = True
+    """Whether it can be saved at all. If not, `checkpoint` and `restore` raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,10 @@ class Runtime(Protocol):
 
         Raises `ContainerKilled` if it was killed, by `kill` or by somebody else, or is not there any more.
         """
+        ...
+
+    def signal(self, container: ContainerId, name: str) -> None:
+        """Send a signal (`SIGTERM`, `SIGUSR1`) to its first process. One that has ended is no error."""
         ...
 
     def kill(self, container: ContainerId) -> None:

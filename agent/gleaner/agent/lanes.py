@@ -1,0 +1,47 @@
+"""How many of an agent's jobs do something at once, for example save."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Lane:
+    """One of those who do it. `at_once` is how many did it at most while this one did, this one included."""
+
+    at_once: int = 1
+
+
+class Lanes:
+    """A limited number of lanes; who finds none free waits. For one event loop, no thread."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._free = asyncio.Semaphore(number)
+        self._used: list[Lane] = []
+
+    @asynccontextmanager
+    async def one(self) -> AsyncGenerator[Lane]:
+        """A lane for the time of the context."""
+        async with self._free:
+            mine = Lane()
+            self._used.append(mine)
+            for lane in self._used:
+                lane.at_once = max(lane.at_once, len(self._used))
+            try:
+                yield mine
+            finally:
+                self._used = [lane for lane in self._used if lane is not mine]
+
+
+def default_saves_at_once(cores: int) -> int:
+    """So many saves at once are together as fast as any larger number; more would only all be slow.
+
+    A streamed save keeps about two cores busy (one hashes and compresses while CRIU and the engine copy); what is
+    left idle by one while it pauses, syncs and waits for the engine is filled by one more.
+
+    >>> [default_saves_at_once(cores) for cores in (1, 2, 6, 64)]
+    [1, 2, 4, 8]
+    """
+    return min(max(1, cores // 2 + 1 if cores > 1 else 1), 8)

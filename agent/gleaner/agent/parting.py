@@ -1,0 +1,45 @@
+"""An agent's last words: control hears all there is to hear, now or later. Nobody waits for a storage that hangs."""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import structlog
+
+from gleaner.agent.client import ControlSilent, Outbox
+
+log = structlog.get_logger()
+
+SPILL_S = 10.0
+"""So long the storage may take for the reports that control has not heard."""
+
+
+async def say_farewell(outbox: Outbox, reports: Path, *, gone_s: float, storage_hangs: bool) -> None:
+    """Deliver what waits in the outbox, or leave it in `reports`, a folder on the storage, until `gone_s`.
+
+    It goes to the storage first: control may hang until this agent is gone. Nothing is begun on a storage that hangs.
+    """
+    spilt = not storage_hangs and await _spilt(outbox, reports, within_s=min(SPILL_S, _left_s(gone_s) / 2))
+    try:
+        async with asyncio.timeout(_left_s(gone_s)):
+            await asyncio.to_thread(outbox.deliver)
+            if spilt:
+                await asyncio.to_thread(shutil.rmtree, reports)
+    except (TimeoutError, ControlSilent, OSError) as error:
+        where = "waits on the storage" if spilt else "is lost"
+        log.warning(f"control has not heard everything; the rest {where}", reason=str(error) or "no answer in time")
+
+
+async def _spilt(outbox: Outbox, reports: Path, *, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            await asyncio.to_thread(outbox.spill_into, reports)
+    except (TimeoutError, OSError) as error:
+        log.warning("the storage does not take the last reports", reason=str(error) or "no answer in time")
+        return False
+    return True
+
+
+def _left_s(gone_s: float) -> float:
+    return max(1.0, gone_s - time.time())

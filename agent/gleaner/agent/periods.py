@@ -1,0 +1,50 @@
+"""When a job that goes on is saved all the same, so that a node that dies costs little. Pure."""
+
+import math
+from typing import Literal
+
+ASSUMED_MTBF_S = 7 * 86_400.0
+"""For periodic saves that are wanted although nobody knows how often nodes are lost."""
+
+
+def interval_s(
+    wanted: Literal["auto"] | bool, save_s: float, *, mtbf_s: float | None, shortest_s: float
+) -> float | None:
+    """The time to compute between two saves of one job; None: it is not saved before its slice ends.
+
+    >>> interval_s("auto", 10, mtbf_s=None, shortest_s=60), interval_s("auto", 1, mtbf_s=300, shortest_s=60)
+    (None, 60)
+    """
+    if wanted is False or (mtbf_s is None and wanted == "auto"):
+        return None
+    return max(optimal_interval_s(save_s, mtbf_s or ASSUMED_MTBF_S), shortest_s)
+
+
+def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
+    """The time to compute between two saves that cost `save_s` each, for the least time lost to saves and losses.
+
+    Daly's higher order estimate: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
+    dumps", Future Generation Computer Systems 22(3), 2006, 303-312, equation 37. With losses so frequent that half
+    of their mean distance is shorter than a save, that distance itself.
+
+    >>> round(optimal_interval_s(10, 6 * 3600) / 60, 1)
+    10.8
+    >>> optimal_interval_s(10, 4)
+    4
+    """
+    if save_s >= 2 * mtbf_s:
+        return mtbf_s
+    x = save_s / (2 * mtbf_s)
+    return math.sqrt(2 * save_s * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9) - save_s
+
+
+def is_due(now_s: float, *, since_s: float, interval_s: float, save_point_s: float) -> bool:
+    """Whether to save now what was last saved, or began to compute, at `since_s`.
+
+    Never when the interval is longer than the time until everything is saved anyway; and not when that is nearer
+    than half an interval: the little that such a save protects is less than it costs.
+
+    >>> [is_due(now, since_s=0, interval_s=100, save_point_s=180) for now in (90, 100, 140)]
+    [False, True, False]
+    """
+    return now_s >= since_s + interval_s and save_point_s - now_s >= interval_s / 2

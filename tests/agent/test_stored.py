@@ -1,0 +1,151 @@
+"""What a job has on the storage: its generations under their numbers, and on which nodes they can be restored."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.agent.pretended import PretendedRuntime
+
+from gleaner.agent.joblog import Mark
+from gleaner.agent.protocol import Assignment, Generation, NodeFacts, Stream
+from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, ContainerSpec
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import StorageError
+from gleaner.agent.stored import Stored, unfit
+
+HERE = NodeFacts(
+    node="n1",
+    cpus=2,
+    memory_mib=1000,
+    runtime="docker 26.1.5",
+    criu="4.1",
+    kernel="6.1",
+    architecture="x86_64",
+    cpu_features=("avx", "sse"),
+)
+
+
+def saved_on(**other: object) -> dict[str, object]:
+    return {"node": {**HERE.model_dump(mode="json"), "node": "n9", **other}}
+
+
+def test_a_generation_fits_its_own_node_and_better_ones() -> None:
+    assert unfit(saved_on(), HERE) == ""
+    assert unfit(saved_on(cpu_features=["sse"], criu="3.19", runtime="docker 20.10"), HERE) == ""
+
+
+def test_what_the_node_lacks_is_named_with_the_node_that_has_it() -> None:
+    assert unfit(saved_on(cpu_features=["avx", "avx512f"]), HERE) == (
+        "this node lacks CPU feature avx512f; it was saved on n9"
+    )
+    assert "CRIU >= 4.10" in unfit(saved_on(criu="4.10"), HERE)
+    assert "runtime criu" in unfit(saved_on(runtime="criu 4.1"), HERE)
+    assert "architecture aarch64" in unfit(saved_on(architecture="aarch64"), HERE)
+
+
+@given(st.sets(st.sampled_from(["avx", "sse", "avx2", "amx"])), st.sets(st.sampled_from(["avx", "sse", "avx2", "amx"])))
+def test_every_feature_of_the_saving_node_must_be_here(there: set[str], here: set[str]) -> None:
+    node = HERE.model_copy(update={"cpu_features": tuple(sorted(here))})
+    assert (unfit(saved_on(cpu_features=sorted(there)), node) == "") == (there <= here)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FolderStorage:
+    made = FolderStorage(tmp_path / "storage")
+    made.prepare()
+    return made
+
+
+class Attempt:
+    """One attempt of job 7, with a process to save."""
+
+    def __init__(self, storage: FolderStorage, place: Path, *, number: int = 1, generation: Generation | None = None):
+        place.mkdir(exist_ok=True)
+        self.runtime = PretendedRuntime()
+        spec = ContainerSpec("c", "image", ("count", "100000"), {}, 1, 64, place, {})
+        self.container: ContainerId = self.runtime.start(spec)
+        given = Assignment(
+            job=7,
+            attempt=number,
+            group="g",
+            name="j",
+            image="i",
+            command=("count",),
+            cpus=1,
+            memory_mib=64,
+            generation=generation,
+        )
+        self.stored = Stored(storage, given, HERE, place)
+
+    def save(self) -> Generation:
+        self.runtime.pause(self.container)
+        try:
+            mark = Mark(12, {Stream.STDOUT: "YWI="})
+            return self.stored.save_memory(self.runtime, self.container, lambda: mark).generation
+        finally:
+            self.runtime.unpause(self.container)
+
+
+def test_the_generations_of_an_attempt_count_up_and_know_how_far_the_output_had_come(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    made = [attempt.save() for _ in range(3)]
+    assert [generation.number for generation in made] == [1, 2, 3]
+    assert (made[2].log_lines, made[2].open_lines) == (12, {Stream.STDOUT: "YWI="})
+    assert storage.keys("jobs/7") == [f"jobs/7/attempt-1/generation-{number}" for number in (1, 2, 3)]
+
+
+def test_what_the_generation_before_holds_is_not_stored_again_also_over_attempts(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    first = Attempt(storage, tmp_path / "job")
+    first.runtime.pause(first.container)
+    kept = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {}))
+    again = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {}))
+    assert again.stored_bytes < kept.stored_bytes / 2
+    second = Attempt(storage, tmp_path / "job", number=2, generation=again.generation)
+    second.runtime.pause(second.container)
+    third = second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
+    assert third.stored_bytes < kept.stored_bytes / 2
+
+
+def test_after_a_failure_the_next_generation_has_a_new_number_and_stands_on_its_own(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+    attempt.runtime.checkpoints_that_fail = 1
+    with pytest.raises(CannotCheckpoint):
+        attempt.save()
+    made = attempt.save()
+    assert made.number == 3
+    folder = tmp_path / "storage" / "jobs" / "7" / "attempt-1" / "generation-3"
+    assert not [file for file in folder.iterdir() if file.name.startswith("pack-")]
+
+
+def test_a_generation_before_that_is_gone_does_not_matter(storage: FolderStorage, tmp_path: Path) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+    storage.delete("jobs/7/attempt-1/generation-1")
+    assert attempt.save().number == 2
+
+
+def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, tmp_path: Path) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    assert attempt.stored.inside_s == 0
+    seen: list[float] = []
+
+    def mark() -> Mark:
+        seen.append(attempt.stored.inside_s)
+        raise StorageError("no")
+
+    attempt.runtime.pause(attempt.container)
+    with pytest.raises(StorageError):
+        attempt.stored.save_memory(attempt.runtime, attempt.container, mark)
+    assert seen[0] > 0
+    assert attempt.stored.inside_s == 0
