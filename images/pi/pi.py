@@ -2,8 +2,9 @@
 
     pi.py --samples N --seed S --out DIR [--memory MIB]
 
-It keeps so much random memory in use, as a larger workload would. Standard output: `start ...`, a line `progress P` for each percent, `cpu_s SECONDS`. DIR/pi.txt holds the result, which
-depends on the arguments only. Exit codes: 0 done, 2 the arguments are wrong.
+It keeps so much random memory in use, as a larger workload would. Standard output: `start ...`, a line `progress P`
+for each percent, `cpu_s SECONDS`. DIR/pi.txt holds the result, which depends on the arguments only. Exit codes: 0 done,
+2 the arguments are wrong.
 """
 
 import os
