@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, text, update
 
+from gleaner.agent import fitting
+from gleaner.agent.fitting import Kind, lacks
 from gleaner.agent.protocol import NodeFacts
-from gleaner.control.policy import fitting
-from gleaner.control.policy.fitting import Kind, lacks
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.site_tables import FIT, KIND, NODE
 from gleaner.control.queue.tables import ATTEMPT, JOB, LANE
