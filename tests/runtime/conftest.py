@@ -14,15 +14,21 @@ from gleaner.agent.storage.folder import FolderStorage
 def _with_image() -> None:
     """A loud failure, never a skip, where the cluster is missing."""
     try:
-        nodes.spread_image([Node(name) for name in nodes.NAMES])
+        nodes.spread_image([Node(name, "criu") for name in nodes.NAMES])
     except nodes.NoNodes as error:
         pytest.fail(f"the cluster does not answer; deploy/prepare.sh brings it up ({error})")
 
 
 @pytest.fixture
-def pair(_with_image: None) -> Iterator[tuple[Node, Node]]:
+def kind() -> str:
+    """The kind of runtime; a suite for several kinds has a fixture of its own in place of this."""
+    return "docker"
+
+
+@pytest.fixture
+def pair(_with_image: None, kind: str) -> Iterator[tuple[Node, Node]]:
     """Two nodes; what a test leaves on them is removed after it."""
-    first, second = (Node(name) for name in nodes.NAMES)
+    first, second = (Node(name, kind) for name in nodes.NAMES)
     yield first, second
     for node in (first, second):
         node.clear()

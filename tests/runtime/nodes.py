@@ -4,7 +4,9 @@ The tests run outside of the nodes. A node's files, the engine's socket among th
 `/proc/PID/root` of its first process, which needs root.
 """
 
+import dataclasses
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -14,16 +16,22 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import docker
 from docker.errors import DockerException, NotFound
+from tests.runtime.account import AsAccount
 
 from gleaner.agent import folder
+from gleaner.agent.privileged.config import Config
+from gleaner.agent.runtime.criu import CriuRuntime
 from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.engine import Engine
 from gleaner.agent.runtime.lines import Lines
 from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
+from gleaner.agent.runtime.streamed import Streamed
 from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import Published
+from gleaner.agent.storage.protocol import Parcel, Published
 
 NAMES = os.environ.get("GLEANER_TEST_NODES", "node1 node2").split()
 IMAGE = "gleaner/runtime-test:demo"
@@ -32,6 +40,7 @@ USER = (4200, 4200)
 """The service account of the nodes' image."""
 
 _OUTER = "unix:///run/gleaner/docker.sock"
+_OUTER_COMMAND = ("docker", "-H", _OUTER)
 _FROM = "gleaner/pi:demo"
 _PLACE = Path("/var/lib/gleaner/runtime-tests")
 
@@ -41,9 +50,14 @@ class NoNodes(Exception):
 
 
 class Node:
-    """One node: its runtime, and its engine for what the runtime does not show."""
+    """One node: a runtime of one kind, and what the runtime does not show.
 
-    def __init__(self, name: str) -> None:
+    Kinds: `docker`, Docker in its own way; `shim`, Docker with the OCI runtime shim; `criu`, the node helper. The
+    engine is there with each of them; with `criu` the tests only make images with it.
+    """
+
+    def __init__(self, name: str, kind: str = "docker") -> None:
+        self.name, self.kind = name, kind
         try:
             outer = docker.APIClient(base_url=_OUTER, version="auto")
             process = outer.inspect_container(name)["State"]["Pid"]
@@ -52,7 +66,7 @@ class Node:
             raise NoNodes(f"{name}: {error}") from error
         self.root = Path(f"/proc/{process}/root")
         url = f"unix://{self.root}/run/docker.sock"
-        self.runtime = DockerRuntime(url, user=USER)
+        self.runtime = _runtime(kind, url, self.root)
         self.engine = docker.APIClient(base_url=url, version="auto", timeout=120)
 
     def clear(self) -> None:
@@ -69,8 +83,93 @@ class Node:
 
     def containers(self) -> list[str]:
         """The names of all containers of these tests."""
+        if self.kind == "criu":
+            return sorted(name for name, labels in self.runtime.ours().items() if labels[LABEL_AGENT] == AGENT)
         found = self.engine.containers(all=True, filters={"label": f"{LABEL_AGENT}={AGENT}"})
         return sorted(one["Names"][0] for one in found)
+
+    def run(self, *words: str) -> str:
+        """Run a command as root inside the node; what it printed."""
+        return subprocess.run(
+            [*_OUTER_COMMAND, "exec", self.name, *words], capture_output=True, text=True, check=True
+        ).stdout
+
+    def is_paused(self, container: ContainerId) -> bool:
+        if self.kind == "criu":
+            state = json.loads(self.run("runc", "--root", f"{Config(1).own}-runc", "state", container))
+            return bool(state["status"] == "paused")
+        return bool(self.engine.inspect_container(container)["State"]["Paused"])
+
+    def remove_behind(self, container: ContainerId) -> None:
+        """Remove a container as somebody else would."""
+        if self.kind == "criu":
+            Node(self.name, "criu").runtime.remove(container)
+        else:
+            self.engine.remove_container(container, force=True)
+
+    def image(self, name: str, entry_point: str) -> str:
+        """A further image from that of the tests; its id."""
+        made = self.engine.create_container(IMAGE, ["x"])["Id"]
+        repository, _, tag = name.partition(":")
+        found = self.engine.commit(made, repository=repository, tag=tag, changes=[f'ENTRYPOINT ["{entry_point}"]'])[
+            "Id"
+        ]
+        self.engine.remove_container(made)
+        if self.kind == "criu":
+            self.take_in(name)
+        return str(found)
+
+    def take_in(self, name: str) -> None:
+        """Have the helper unpack an image of the engine's."""
+        archive = self.outside(Path("/tmp/image.tar"))
+        with archive.open("wb") as file:
+            for chunk in self.engine.get_image(name):
+                file.write(chunk)
+        self.run("gleaner-helper", "import", name, "/tmp/image.tar")
+        archive.unlink()
+
+    def remove_image(self, name: str) -> None:
+        self.engine.remove_image(name, force=True)
+        if self.kind == "criu":
+            self.run("gleaner-helper", "forget", name)
+
+
+def _runtime(kind: str, url: str, root: Path) -> Any:
+    if kind == "docker":
+        return DockerRuntime(url, user=USER)
+    settings = Config(
+        agent_uid=USER[0],
+        meetings=f"{root}{Config(1).meetings}",
+        helper_socket=f"{root}{Config(1).helper_socket}",
+    )
+    if kind == "criu":
+        return AsAccount(lambda: _SeenFromOutside(CriuRuntime(settings), root), USER)
+
+    def shimmed() -> DockerRuntime:
+        made = DockerRuntime(url)
+        vars(made)["_streamed"] = Streamed(Engine(url), settings)
+        return made
+
+    return AsAccount(shimmed, USER)
+
+
+class _SeenFromOutside:
+    """A runtime that opens the jobs' folders itself, where an engine is given their paths."""
+
+    def __init__(self, runtime: CriuRuntime, root: Path) -> None:
+        self._runtime, self._root = runtime, root
+
+    def start(self, spec: ContainerSpec) -> ContainerId:
+        return self._runtime.start(self._outside(spec))
+
+    def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
+        return self._runtime.restore(self._outside(spec), parcel)
+
+    def _outside(self, spec: ContainerSpec) -> ContainerSpec:
+        return dataclasses.replace(spec, folder=self._root / spec.folder.relative_to("/"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
 
 
 class Work:
@@ -166,6 +265,7 @@ def spread_image(nodes: Iterable[Node]) -> None:
 
     Made from the small workload's by committing a container that never ran.
     """
+    nodes = list(nodes)
     first, *others = nodes
     try:
         from_id = first.engine.inspect_image(_FROM)["Id"]
@@ -183,6 +283,8 @@ def spread_image(nodes: Iterable[Node]) -> None:
             pass  # it is loaded when the answer has been read
         assert node.engine.inspect_image(IMAGE)["Id"] == made
     for node in (first, *others):
+        if node.kind == "criu":
+            node.take_in(IMAGE)
         shutil.rmtree(node.outside(_PLACE), ignore_errors=True)
 
 

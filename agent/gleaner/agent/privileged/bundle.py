@@ -14,6 +14,7 @@ import json
 import os
 import select
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -116,11 +117,24 @@ def folder(settings: config.Config) -> str:
     """Where all bundles are; made, and found to be root's alone."""
     path = os.path.join(settings.bundles, "containers")
     os.makedirs(path, mode=0o700, exist_ok=True)
-    for one in (settings.bundles, path):
-        facts = os.lstat(one)
-        if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
-            raise config.Misconfigured(f"{one} must be root's alone: chown root, chmod 700")
     return path
+
+
+def check_place(settings: config.Config) -> None:
+    """Make the place for bundles, and see to it that nobody but root can look into it or put another in its place.
+
+    Raises `Misconfigured`.
+    """
+    os.makedirs(settings.bundles, mode=0o700, exist_ok=True)
+    os.chmod(settings.bundles, 0o700)
+    at = settings.bundles
+    while True:
+        facts = os.lstat(at)
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != 0 or facts.st_mode & 0o022:
+            raise config.Misconfigured(f"{at} must be a folder of root's that nobody else can write to: chmod go-w")
+        if at == "/":
+            return
+        at = os.path.dirname(at.rstrip("/"))
 
 
 def all_bundles(settings: config.Config) -> list[Bundle]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
@@ -137,7 +137,7 @@ class Helper:
         raise request.Refused(f"there is no request {do[:40]!r}")
 
     @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
+    def _alone(self, name: str) -> Generator[None, None, None]:
         """Nobody else makes or removes a container of this name meanwhile."""
         if name in self._busy:
             raise Failed("fault", f"{name} is being made or removed")
@@ -187,7 +187,7 @@ def is_overdue(labels: dict[str, str], now_s: float) -> bool:
 
 
 @contextmanager
-def _nothing() -> Iterator[None]:
+def _nothing() -> Generator[None, None, None]:
     yield
 
 
@@ -225,8 +225,19 @@ def _take_in(settings: config.Config, name: str, source: str) -> NoReturn:
     sys.exit(0)
 
 
+def _forget(settings: config.Config, name: str) -> NoReturn:
+    """`gleaner-helper forget NAME`, for an admin."""
+    found = image_store.find(settings, name)
+    if found is None:
+        sys.exit(f"there is no image {name}")
+    if any(one.facts()["image_id"] == found.id for one in bundle.all_bundles(settings)):
+        sys.exit(f"a container still uses {name}")
+    image_store.forget(settings, name)
+    sys.exit(0)
+
+
 def main() -> NoReturn:
-    """Entry point: the daemon; `import NAME FILE`; and what the daemon itself calls, `monitor ...`."""
+    """Entry point: the daemon; an admin's `import` and `forget`; and what the daemon itself calls, `monitor ...`."""
     os.umask(0o022)  # what must be private lies in folders that only root can enter
     words = sys.argv[1:]
     try:
@@ -236,8 +247,11 @@ def main() -> NoReturn:
             sys.exit(0)
         if words[:1] == ["import"] and len(words) == 3:
             _take_in(settings, words[1], words[2])
+        if words[:1] == ["forget"] and len(words) == 2:
+            _forget(settings, words[1])
         if words:
-            sys.exit("usage: gleaner-helper [import NAME FILE]")
+            sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME]")
+        bundle.check_place(settings)
         bundle.sweep(settings)
     except config.Misconfigured as error:
         sys.exit(str(error))

@@ -19,7 +19,7 @@ import stat
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
@@ -90,6 +90,18 @@ def take_in(settings: config.Config, descriptor: int, name: str) -> str:
             return image_id
     except (tarfile.TarError, zlib.error, EOFError, OverflowError, ValueError, KeyError, TypeError) as error:
         raise Hostile(f"it cannot be read: {error}") from error
+
+
+def forget(settings: config.Config, name: str) -> None:
+    """Remove an image by its name, unless it has another. Containers that it still serves must have been removed."""
+    with _lock(settings) as folder:
+        names = _names(settings)
+        image_id = names.pop(full_name(name), None)
+        _write(os.path.join(folder, _NAMES), names)
+        if image_id is not None and image_id not in names.values():
+            gone = tempfile.mkdtemp(prefix=_PART, dir=folder)
+            os.rename(os.path.join(folder, image_id.replace(":", "-")), os.path.join(gone, "image"))
+            shutil.rmtree(gone)
 
 
 class _Wanted(NamedTuple):
@@ -165,10 +177,10 @@ class _Archive:
 
 
 def _fits(descriptor: dict[str, Any], name: str) -> bool:
-    said = descriptor.get("annotations") or {}
+    said: dict[str, Any] = descriptor.get("annotations") or {}
     names = [str(said[key]) for key in _NAME_KEYS if key in said]
     tag = name.rpartition(":")[2]
-    platform = descriptor.get("platform") or {}
+    platform: dict[str, Any] = descriptor.get("platform") or {}
     return (not names or any(one == tag or full_name(one) == name for one in names)) and (
         not platform or platform.get("architecture") == _architecture()
     )
@@ -217,7 +229,8 @@ def _unpack_layer(archive: _Archive, name: str, diff: object, target: int, limit
             raise Hostile("its layers are compressed with zstd, which this node's Python cannot read; gzip is fine")
         plain = gzip.GzipFile(fileobj=packed) if start[:2] == b"\x1f\x8b" else packed
         source = _Hashed(plain)
-        with tarfile.open(fileobj=source, mode="r|", bufsize=2**16) as layer:  # type: ignore[call-overload]
+        open_stream: Any = tarfile.open  # it wants no more of a file than `read`, whatever its types say
+        with open_stream(fileobj=source, mode="r|", bufsize=2**16) as layer:
             unpack(layer, target, limit, is_image=True)
         if source.digest() != diff:
             raise Hostile(f"a layer is not the one that the image names, {str(diff)[:80]}")
@@ -291,7 +304,7 @@ def _folder(settings: config.Config) -> str:
 
 
 @contextmanager
-def _lock(settings: config.Config) -> Iterator[str]:
+def _lock(settings: config.Config) -> Generator[str, None, None]:
     """The images' folder, for one program alone; what an earlier one has left half done is removed."""
     folder = _folder(settings)
     with open(os.path.join(folder, ".lock"), "w", encoding="ascii") as file:

@@ -127,12 +127,14 @@ def image(config: dict[str, Any]) -> Image:
     >>> image({"config": {"Cmd": ["sh"], "Env": None}})
     Image(entrypoint=[], command=['sh'], environment=[])
     """
-    said = config.get("config")
-    said = said if isinstance(said, dict) else {}
+    said: Any = config.get("config")
 
     def texts(key: str) -> list[str]:
-        found = said.get(key)
-        return found if isinstance(found, list) and all(is_text(one) for one in found) else []
+        try:
+            found: list[str] = said[key]
+        except (KeyError, TypeError):
+            return []
+        return found if type(found) is list and all(map(is_text, found)) else []
 
     return Image(texts("Entrypoint"), texts("Cmd"), texts("Env"))
 

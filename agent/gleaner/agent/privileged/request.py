@@ -115,13 +115,17 @@ def is_text(value: Any) -> bool:
         return False
 
 
+def _is(kind: type, value: Any) -> bool:
+    return type(value) is kind
+
+
 def _is_command(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= _MOST_TEXTS and all(is_text(one) for one in value)
+    return _is(list, value) and len(value) <= _MOST_TEXTS and all(is_text(one) for one in value)
 
 
 def _is_environment(value: Any) -> bool:
     return (
-        isinstance(value, dict)
+        _is(dict, value)
         and len(value) <= _MOST_TEXTS
         and all(is_text(name) and _VARIABLE.match(name) and is_text(text) for name, text in value.items())
     )
@@ -129,7 +133,7 @@ def _is_environment(value: Any) -> bool:
 
 def _are_labels(value: Any) -> bool:
     return (
-        isinstance(value, dict)
+        _is(dict, value)
         and len(value) <= 32
         and all(isinstance(name, str) and _LABEL.match(name) for name in value)
         and all(is_text(text) and len(text) <= 256 for text in value.values())

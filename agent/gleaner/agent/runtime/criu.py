@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +191,7 @@ class CriuRuntime:
         return {ContainerId(name): labels for name, labels in found.items() if LABEL_AGENT in labels}
 
     @contextlib.contextmanager
-    def _created(self, spec: ContainerSpec, image: str, *, restored: bool) -> Iterator[None]:
+    def _created(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[None]:
         """A container that does not run yet; whatever goes wrong in the context, nothing of it is left."""
         try:
             self._create(spec, image, restored=restored)
@@ -300,7 +300,7 @@ class CriuRuntime:
 
 
 @contextlib.contextmanager
-def _meanwhile(act: Callable[[], Any], *, closing: int) -> Iterator[None]:
+def _meanwhile(act: Callable[[], Any], *, closing: int) -> Generator[None]:
     """Do `act`, which has the other end of a pipe, in a thread; what it raises is raised at the end, as the reason."""
     failed: list[BaseException] = []
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from gleaner.agent.runtime.protocol import RuntimeFault
@@ -26,7 +26,7 @@ def file_name(image: str) -> str:
 
 
 @contextlib.contextmanager
-def archive_of(folder: Path, image: str) -> Iterator[int | None]:
+def archive_of(folder: Path, image: str) -> Generator[int | None]:
     """A descriptor of the image's archive; None if there is none. Raises `RuntimeFault` if it cannot be read."""
     layout = folder / file_name(image)
     try:

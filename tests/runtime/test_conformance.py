@@ -1,0 +1,526 @@
+"""One suite for all runtimes, on real nodes with real CRIU: nothing is lost, nothing is done twice, nothing is left.
+
+Docker in its own way, Docker with the shim, and the node helper (see `nodes.Node`).
+"""
+
+import io
+import json
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runtime.nodes import AGENT, IMAGE, USER, Node, Work, wait_for
+
+from gleaner.agent.runtime.images import PREFIX
+from gleaner.agent.runtime.own_way import MEMORY_PART
+from gleaner.agent.runtime.protocol import (
+    LABEL_AGENT,
+    CannotCheckpoint,
+    CannotRestore,
+    CannotStart,
+    ContainerExited,
+    ContainerId,
+    ContainerKilled,
+    ImageMissing,
+    RuntimeFault,
+)
+from gleaner.agent.runtime.streamed import LAYER_PART
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.parcel import FolderParcel
+from gleaner.agent.storage.protocol import Parcel, ParcelBroken, StorageFull
+
+
+@pytest.fixture(params=["docker", "shim", "criu"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+COUNTER = """
+import hashlib, os, sys, time
+memory = os.urandom(int(sys.argv[1]) << 20)
+digest = hashlib.sha256(memory).digest()
+out, upper = open("/job/out", "a", buffering=1), open("/var/tmp/upper", "a", buffering=1)
+shared = open("/dev/shm/shared", "w+b", buffering=0)
+count = 0
+print("start")
+while not os.path.exists("/job/stop"):
+    print(count)
+    for file in (out, upper):
+        file.write(f"{count}\\n")
+    shared.write(b"x")
+    count += 1
+    time.sleep(0.02)
+numbers = list(range(count))
+for path in ("/job/out", "/var/tmp/upper"):
+    assert [int(line) for line in open(path)] == numbers, path
+assert os.path.getsize("/dev/shm/shared") == count
+assert hashlib.sha256(memory).digest() == digest
+print("end")
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_ten_saves_on_alternating_nodes_lose_nothing_and_do_nothing_twice(pair: tuple[Node, Node], work: Work) -> None:
+    here, there = pair
+    container = work.start(here, COUNTER, "20")
+    for _ in range(10):
+        work.until(str(len(work.lines) + 5))
+        saved = work.save(here, container)
+        work.end(here, container)
+        here, there = there, here
+        container = work.restore(here, saved, COUNTER, "20")
+    work.until(str(len(work.lines) + 5))
+    (work.folder(here) / "stop").touch()
+    assert here.runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines == ["start", *(str(number) for number in range(len(work.lines) - 2)), "end"]
+    here.runtime.remove(container)
+    assert [node.containers() for node in pair] == [[], []]
+
+
+@pytest.mark.cluster
+def test_what_was_written_after_the_save_is_undone_by_a_restore_on_the_same_node(node: Node, work: Work) -> None:
+    container = work.start(node, COUNTER, "1")
+    work.until("10")
+    saved = work.save(node, container)
+    lines_then = (work.folder(node) / "out").read_text().splitlines()
+    node.runtime.unpause(container)
+    work.until(str(len(lines_then) + 30))
+    (work.folder(node) / "later").touch()
+    work.end(node, container)
+    assert len((work.folder(node) / "out").read_text().splitlines()) > len(lines_then)
+
+    container = work.restore(node, saved, COUNTER, "1")
+    (work.folder(node) / "stop").touch()
+    assert node.runtime.wait(container) == 0  # the workload compares its file with what it remembers
+    work.read_to_end()
+    assert work.lines[-1] == "end"
+    assert not (work.folder(node) / "later").exists()
+
+
+@pytest.mark.cluster
+def test_two_nodes_can_restore_the_same_generation(pair: tuple[Node, Node], work: Work) -> None:
+    container = work.start(pair[0], COUNTER, "1")
+    work.until("10")
+    saved = work.save(pair[0], container)
+    work.end(pair[0], container)
+    for node in (*pair, pair[0]):
+        container = work.restore(node, saved, COUNTER, "1")
+        (work.folder(node) / "stop").touch()
+        assert node.runtime.wait(container) == 0
+        node.runtime.remove(container)
+
+
+DELETER = """
+import os, time
+for path in ("/open/two", "/open/inner/one", "/open/inner/sub/three"):
+    os.unlink(path)
+for path in ("/open/inner/sub", "/open/inner"):
+    os.rmdir(path)
+os.makedirs("/open/inner/sub")
+open("/open/inner/new", "w").close()
+os.chmod("/open/inner", 0o750)
+def seen():
+    found = sorted((folder, sorted(folders + files)) for folder, folders, files in os.walk("/open"))
+    return repr(found + [oct(os.stat("/open/inner").st_mode)])
+print(seen())
+before = seen()
+while not os.path.exists("/job/stop"):
+    time.sleep(0.05)
+print(seen())
+raise SystemExit(seen() != before)
+"""
+
+
+@pytest.mark.cluster
+def test_what_the_job_has_deleted_from_its_image_stays_deleted(pair: tuple[Node, Node], work: Work) -> None:
+    here, there = pair
+    container = work.start(here, DELETER)
+    wait_for(lambda: len(work.lines) == 1, "its first line")
+    for _ in range(2):
+        saved = work.save(here, container)
+        work.end(here, container)
+        here, there = there, here
+        container = work.restore(here, saved, DELETER)
+    (work.folder(here) / "stop").touch()
+    assert here.runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines[0] == work.lines[1]
+    assert "three" not in work.lines[0]
+
+
+HOLDER = """
+import fcntl, os, socket, time
+lock = open("/job/lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+deleted = [open(path, "w+b", buffering=0) for path in ("/job/deleted", "/tmp/deleted")]
+for file in deleted:
+    file.write(b"x" * (5 << 20))
+    os.unlink(file.name)
+one, other = socket.socketpair()
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.close(reader)
+    for count in range(100_000):
+        os.write(writer, b"%d\\n" % count)
+        time.sleep(0.02)
+os.close(writer)
+counts = os.fdopen(reader)
+expected = 0
+print("ready")
+while not os.path.exists("/job/stop"):
+    assert int(counts.readline()) == expected
+    expected += 1
+    if expected == 10:
+        print("10")
+again = open("/job/lock")
+try:
+    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    raise SystemExit("the lock is lost")
+except BlockingIOError:
+    pass
+for file in deleted:
+    file.seek(0)
+    assert len(file.readall()) == 5 << 20
+one.send(b"x")
+assert other.recv(1) == b"x"
+print("end")
+"""
+
+
+@pytest.mark.cluster
+def test_locks_deleted_files_children_pipes_and_sockets_go_along(pair: tuple[Node, Node], work: Work) -> None:
+    container = work.start(pair[0], HOLDER)
+    work.until("10")
+    saved = work.save(pair[0], container)
+    work.end(pair[0], container)
+    container = work.restore(pair[1], saved, HOLDER)
+    (work.folder(pair[1]) / "stop").touch()
+    assert pair[1].runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines == ["ready", "10", "end"]
+
+
+CONNECTED = """
+import socket, time
+listener = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listener.getsockname())
+other, _ = listener.accept()
+for count in range(10_000):
+    print(count)
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.cluster
+def test_a_job_that_criu_cannot_save_says_why_in_one_line_and_goes_on(node: Node, work: Work) -> None:
+    container = work.start(node, CONNECTED)
+    work.until("5")
+    with pytest.raises(CannotCheckpoint, match="socket") as refused:
+        work.save(node, container)
+    assert "\n" not in str(refused.value)
+    assert node.is_paused(container)
+    assert work.storage.keys("") == []
+    node.runtime.unpause(container)
+    work.until(str(len(work.lines) + 20))
+
+
+@pytest.fixture
+def small_storage(tmp_path: Path) -> Iterator[FolderStorage]:
+    """With room for 8 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "small", str(place)], check=True)
+    try:
+        storage = FolderStorage(place)
+        storage.prepare()
+        yield storage
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.cluster
+def test_a_full_storage_stops_a_save_and_not_the_job(node: Node, small_storage: FolderStorage) -> None:
+    work = Work(small_storage)
+    container = work.start(node, COUNTER, "20")
+    work.until("5")
+    with pytest.raises(StorageFull, match="free some space"):
+        work.save(node, container)
+    assert small_storage.keys("") == []
+    assert len(node.containers()) == 1, "the carrier was not removed"
+    node.runtime.unpause(container)
+    work.until(str(len(work.lines) + 10))
+    (work.folder(node) / "stop").touch()
+    assert node.runtime.wait(container) == 0
+
+
+@pytest.mark.cluster
+def test_an_exit_wins_against_a_pause(node: Node, work: Work) -> None:
+    container = work.start(node, "raise SystemExit(7)")
+    assert node.runtime.wait(container) == 7
+    with pytest.raises(ContainerExited, match="exit code 7"):
+        node.runtime.pause(container)
+    node.runtime.unpause(container)
+    node.runtime.kill(container)
+    for _ in range(2):
+        node.runtime.remove(container)
+        node.runtime.kill(container)
+
+
+@pytest.mark.cluster
+def test_a_paused_container_is_killed_without_another_step(node: Node, work: Work) -> None:
+    container = work.start(node, COUNTER, "1")
+    work.until("10")
+    node.runtime.pause(container)
+    written = (work.folder(node) / "out").read_text()
+    node.runtime.kill(container)
+    with pytest.raises(ContainerKilled, match="killed from outside"):
+        node.runtime.wait(container)
+    assert (work.folder(node) / "out").read_text() == written
+    with pytest.raises(RuntimeFault, match="killed"), work.storage.draft("late") as draft:
+        node.runtime.checkpoint(container, draft)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_container_that_somebody_removes_is_no_exit_of_its_job(node: Node, work: Work, paused: bool) -> None:
+    container = work.start(node, COUNTER, "1")
+    work.until("10")
+    if paused:
+        node.runtime.pause(container)
+    removing = threading.Timer(1, node.remove_behind, (container,))
+    removing.start()
+    with pytest.raises(ContainerKilled):
+        node.runtime.wait(container)
+    removing.join()
+    with pytest.raises(ContainerKilled, match="removed"):
+        node.runtime.wait(container)
+
+
+@pytest.mark.cluster
+def test_pausing_and_letting_go_twice_is_no_error(node: Node, work: Work) -> None:
+    container = work.start(node, COUNTER, "1")
+    for _ in range(2):
+        node.runtime.pause(container)
+    for _ in range(2):
+        node.runtime.unpause(container)
+    work.until("5")
+
+
+@pytest.mark.cluster
+def test_an_image_that_is_nowhere_gives_one_clear_line(node: Node, work: Work) -> None:
+    with pytest.raises(
+        ImageMissing, match=r"no\.such\.place/image:1 is not on the node and cannot be pulled"
+    ) as missing:
+        node.runtime.start(work.spec("x", image="no.such.place/image:1"))
+    assert "\n" not in str(missing.value)
+    assert node.containers() == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("program", "exit_code", "line"),
+    [("/no/such/program", 127, "no such file"), ("/open/no-program", 126, "permission denied"), ("nope", 127, "found")],
+)
+def test_a_command_that_cannot_start_says_so(node: Node, work: Work, program: str, exit_code: int, line: str) -> None:
+    image = f"{IMAGE.partition(':')[0]}:{work.job}"
+    node.image(image, program)
+    try:
+        work.folder(node)
+        with pytest.raises(CannotStart, match=line) as refused:
+            node.runtime.start(work.spec("argument", image=image))
+        assert refused.value.exit_code == exit_code
+        assert program in str(refused.value)
+        assert node.containers() == []
+    finally:
+        node.remove_image(image)
+
+
+INTROSPECTION = """
+import json, os, socket
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+mounts = [line.split()[1] for line in open("/proc/self/mounts")]
+print(json.dumps({
+    "uids": status["Uid"].split(), "groups": status["Groups"].split(), "caps": {k: int(status[k], 16) for k in
+    ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}, "no_new_privileges": status["NoNewPrivs"],
+    "seccomp": status["Seccomp"], "interfaces": [name for _, name in socket.if_nameindex()], "mounts": mounts,
+    "here": os.getcwd(), "greeting": os.environ["GREETING"], "terminal": os.isatty(1),
+    "cpus": open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read().strip() if os.path.exists("/sys/fs/cgroup/cpu") else
+    open("/sys/fs/cgroup/cpu.max").read().split()[0],
+}))
+"""
+
+
+@pytest.mark.cluster
+def test_a_job_has_no_rights_no_network_and_one_mount(node: Node, work: Work) -> None:
+    container = work.start(node, INTROSPECTION)
+    assert node.runtime.wait(container) == 0
+    work.read_to_end()
+    seen = json.loads(work.lines[0])
+    assert seen["uids"] == [str(USER[0])] * 4
+    assert set(seen["groups"]) <= {str(USER[1])}
+    assert set(seen["caps"].values()) == {0}
+    assert seen["no_new_privileges"] == "1"
+    assert seen["seccomp"] == "2"
+    assert set(seen["interfaces"]) <= {"lo"}
+    of_the_system = ("/proc", "/sys", "/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
+    assert [mount for mount in seen["mounts"] if not mount.startswith(of_the_system)] == ["/", "/job"]
+    assert (seen["here"], seen["greeting"], seen["terminal"], seen["cpus"]) == ("/job", "hello", False, "100000")
+
+
+@pytest.mark.cluster
+def test_memory_beyond_the_limit_ends_the_job_and_not_the_node(node: Node, work: Work) -> None:
+    container = work.start(node, "x = bytearray(1 << 30); print(len(x))", memory_mib=50)
+    assert node.runtime.wait(container) == 137
+
+
+@pytest.mark.cluster
+def test_a_generation_with_a_flipped_bit_is_broken_and_leaves_nothing(node: Node, work: Work, tmp_path: Path) -> None:
+    saved = _save_and_end(node, work)
+    pack = tmp_path / "storage" / saved.key / "blocks.pack"
+    whole = pack.read_bytes()
+    parcel = work.storage.open(saved.key, saved.digest)
+    assert isinstance(parcel, FolderParcel)
+    for name in (_memory_part(parcel), LAYER_PART):
+        at = parcel.layout.blocks[name][0].offset
+        pack.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ParcelBroken, match=name):
+            work.restore(node, saved, COUNTER, "1")
+        pack.write_bytes(whole)
+        assert node.containers() == []
+    work.restore(node, saved, COUNTER, "1")
+
+
+@pytest.mark.cluster
+def test_a_generation_that_criu_does_not_take_leaves_nothing(node: Node, work: Work) -> None:
+    saved = _save_and_end(node, work)
+    good = work.storage.open(saved.key, saved.digest)
+    with work.storage.draft("jobs/1/wrong") as draft:
+        for name in good.parts:
+            if name == MEMORY_PART:
+                draft.add(name, _without("pages-1.img", b"".join(good.read(name))))
+            elif not name.endswith("pages-1.img"):
+                draft.add(name, good.read(name))
+        wrong = draft.publish(good.facts)
+    reason = ".*pages" if MEMORY_PART in good.parts else "Getting raw FD"  # CRIU does not say more of a stream
+    with pytest.raises(CannotRestore, match=rf"CRIU cannot restore its memory: {reason}") as refused:
+        work.restore(node, wrong, COUNTER, "1")
+    assert "\n" not in str(refused.value)
+    assert node.containers() == []
+
+
+def _memory_part(parcel: Parcel) -> str:
+    return MEMORY_PART if MEMORY_PART in parcel.parts else f"{PREFIX}pages-1.img"
+
+
+def _without(name: str, archive: bytes) -> Iterator[bytes]:
+    kept = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(archive)) as source, tarfile.open(fileobj=kept, mode="w") as target:
+        for member in source:
+            if not member.name.endswith(name):
+                target.addfile(member, source.extractfile(member) if member.isreg() else None)
+    yield kept.getvalue()
+
+
+@pytest.mark.cluster
+def test_an_image_that_was_changed_meanwhile_is_not_used_for_a_restore(node: Node, work: Work) -> None:
+    saved = _save_and_end(node, work)
+    good = work.storage.open(saved.key, saved.digest)
+    with work.storage.draft("jobs/1/other-image") as draft:
+        for name in good.parts:
+            draft.add(name, good.read(name))
+        other = draft.publish({"image_id": f"sha256:{'0' * 64}"})
+    with pytest.raises(ImageMissing):
+        work.restore(node, other, COUNTER, "1")
+    assert node.containers() == []
+
+
+def _save_and_end(node: Node, work: Work):  # type: ignore[no-untyped-def]
+    container = work.start(node, COUNTER, "1")
+    work.until("10")
+    saved = work.save(node, container)
+    work.end(node, container)
+    return saved
+
+
+@pytest.mark.cluster
+def test_output_comes_as_lines_whatever_was_written(node: Node, work: Work) -> None:
+    program = r"""
+import os
+os.write(1, b"caf\xc3\xa9\r\n\xff\x00\n\n" + b"y" * 100_000 + b"\n")
+os.write(2, b"to stderr\n")
+os.write(1, b"no end")
+"""
+    container = work.start(node, program)
+    assert node.runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.split.rest() == ["no end"]
+    text = "\n".join(line for line in work.lines if line != "to stderr")
+    assert "to stderr" in work.lines
+    assert text.startswith("caf\u00e9\n\ufffd\ufffd\n\ny")
+    assert text.count("y") == 100_000
+    assert max(map(len, work.lines)) <= 65536
+
+
+@pytest.mark.cluster
+def test_a_line_begun_before_a_save_is_ended_after_the_restore(pair: tuple[Node, Node], work: Work) -> None:
+    program = r"""
+import os, time
+os.write(1, b"in the middle of caf\xc3")
+open("/job/begun", "w").close()
+while not os.path.exists("/job/stop"):
+    time.sleep(0.05)
+os.write(1, b"\xa9\n")
+"""
+    here, there = pair
+    container = work.start(here, program)
+    wait_for((work.folder(here) / "begun").exists, "the line is begun")
+    saved = work.save(here, container)
+    work.end(here, container)
+    assert (work.lines, work.split.begun) == ([], {1: b"in the middle of caf\xc3"})
+    container = work.restore(there, saved, program)
+    (work.folder(there) / "stop").touch()
+    assert there.runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines == ["in the middle of caf\u00e9"]
+
+
+@pytest.mark.cluster
+def test_usage_tells_memory_that_would_be_saved_of_all_that_run(node: Node, work: Work) -> None:
+    busy = """
+import os, time
+with open("/job/cached", "wb") as file:
+    file.write(bytes(60 << 20))
+memory = os.urandom(40 << 20)
+print("ready")
+while time.process_time() < 1:
+    pass
+print("computed")
+time.sleep(600)
+"""
+    running = work.start(node, busy)
+    work.until("computed")
+    other = Work(work.storage)
+    ended = other.start(node, "print('done')")
+    node.runtime.wait(ended)
+    used = node.runtime.usage([running, ended, ContainerId("gone")])
+    assert set(used) == {running}
+    assert 40 << 20 < used[running].memory_bytes < 60 << 20
+    assert 0.9 < used[running].cpu_s < 5
+    node.runtime.pause(running)
+    assert node.runtime.usage([running])[running].memory_bytes > 40 << 20
+
+
+@pytest.mark.cluster
+def test_containers_are_found_by_their_labels(node: Node, work: Work, kind: str) -> None:
+    container = work.start(node, "import time; time.sleep(600)")
+    labels = node.runtime.ours()[container]
+    assert labels[LABEL_AGENT] == AGENT
+    assert node.runtime.image_id(container).startswith("sha256:")
+    facts = node.runtime.facts()
+    assert facts.runtime.startswith("runc 1" if kind == "criu" else "docker 2")
+    assert facts.criu
