@@ -82,9 +82,9 @@ class Scene:
     def job(self, **spec: Any) -> int:
         return self.submit(**spec).jobs[0]
 
-    def agent(self, name: str, *, node: str | None = None, lasts_s: float = 9e9, **facts: Any) -> str:
+    def agent(self, name: str, *, node: str | None = None, end_s: float = 9e9, **facts: Any) -> str:
         """An agent that has registered; one a node, and all nodes alike, unless said otherwise."""
-        self.do(agents.expect, name=name, end_s=self.now_s + lasts_s, token_hash=tokens.digest(name), now_s=self.now_s)
+        self.do(agents.expect, name=name, end_s=end_s, token_hash=tokens.digest(name), now_s=self.now_s)
         self.register(name, node=node, **facts)
         return name
 

@@ -106,7 +106,7 @@ def _mtbf_s(scene: Scene) -> float:
 
 def test_agents_that_end_well_make_the_fleet_look_safer(scene: Scene) -> None:
     assert _mtbf_s(scene) == RULES.prior_s
-    scene.agent("a", lasts_s=5 * DAY)
+    scene.agent("a", end_s=scene.now_s + 5 * DAY)
     scene.now_s += 5 * DAY
     scene.beat("a")
     scene.farewell("a")
@@ -121,7 +121,7 @@ def _vanish(scene: Scene, name: str) -> None:
 
 
 def test_an_agent_that_vanishes_long_before_its_end_is_a_loss(scene: Scene) -> None:
-    scene.agent("a", lasts_s=5 * DAY)
+    scene.agent("a", end_s=scene.now_s + 5 * DAY)
     scene.now_s += DAY
     scene.beat("a")
     _vanish(scene, "a")
@@ -129,7 +129,7 @@ def test_an_agent_that_vanishes_long_before_its_end_is_a_loss(scene: Scene) -> N
 
 
 def test_an_agent_that_falls_silent_at_its_end_is_none(scene: Scene) -> None:
-    scene.agent("a", lasts_s=DAY)
+    scene.agent("a", end_s=scene.now_s + DAY)
     scene.now_s += DAY - LEASE_S / 2
     scene.beat("a")
     _vanish(scene, "a")
@@ -137,7 +137,7 @@ def test_an_agent_that_falls_silent_at_its_end_is_none(scene: Scene) -> None:
 
 
 def test_what_was_seen_long_ago_counts_less(scene: Scene) -> None:
-    scene.agent("a", lasts_s=DAY)
+    scene.agent("a", end_s=scene.now_s + DAY)
     _vanish(scene, "a")
     scene.now_s += RULES.half_life_s
     scene.agent("b", node="node-of-a")
