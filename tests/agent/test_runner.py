@@ -2,131 +2,23 @@
 
 import asyncio
 import errno
-import hashlib
-import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import uvicorn
-from tests.agent.pretended import PretendedRuntime
+from tests.agent.controlled import Control
 
-from gleaner.agent.client import ControlClient
-from gleaner.agent.node import node_facts
 from gleaner.agent.protocol import Farewell
-from gleaner.agent.runner import Agent
 from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId
-from gleaner.agent.settings import AgentSettings
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.control.api.app import create_app
-from gleaner.control.api.shapes import JobDetail, JobSpec, LogPage, Submission
 from gleaner.control.left_reports import take_left_reports
 from gleaner.control.life import Outcome, State
-from gleaner.control.queue import agents, flags, logs, moves, reads
-from gleaner.control.queue.engine import connect, migrate, snapshot, transaction
-from gleaner.control.settings import QueueSettings, Settings, StorageSettings
-from gleaner.control.site import Site
+from gleaner.control.queue import agents, flags, moves, reads
+from gleaner.control.queue.engine import snapshot, transaction
 
 pytestmark = pytest.mark.slow
-
-
-@dataclass
-class Control:
-    """A control program without its live loop: the API on a real socket, and the queue behind it."""
-
-    site: Site
-    storage: FolderStorage
-    folder: Path
-    runtime: PretendedRuntime = field(default_factory=PretendedRuntime)
-    server: uvicorn.Server | None = None
-    port: int = 0
-
-    def serve(self) -> None:
-        config = uvicorn.Config(create_app(self.site), host="127.0.0.1", port=self.port, log_level="error")
-        self.server = uvicorn.Server(config)
-        threading.Thread(target=self.server.run, daemon=True).start()
-        while not self.server.started:
-            time.sleep(0.01)
-        self.port = self.server.servers[0].sockets[0].getsockname()[1]
-
-    def go_away(self) -> None:
-        assert self.server
-        self.server.should_exit = True
-        time.sleep(0.3)
-
-    def submit(self, *command: str, image: str = "counter", retries: int = 0) -> int:
-        spec = JobSpec(name="count", image=image, command=("count", *command), memory_mib=64, retries=retries)
-        with transaction(self.site.engine) as db:
-            return moves.submit(db, Submission(job=spec), group="physics", default_retries=0, now_s=time.time()).jobs[0]
-
-    def agent(self, name: str, *, lives_s: float, **settings: object) -> Agent:
-        token = f"secret-of-{name}"
-        with transaction(self.site.engine) as db:
-            digest = hashlib.sha256(token.encode()).hexdigest()
-            agents.expect(db, name=name, end_s=time.time() + lives_s, token_hash=digest, now_s=time.time())
-        given = {
-            "control_url": f"http://127.0.0.1:{self.port}",
-            "storage": self.folder / "storage",
-            "work": self.folder / "work",
-            "margin_s": 1.0,
-            "shortest_slice_s": 1.0,
-            "idle_s": 0.5,
-            "request_timeout_s": 1.0,
-        } | settings
-        (self.folder / "work").mkdir(exist_ok=True)
-        told = AgentSettings.model_validate(given)
-        return Agent(
-            name=name,
-            end_s=time.time() + lives_s,
-            slurm_job=None,
-            settings=told,
-            client=ControlClient(
-                url=told.control_url, name=name, token=token, ca_file=None, timeout_s=told.request_timeout_s
-            ),
-            runtime=self.runtime,
-            storage=self.storage,
-            facts=node_facts(self.runtime.facts(), cpus=4, memory_mib=1000),
-        )
-
-    def job(self, number: int) -> JobDetail:
-        with snapshot(self.site.engine) as db:
-            return reads.job_detail(db, number)
-
-    def whole_log(self, number: int) -> LogPage:
-        with snapshot(self.site.engine) as db:
-            return logs.read_all(db, number, 0, 10_000)
-
-    def log(self, number: int) -> LogPage:
-        with snapshot(self.site.engine) as db:
-            return logs.read(db, number, 0, 10_000)
-
-
-@pytest.fixture
-def control(tmp_path: Path) -> Iterator[Control]:
-    storage_folder = tmp_path / "storage"
-    FolderStorage(storage_folder).prepare()
-    engine = connect(f"sqlite:///{tmp_path}/queue.db")
-    migrate(engine)
-    settings = Settings(
-        queue=QueueSettings(url="sqlite:///unused", lease_s=4, heartbeat_s=0.5),
-        storage=StorageSettings(folder=storage_folder),
-    )
-    storage = FolderStorage(storage_folder)
-    site = Site(settings=settings, engine=engine, storage=storage, leads_until_s=math.inf)
-    made = Control(site=site, storage=storage, folder=tmp_path)
-    made.serve()
-    yield made
-    made.go_away()
-
-
-def in_order(control: Control, job: int, goal: int) -> None:
-    lines = list(control.log(job).lines)
-    assert lines == ["start", *(f"event {number}" for number in range(1, goal + 1))]
 
 
 def test_a_job_runs_its_folder_is_stored_and_the_agent_ends_for_want_of_work(control: Control) -> None:
@@ -135,7 +27,7 @@ def test_a_job_runs_its_folder_is_stored_and_the_agent_ends_for_want_of_work(con
     detail = control.job(job)
     assert (detail.job.state, detail.job.outcome, detail.job.exit_code) == (State.COMPLETE, Outcome.SUCCEEDED, 0)
     assert detail.output_bytes
-    in_order(control, job, 20)
+    control.in_order(job, 20)
     assert not list((control.folder / "work" / "a1").iterdir())
 
 
@@ -157,7 +49,7 @@ def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
     detail = control.job(job)
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert [a.restored_from for a in detail.attempts] == [None, "1/1"]
-    in_order(control, job, 450)
+    control.in_order(job, 450)
 
 
 def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Control) -> None:
@@ -171,7 +63,7 @@ def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Contr
     control.serve()
     asyncio.run(control.agent("a2", lives_s=30).live())
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
-    in_order(control, job, 450)
+    control.in_order(job, 450)
 
 
 def test_a_save_that_fails_once_is_made_again_in_time(control: Control) -> None:
@@ -232,7 +124,7 @@ def test_a_control_program_that_comes_back_hears_what_it_missed(control: Control
     threading.Timer(4.0, control.serve).start()
     asyncio.run(agent.live())
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
-    in_order(control, job, 200)
+    control.in_order(job, 200)
 
 
 def test_a_terminated_agent_saves_at_once(control: Control) -> None:
@@ -378,7 +270,7 @@ def test_a_broken_generation_is_never_restored_and_the_job_starts_over(control: 
     detail = control.job(job)
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert any("broken" in event.what for event in detail.events)
-    in_order(control, job, 450)
+    control.in_order(job, 450)
     assert control.whole_log(job).lines.count("start") == 2
 
 

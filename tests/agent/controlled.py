@@ -1,0 +1,143 @@
+"""A control program for tests of the agent: the real API on a real socket, and the queue behind it."""
+
+import hashlib
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import uvicorn
+from tests.agent.pretended import PretendedRuntime
+
+from gleaner.agent.client import ControlClient
+from gleaner.agent.node import node_facts
+from gleaner.agent.protocol import SelfSave
+from gleaner.agent.runner import Agent
+from gleaner.agent.settings import AgentSettings
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.control.api.app import create_app
+from gleaner.control.api.shapes import JobDetail, JobSpec, LogPage, Submission
+from gleaner.control.queue import agents, logs, moves, reads
+from gleaner.control.queue.engine import connect, migrate, snapshot, transaction
+from gleaner.control.settings import QueueSettings, RateSettings, Settings, StorageSettings
+from gleaner.control.site import Site
+
+
+@dataclass
+class Control:
+    """A control program without its live loop: the API on a real socket, and the queue behind it."""
+
+    site: Site
+    storage: FolderStorage
+    folder: Path
+    runtime: PretendedRuntime = field(default_factory=PretendedRuntime)
+    server: uvicorn.Server | None = None
+    port: int = 0
+
+    def serve(self) -> None:
+        config = uvicorn.Config(create_app(self.site), host="127.0.0.1", port=self.port, log_level="error")
+        self.server = uvicorn.Server(config)
+        threading.Thread(target=self.server.run, daemon=True).start()
+        while not self.server.started:
+            time.sleep(0.01)
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+
+    def go_away(self) -> None:
+        assert self.server
+        self.server.should_exit = True
+        time.sleep(0.3)
+
+    def submit(
+        self, *command: str, image: str = "counter", retries: int = 0, saves_itself: SelfSave | None = None
+    ) -> int:
+        spec = JobSpec(
+            name="count",
+            image=image,
+            command=("save-itself" if saves_itself else "count", *command),
+            memory_mib=64,
+            retries=retries,
+            saves_itself=saves_itself,
+        )
+        with transaction(self.site.engine) as db:
+            return moves.submit(db, Submission(job=spec), group="physics", default_retries=0, now_s=time.time()).jobs[0]
+
+    def agent(
+        self,
+        name: str,
+        *,
+        lives_s: float,
+        node: Mapping[str, object] = MappingProxyType({}),
+        kill_wait_s: float = 0.0,
+        **settings: object,
+    ) -> Agent:
+        token = f"secret-of-{name}"
+        with transaction(self.site.engine) as db:
+            digest = hashlib.sha256(token.encode()).hexdigest()
+            agents.expect(db, name=name, end_s=time.time() + lives_s, token_hash=digest, now_s=time.time())
+        given = {
+            "control_url": f"http://127.0.0.1:{self.port}",
+            "storage": self.folder / "storage",
+            "work": self.folder / "work",
+            "margin_s": 1.0,
+            "shortest_slice_s": 1.0,
+            "idle_s": 0.5,
+            "request_timeout_s": 1.0,
+        } | settings
+        (self.folder / "work").mkdir(exist_ok=True)
+        told = AgentSettings.model_validate(given)
+        able = self.runtime.facts()
+        return Agent(
+            name=name,
+            end_s=time.time() + lives_s,
+            slurm_job=None,
+            settings=told,
+            client=ControlClient(
+                url=told.control_url, name=name, token=token, ca_file=None, timeout_s=told.request_timeout_s
+            ),
+            runtime=self.runtime,
+            storage=self.storage,
+            facts=node_facts(able, cpus=4, memory_mib=1000).model_copy(update=dict(node)),
+            way=able.way,
+            can_save=able.checkpoints,
+            kill_wait_s=kill_wait_s,
+        )
+
+    def job(self, number: int) -> JobDetail:
+        with snapshot(self.site.engine) as db:
+            return reads.job_detail(db, number)
+
+    def whole_log(self, number: int) -> LogPage:
+        with snapshot(self.site.engine) as db:
+            return logs.read_all(db, number, 0, 10_000)
+
+    def log(self, number: int) -> LogPage:
+        with snapshot(self.site.engine) as db:
+            return logs.read(db, number, 0, 10_000)
+
+    def in_order(self, job: int, goal: int) -> None:
+        """Each line of the job's output is there once."""
+        lines = list(self.log(job).lines)
+        assert lines == ["start", *(f"event {number}" for number in range(1, goal + 1))]
+
+
+@contextmanager
+def controlled(tmp_path: Path, *, assumed_mtbf_days: float = 30) -> Iterator[Control]:
+    storage_folder = tmp_path / "storage"
+    FolderStorage(storage_folder).prepare()
+    engine = connect(f"sqlite:///{tmp_path}/queue.db")
+    migrate(engine)
+    settings = Settings(
+        queue=QueueSettings(url="sqlite:///unused", lease_s=4, heartbeat_s=0.5),
+        storage=StorageSettings(folder=storage_folder),
+        rates=RateSettings(assumed_mtbf_days=assumed_mtbf_days),
+    )
+    storage = FolderStorage(storage_folder)
+    site = Site(settings=settings, engine=engine, storage=storage, leads_until_s=math.inf)
+    made = Control(site=site, storage=storage, folder=tmp_path)
+    made.serve()
+    yield made
+    made.go_away()

@@ -1,0 +1,171 @@
+"""Saves while a job goes on, workloads that save themselves, and nodes that do not fit; on the real control API."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.agent.controlled import Control, controlled
+
+from gleaner.agent.protocol import SelfSave
+from gleaner.agent.runner import Agent
+from gleaner.control.life import Outcome, State
+from gleaner.control.queue import agents, flags
+from gleaner.control.queue.engine import transaction
+
+pytestmark = [
+    pytest.mark.slow,
+    # A thread of an agent that is lost here outlives its event loop; a real one ends with its process.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+
+OFTEN = {"periodic_saves": "auto", "shortest_period_s": 0.5}
+A_SECOND = 1 / 86_400
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    """Control thinks that agents are lost all the time, so that the optimal interval is about a second."""
+    with controlled(tmp_path, assumed_mtbf_days=A_SECOND) as made:
+        yield made
+
+
+async def lost_after(agent: Agent, seconds: float) -> None:
+    """The agent's node dies: nobody hears of it again."""
+    living = asyncio.create_task(agent.live())
+    await asyncio.sleep(seconds)
+    living.cancel()
+    with suppress(asyncio.CancelledError):
+        await living
+
+
+def notice_the_loss(control: Control) -> None:
+    with transaction(control.site.engine) as db:
+        agents.expire(db, now_s=time.time() + 60, losses_until_held=3)
+    control.runtime.kill_all()
+
+
+def test_a_job_whose_node_dies_goes_on_from_its_last_periodic_save_and_its_log_has_each_line_once(
+    control: Control,
+) -> None:
+    job = control.submit("500")
+    asyncio.run(lost_after(control.agent("a1", lives_s=60, **OFTEN), 5.0))
+    assert control.job(job).job.state is State.RUNNING
+    notice_the_loss(control)
+    assert control.job(job).job.state is State.SAVED
+    asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
+    detail = control.job(job)
+    assert detail.job.outcome is Outcome.SUCCEEDED
+    attempt, number = str(detail.attempts[-1].restored_from).split("/")
+    assert attempt == "1"
+    assert int(number) >= 2
+    control.in_order(job, 500)
+
+
+def test_an_agents_final_save_follows_its_periodic_ones(control: Control) -> None:
+    job = control.submit("450")
+    agent = control.agent("a1", lives_s=7, **OFTEN)
+    asyncio.run(agent.live())
+    assert control.job(job).job.state is State.SAVED
+    asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
+    detail = control.job(job)
+    assert detail.job.outcome is Outcome.SUCCEEDED
+    assert int(str(detail.attempts[-1].restored_from).split("/")[1]) >= 2
+    control.in_order(job, 450)
+
+
+def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
+    control.runtime.checkpoints_that_fail = 3
+    job = control.submit("200")
+    asyncio.run(control.agent("a1", lives_s=60, **OFTEN).live())
+    assert control.runtime.checkpoints_that_fail < 3
+    assert control.job(job).job.outcome is Outcome.SUCCEEDED
+    control.in_order(job, 200)
+
+
+def test_without_periodic_saves_there_is_one_generation_a_slice(control: Control) -> None:
+    job = control.submit("100000")
+    asyncio.run(control.agent("a1", lives_s=6, periodic_saves=False).live())
+    assert control.storage.keys(f"jobs/{job}") == [f"jobs/{job}/attempt-1/generation-1"]
+
+
+def test_a_node_without_what_the_saving_node_had_refuses_before_it_touches_anything(control: Control) -> None:
+    job = control.submit("450")
+    better = {"cpu_features": ("amx", "sse")}
+    asyncio.run(control.agent("a1", lives_s=6, node=better).live())
+    assert control.job(job).job.state is State.SAVED
+    asyncio.run(control.agent("a2", lives_s=10, idle_s=3, node={"cpu_features": ("sse",), "node": "old"}).live())
+    assert control.runtime.restores == 0
+    assert control.job(job).job.state is State.SAVED
+    asyncio.run(control.agent("a3", lives_s=30, node=better).live())
+    assert control.job(job).job.outcome is Outcome.SUCCEEDED
+
+
+def test_a_workload_that_saves_itself_goes_on_anew_from_its_folder_and_its_log_goes_on(control: Control) -> None:
+    job = control.submit("450", saves_itself=SelfSave(signal="SIGUSR1"))
+    asyncio.run(control.agent("a1", lives_s=6, **OFTEN).live())
+    assert control.job(job).job.state is State.SAVED
+    assert control.runtime.signals == ["SIGUSR1"]
+    asyncio.run(control.agent("a2", lives_s=30).live())
+    assert control.job(job).job.outcome is Outcome.SUCCEEDED
+    assert control.runtime.restores == 0
+    control.in_order(job, 450)
+
+
+def test_a_held_workload_saves_itself_although_the_agent_goes_on(control: Control) -> None:
+    job = control.submit("100000", saves_itself=SelfSave())
+
+    async def play() -> None:
+        living = asyncio.create_task(control.agent("a1", lives_s=60, idle_s=1).live())
+        await asyncio.sleep(1.5)
+        with transaction(control.site.engine) as db:
+            flags.hold(db, job, reason="by its owner", now_s=time.time())
+        await living
+
+    began_s = time.time()
+    asyncio.run(play())
+    assert time.time() - began_s < 20
+    assert control.job(job).job.state is State.SAVED
+
+
+def test_a_workload_that_does_not_heed_its_signal_loses_only_this_slice(control: Control) -> None:
+    job = control.submit("100000", "0", "deaf", saves_itself=SelfSave())
+    agent = control.agent("a1", lives_s=6)
+    end_s = agent.end_s
+    asyncio.run(agent.live())
+    assert time.time() <= end_s + 0.5
+    detail = control.job(job)
+    assert (detail.job.state, detail.failures) == (State.NEW, 0)
+    assert "save failed" in " ".join(event.detail for event in detail.events)
+
+
+def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Control) -> None:
+    control.runtime.can_save = False
+    itself = control.submit("450", saves_itself=SelfSave())
+    other = control.submit("20")
+    asyncio.run(control.agent("a1", lives_s=6).live())
+    assert control.job(itself).job.state is State.SAVED
+    detail = control.job(other)
+    assert (detail.job.state, detail.failures) == (State.NEW, 0)
+    assert len(detail.attempts) == 1
+    assert "cannot save" in " ".join(event.detail for event in detail.events)
+
+
+def test_an_agent_is_gone_by_the_kill_wait_before_its_end(control: Control) -> None:
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=10, kill_wait_s=4)
+    end_s = agent.end_s
+    asyncio.run(agent.live())
+    assert time.time() <= end_s - 4
+    assert control.job(job).job.state is State.SAVED
+
+
+def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control: Control, tmp_path: Path) -> None:
+    job = control.submit("100000")
+    asyncio.run(control.agent("a1", lives_s=7, **OFTEN).live())
+    second = control.agent("a2", lives_s=6)
+    asyncio.run(second.live())
+    assert second._bench.estimates._told
+    assert control.job(job).job.state is State.SAVED
