@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ANNOTATION_MEETING = "org.gleaner.meeting"
 ANNOTATION_RESTORE = "org.gleaner.restore"
+ANNOTATION_END = "org.gleaner.end-s"
+"""When the agent has to be gone, in seconds since the epoch: a save or restore that is not done by then is given up."""
 RESTORED = "gleaner-restored"
 """In runc's own folder of a container: it was restored at `create`, so the `start` to come is done already."""
 

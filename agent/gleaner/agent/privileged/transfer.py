@@ -1,8 +1,10 @@
 """One save or one restore: a meeting with the agent, and runc, whose CRIU streams (`criu`) over what was agreed there.
 
-Nothing of the agent's is opened here, and what it says is looked at before it is used. Whatever happens to the agent,
-its ends of the pipes close with it, and CRIU lets the container go; what we keep meanwhile lies in a folder of root's
-own, which goes with the call, or with the next one if this one was killed.
+Nothing of the agent's is opened here, and what it says is looked at before it is used. When the agent is killed, its
+ends of the pipes close with it, and CRIU lets the container go on. One that is there and does nothing (stopped, or
+stuck in its storage) would hold CRIU for ever, and with it the engine's hand on the container: so at the agent's end
+CRIU is killed, and the container too, since CRIU may have left it in disorder. What we keep meanwhile lies in a folder
+of root's own, which goes with the call, or with the next one if this one was killed.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -12,13 +14,15 @@ import fcntl
 import json
 import os
 import re
-import shutil
+import select
+import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from . import config, meeting
-from .shim import ANNOTATION_MEETING, ANNOTATION_RESTORE, RESTORED
+from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE, RESTORED
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,6 +34,8 @@ DESCRIPTORS = "descriptors.json"
 """Where runc keeps which pipes the process had as its standard streams."""
 _LOG_TAIL_BYTES = 64 * 2**10
 _STREAM_CHARS = 4096
+_LOOK_S = 60.0
+"""How often the clock is looked at: it may be set."""
 _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
 
 
@@ -65,7 +71,7 @@ def _annotations_of_bundle(call: Call) -> dict[str, str]:
 
 def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
     """Stream the memory to the agent. On a failure the container is as it was, and the agent is told why."""
-    image_path = call.option("--image-path")
+    image_path, end_s = call.option("--image-path"), _end(annotations)
     if image_path is None:
         raise ValueError("a checkpoint without --image-path")
     met = _meet(settings, annotations)
@@ -74,7 +80,7 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         met.say({"version": meeting.VERSION, "do": "save", "container": call.container}, listener.fileno())
         listener.close()
         kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
-        status = _run(settings, call, "checkpoint", own, [*kept, *_paths(own)])
+        status = _run(settings, call, "checkpoint", own, [*kept, *_paths(own)], end_s=end_s)
         if status == 0:
             os.makedirs(image_path, mode=0o700, exist_ok=True)
             with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
@@ -87,6 +93,7 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
 
 def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
     """Restore from what the agent serves, where runc would have created a new process."""
+    end_s = _end(annotations)
     met = _meet(settings, annotations)
     met.say({"version": meeting.VERSION, "do": "restore", "container": call.container})
     answer, unwanted = met.hear()
@@ -101,7 +108,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         listener.close()
         passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
         options = [(name, value) for name, value in call.options if name in passed]
-        status = _run(settings, call, "restore", own, [*options, ("--detach", None), *_paths(own)])
+        status = _run(settings, call, "restore", own, [*options, ("--detach", None), *_paths(own)], end_s=end_s)
         if status == 0:
             with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
                 pass
@@ -160,7 +167,7 @@ def own_folder(settings: config.Config) -> Generator[str]:
         os.mkdir(os.path.join(path, "work"), 0o700)
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
         os.close(held)
 
 
@@ -171,21 +178,77 @@ def _remove_unless_held(path: str) -> None:
         return
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
     except BlockingIOError:
         pass
     finally:
         os.close(folder)
 
 
-def _run(settings: config.Config, call: Call, command: str, own: str, options: list[tuple[str, str | None]]) -> int:
-    """runc, which finds our `criu` before any other."""
+def remove(path: str) -> None:
+    """Remove a folder of ours, and nothing that is only mounted in it: CRIU, when it is killed, leaves the machine's
+    cgroups mounted in its folder. What cannot be removed stays, for the next call to try."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        mounted = [line.split()[4] for line in file]
+    for place in sorted((place for place in mounted if place.startswith(f"{path}/")), reverse=True):
+        subprocess.call(["umount", "-l", place])
+    with contextlib.suppress(OSError):
+        _remove_below(path, os.lstat(path).st_dev)
+        os.rmdir(path)
+
+
+def _remove_below(folder: str, device: int) -> None:
+    with os.scandir(folder) as found:
+        for entry in found:
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+            elif entry.stat(follow_symlinks=False).st_dev == device:
+                _remove_below(entry.path, device)
+                os.rmdir(entry.path)
+
+
+def kill_with_descendants(pid: int) -> None:
+    """Kill a process and all that it has started, whatever sessions and namespaces they are in by now."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                children.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
+    doomed = [pid]
+    for one in doomed:  # it grows meanwhile
+        doomed += children.get(one, [])
+    for one in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
+def _end(annotations: dict[str, str]) -> float:
+    """When the agent has to be gone; never, if nobody says it. Raises `ValueError` for what is no time."""
+    end_s = float(annotations.get(ANNOTATION_END, "inf"))
+    if not end_s > 0:
+        raise ValueError(f"the agent's end is said to be {end_s}")
+    return end_s
+
+
+def _run(
+    settings: config.Config, call: Call, command: str, own: str, options: list[tuple[str, str | None]], *, end_s: float
+) -> int:
+    """runc, which finds our `criu` before any other. Raises `NotMet` when the agent's end comes first."""
     words: list[str] = [settings.runc, *call.globals, command]
     for name, value in options:
         words += [name] if value is None else [name, value]
     programs = os.path.join(settings.library, "bin")
     environment = {**os.environ, "GLEANER_OWN": own, "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
-    return subprocess.call([*words, call.container], env=environment)
+    runc = subprocess.Popen([*words, call.container], env=environment)
+    ended = select.poll()
+    ended.register(os.pidfd_open(runc.pid), select.POLLIN)
+    while not ended.poll(min(max(0.0, end_s - time.time()), _LOOK_S) * 1000):
+        if time.time() >= end_s:
+            kill_with_descendants(runc.pid)
+            runc.wait()
+            subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
+            raise meeting.NotMet("the agent's end has come, and it was not done")
+    return runc.wait()
 
 
 def _paths(own: str) -> list[tuple[str, str | None]]:

@@ -16,7 +16,7 @@ import docker.errors
 
 from gleaner.agent.privileged import config
 from gleaner.agent.privileged.meeting import NotMet
-from gleaner.agent.privileged.shim import ANNOTATION_MEETING, ANNOTATION_RESTORE
+from gleaner.agent.privileged.shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE
 from gleaner.agent.runtime.carrier import UPPER_LAYER, carrier, written_files
 from gleaner.agent.runtime.engine import Engine, criu_reason
 from gleaner.agent.runtime.images import StreamBroken
@@ -41,9 +41,10 @@ class Streamed:
         self._engine = engine
         self._meetings = Path(settings.meetings)
 
-    def annotations(self, name: str, *, restored: bool) -> Mapping[str, str]:
-        """What a new container of ours must carry."""
-        return {ANNOTATION_MEETING: name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
+    def annotations(self, name: str, *, restored: bool, end_s: str | None = None) -> Mapping[str, str]:
+        """What a new container of ours must carry. Past `end_s` (see `LABEL_END`) the shim gives up on its agent."""
+        marks = {ANNOTATION_MEETING: name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
+        return marks | ({ANNOTATION_END: end_s} if end_s else {})
 
     def save(self, inspected: Mapping[str, Any], draft: Draft, checkpoint: str) -> None:
         """Put a paused container's memory and written files into the draft.
