@@ -348,6 +348,49 @@ def test_a_forged_frame_is_broken_and_takes_no_memory(storage: Storage, root: Pa
         read(parcel)
 
 
+def test_a_whole_pack_of_another_parcel_is_found(storage: Storage, root: Path) -> None:
+    """Its index and its blocks go together; only the manifest says that they are not this parcel's."""
+    with storage.draft(KEY) as draft:
+        draft.add("pages", [noise(3000, 1)])
+        digest = draft.publish({}).digest
+    published(storage, BEFORE, {"pages": noise(3000, 2)})
+    (root / BEFORE / "blocks.pack").replace(root / KEY / "blocks.pack")
+    with pytest.raises(ParcelBroken, match="manifest"):
+        storage.open(KEY, digest)
+
+
+def test_every_bit_of_the_index_counts(storage: Storage, root: Path) -> None:
+    with storage.draft(KEY) as draft:
+        draft.add("pages", [noise(3000), bytes(MIB)])
+        digest = draft.publish({}).digest
+    pack = root / KEY / "blocks.pack"
+    whole = pack.read_bytes()
+    index = whole.index(len(whole).to_bytes(8, "little"))  # it begins with the pack's own size
+    for at in range(index, len(whole)):
+        pack.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(ParcelBroken):
+            storage.open(KEY, digest)
+
+
+def test_nothing_is_read_any_more_when_a_reader_has_stopped(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are closed then, and their numbers may be those of others."""
+    parcel, _ = published(storage, KEY, {"pages": noise(12 * MIB)})
+    pread, reading, late = os.pread, parcel.read("pages"), threading.Event()
+    stopped = threading.Event()
+
+    def slow(file: int, size_bytes: int, offset: int) -> bytes:
+        stopped.wait(0.05)
+        if stopped.is_set():
+            late.set()
+        return pread(file, size_bytes, offset)
+
+    monkeypatch.setattr(os, "pread", slow)
+    next(reading)
+    reading.close()
+    stopped.set()
+    assert not late.wait(0.3)
+
+
 def test_no_chunk_is_given_out_that_is_not_verified(storage: Storage, root: Path) -> None:
     memory = noise(12 * MIB)
     parcel, _ = published(storage, KEY, {"pages": memory})
