@@ -36,6 +36,12 @@ TMPDIR=/var/lib/docker/gleaner-tmp dockerd --bridge=none --iptables=false --ip-f
 wait_for 60 dockerd /var/log/dockerd.log docker version
 docker ps -aq --filter label=org.gleaner.agent | xargs -r docker rm -f >/dev/null
 
+# The node helper, for agents with the criu runtime. Its layers cannot lie on the overlay that this container's root is.
+rm -rf /var/lib/docker/gleaner-root/containers
+mkdir -p -m 0700 /var/lib/docker/gleaner-root /var/lib/gleaner-root
+mount --bind /var/lib/docker/gleaner-root /var/lib/gleaner-root
+gleaner-helper >/var/log/gleaner-helper.log 2>&1 &
+
 /usr/local/libexec/gleaner/watchdog &
 wait_for 20 munged /dev/null munge -n
 # -b: processes of before are gone, as after a reboot, and slurmctld ends the jobs that it believes to run here.

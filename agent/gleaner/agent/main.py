@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import structlog
 import typer
@@ -18,8 +18,8 @@ from gleaner.agent import slurm
 from gleaner.agent.client import ControlClient
 from gleaner.agent.node import node_facts
 from gleaner.agent.runner import Agent
-from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
+from gleaner.agent.runtime.choice import chosen
+from gleaner.agent.runtime.protocol import RuntimeFault
 from gleaner.agent.settings import AgentSettings
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import StorageError
@@ -27,8 +27,6 @@ from gleaner.agent.storage.protocol import StorageError
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gleaner's agent on a node.")
 log = structlog.get_logger()
 
-GRACE_S = 1.0
-"""Past the instant at which the agent has to be gone: it leaves by itself then, unless it hangs."""
 UNFIT = 3
 """Exit status when this node or its settings are not fit to run jobs."""
 
@@ -62,11 +60,17 @@ def run(
     except (ValidationError, OSError, RuntimeFault, StorageError, ValueError) as error:
         log.error("this node cannot run jobs", reason=str(error))
         sys.exit(UNFIT)
+    run_to_its_end(agent)
+
+
+def run_to_its_end(agent: Agent) -> NoReturn:
+    """Let the agent live, and end this process; at the latest when it has to be gone."""
+    threading.Thread(target=_leave_in_time, args=(agent,), daemon=True).start()
     asyncio.run(_live_and_exit(agent))
+    raise AssertionError("an agent that has lived does not come back")
 
 
 async def _live_and_exit(agent: Agent) -> None:
-    threading.Thread(target=_leave_in_time, args=(agent,), daemon=True).start()
     try:
         status = await agent.live()
     except RuntimeFault as error:
@@ -80,7 +84,7 @@ async def _live_and_exit(agent: Agent) -> None:
 
 def _leave_in_time(agent: Agent) -> None:
     """When it has to be gone, this process ends, also when all else hangs, for example in writing to a log."""
-    while (left_s := agent.gone_s + GRACE_S - time.time()) > 0:
+    while (left_s := agent.gone_s - time.time()) > 0:
         time.sleep(min(left_s, 1.0))
     os._exit(1)
 
@@ -89,7 +93,7 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     settings = AgentSettings()
     os.umask(0o077)
     settings.work.mkdir(parents=True, exist_ok=True)
-    runtime: Runtime = DockerRuntime(settings.docker_url)
+    runtime = chosen(settings.runtime, docker_url=settings.docker_url, images=settings.images)
     able = runtime.facts()
     job = os.environ.get("SLURM_JOB_ID")
     kill_wait_s = settings.kill_wait_s

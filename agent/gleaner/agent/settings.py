@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from gleaner.agent.runtime.choice import Kind
 from gleaner.agent.settings_file import FileSettings
 
 
@@ -24,7 +25,10 @@ class AgentSettings(FileSettings):
     """The folder that all nodes share."""
     work: Path = Path("/var/lib/gleaner/work")
     """A folder on the node's own disk, for the jobs' folders."""
-    runtime: Literal["docker"] = "docker"
+    runtime: Kind = "auto"
+    """What runs the containers; `auto`: Docker if its engine answers, else the node helper (`criu`)."""
+    images: Path | None = None
+    """With the node helper: a folder with images as files (`runtime.image_files`), for those that a node lacks."""
     docker_url: str = "unix:///var/run/docker.sock"
     cpus: int | None = Field(default=None, ge=1)
     """Cores that jobs may use; by default those that the allocation has."""

@@ -29,7 +29,11 @@ TMPFILES = "/etc/tmpfiles.d/gleaner.conf"
 RECORD = f"{LIBRARY}/installed.json"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Each program: the module whose `main` it calls, and with what.
-_PROGRAMS = {RUNC_SHIM: ("shim", "{runc!r}"), f"{LIBRARY}/bin/criu": ("criu", "")}
+_PROGRAMS = {
+    RUNC_SHIM: ("shim", "{runc!r}"),
+    f"{LIBRARY}/bin/criu": ("criu", ""),
+    "/usr/local/sbin/gleaner-helper": ("helper", ""),
+}
 _PROGRAM = """\
 #!{python} -IS
 # Put here by Gleaner's install-node.sh, which writes it anew when the settings change.

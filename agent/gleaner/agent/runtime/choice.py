@@ -1,0 +1,43 @@
+"""Which runtime an agent uses, by its settings and by what its node has."""
+
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from gleaner.agent.privileged import config
+from gleaner.agent.runtime.criu import CriuRuntime
+from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
+
+log = structlog.get_logger()
+
+Kind = Literal["auto", "docker", "criu"]
+"""`auto`: Docker if its engine answers, else the node helper."""
+
+
+def chosen(kind: Kind, *, docker_url: str, images: Path | None) -> Runtime:
+    """The runtime. Raises `RuntimeFault` if this node lacks what it needs."""
+    if kind == "criu":
+        return _criu(images)
+    docker = DockerRuntime(docker_url)
+    if kind == "auto":
+        try:
+            docker.facts()
+        except RuntimeFault as no_engine:
+            try:
+                found = _criu(images)
+            except RuntimeFault as no_helper:
+                raise RuntimeFault(f"{no_engine}; and {no_helper}") from no_engine
+            log.info("using the node helper", reason=str(no_engine))
+            return found
+    return docker
+
+
+def _criu(images: Path | None) -> Runtime:
+    try:
+        found = CriuRuntime(config.load(), images=images)
+    except config.Misconfigured as error:
+        raise RuntimeFault(f"there is no node helper here: {error}") from error
+    found.facts()
+    return found
