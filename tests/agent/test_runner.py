@@ -55,7 +55,7 @@ def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
 def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Control) -> None:
     control.runtime.lines_in_two_parts = True
     job = control.submit("450")
-    agent = control.agent("a1", lives_s=5)
+    agent = control.agent("a1", lives_s=7)
     threading.Timer(2.0, control.go_away).start()
     asyncio.run(agent.live())
     take_left_reports(control.site, time.time())

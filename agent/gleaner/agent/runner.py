@@ -43,8 +43,9 @@ OUTBOX_FULL = 100
 """While so many reports wait for control, no more lines of output are added to them."""
 REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
-LAST_WORDS_S = 2.0
-"""So long before it has to be gone nothing is waited for any more."""
+LAST_WORDS_S = 3.0
+"""So long before it has to be gone nothing is waited for any more; a third of it each for what still goes on, for
+killing what then hangs, and for the farewell."""
 SUSPICIOUS_S = 30.0
 """What a job does with the storage may take so much longer than expected before the storage is asked if it hangs."""
 MISPLACED_S = 60.0
@@ -86,6 +87,8 @@ class Agent:
     _node_faults: int = 0
     _heartbeat_s: float = 10.0
     _mtbf_s: float | None = None
+    _is_asking: bool = False
+    """Whether control is to answer a claim: with work, perhaps."""
     _misplaced_s: float = 0.0
     """When control last gave a job that needs a node which can save memory."""
     _bench: Bench = field(init=False)
@@ -167,7 +170,7 @@ class Agent:
             self._shells = [shell for shell in self._shells if not shell.is_reported]
             if any(not shell.done.is_set() for shell in self._shells):
                 idle_since_s = now_s
-            elif self._vacating or now_s - idle_since_s >= self.settings.idle_s:
+            elif self._vacating or (now_s - idle_since_s >= self.settings.idle_s and not self._is_asking):
                 self._ending_because = self._ending_because or "no work"
                 return
             if not self._vacating and now_s >= self._save_point_s():
@@ -205,7 +208,7 @@ class Agent:
         farewell = Farewell(ended_s=time.time(), reason=self._ending_because, fault=self._fault)
         self.outbox.put(f"/agents/{self.name}/farewell", farewell)
         reports = self.settings.storage / "agents" / self.name / "reports"
-        hangs = self._probe.out_for_s >= LAST_WORDS_S / 2
+        hangs = self._probe.out_for_s >= LAST_WORDS_S / 3
         await say_farewell(self.outbox, reports, gone_s=self.gone_s, storage_hangs=hangs)
 
     async def _run_out(self) -> None:
@@ -215,10 +218,10 @@ class Agent:
             self._probe.look()
         for shell in self._shells:
             shell.feed(task.OutOfTime())
-        await self._within(LAST_WORDS_S / 2, *(shell.done.wait() for shell in self._shells))
+        await self._within(LAST_WORDS_S / 3, *(shell.done.wait() for shell in self._shells))
         stuck = [shell for shell in self._shells if not shell.done.is_set()]
-        await self._within(LAST_WORDS_S / 2, *(asyncio.to_thread(shell.kill_now) for shell in stuck))
-        if self._probe.out_for_s >= LAST_WORDS_S / 2:
+        await self._within(LAST_WORDS_S / 3, *(asyncio.to_thread(shell.kill_now) for shell in stuck))
+        if self._probe.out_for_s >= LAST_WORDS_S / 3:
             log.error("the storage does not answer any more")
             self._fault, self._ending_because = True, "storage hangs"
         for shell in self._shells:
@@ -235,6 +238,7 @@ class Agent:
         while True:
             room = self._room()
             if room and self._wants_work():
+                self._is_asking = True
                 try:
                     found = await asyncio.to_thread(self.client.claim, room)
                 except (ControlSilent, ControlRefused) as error:
@@ -242,6 +246,7 @@ class Agent:
                 else:
                     for assignment in found.jobs:
                         self._take(TaskShell(self._bench, assignment))
+                self._is_asking = False
             await asyncio.sleep(CLAIM_EVERY_S)
 
     def _wants_work(self) -> bool:

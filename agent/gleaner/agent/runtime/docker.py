@@ -18,6 +18,7 @@ import docker.types
 import requests
 import structlog
 
+from gleaner.agent.protocol import Way
 from gleaner.agent.runtime.carrier import data_folder
 from gleaner.agent.runtime.ends import exit_code_of
 from gleaner.agent.runtime.engine import Engine, explanation, status, translated
@@ -27,6 +28,7 @@ from gleaner.agent.runtime.own_way import OwnWay, new_checkpoint
 from gleaner.agent.runtime.protocol import (
     FOLDER_IN_CONTAINER,
     LABEL_AGENT,
+    LABEL_END,
     CannotCheckpoint,
     CannotStart,
     ContainerExited,
@@ -76,13 +78,16 @@ class DockerRuntime:
         return streamed
 
     def facts(self) -> RuntimeFacts:
-        """Raises `RuntimeFault` when this engine cannot make or restore checkpoints at all."""
+        """An engine that is not experimental runs containers, and cannot save them."""
         with translated("cannot ask Docker what it is"):
             version = self._engine.version()
             data_folder(self._engine)
-            if not version.get("Experimental"):
-                raise RuntimeFault('Docker cannot save containers: put "experimental": true into its daemon.json')
-        return RuntimeFacts(runtime=f"docker {version['Version']}", criu=_criu_version())
+        checkpoints = bool(version.get("Experimental"))
+        if not checkpoints:
+            log.warning('Docker cannot save containers: put "experimental": true into its daemon.json')
+        way = Way.SHIM if self._streamed is not None else Way.DOCKER
+        name = f"docker {version['Version']}"
+        return RuntimeFacts(runtime=name, criu=_criu_version(), way=way, checkpoints=checkpoints)
 
     def start(self, spec: ContainerSpec) -> ContainerId:
         engine = self._engine
@@ -170,6 +175,16 @@ class DockerRuntime:
         with translated(f"cannot wait for {container[:12]}"):
             return exit_code_of(self._engine, container)
 
+    def signal(self, container: ContainerId, name: str) -> None:
+        with translated(f"cannot send {name} to {container[:12]}"):
+            try:
+                self._engine.kill(container, name)
+            except docker.errors.NotFound:
+                return
+            except docker.errors.APIError:
+                if self._is_running(container):
+                    raise
+
     def kill(self, container: ContainerId) -> None:
         with translated(f"cannot kill {container[:12]}"):
             try:
@@ -202,7 +217,8 @@ class DockerRuntime:
         """By what the shim knows a container as ours."""
         if self._streamed is None:
             return {}
-        return {"annotations": self._streamed.annotations(spec.name, restored=restored), "runtime": RUNTIME}
+        annotations = self._streamed.annotations(spec.name, restored=restored, end_s=spec.labels.get(LABEL_END))
+        return {"annotations": annotations, "runtime": RUNTIME}
 
     def _created(self, spec: ContainerSpec, image: str, marks: Mapping[str, Any]) -> ContainerId:
         """A new container for the spec; the image is pulled if it is not there."""
@@ -233,7 +249,8 @@ class DockerRuntime:
                     "init": False,
                     "ulimits": [docker.types.Ulimit(name="core", soft=0, hard=0)],
                     "runtime": marks.get("runtime"),
-                    "log_config": docker.types.LogConfig(type="json-file", config=_LOG),
+                    # Docker's usual driver would replace half a character at the end of a line that is open at a save.
+                    "log_config": docker.types.LogConfig(type="local", config=_LOG),
                 },
                 annotations=marks.get("annotations", {}),
                 image=image,

@@ -89,8 +89,8 @@ class Engine:
     def unpause(self, container: str) -> None:
         self._api.unpause(container)
 
-    def kill(self, container: str) -> None:
-        self._api.kill(container)
+    def kill(self, container: str, signal: str = "SIGKILL") -> None:
+        self._api.kill(container, signal)
 
     def wait(self, container: str) -> int | None:
         """The exit code, or None if it has not ended within `PATIENCE_S`."""
