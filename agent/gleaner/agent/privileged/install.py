@@ -143,7 +143,7 @@ def _install(asked: Asked) -> None:
     if not asked.root:
         _make_meetings(settings)
     if difference:
-        _write_daemon_json(asked, new)
+        _write_daemon_json(asked, new, keep=True)
     if not asked.root and engine.is_installed():
         _bring_up(asked)
     if not changed and not difference:
@@ -234,6 +234,7 @@ def _daemon_json(asked: Asked) -> tuple[str, str, list[str]]:
     if elsewhere not in (None, DAEMON_JSON):
         raise Refused(f"Docker reads its settings from {elsewhere}, not from {DAEMON_JSON}: register the runtime there")
     old = _text(asked.at(DAEMON_JSON))
+    is_there = os.path.lexists(asked.at(DAEMON_JSON))
     is_on = None if asked.root else engine.has_experimental()
     try:
         new, added = daemon_json.merged(old, program=RUNC_SHIM, experimental=is_on is not True)
@@ -241,16 +242,17 @@ def _daemon_json(asked: Asked) -> tuple[str, str, list[str]]:
             engine.check(new)
     except Refused as error:
         raise Refused(f"{DAEMON_JSON} stays as it is: {error}") from error
-    return old, new, added
+    return old, new, added if is_there else [*added, "file"]
 
 
-def _write_daemon_json(asked: Asked, text: str) -> None:
-    """With a backup beside it."""
+def _write_daemon_json(asked: Asked, text: str, *, keep: bool) -> None:
+    """With what was there before kept beside it."""
     path = os.path.realpath(asked.at(DAEMON_JSON))
     mode = 0o644
     if os.path.exists(path):
         mode = stat.S_IMODE(os.stat(path).st_mode)
-        shutil.copy2(path, f"{path}.before-gleaner")
+        if keep:
+            shutil.copy2(path, f"{path}.before-gleaner")
     _write(path, File(text.encode(), mode))
 
 
@@ -310,7 +312,10 @@ def _remove(asked: Asked) -> None:
         return
     if difference:
         _must_agree(asked, f"change {DAEMON_JSON}?")
-        _write_daemon_json(asked, new)
+        if "file" in record["daemon_json"] and json.loads(new) == {}:
+            os.unlink(asked.at(DAEMON_JSON))
+        else:
+            _write_daemon_json(asked, new, keep=False)
         if runs:
             engine.reload()
             engine.wait_until_known(known=False)

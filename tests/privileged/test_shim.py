@@ -1,0 +1,128 @@
+"""`gleaner-runc` hands on what does not concern it: the same words, the same exit status, and nothing imported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gleaner.agent.privileged
+from gleaner.agent.privileged.shim import RESTORED, parse
+
+PACKAGE = Path(gleaner.agent.privileged.__file__).parents[1]
+PROGRAM = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); from privileged.shim import main; main(sys.argv.pop(1))"
+SLOW = {"json", "typing", "subprocess", "re", "socket", "collections", "privileged.config", "privileged.transfer"}
+
+
+class Shim:
+    """The shim, with a runc that says what it was called with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runc = folder / "runc"
+        self.runc.write_text('#!/bin/sh\necho runc "$@"\nexit 7\n')
+        self.runc.chmod(0o755)
+
+    def __call__(self, *words: str, options: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-IS", *options, "-c", PROGRAM, str(self.runc), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def bundle(self, **config: object) -> str:
+        (self.folder / "config.json").write_text(json.dumps(config))
+        return str(self.folder)
+
+    def container(self, name: str, **state: object) -> Path:
+        place = self.folder / name
+        place.mkdir()
+        (place / "state.json").write_text(json.dumps(state))
+        return place
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Shim:
+    return Shim(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--version"],
+        ["state", "c"],
+        ["--root", "/r", "--log", "/no/log", "--log-format", "json", "start", "c"],
+        ["--root=/r", "delete", "--force", "c"],
+        ["--root", "/r", "kill", "--all", "c", "9"],
+        ["--root", "/r", "exec", "--process", "/p", "--pid-file", "/f", "c"],
+        ["--root", "/r", "restore", "--image-path", "/i", "c"],
+        ["create", "--bundle", "/nowhere", "c"],
+        ["checkpoint", "--image-path", "/i", "c"],
+        ["create", "--bundle"],
+        ["--root"],
+        ["start"],
+        [],
+    ],
+)
+def test_what_does_not_concern_it_goes_to_runc_as_it_is(shim: Shim, words: list[str]) -> None:
+    said = shim(*words)
+    assert (said.returncode, said.stdout) == (7, " ".join(["runc", *words]) + "\n")
+
+
+def test_handing_on_imports_nothing_that_takes_time(shim: Shim) -> None:
+    bundle = shim.bundle(annotations={}, process={"args": ["sh"]})
+    for words in (["state", "c"], ["create", "--bundle", bundle, "c"], ["--root", "/r", "start", "c"]):
+        said = shim(*words, options=("-X", "importtime"))
+        assert said.returncode == 7
+        imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
+        assert "privileged.shim" in imported
+        assert imported & SLOW == set()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"process": {"env": ["org.gleaner.restore=yes", "org.gleaner.meeting=x"]}},
+        {"process": {"args": ["org.gleaner.restore"]}, "annotations": None},
+        {"hostname": "org.gleaner.restore", "annotations": {"org.gleaner.meeting": "x", "org.gleaner.restore": ""}},
+        {"labels": {"org.gleaner.restore": "yes", "org.gleaner.meeting": "x"}, "annotations": {"a": "b"}},
+    ],
+    ids=["environment", "arguments", "no request", "labels"],
+)
+def test_only_an_annotation_asks_for_a_restore(shim: Shim, config: dict[str, object]) -> None:
+    said = shim("create", "--bundle", shim.bundle(**config), "c")
+    assert (said.returncode, said.stdout.split()[:2]) == (7, ["runc", "create"])
+
+
+def test_a_checkpoint_of_a_container_that_only_names_us_is_runcs_own(shim: Shim) -> None:
+    shim.container("c", config={"labels": ["bundle=/x", "a=org.gleaner.meeting=x", "org.gleaner.meeting"]})
+    said = shim("--root", str(shim.folder), "checkpoint", "--image-path", "/i", "c")
+    assert (said.returncode, said.stdout.split()[:2]) == (7, ["runc", "--root"])
+
+
+def test_a_restore_without_settings_fails_with_one_line_and_starts_nothing(shim: Shim) -> None:
+    bundle, log = (
+        shim.bundle(annotations={"org.gleaner.restore": "yes", "org.gleaner.meeting": "x"}),
+        shim.folder / "log",
+    )
+    said = shim("--log", str(log), "create", "--bundle", bundle, "c")
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr.startswith("gleaner-runc: ")
+    assert len(said.stderr.splitlines()) == 1
+    assert json.loads(log.read_text()) == {"level": "error", "msg": said.stderr.strip()}
+
+
+def test_the_start_after_a_restore_has_nothing_left_to_do_and_the_next_one_has(shim: Shim) -> None:
+    place = shim.container("c")
+    (place / RESTORED).touch()
+    first = shim("--root", str(shim.folder), "start", "c")
+    second = shim("--root", str(shim.folder), "start", "c")
+    assert (first.returncode, first.stdout) == (0, "")
+    assert second.returncode == 7
+
+
+def test_a_command_line_is_taken_apart_as_runc_does() -> None:
+    words = ["--root=/r", "--log", "/l", "create", "--bundle", "/b", "--no-pivot", "--pid-file=/p", "-b", "/c", "name"]
+    call = parse(words)
+    assert call is not None
+    assert (call.folder, call.log, call.container) == ("/r/name", "/l", "name")
+    assert call.options == [("--bundle", "/b"), ("--no-pivot", None), ("--pid-file", "/p"), ("-b", "/c")]
+    assert call.option("--bundle", "-b") == "/c"

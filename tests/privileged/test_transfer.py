@@ -1,0 +1,178 @@
+"""What a save or restore keeps on the node, and what it takes from an agent."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.agent.privileged import transfer
+from gleaner.agent.privileged.config import Config
+from gleaner.agent.privileged.meeting import NotMet
+from gleaner.agent.privileged.transfer import checked_descriptors, kill_with_descendants, own_folder, remove
+
+GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None, 7, "", "[", "{}", "null", "[]", '"pipe:[1]"', "[1, 2, 3]",
+        json.dumps(GOOD[:2]),
+        json.dumps([*GOOD, "/dev/null"]),
+        json.dumps(["/dev/null", "pipe:[17]", "pipe:[17]/../../etc/shadow"]),
+        json.dumps(["/dev/null", "x pipe:[17]", "pipe:[18]"]),
+        json.dumps(["/dev/null", "pipe:[17]:fd[3]", "pipe:[18]"]),
+        json.dumps(["/dev/null", "pipe:[17]\n", "pipe:[18]"]),
+        json.dumps(["/dev/null", "pipe:[" + "9" * 30 + "]", "pipe:[18]"]),
+        json.dumps(["/dev/null", "\0", "pipe:[18]"]),
+        json.dumps(["/" + "x" * 5000, "pipe:[17]", "pipe:[18]"]),
+        "[" * 100_000,
+    ],
+    ids=lambda given: repr(given)[:30],
+)  # fmt: skip
+def test_descriptors_that_are_not_three_streams_are_refused(given: object) -> None:
+    with pytest.raises(NotMet):
+        checked_descriptors(given)
+
+
+@given(st.lists(st.text(max_size=20), max_size=4))
+def test_what_is_let_through_cannot_name_another_file_to_criu(given: list[str]) -> None:
+    try:
+        found = checked_descriptors(json.dumps(given))
+    except NotMet:
+        return
+    assert len(found) == 3
+    for stream in found:
+        assert "pipe:" not in stream or stream[6:-1].isdigit()
+
+
+def test_real_descriptors_are_let_through() -> None:
+    assert checked_descriptors(json.dumps(GOOD)) == GOOD
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Config:
+    return Config(4200, own=str(tmp_path / "own"))
+
+
+def test_the_folder_is_roots_alone_and_goes_with_the_call(settings: Config) -> None:
+    with own_folder(settings) as own:
+        assert Path(own).stat().st_mode & 0o777 == 0o700
+        assert Path(settings.own).stat().st_mode & 0o777 == 0o700
+        Path(own, "work", "dump.log").touch()
+    assert list(Path(settings.own).iterdir()) == []
+
+
+def test_a_folder_that_others_may_enter_or_a_link_is_refused(settings: Config, tmp_path: Path) -> None:
+    Path(settings.own).mkdir()
+    Path(settings.own).chmod(0o711)
+    with pytest.raises(ValueError, match="must be root's alone"), own_folder(settings):
+        pass
+    Path(settings.own).rmdir()
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    Path(settings.own).symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match="own"), own_folder(settings):
+        pass
+
+
+def test_what_a_killed_call_has_left_goes_with_the_next_and_what_is_in_use_stays(settings: Config) -> None:
+    with own_folder(settings) as in_use:
+        left = Path(settings.own, "123-dead")
+        (left / "work").mkdir(parents=True)
+        with own_folder(settings) as own:
+            assert not left.exists()
+            assert Path(in_use).exists()
+            assert own != in_use
+        assert Path(in_use, "work").exists()
+
+
+def test_a_child_of_the_call_does_not_hold_its_folder(settings: Config) -> None:
+    with own_folder(settings) as own:
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    held = os.open(settings.own, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(held)
+    child.kill()
+    child.wait()
+    assert not Path(own).exists()
+
+
+def test_a_link_in_the_folder_is_removed_and_not_followed(settings: Config, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    with own_folder(settings) as own:
+        Path(own, "link").symlink_to(tmp_path / "kept")
+    assert (tmp_path / "kept" / "file").exists()
+    assert not Path(own).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_what_is_mounted_in_the_folder_is_unmounted_and_not_emptied(tmp_path: Path) -> None:
+    """CRIU, killed in the middle of a restore, leaves the machine's cgroups there."""
+    kept, folder = tmp_path / "kept", tmp_path / "folder"
+    (kept / "empty").mkdir(parents=True)
+    (folder / "work" / "yard").mkdir(parents=True)
+    (folder / "work" / "log").touch()
+    script = f"""
+import subprocess, sys
+sys.path.insert(0, {str(Path(transfer.__file__).parents[1])!r})
+from privileged.transfer import remove
+subprocess.check_call(["mount", "-t", "tmpfs", "x", {str(kept)!r}])
+subprocess.check_call(["mkdir", {str(kept / "inside")!r}])
+subprocess.check_call(["mount", "--bind", {str(kept)!r}, {str(folder / "work" / "yard")!r}])
+remove({str(folder)!r})
+import os
+print(os.path.isdir({str(kept / "inside")!r}), os.path.exists({str(folder)!r}))
+"""
+    said = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert said.stdout == "True False\n", said.stderr
+
+
+def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+    remove(str(tmp_path / "nothing"))
+
+
+def test_all_descendants_are_killed_in_whatever_session_they_are(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"""
+import os, time
+for _ in range(3):
+    open({str(pids)!r}, "a").write(f"{{os.getpid()}}\\n")
+    if os.fork():
+        time.sleep(60)
+        os._exit(0)
+    os.setsid()
+open({str(pids)!r}, "a").write(f"{{os.getpid()}}\\n")
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    end_s = time.monotonic() + 20
+    while not pids.exists() or len(pids.read_text().split()) < 4:
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    kill_with_descendants(process.pid)
+    assert process.wait(10) == -9
+    for pid in pids.read_text().split():
+        while state(pid) not in (None, "Z"):
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+
+def state(pid: str) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("end", ["", "soon", "nan", "-1", "0"])
+def test_an_end_that_is_no_time_is_an_error(end: str) -> None:
+    with pytest.raises(ValueError):
+        transfer._end({"org.gleaner.end-s": end})
