@@ -84,7 +84,8 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         if status == 0:
             os.makedirs(image_path, mode=0o700, exist_ok=True)
             with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
-                marker.write("The images are with Gleaner's agent.\n")
+                # Never the same twice: containerd refuses content that it already takes in for another container.
+                marker.write(f"The images are with Gleaner's agent, {os.urandom(16).hex()}.\n")
         descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
         met.say({"status": status, "descriptors": descriptors, "log": _log_tail(f"{own}/work")})
     met.close()
