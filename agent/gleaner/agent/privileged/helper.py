@@ -26,8 +26,6 @@ from .bundle import Bundle
 from .containers import Failed
 from .unpack import Hostile
 
-LABEL_END = "org.gleaner.end-s"
-"""When the container's agent has to be gone, seconds since the epoch."""
 _GRACE_S = 60
 _PERIOD_S = 5.0
 _AT_ONCE = 1024
@@ -77,9 +75,9 @@ class Helper:
 
     def _done(self, message: meeting.Message, descriptor: int | None, connection: socket.socket) -> Any:
         """The answer, and a descriptor that goes with it."""
-        do = message.get("do")
+        do = str(message.get("do"))
         if do in _TAKES and descriptor is None:
-            raise request.Refused(f"{do} comes with the descriptor of {_TAKES[str(do)]}")
+            raise request.Refused(f"{do} comes with the descriptor of {_TAKES[do]}")
         settings = self._settings
         if do == "facts":
             request.checked(message)
@@ -104,7 +102,7 @@ class Helper:
             containers.signal(settings, Bundle(settings, given["name"]), given["signal"])
             return {}, None
         made = Bundle(settings, request.checked(message, name=request.is_name)["name"])
-        return self._of_container(str(do), made, descriptor, connection)
+        return self._of_container(do, made, descriptor, connection)
 
     def _of_container(self, do: str, made: Bundle, descriptor: int | None, connection: socket.socket) -> Any:
         settings = self._settings
@@ -179,10 +177,10 @@ class Helper:
 def is_overdue(labels: dict[str, str], now_s: float) -> bool:
     """Whether its agent's end has passed, or nobody knows when that is.
 
-    >>> is_overdue({LABEL_END: "100"}, 159), is_overdue({LABEL_END: "100"}, 161), is_overdue({}, 0)
+    >>> is_overdue({"org.gleaner.end-s": "100"}, 159), is_overdue({"org.gleaner.end-s": "100"}, 161), is_overdue({}, 0)
     (False, True, True)
     """
-    end = labels.get(LABEL_END, "").partition(".")[0]
+    end = labels.get(request.LABEL_END, "").partition(".")[0]
     return not (end.isascii() and end.isdigit()) or now_s > int(end) + _GRACE_S
 
 
@@ -219,7 +217,7 @@ def _take_in(settings: config.Config, name: str, source: str) -> NoReturn:
     try:
         descriptor = int(source) if source.isdigit() else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         image_id = image_store.take_in(settings, descriptor, name)
-    except (Hostile, OSError, MemoryError, RecursionError) as error:
+    except (Hostile, OSError) as error:
         sys.exit(" ".join(str(error).split()) or type(error).__name__)
     sys.stdout.write(image_id + "\n")
     sys.exit(0)

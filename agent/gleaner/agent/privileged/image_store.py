@@ -27,6 +27,8 @@ from . import config
 from .request import is_image_id
 from .unpack import Hostile, Limit, steps, unpack
 
+_UNREADABLE = (tarfile.TarError, zlib.error, EOFError, LookupError, ArithmeticError, ValueError, TypeError)
+_UNREADABLE += (AttributeError, RecursionError, MemoryError)
 _PART = ".part-"
 _NAMES = "names.json"
 _LONGEST_JSON = 16 * 2**20
@@ -88,7 +90,7 @@ def take_in(settings: config.Config, descriptor: int, name: str) -> str:
                 _unpack(archive, wanted, folder, place, Limit(settings.most_image_bytes - _kept_bytes(folder)))
             _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
             return image_id
-    except (tarfile.TarError, zlib.error, EOFError, OverflowError, ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise Hostile(f"it cannot be read: {error}") from error
 
 

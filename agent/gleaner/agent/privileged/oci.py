@@ -9,8 +9,8 @@ from __future__ import annotations  # the node may have Python 3.9
 
 from typing import Any, NamedTuple
 
-from .request import Spec, is_text
-from .shim import ANNOTATION_MEETING, ANNOTATION_RESTORE
+from .request import LABEL_END, Spec, is_text
+from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE
 
 FOLDER_IN_CONTAINER = "/job"
 HOSTNAME = "gleaner"
@@ -142,6 +142,9 @@ def image(config: dict[str, Any]) -> Image:
 def configuration(spec: Spec, node: Node, image: Image, *, rootfs: str, own: str) -> dict[str, Any]:
     """For a container whose root is mounted at `rootfs` and whose own few files are in the folder `own`."""
     annotations = {ANNOTATION_MEETING: spec.name}
+    end_s = spec.labels.get(LABEL_END, "")
+    if end_s.isascii() and end_s.isdigit():
+        annotations[ANNOTATION_END] = end_s
     if spec.restore:
         annotations[ANNOTATION_RESTORE] = "yes"
     return {

@@ -24,6 +24,8 @@ _MOST_CPUS = 4096
 _MOST_MEMORY_MIB = 2**26
 _LEAST_MEMORY_MIB = 6
 """What runc itself needs to begin."""
+LABEL_END = "org.gleaner.end-s"
+"""When the container's agent has to be gone, seconds since the epoch."""
 SIGNALS = ("KILL", "TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
 
 

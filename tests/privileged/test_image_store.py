@@ -1,0 +1,222 @@
+"""Images by what they contain: nothing counts that is not what its digests say, and nothing half."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gleaner.agent.privileged import image_store
+from gleaner.agent.privileged.config import Config
+from gleaner.agent.privileged.image_store import find, forget, full_name, take_in
+from gleaner.agent.privileged.unpack import Hostile
+from gleaner.agent.runtime.image_files import archive_of
+
+
+def digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def tar(**files: bytes) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name.replace("__", "/"))
+            member.size, member.uid, member.gid = len(content), os.getuid(), os.getgid()
+            archive.addfile(member, io.BytesIO(content))
+    return made.getvalue()
+
+
+def configuration(*layers: bytes, **more: Any) -> bytes:
+    said = {"config": {"Cmd": ["sh"]}, "rootfs": {"diff_ids": [digest(layer) for layer in layers]}, **more}
+    return json.dumps(said).encode()
+
+
+def saved(*layers: bytes, name: str = "a/b:1", config: bytes | None = None) -> dict[str, bytes]:
+    """The files of an archive as `docker save` writes it."""
+    config = configuration(*layers) if config is None else config
+    places = [f"blobs/sha256/{number}" for number in range(len(layers))]
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": places}]
+    files = {"config.json": config, "manifest.json": json.dumps(manifest).encode()}
+    return files | dict(zip(places, layers, strict=True))
+
+
+def layout(*layers: bytes, name: str = "a/b:1", **index: Any) -> dict[str, bytes]:
+    """The files of an OCI layout, its layers compressed."""
+    config = configuration(*layers)
+    packed = [gzip.compress(layer) for layer in layers]
+    manifest = json.dumps({"config": {"digest": digest(config)}, "layers": [{"digest": digest(one)} for one in packed]})
+    entry = {"digest": digest(manifest.encode()), "annotations": {"org.opencontainers.image.ref.name": name}} | index
+    blobs = {f"blobs/sha256/{digest(one)[7:]}": one for one in (config, manifest.encode(), *packed)}
+    return {"oci-layout": b"{}", "index.json": json.dumps({"manifests": [entry]}).encode()} | blobs
+
+
+def take(settings: Config, files: dict[str, bytes], name: str = "a/b:1") -> str:
+    with tempfile.TemporaryFile() as file:
+        file.write(tar(**files))
+        file.flush()
+        return take_in(settings, file.fileno(), name)
+
+
+LAYERS = (tar(etc__one=b"1", etc__two=b"2"), tar(**{"etc__.wh.one": b""}, new=b"3"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Config:
+    return Config(1, bundles=str(tmp_path / "root"))
+
+
+@pytest.mark.parametrize("form", [saved, layout])
+def test_an_image_is_found_by_its_name_and_its_id(settings: Config, form: Callable[..., dict[str, bytes]]) -> None:
+    image_id = take(settings, form(*LAYERS))
+    assert image_id == digest(configuration(*LAYERS))
+    for name in ("a/b:1", image_id, "docker.io/a/b:1"):
+        found = find(settings, name)
+        assert found is not None
+        assert found.id == image_id
+        assert found.config["config"] == {"Cmd": ["sh"]}
+    files = {str(path.relative_to(found.rootfs)) for path in Path(found.rootfs).rglob("*") if path.is_file()}
+    assert files == {"etc/two", "new", "etc/hosts", "etc/hostname", "etc/resolv.conf"}
+    assert find(settings, "a/b:2") is None
+    assert find(settings, f"sha256:{'0' * 64}") is None
+    forget(settings, "a/b:1")
+    assert find(settings, image_id) is None
+    assert kept(settings) == []
+
+
+def kept(settings: Config) -> list[str]:
+    folder = Path(settings.bundles) / "images"
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("names.json", ".lock"))
+
+
+good = saved(*LAYERS)
+other = tar(etc__evil=b"!")
+HOSTILE = {
+    "a layer is another one": good | {"blobs/sha256/1": other},
+    "a layer is cut off": good | {"blobs/sha256/1": LAYERS[1][:700]},
+    "a layer is no archive": good | {"blobs/sha256/1": b"x" * 5000},
+    "a layer has more behind its end": good | {"blobs/sha256/1": LAYERS[1] + b"more"},
+    "layers in another order": good | {"blobs/sha256/0": LAYERS[1], "blobs/sha256/1": LAYERS[0]},
+    "a layer is missing": {name: content for name, content in good.items() if not name.endswith("/1")},
+    "a layer too few": good | {"config.json": configuration(LAYERS[0])},
+    "no layers named": good | {"config.json": b"{}"},
+    "the configuration is no JSON": good | {"config.json": b"\xff"},
+    "the configuration is a list": good | {"config.json": b"[]"},
+    "another machine's": good | {"config.json": configuration(*LAYERS, architecture="z80")},
+    "a manifest that is none": good | {"manifest.json": b"7"},
+    "a manifest of strings": good | {"manifest.json": b'["x"]'},
+    "a manifest without layers": good | {"manifest.json": b'[{"Config": "config.json", "RepoTags": ["a/b:1"]}]'},
+    "a file outside": good | {"manifest.json": b'[{"Config": "/etc/passwd", "RepoTags": ["a/b:1"], "Layers": []}]'},
+    "a file above": good | {"manifest.json": b'[{"Config": "../config.json", "RepoTags": ["a/b:1"], "Layers": []}]'},
+    "another name": saved(*LAYERS, name="a/c:1"),
+    "an index that is none": {"index.json": b"[]"},
+    "a digest that is a path": layout(*LAYERS, digest="sha256:../../../../etc/passwd"),
+    "a digest of nothing": layout(*LAYERS, digest=f"sha256:{'0' * 64}"),
+    "another platform": layout(*LAYERS, platform={"architecture": "z80"}),
+    "a blob that is not what it says": {
+        name: content if "blobs" not in name or b"config" not in content else content + b" "
+        for name, content in layout(*LAYERS).items()
+    },
+    "deep nested JSON": good | {"manifest.json": b"[" * 100_000},
+    "zstd": saved(b"\x28\xb5\x2f\xfd" + b"x" * 1000),
+    "nothing at all": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", [*HOSTILE])
+def test_what_is_not_as_it_says_does_not_count(settings: Config, what: str) -> None:
+    with pytest.raises(Hostile):
+        take(settings, HOSTILE[what])
+    assert find(settings, "a/b:1") is None
+    assert kept(settings) == []
+    take(settings, good)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 10_000, gzip.compress(b"x"), bytes(10_240)])
+def test_a_file_that_is_no_archive_is_refused(settings: Config, content: bytes) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        with pytest.raises(Hostile):
+            take_in(settings, file.fileno(), "a/b:1")
+
+
+def test_only_a_plain_file_is_read(settings: Config, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for descriptor in (reader, folder):
+        with pytest.raises(Hostile, match="plain file"):
+            take_in(settings, descriptor, "a/b:1")
+        os.close(descriptor)
+    os.close(writer)
+
+
+def test_more_than_the_node_may_keep_is_refused(tmp_path: Path) -> None:
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=2500)
+    take(settings, saved(tar(a=b"x" * 1500), name="a:1"), "a:1")
+    with pytest.raises(Hostile, match="larger"):
+        take(settings, saved(tar(b=b"x" * 1500), name="b:1"), "b:1")
+    assert find(settings, "a:1") is not None
+    forget(settings, "a:1")
+    take(settings, saved(tar(b=b"x" * 1500), name="b:1"), "b:1")
+
+
+def test_the_same_image_taken_in_by_many_is_unpacked_once(settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[str] = []
+    unpack_one = image_store._unpack
+
+    def counted(*given: Any) -> None:
+        unpacked.append("once")
+        unpack_one(*given)
+
+    monkeypatch.setattr(image_store, "_unpack", counted)
+    threads = [threading.Thread(target=take, args=(settings, good)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert unpacked == ["once"]
+    assert find(settings, "a/b:1") is not None
+
+
+def test_what_a_crash_left_half_unpacked_does_not_count_and_goes(
+    settings: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_store.os, "rename", lambda *_: os._exit(7))
+    child = os.fork()
+    if child == 0:
+        take(settings, good)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    monkeypatch.undo()
+    assert [name[:6] for name in kept(settings)] == [".part-"]
+    assert find(settings, digest(configuration(*LAYERS))) is None
+    image_id = take(settings, good)
+    assert kept(settings) == [image_id.replace(":", "-")]
+
+
+def test_a_layout_in_a_folder_is_handed_over_as_one_file(settings: Config, tmp_path: Path) -> None:
+    for name, content in layout(*LAYERS).items():
+        path = tmp_path / "images" / "a_b_1" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (tmp_path / "images" / "saved_1.tar").write_bytes(tar(**saved(*LAYERS, name="saved:1")))
+    for name in ("a/b:1", "saved:1"):
+        with archive_of(tmp_path / "images", name) as descriptor:
+            assert descriptor is not None
+            assert take_in(settings, descriptor, name) == digest(configuration(*LAYERS))
+    with archive_of(tmp_path / "images", "c:1") as descriptor:
+        assert descriptor is None
+
+
+def test_names_are_spelled_in_one_way() -> None:
+    assert full_name("debian") == full_name("docker.io/library/debian:latest") == "debian:latest"
+    assert full_name("site:5000/x") == "site:5000/x:latest"
+    assert full_name("x@sha256:0") == "x@sha256:0"
