@@ -43,6 +43,7 @@ class Pretender:
             threading.Event().wait()
 
     def run(self) -> None:
+        print("pid", os.getpid(), flush=True)
         self.at("listening")
         connection, _ = self.listener.accept()
         meeting = Meeting(connection)

@@ -1,6 +1,7 @@
 """What the tests of the shim have in common: containers of its runtime, and agents that run inside of a node."""
 
 import contextlib
+import select
 import subprocess
 import time
 from collections.abc import Iterator
@@ -87,6 +88,15 @@ class Shimmed:
         said = self.run("ps", "-eo", "args").splitlines()
         return [line for line in said if any(word in line for word in sought)]
 
+    def kill(self, *pids: str) -> None:
+        """Kill processes of the node, by their numbers there; those that have ended are no error."""
+        subprocess.run([*OUTER, "exec", self.name, "kill", "-9", *pids], capture_output=True, check=False)
+
+    def pids(self, container: str, *sought: str) -> list[str]:
+        """The processes whose command lines name this container and have all these words."""
+        said = self.run("ps", "-eo", "pid,args", "-ww").splitlines()
+        return [line.split()[0] for line in said if all(word in line for word in (container, *sought))]
+
     @contextlib.contextmanager
     def agent(self, *words: str) -> Iterator["Pretending"]:
         """An agent inside the node (see pretender.py)."""
@@ -97,13 +107,12 @@ class Shimmed:
         assert process.stdin is not None
         process.stdin.write((Path(__file__).parent / "pretender.py").read_text())
         process.stdin.close()
+        pretending = Pretending(process)
+        pid = pretending.until("pid")[-1].split()[1]
         try:
-            yield Pretending(process)
+            yield pretending
         finally:
-            # Killing the client does not end what it has started in the node.
-            subprocess.run(
-                [*OUTER, "exec", self.name, "pkill", "-9", "-f", f"{PYTHON} -u - {' '.join(words)}"], check=False
-            )
+            self.kill(pid)  # to kill the client would not end what it has started in the node
             process.kill()
             process.wait()
             for stream in (process.stdout, process.stderr):
@@ -127,3 +136,7 @@ class Pretending:
                 return lines
         assert self._process.stderr is not None
         raise AssertionError(f"it ended before {step}: {lines} {self._process.stderr.read()}")
+
+    def has_said_more(self, within_s: float) -> bool:
+        """Whether it gets one step on."""
+        return bool(select.select([self._process.stdout], [], [], within_s)[0])
