@@ -140,6 +140,15 @@ class PretendedRuntime:
                 return
             time.sleep(0.01)
 
+    def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
+        process, at = self._processes[container], 0
+        while not process.ended.is_set():
+            new = process.written[at:]
+            at += len(new)
+            if new:
+                yield 1, "".join(new).encode()
+            time.sleep(0.01)
+
     def wait(self, container: ContainerId) -> int:
         process = self._processes[container]
         process.ended.wait()

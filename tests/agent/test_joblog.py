@@ -67,6 +67,25 @@ def test_a_mark_waits_for_what_a_paused_process_wrote_before_and_counts_from_the
     following.join()
 
 
+def test_whoever_listens_knows_the_open_line_before_the_log_does_and_what_the_slice_before_left_of_it() -> None:
+    first = JobLog.going_on(None)
+    followed(first, [(1, b"one\nha")])
+    second = JobLog.going_on(saved(first))
+    heard: queue.Queue[bytes | None] = queue.Queue()
+    listening = threading.Thread(target=second.listen, args=(((1, piece) for piece in iter(heard.get, None)),))
+    listening.start()
+    heard.put(b"lf")
+    mark = second.mark(paused_s=time.monotonic())
+    assert mark == Mark(1, {Stream.STDOUT: base64.b64encode(b"half").decode()})
+    heard.put(b"\nnext")
+    mark = second.mark(paused_s=time.monotonic())
+    assert mark.open_lines == {Stream.STDOUT: base64.b64encode(b"next").decode()}
+    heard.put(None)
+    listening.join()
+    followed(second, [(1, b"lf\nnext")])  # when it has ended, the log has all
+    assert second.open_lines() == mark.open_lines
+
+
 @given(st.binary(max_size=50), st.integers(0, 3 * MOST_BYTES))
 def test_whatever_is_open_fits_into_a_generation(last: bytes, size_bytes: int) -> None:
     log = JobLog.going_on(None)

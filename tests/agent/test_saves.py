@@ -64,6 +64,17 @@ def test_a_job_whose_node_dies_goes_on_from_its_last_periodic_save_and_its_log_h
     control.in_order(job, 500)
 
 
+def test_a_line_that_is_open_at_a_periodic_save_is_whole_after_a_loss(control: Control) -> None:
+    control.runtime.lines_in_two_parts = True
+    job = control.submit("450")
+    asyncio.run(lost_after(control.agent("a1", lives_s=60, **OFTEN), 4.0))
+    notice_the_loss(control)
+    assert control.job(job).job.state is State.SAVED
+    asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
+    assert control.job(job).job.outcome is Outcome.SUCCEEDED
+    control.in_order(job, 450)
+
+
 def test_an_agents_final_save_follows_its_periodic_ones(control: Control) -> None:
     job = control.submit("450")
     agent = control.agent("a1", lives_s=7, **OFTEN)

@@ -44,8 +44,12 @@ class JobLog:
 
     first: int = 0
     _split: Lines = field(default_factory=Lines)
+    _begun: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """What the slice before had left open."""
     _lines: list[str] = field(default_factory=list[str])
     _ended: threading.Event = field(default_factory=threading.Event)
+    _live: Lines | None = None
+    """The output as it is written, ahead of what is followed."""
     _read: int = 0
     """The number of the next line to be read."""
     _heard_s: float = 0.0
@@ -57,7 +61,7 @@ class JobLog:
         if generation is None:
             return cls()
         begun = {_NUMBERS[stream]: base64.b64decode(line) for stream, line in generation.open_lines.items()}
-        return cls(generation.log_lines, Lines(begun), _read=generation.log_lines)
+        return cls(generation.log_lines, Lines(dict(begun)), begun, _read=generation.log_lines)
 
     def follow(self, output: Iterable[tuple[int, bytes]], *, may_wait: Callable[[], bool]) -> None:
         """Read to the end, in a thread of its own; while the buffer is full, wait where that is allowed."""
@@ -70,6 +74,15 @@ class JobLog:
                 self._heard_s = time.monotonic()
         finally:
             self._ended.set()
+
+    def listen(self, output: Iterable[tuple[int, bytes]]) -> None:
+        """Read the same output as it is written, in a thread of its own, for its open lines."""
+        self._live = Lines(dict(self._begun))
+        try:
+            for _ in self._live.of(self._heard(output)):
+                pass
+        finally:
+            self._live = None
 
     def _heard(self, output: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         for stream, content in output:
@@ -96,9 +109,10 @@ class JobLog:
     def open_lines(self) -> dict[Stream, str]:
         """What each stream has written of a line that has no end yet, as a generation has it.
 
-        Known when the output has ended: Docker keeps an open line to itself until then.
+        Where nobody listens, it may be known only when the output has ended: Docker keeps an open line to itself.
         """
-        begun = {number: line for number, line in dict(self._split.begun).items() if line}
+        known = self._split if self._live is None or self._ended.is_set() else self._live
+        begun = {number: line for number, line in known.begun.copy().items() if line}
         return {_STREAMS[number]: base64.b64encode(line).decode() for number, line in begun.items()}
 
     def end_lines(self) -> None:

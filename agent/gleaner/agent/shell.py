@@ -153,7 +153,7 @@ class TaskShell:
 
     def _watch(self, container: ContainerId) -> None:
         loop = asyncio.get_running_loop()
-        for work in (self._await_exit, self._read_log):
+        for work in (self._await_exit, self._read_log, self._listen):
             threading.Thread(target=work, args=(container, loop), daemon=True).start()
 
     def _await_exit(self, container: ContainerId, loop: asyncio.AbstractEventLoop) -> None:
@@ -165,6 +165,13 @@ class TaskShell:
             self._log.follow(self.bench.runtime.logs(container), may_wait=lambda: isinstance(self.state, task.Running))
         except RuntimeFault as error:
             self._say("cannot read the log", error=str(error))
+
+    def _listen(self, container: ContainerId, _loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            if (output := self.bench.runtime.live(container)) is not None:
+                self._log.listen(output)
+        except (RuntimeFault, OSError) as error:
+            self._say("cannot listen to it", error=str(error))
 
     def flush_log(self) -> None:
         """Put the lines read so far into the outbox."""

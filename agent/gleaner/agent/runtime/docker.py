@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,8 @@ class DockerRuntime:
     def __init__(self, url: str, *, user: tuple[int, int] | None = None) -> None:
         self._url = url
         self._uid, self._gid = user or (os.getuid(), os.getgid())
+        self._attached: dict[ContainerId, Iterator[bytes]] = {}
+        """To the output of each container from its beginning, until `live` hands it out."""
         if self._uid == 0:
             raise RuntimeFault("jobs would run as root: start the agent as an ordinary service account")
 
@@ -93,7 +95,7 @@ class DockerRuntime:
         engine = self._engine
         with translated(f"cannot start {spec.name}"):
             container = self._created(spec, spec.image, self._marks(spec, restored=False))
-            with engine.removed_on_failure(container):
+            with self._removed_on_failure(container):
                 try:
                     engine.start(container)
                 except docker.errors.APIError as error:
@@ -157,9 +159,18 @@ class DockerRuntime:
                     labels=spec.labels,
                 )
             container = self._created(spec, image, self._marks(spec, restored=True))
-            with self._engine.removed_on_failure(container):
+            with self._removed_on_failure(container):
                 self._streamed.restore(container, spec.name, parcel)
             return container
+
+    @contextlib.contextmanager
+    def _removed_on_failure(self, container: ContainerId) -> Generator[None]:
+        try:
+            with self._engine.removed_on_failure(container):
+                yield
+        except BaseException:
+            self._attached.pop(container, None)
+            raise
 
     @staticmethod
     def _image(spec: ContainerSpec, parcel: Parcel) -> str:
@@ -170,6 +181,11 @@ class DockerRuntime:
     def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
         with translated(f"cannot read the output of {container[:12]}"):
             yield from messages(self._engine.follow(container))
+
+    def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
+        """By an attached connection: the engine's log keeps open lines to itself."""
+        attached = self._attached.pop(container, None)
+        return None if attached is None else messages(attached)
 
     def wait(self, container: ContainerId) -> int:
         with translated(f"cannot wait for {container[:12]}"):
@@ -197,6 +213,7 @@ class DockerRuntime:
                     raise
 
     def remove(self, container: ContainerId) -> None:
+        self._attached.pop(container, None)
         with translated(f"cannot remove {container[:12]}"):
             self._engine.remove(container)
 
@@ -268,6 +285,7 @@ class DockerRuntime:
             if status(error) == requests.codes.bad_request and "command" in explanation(error):
                 raise CannotStart(explanation(error), 127) from error
             raise
+        self._attached[ContainerId(container)] = self._engine.attach(container)
         return ContainerId(container)
 
     def _pull(self, image: str) -> None:

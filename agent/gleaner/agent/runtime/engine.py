@@ -197,6 +197,15 @@ class Engine:
         if answer.status_code != requests.codes.no_content:
             raise docker.errors.APIError("not restored", answer, explanation="it runs already, and was not restored")
 
+    def attach(self, container: str) -> Iterator[bytes]:
+        """What a container writes from this call on, as Docker's frames and as soon as it is written.
+
+        Past a mebibyte that nobody reads, the engine lets the container wait.
+        """
+        connection = self._api.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
+        self._api._disable_socket_timeout(connection)  # a workload may be silent for hours
+        return _attached(connection)
+
     def follow(self, container: str) -> Iterator[bytes]:
         """The container's whole output up to its end, as Docker's frames.
 
@@ -214,6 +223,14 @@ class Engine:
 
     def _url(self, container: str, what: str) -> str:
         return f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/{what}"
+
+
+def _attached(connection: Any) -> Iterator[bytes]:
+    try:
+        while chunk := connection.read(CHUNK_BYTES):
+            yield chunk
+    finally:
+        connection._response.close()  # before the connection itself, or urllib3 complains
 
 
 def _checked(answer: requests.Response) -> None:

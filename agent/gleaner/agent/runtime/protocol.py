@@ -138,6 +138,13 @@ class Runtime(Protocol):
         """
         ...
 
+    def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
+        """The same output as it is written, open lines too. To be read without waiting, or the container will.
+
+        Only once for a container, and only for one that this object has started or restored. None: `logs` is as fast.
+        """
+        ...
+
     def wait(self, container: ContainerId) -> int:
         """Block until it has ended by itself; its exit code. Hitting its memory limit is an end by itself, with 137.
 
