@@ -48,6 +48,8 @@ LAST_WORDS_S = 3.0
 killing what then hangs, and for the farewell."""
 SUSPICIOUS_S = 30.0
 """What a job does with the storage may take so much longer than expected before the storage is asked if it hangs."""
+FEW = 4
+"""At most so many jobs are asked for at once on a node that cannot save memory: most of them may have to go back."""
 MISPLACED_S = 60.0
 """So long no job is asked for on a node that cannot save memory, after one that would need it."""
 CLOSED = 409
@@ -293,7 +295,8 @@ class Agent:
         here = [shell.assignment for shell in self._shells if not shell.done.is_set()]
         cpus = self.facts.cpus - sum(job.cpus for job in here)
         memory_mib = self.facts.memory_mib - sum(job.memory_mib for job in here)
-        return Ask(cpus=cpus, memory_mib=memory_mib) if cpus > 0 and memory_mib > 0 else None
+        most = 64 if self.can_save else FEW
+        return Ask(cpus=cpus, memory_mib=memory_mib, most=most) if cpus > 0 and memory_mib > 0 else None
 
     # ── talking to control ──
 
