@@ -5,13 +5,14 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from docker.errors import APIError
 from tests.runtime import nodes
 from tests.runtime.nodes import AGENT, IMAGE, Node, wait_for
 from tests.runtime.pretender import STEPS
-from tests.runtime.shimmed import MEETINGS, TICKER, Shimmed
+from tests.runtime.shimmed import MEETINGS, PYTHON, TICKER, Shimmed
 
 from gleaner.agent.privileged.shim import ANNOTATION_MEETING, ANNOTATION_RESTORE
 from gleaner.agent.runtime.protocol import LABEL_AGENT
@@ -288,4 +289,22 @@ def test_forged_descriptors_reach_neither_runc_nor_criu(shimmed: Shimmed, saved:
         agent.until("listening")
         with pytest.raises(APIError, match="which is no pipe"):
             shimmed.engine.start(container)
+    assert shimmed.left_by_us() == []
+
+
+def test_the_privileged_side_needs_no_way_to_the_storage_and_a_forged_generation_never_gets_to_it(
+    shimmed: Shimmed,
+) -> None:
+    """More than squashed rights: where the engine, the shim and CRIU run, the storage is not even mounted."""
+    program = (Path(__file__).parent / "hidden_storage.py").read_text()
+    script = (
+        "mkdir -p /srv/hidden && mount -t tmpfs -o mode=0700,uid=4200,gid=4200 hidden /srv/hidden && "
+        "install -d -o gleaner -g gleaner /var/lib/gleaner/runtime-tests/hidden && "
+        "exec setpriv --reuid gleaner --regid gleaner --init-groups "
+        f"{PYTHON} -u - /srv/hidden /var/lib/gleaner/runtime-tests/hidden {IMAGE}"
+    )
+    said = shimmed.run("unshare", "-m", "sh", "-c", script, text=program, timeout_s=120)
+    expected = ["way True", "forged: refused", "flipped: refused", "left 0", "went on", "uid 4200"]
+    assert [line for line in said.splitlines() if line in expected] == expected, said
+    assert shimmed.run("ls", "-A", "/srv/hidden") == ""
     assert shimmed.left_by_us() == []
