@@ -323,7 +323,7 @@ def _remove(asked: Asked) -> None:
         os.unlink(asked.at(path))
     shutil.rmtree(asked.at(f"{LIBRARY}/privileged/__pycache__"), ignore_errors=True)
     for folder in (f"{LIBRARY}/privileged", f"{LIBRARY}/bin", LIBRARY, os.path.dirname(config.CONFIG_FILE)):
-        if os.path.isdir(asked.at(folder)) and not os.listdir(asked.at(folder)):
+        with contextlib.suppress(OSError):  # others have something in it, or it is a mount
             os.rmdir(asked.at(folder))
 
 
