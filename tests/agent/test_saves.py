@@ -114,6 +114,24 @@ def test_a_node_without_what_the_saving_node_had_refuses_before_it_touches_anyth
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
 
 
+def test_a_manifest_that_demands_what_the_node_lacks_is_refused_once_and_goes_on_elsewhere(control: Control) -> None:
+    """Control takes the node that saved it for an ordinary one; only the manifest knows better."""
+    job = control.submit("450")
+    first = control.agent("a1", lives_s=6, node={"cpu_features": ("amx", "sse")})
+    first.facts = first.facts.model_copy(update={"cpu_features": ("sse",)})
+    asyncio.run(first.live())
+    assert control.job(job).job.state is State.SAVED
+    asyncio.run(control.agent("a2", lives_s=20, idle_s=12, node={"cpu_features": ("sse",), "node": "old"}).live())
+    detail = control.job(job)
+    assert (detail.job.state, detail.failures, len(detail.attempts)) == (State.SAVED, 0, 2)
+    assert "CPU feature amx" in " ".join(event.detail for event in detail.events)
+    assert control.runtime.restores == 0
+    asyncio.run(control.agent("a3", lives_s=30, node={"cpu_features": ("amx", "sse"), "node": "new"}).live())
+    detail = control.job(job)
+    assert (detail.job.outcome, detail.attempts[-1].restored_from) == (Outcome.SUCCEEDED, "1/1")
+    control.in_order(job, 450)
+
+
 def test_a_workload_that_saves_itself_goes_on_anew_from_its_folder_and_its_log_goes_on(control: Control) -> None:
     job = control.submit("450", saves_itself=SelfSave(signal="SIGUSR1"))
     asyncio.run(control.agent("a1", lives_s=6, **OFTEN).live())

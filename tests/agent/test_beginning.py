@@ -1,0 +1,109 @@
+"""What is looked at before anything of the node is touched."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.agent.pretended import PretendedRuntime
+
+from gleaner.agent import task
+from gleaner.agent.beginning import begin
+from gleaner.agent.bench import Bench
+from gleaner.agent.client import Outbox
+from gleaner.agent.estimates import Estimates
+from gleaner.agent.joblog import Mark
+from gleaner.agent.lanes import Lanes
+from gleaner.agent.node import node_facts
+from gleaner.agent.protocol import Assignment, Generation, SelfSave, Way, Why
+from gleaner.agent.runtime.protocol import ContainerId
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.stored import Stored
+
+
+class Node:
+    """A node with these processor features, on a storage that it shares with others."""
+
+    def __init__(self, place: Path, storage: FolderStorage, *features: str, can_save: bool = True) -> None:
+        self.runtime = PretendedRuntime()
+        facts = node_facts(self.runtime.facts(), cpus=4, memory_mib=1000)
+        self.bench = Bench(
+            agent="a1",
+            slurm_job=None,
+            facts=facts.model_copy(update={"cpu_features": features}),
+            runtime=self.runtime,
+            storage=storage,
+            work=place,
+            outbox=Outbox(lambda _path, _body: ""),
+            estimates=Estimates(Way.CRIU, at_once=1),
+            saves=Lanes(1),
+            begins=Lanes(1),
+            can_save=can_save,
+            end_s=lambda: time.time() + 100,
+            gone_s=lambda: time.time() + 100,
+        )
+        self.folder = place / "job"
+
+    def begin(self, **given: object) -> tuple[task.Started | task.NotStarted, Stored]:
+        plain = {"job": 7, "attempt": 1, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
+        assignment = Assignment.model_validate({**plain, "command": ("count", "100000"), **given})
+        stored = Stored(self.bench.storage, assignment, self.bench.facts, self.folder)
+        return begin(self.bench, assignment, stored), stored
+
+    def saved(self) -> Generation:
+        begun, stored = self.begin()
+        assert isinstance(begun, task.Started)
+        self.runtime.pause(begun.container)
+        return stored.save_memory(self.runtime, begun.container, lambda: Mark(0, {})).generation
+
+    def is_untouched(self) -> bool:
+        used = self.runtime.usage([ContainerId("c1")]) if self.runtime._processes else {}
+        return not used and not self.folder.exists() and self.runtime.restores == 0
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FolderStorage:
+    made = FolderStorage(tmp_path / "storage")
+    made.prepare()
+    return made
+
+
+def test_a_generation_that_demands_what_the_node_lacks_is_refused_and_not_harmed(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").mkdir()
+    generation = Node(tmp_path / "new", storage, "amx", "sse").saved()
+    old = Node(tmp_path / "old", storage, "sse")
+    begun, _ = old.begin(attempt=2, generation=generation)
+    assert isinstance(begun, task.NotStarted)
+    assert begun.why is Why.INCOMPATIBLE
+    assert "CPU feature amx" in begun.detail
+    assert old.is_untouched()
+    again, _ = Node(tmp_path / "new", storage, "amx", "avx", "sse").begin(attempt=3, generation=generation)
+    assert isinstance(again, task.Started)
+
+
+def test_a_folder_alone_fits_everywhere_and_its_command_is_started_anew(storage: FolderStorage, tmp_path: Path) -> None:
+    how = SelfSave()
+    first = Node(tmp_path, storage, "amx")
+    begun, stored = first.begin(saves_itself=how)
+    assert isinstance(begun, task.Started)
+    first.runtime.pause(begun.container)
+    (first.folder / "state").write_text("17")
+    generation = stored.save_folder().generation
+    other = Node(tmp_path / "other", storage, "sse", can_save=False)
+    begun, _ = other.begin(attempt=2, generation=generation, saves_itself=how)
+    assert isinstance(begun, task.Started)
+    assert other.runtime.restores == 0
+    assert (other.folder / "state").read_text() == "17"
+
+
+def test_a_node_that_cannot_save_memory_begins_nothing_that_would_need_it(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    node = Node(tmp_path, storage, can_save=False)
+    begun, _ = node.begin()
+    assert isinstance(begun, task.NotStarted)
+    assert begun.why is Why.INCOMPATIBLE
+    assert node.is_untouched()
+    assert isinstance(node.begin(saves_itself=SelfSave())[0], task.Started)
