@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn, Union
 
-from . import config
+from . import config, rights
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 _LONGEST_REQUEST = 2**20
@@ -176,8 +176,7 @@ def main() -> NoReturn:
             try:
                 sys.exit(_serve(settings, runc, asked))
             except NotUnderstood as error:
-                with open(os.path.join(os.environ["GLEANER_OWN"], "work", "call.log"), "w", encoding="utf-8") as log:
-                    log.write(f"(00.000000) Error (criu.py:0): {error}\n")  # in the form of CRIU's own log
+                _log(os.environ["GLEANER_OWN"], str(error))
                 sys.exit(1)
     os.execv(settings.criu, [settings.criu, *words])
 
@@ -192,7 +191,7 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
-    answer = _run(words, own, runc)
+    answer = _run(words, own, runc, settings.agent_uid)
     result = b""
     if answer == 0 and kind == RESTORE:
         with open(pid_file, encoding="ascii") as file:
@@ -201,7 +200,13 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     return 0 if answer == 0 else 1
 
 
-def _run(words: list[str], own: str, runc: socket.socket) -> int:
+def _log(own: str, why: str) -> None:
+    """A reason of ours, in the form of CRIU's own log."""
+    with open(os.path.join(own, "work", "call.log"), "w", encoding="utf-8") as log:
+        log.write(f"(00.000000) Error (criu.py:0): {why}\n")
+
+
+def _run(words: list[str], own: str, runc: socket.socket, uid: int) -> int:
     """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time)."""
     said, answered = os.path.join(own, "said"), os.path.join(own, "answered")
     os.mkfifo(said, 0o600)
@@ -220,7 +225,11 @@ def _run(words: list[str], own: str, runc: socket.socket) -> int:
         while b"\n" in heard:
             line, _, heard = heard.partition(b"\n")
             action, _, pid = line.partition(b" ")
-            os.write(answering, b"ok\n" if _notified(runc, action, int(pid or b"0")) else b"no\n")
+            agreed = _notified(runc, action, int(pid or b"0"))
+            if action == b"pre-resume" and (why := rights.stop_if_beyond(int(pid), uid)) is not None:
+                _log(own, f"the generation is not what a job of ours can have been: {why}")
+                agreed = False
+            os.write(answering, b"ok\n" if agreed else b"no\n")
 
 
 def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:

@@ -124,6 +124,7 @@ class Helper:
             return {
                 "image_id": about["image_id"],
                 "written": not written.is_empty(made.inside("upper")),
+                "ended": not made.is_monitored(),
             }, None
         if do == "usage":
             return {"usage": containers.usage(settings, made)}, None

@@ -27,8 +27,19 @@ from . import config
 from .request import is_image_id
 from .unpack import Hostile, Limit, steps, unpack
 
-_UNREADABLE = (tarfile.TarError, zlib.error, EOFError, LookupError, ArithmeticError, ValueError, TypeError)
-_UNREADABLE += (AttributeError, RecursionError, MemoryError)
+_UNREADABLE = (
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
+"""What Python raises for an archive, or JSON in it, that is not of its kind."""
 _PART = ".part-"
 _NAMES = "names.json"
 _LONGEST_JSON = 16 * 2**20

@@ -1,0 +1,68 @@
+"""What a restored process may do: no more than one that was started.
+
+CRIU gives a process the rights that its images say. Whoever could hand us other images than those that were saved
+could so gain root's; the digest of a generation, which the queue keeps, is what guards against that. This is the
+second guard, on root's side: before the processes run again, each of their threads is looked at.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import signal
+
+_NO_CAPABILITY = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+
+
+def stop_if_beyond(init_pid: int, uid: int) -> str | None:
+    """Kill the processes of a container that CRIU has just brought back, if one may do more than it should; why."""
+    for pid in _family(init_pid):
+        for thread in _numbers(f"/proc/{pid}/task"):
+            why = beyond(_status(f"/proc/{pid}/task/{thread}/status"), uid)
+            if why is not None:
+                os.kill(init_pid, signal.SIGKILL)  # the first process of its namespace: all others go with it
+                return why
+    return None
+
+
+def beyond(status: dict[str, list[str]], uid: int) -> str | None:
+    """What a thread may do that a job's may not, by its `status` in /proc; None for nothing.
+
+    >>> beyond({"Uid": ["0"] * 4}, 4200)
+    'it would run as uid 0'
+    """
+    for one in status.get("Uid", ["?"]):
+        if one != str(uid):
+            return f"it would run as uid {one}"
+    if "0" in (*status.get("Gid", ["0"]), *status.get("Groups", [])):
+        return "it would run with root's group"
+    for name in _NO_CAPABILITY:
+        if int(status.get(name, ["1"])[0], 16) != 0:
+            return "it would have capabilities"
+    if status.get("NoNewPrivs") != ["1"]:
+        return "it could gain privileges"
+    return None
+
+
+def _family(init_pid: int) -> list[int]:
+    """A process and all below it. None of them runs now, so none can be missed."""
+    children: dict[int, list[int]] = {}
+    for pid in _numbers("/proc"):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(pid)
+    found = [init_pid]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _numbers(folder: str) -> list[int]:
+    return [int(name) for name in os.listdir(folder) if name.isdigit()]
+
+
+def _status(path: str) -> dict[str, list[str]]:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return {name: rest.split() for name, _, rest in (line.partition(":") for line in file)}

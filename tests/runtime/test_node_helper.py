@@ -1,0 +1,212 @@
+"""What is the node helper's alone: it may end at any time, and what it keeps has an end and a limit."""
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.account import acting_as
+from tests.runtime.nodes import IMAGE, USER, Node, Work, wait_for
+
+from gleaner.agent.privileged.config import Config
+from gleaner.agent.runtime.engine import Engine
+from gleaner.agent.runtime.meetings import save, while_meeting
+from gleaner.agent.runtime.protocol import (
+    LABEL_END,
+    CannotRestore,
+    ContainerKilled,
+    ImageMissing,
+    RuntimeFault,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+HELPER = "^/usr/bin/python3 -IS /usr/local/sbin/gleaner-helper$"
+TICKER = """
+import os, time
+count = 0
+while not os.path.exists("/job/stop"):
+    print(count, flush=True)
+    count += 1
+    time.sleep(0.02)
+raise SystemExit(7)
+"""
+
+
+@pytest.fixture
+def kind() -> str:
+    return "criu"
+
+
+def kill_helper(node: Node) -> None:
+    """It comes back by itself, as with systemd."""
+    node.run("pkill", "-9", "-f", HELPER)
+
+
+def answers(node: Node) -> bool:
+    try:
+        node.runtime.facts()
+    except RuntimeFault:
+        return False
+    return True
+
+
+def test_containers_and_their_ends_outlive_the_helper(node: Node, work: Work) -> None:
+    container = work.start(node, TICKER)
+    work.until("5")
+    codes: list[int] = []
+    waiting = threading.Thread(target=lambda: codes.append(node.runtime.wait(container)))
+    waiting.start()
+    time.sleep(0.3)
+    for _ in range(2):
+        kill_helper(node)
+        work.until(str(len(work.lines) + 20))
+        wait_for(lambda: answers(node), "the helper is back")
+    node.runtime.pause(container)
+    node.runtime.unpause(container)
+    kill_helper(node)
+    (work.folder(node) / "stop").touch()
+    waiting.join(60)
+    assert codes == [7]
+    work.read_to_end()
+    assert work.lines == [str(number) for number in range(len(work.lines))]
+    wait_for(lambda: answers(node), "the helper is back")
+    assert node.runtime.wait(container) == 7
+
+
+def test_a_container_whose_monitor_is_killed_can_still_be_removed(node: Node, work: Work) -> None:
+    container = work.start(node, TICKER)
+    work.until("5")
+    node.run("pkill", "-9", "-f", f"gleaner-helper monitor {container} ")
+    with pytest.raises(ContainerKilled):
+        node.runtime.wait(container)
+    work.read_to_end()
+    node.runtime.remove(container)
+    assert node.containers() == []
+    wait_for(lambda: container not in node.run("ps", "-eo", "args"), "all of it has ended")
+
+
+def spec(work: Work, *command: str, end_s: float) -> Any:
+    made = work.spec(*command)
+    made.labels[LABEL_END] = str(int(end_s))
+    return made
+
+
+def test_a_container_whose_agent_has_to_be_gone_is_removed(node: Node, work: Work) -> None:
+    work.folder(node)
+    node.runtime.start(spec(work, TICKER, end_s=time.time() - 55))
+    assert len(node.containers()) == 1
+    wait_for(lambda: node.containers() == [], "the watchdog has removed it", timeout_s=30)
+
+
+@pytest.fixture
+def limited(node: Node) -> Any:
+    """The helper with a limit of 30 MB; as it was, afterwards."""
+    path = "/etc/gleaner/privileged.json"
+    before = node.run("cat", path)
+
+    def write(content: str) -> None:
+        node.outside(Path(path)).write_text(content)
+        kill_helper(node)
+        time.sleep(0.2)
+        wait_for(lambda: answers(node), "the helper is back")
+
+    write(json.dumps(json.loads(before) | {"most_container_bytes": 30_000_000}))
+    yield
+    write(before)
+
+
+@pytest.mark.usefixtures("limited")
+def test_the_nodes_disk_is_not_a_jobs_to_fill(node: Node, work: Work) -> None:
+    hog = """
+import time
+with open("/var/tmp/big", "wb", buffering=0) as file:
+    while True:
+        file.write(b"x" * 2**20)
+        time.sleep(0.05)
+"""
+    ended = work.start(node, "open('/var/tmp/big', 'wb').write(bytes(10_000_000))")
+    assert node.runtime.wait(ended) == 0
+    other = Work(work.storage)
+    container = other.start(node, hog)
+    assert node.runtime.wait(container) == 137  # an end by itself, as for memory
+    assert node.containers() == [container], "what had ended before went first"
+
+
+def test_a_job_may_write_more_lines_than_are_read_at_once(node: Node, work: Work) -> None:
+    container = work.start(node, "for number in range(200_000): print(number, 'x' * 50)")
+    assert node.runtime.wait(container) == 0
+    work.read_to_end()
+    assert [line.split()[0] for line in work.lines] == [str(number) for number in range(200_000)]
+
+
+def test_a_name_is_taken_once(node: Node, work: Work) -> None:
+    container = work.start(node, TICKER)
+    with pytest.raises(RuntimeFault, match="already"):
+        node.runtime.start(dataclasses.replace(work.spec(TICKER), name=container))
+    assert len(node.containers()) == 1
+
+
+def test_a_folder_that_is_not_the_agents_is_not_mounted(node: Node, work: Work) -> None:
+    place = work.folder(node)
+    place.rmdir()
+    place.mkdir()  # root's
+    with pytest.raises(RuntimeFault, match="agent's own"):
+        node.runtime.start(work.spec("x"))
+    assert node.containers() == []
+
+
+def test_a_generation_with_a_bad_digest_of_its_image_finds_none(node: Node, work: Work) -> None:
+    with pytest.raises(ImageMissing):
+        node.runtime.start(work.spec("x", image=f"sha256:{'0' * 64}"))
+
+
+@pytest.mark.parametrize(
+    ("rights", "why"),
+    [({"security_opt": ["no-new-privileges"]}, "capabilities"), ({"cap_drop": ["ALL"]}, "gain privileges")],
+)
+@pytest.mark.parametrize("into", ["criu", "shim"])
+def test_a_forged_generation_gains_no_rights(
+    node: Node, work: Work, rights: dict[str, list[str]], why: str, into: str
+) -> None:
+    """A process that ran with more rights than a job's, saved as if it were one: it does not come back."""
+    engine = Engine(f"unix://{node.root}/run/docker.sock")
+    settings = Config(USER[0], meetings=f"{node.root}{Config(1).meetings}")
+    made = work.spec(TICKER)
+    work.folder(node)
+    container = engine.create(
+        made.name,
+        host={
+            "binds": {str(made.folder): {"bind": "/job", "mode": "rw"}},
+            "runtime": "gleaner",
+            "init": False,
+        }
+        | rights,
+        annotations={"org.gleaner.meeting": made.name},
+        image=IMAGE,
+        command=list(made.command),
+        user=f"{USER[0]}:{USER[1]}",
+        hostname="gleaner",
+        labels=dict(made.labels),
+    )
+
+    def saved(act: Callable[[], None]) -> Any:
+        with work.storage.draft("jobs/1/forged") as draft, acting_as(*USER):
+            while_meeting(Path(settings.meetings), made.name, lambda met: save(met, draft), act)
+            draft.add("folder.tar", [bytes(10240)])
+            return draft.publish({"image_id": engine.inspect(container)["Image"]})
+
+    try:
+        engine.start(container)
+        wait_for(lambda: "5" in node.engine.logs(container).decode().split(), "it counts")
+        engine.pause(container)
+        forged = saved(lambda: engine.create_checkpoint(container, "forged"))
+    finally:
+        engine.remove(container)
+    with pytest.raises(CannotRestore, match=f"not what a job of ours.*{why}"):
+        work.restore(Node(node.name, into), forged, TICKER)
+    assert Node(node.name, into).containers() == []
+    assert node.containers() == []
