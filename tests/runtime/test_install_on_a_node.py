@@ -116,3 +116,18 @@ def test_an_engine_that_does_not_run_finds_it_at_its_start(shimmed: Shimmed) -> 
     assert "it will have the runtime when it starts" in said
     assert "known 1 true" in said
     assert "drwx------ 2 gleaner gleaner" in said
+
+
+def test_an_engine_with_a_foreign_container_is_not_restarted_even_if_asked(shimmed: Shimmed) -> None:
+    said = told(shimmed, """
+        start --cgroup-parent /gleaner-tests
+        libraries=$(ldd /usr/bin/sleep | grep -o '/lib[^ ]*' | cut -c2-)
+        tar -C / -ch usr/bin/sleep $libraries 2>/dev/null | docker import - tiny >/dev/null
+        docker run -d --network none --label org.gleaner.agent=x tiny sleep 60 >/dev/null
+        docker run -d --network none tiny sleep 60 >/dev/null
+        install_node --yes --restart-docker
+        docker ps -q | wc -l
+        docker rm -f $(docker ps -q) >/dev/null
+    """)  # fmt: skip
+    assert "1 containers run there that are not ours" in said
+    assert said.splitlines()[-1] == "2"
