@@ -261,6 +261,7 @@ class TaskShell:
 
     def _note(self, kept: Kept, *, began_s: float, at_once: int, memory_bytes: int) -> None:
         """Learn from what a save cost, and keep it for the report."""
+        self._times.turn_to(Doing.OVER)  # it is published; if it goes on, that is said by whoever lets it
         load, took_s, estimates = self.load, time.time() - began_s, self.bench.estimates
         expected_s = estimates.expected_s(load, at_once=at_once)
         estimates.note(load, at_once=at_once, took_s=took_s, expected_s=expected_s)
