@@ -285,6 +285,31 @@ def test_a_paused_container_is_killed_without_another_step(node: Node, work: Wor
         node.runtime.checkpoint(container, draft)
 
 
+HEEDING = """
+import signal, time
+print([signal.getsignal(getattr(signal, name)) == signal.SIG_IGN for name in ("SIGHUP", "SIGINT", "SIGTERM")])
+heard = []
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda number, _: heard.append(number))
+print("ready")
+while len(set(heard)) < 2:
+    time.sleep(0.02)
+raise SystemExit(85)
+"""
+
+
+@pytest.mark.cluster
+def test_a_signal_reaches_the_job_as_if_nobody_were_in_between(node: Node, work: Work) -> None:
+    container = work.start(node, HEEDING)
+    work.until("ready")
+    for name in ("SIGUSR1", "SIGTERM"):
+        node.runtime.signal(container, name)
+    assert node.runtime.wait(container) == 85
+    work.read_to_end()
+    assert work.lines == ["[False, False, False]", "ready"]
+    node.runtime.signal(container, "SIGTERM")
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_container_that_somebody_removes_is_no_exit_of_its_job(node: Node, work: Work, paused: bool) -> None:

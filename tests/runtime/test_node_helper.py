@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.runtime.account import acting_as
 from tests.runtime.nodes import IMAGE, USER, Node, Work, wait_for
+from tests.runtime.test_conformance import COUNTER
 
 from gleaner.agent.privileged.config import Config
 from gleaner.agent.runtime.engine import Engine
@@ -148,6 +149,21 @@ def test_a_name_is_taken_once(node: Node, work: Work) -> None:
     with pytest.raises(RuntimeFault, match="already"):
         node.runtime.start(dataclasses.replace(work.spec(TICKER), name=container))
     assert len(node.containers()) == 1
+
+
+def test_what_one_runtime_has_saved_the_other_restores(pair: tuple[Node, Node], work: Work) -> None:
+    here, there = pair[0], Node(pair[1].name, "shim")
+    container = work.start(here, COUNTER, "5")
+    for _ in range(4):
+        work.until(str(len(work.lines) + 5))
+        saved = work.save(here, container)
+        work.end(here, container)
+        here, there = there, here
+        container = work.restore(here, saved, COUNTER, "5")
+    (work.folder(here) / "stop").touch()
+    assert here.runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines == ["start", *(str(number) for number in range(len(work.lines) - 2)), "end"]
 
 
 def test_a_folder_that_is_not_the_agents_is_not_mounted(node: Node, work: Work) -> None:

@@ -74,8 +74,8 @@ def main(words: list[str]) -> None:
     _, answer, folder = map(int, words[1:])
     settings = config.load()
     bundle = Bundle(settings, name)
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the job would inherit
     try:
         said: dict[str, Any] = _run(settings, bundle, folder, answer)
     except OSError as error:
