@@ -134,6 +134,8 @@ def _measure(kind: str, url: str, waiting: int, options: argparse.Namespace) -> 
 def fill(engine: Engine, waiting: int) -> None:
     """Let so many jobs wait, and none else: one is submitted as any is, and copied by the database."""
     with transaction(engine) as db:
+        if engine.dialect.name == "postgresql":
+            db.execute(text("SET LOCAL statement_timeout = 0"))  # a million rows take longer than any call of control
         spec = JobSpec(
             name="bench", image="bench", command=("run", "--seed", "{index}"), cpus=CPUS, memory_mib=MEMORY_MIB
         )
@@ -150,7 +152,12 @@ def fill(engine: Engine, waiting: int) -> None:
             {"more": max(1, waiting - there), "first": first},
         )
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("VACUUM ANALYZE" if engine.dialect.name == "postgresql" else "ANALYZE"))
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SET statement_timeout = 0"))
+            connection.execute(text("VACUUM ANALYZE"))
+            connection.execute(text("RESET statement_timeout"))
+        else:
+            connection.execute(text("ANALYZE"))
 
 
 def _run(kind: str, url: str, waiting: int, jobs_a_claim: int, options: argparse.Namespace) -> Row:
