@@ -8,8 +8,10 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 
 [ -n "${SLURM_JOB_ID:-}" ] || exit 0
+[ ! -x /usr/local/sbin/gleaner-helper ] || timeout -k 1 38 gleaner-helper clear "$SLURM_JOB_ID" >/dev/null 2>&1 &
 ours=$(timeout -k 1 10 docker ps -aq --no-trunc --filter label=org.gleaner.agent \
     --filter "label=org.gleaner.slurm-job=$SLURM_JOB_ID" 2>/dev/null)
 # shellcheck disable=SC2086 # one word for each container
 [ -z "$ours" ] || timeout -k 1 28 docker rm -f $ours >/dev/null 2>&1
+wait
 exit 0

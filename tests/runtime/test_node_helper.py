@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from gleaner.agent.runtime.engine import Engine
 from gleaner.agent.runtime.meetings import save, while_meeting
 from gleaner.agent.runtime.protocol import (
     LABEL_END,
+    LABEL_SLURM_JOB,
     CannotRestore,
     ContainerKilled,
     ImageMissing,
@@ -25,6 +27,7 @@ from gleaner.agent.runtime.protocol import (
 )
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+EPILOG = (Path(__file__).parents[2] / "deploy" / "epilog.sh").read_text()
 HELPER = "^/usr/bin/python3 -IS /usr/local/sbin/gleaner-helper$"
 TICKER = """
 import os, time
@@ -101,6 +104,26 @@ def test_a_container_whose_agent_has_to_be_gone_is_removed(node: Node, work: Wor
     node.runtime.start(spec(work, TICKER, end_s=time.time() - 55))
     assert len(node.containers()) == 1
     wait_for(lambda: node.containers() == [], "the watchdog has removed it", timeout_s=30)
+
+
+def test_the_epilog_removes_what_the_agent_of_its_job_left(node: Node, work: Work) -> None:
+    other = Work(work.storage)
+    for one, slurm_job in ((work, "77"), (other, "78")):
+        one.folder(node)
+        made = one.spec(TICKER)
+        node.runtime.start(dataclasses.replace(made, labels={**made.labels, LABEL_SLURM_JOB: slurm_job}))
+    assert len(node.containers()) == 2
+    node.run("gleaner-helper", "clear", "77")
+    assert len(node.containers()) == 1
+    node.run("env", "SLURM_JOB_ID=78", "sh", "-c", EPILOG)
+    assert node.containers() == []
+
+
+def test_there_is_one_helper_on_a_node(node: Node) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        node.run("gleaner-helper")
+    assert "another gleaner-helper" in refused.value.stderr
+    assert answers(node)
 
 
 @pytest.fixture

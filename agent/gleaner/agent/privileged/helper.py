@@ -9,6 +9,7 @@ is beyond the limit of bytes, is removed.
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import fcntl
 import json
 import os
 import resource
@@ -19,13 +20,14 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from . import bundle, config, containers, image_store, meeting, monitor, request, written
 from .bundle import Bundle
 from .containers import Failed
 from .unpack import Hostile
 
+_LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 _GRACE_S = 60
 _PERIOD_S = 5.0
 _AT_ONCE = 1024
@@ -235,6 +237,17 @@ def _forget(settings: config.Config, name: str) -> NoReturn:
     sys.exit(0)
 
 
+def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
+    """`gleaner-helper clear SLURM_JOB`, for Slurm's Epilog: what the agent of a job that has ended left behind."""
+    for made in bundle.all_bundles(settings):
+        try:
+            if made.facts()["labels"].get(_LABEL_SLURM_JOB) == slurm_job:
+                containers.remove(settings, made)
+        except (Failed, OSError, bundle.NoSuch):
+            continue  # the watchdog tries again
+    sys.exit(0)
+
+
 def main() -> NoReturn:
     """Entry point: the daemon; an admin's `import` and `forget`; and what the daemon itself calls, `monitor ...`."""
     os.umask(0o022)  # what must be private lies in folders that only root can enter
@@ -248,12 +261,30 @@ def main() -> NoReturn:
             _take_in(settings, words[1], words[2])
         if words[:1] == ["forget"] and len(words) == 2:
             _forget(settings, words[1])
+        if words[:1] == ["clear"] and len(words) == 2:
+            _clear(settings, words[1])
         if words:
-            sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME]")
+            sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME | clear SLURM_JOB]")
         bundle.check_place(settings)
+        alone = _only_one(settings)
         bundle.sweep(settings)
     except config.Misconfigured as error:
         sys.exit(str(error))
+    with alone:
+        _serve(settings)
+
+
+def _only_one(settings: config.Config) -> IO[str]:
+    """Held as long as this program lives: a second helper would take the first one's socket away."""
+    held = open(os.path.join(settings.bundles, ".lock"), "w", encoding="ascii")  # noqa: SIM115
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("another gleaner-helper runs on this node")
+    return held
+
+
+def _serve(settings: config.Config) -> NoReturn:
     helper = Helper(settings)
     threading.Thread(target=helper.watch, daemon=True).start()
     helper.serve(_listening(settings))
