@@ -56,7 +56,7 @@ class Shimmed:
             annotations[ANNOTATION_RESTORE] = "yes"
         return self.engine.create(
             name,
-            host={"runtime": runtime, "cap_drop": ["ALL"], "init": False},
+            host={"runtime": runtime, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "init": False},
             annotations=annotations if runtime == RUNTIME else None,
             image=IMAGE,
             command=[program],
