@@ -143,7 +143,7 @@ class Podman:
 
     def start(self) -> None:
         run(
-            *self.WORDS, "run", "-d", "--name", self.name, "--network", "none", "--user", str(USER),
+            *self.WORDS, "run", "-d", "--name", self.name, "--network", "none", "--user", f"{USER}:{USER}",
             "-v", f"{self.job}:/job", IMAGE, *self.command,
         )  # fmt: skip
 
@@ -171,8 +171,8 @@ class Docker:
     def start(self) -> None:
         run("docker", "rm", "-f", self.name)
         self.id = run(
-            "docker", "run", "-d", "--name", self.name, "--network", "none", "--user", str(USER), "-v", f"{self.job}:/job", IMAGE,
-            *self.command,
+            "docker", "run", "-d", "--name", self.name, "--network", "none", "--user", f"{USER}:{USER}",
+            "-v", f"{self.job}:/job", IMAGE, *self.command,
         ).strip()  # fmt: skip
 
     def save(self, turn: int) -> None:

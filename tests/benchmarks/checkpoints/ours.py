@@ -9,24 +9,24 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat as repeat_
 from pathlib import Path
 
 from gleaner.agent import folder
-from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.choice import Kind, chosen
 from gleaner.agent.runtime.protocol import LABEL_AGENT, ContainerId, ContainerSpec, Runtime
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import Published
 
 MORE_MIB = 256
-RUNTIMES: dict[str, Callable[[], Runtime]] = {"docker": lambda: DockerRuntime("unix:///var/run/docker.sock")}
+KINDS: dict[str, Kind] = {"docker": "docker", "criu": "criu"}
 
 
 def main() -> None:
     runtime_name, image, size_mib, kind, count, repeat, place = sys.argv[1:]
-    bench = Bench(RUNTIMES[runtime_name](), image, int(size_mib), kind, Path(place))
+    runtime = chosen(KINDS[runtime_name], docker_url="unix:///var/run/docker.sock", images=Path("/data/images"))
+    bench = Bench(runtime, image, int(size_mib), kind, Path(place))
     try:
         print(json.dumps(bench.run(int(count), int(repeat))))
     finally:

@@ -11,6 +11,9 @@ mkdir -p /data/rootfs
 docker create --network none --name made hog >/dev/null
 docker export made | tar -x -C /data/rootfs
 docker rm made >/dev/null
-docker save hog | podman --storage-driver overlay load -q >/dev/null
+mkdir -p /data/images
+docker save hog >/data/images/hog.tar
+chmod -R a+rX /data/images
+podman --storage-driver overlay load -q </data/images/hog.tar >/dev/null
 rm /data/image.tar
 chmod 755 /data
