@@ -1,4 +1,4 @@
-"""How a connection is read: uvicorn's protocol on the parser of httptools, which takes a fifth less of control's time
+"""How a connection is read: uvicorn's protocol on the parser of httptools, which takes less of control's time
 than h11, but would collect a head that never ends. Here it ends.
 """
 
