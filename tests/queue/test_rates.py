@@ -82,6 +82,21 @@ def test_a_restore_counts_at_the_attempts_end_and_not_at_each_periodic_save(scen
     assert 1.9 < told.restores < 2
 
 
+def test_a_workload_that_saves_itself_says_nothing_of_its_node(scene: Scene) -> None:
+    job = _running_on(scene, "n1")
+    slow = RestoreMeasured(stored_bytes=MIB, took_s=60, way=Way.SELF)
+    itself = _saved().model_copy(
+        update={
+            "measured": _measured(1, 60).model_copy(update={"way": Way.SELF}),
+            "slice": SPENT.model_copy(update={"restored": slow}),
+        }
+    )
+    _learn(scene, job, itself)
+    assert _told(scene, "n1") == NodeRates()
+    _learn(scene, job, itself.model_copy(update={"measured": None}))
+    assert _told(scene, "n1") == NodeRates()
+
+
 def test_a_node_is_told_how_many_others_saved_around_the_last_boundary(scene: Scene) -> None:
     jobs = [_running_on(scene, f"n{number}") for number in range(4)]
     _learn(scene, jobs[0], _saved())

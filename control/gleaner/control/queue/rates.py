@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, NodeRates, Saved
+from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, NodeRates, Saved, Way
 from gleaner.control.policy.rates import RateRules, Sums, added, faded, line, mean_time_between_losses_s
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.site_tables import RATE
@@ -35,11 +35,12 @@ def learn(
 ) -> None:
     """Add what the report measured to its node's figures. For a report that was news: what is repeated counts once.
 
-    A restore counts at its attempt's end, so that a periodic save, which says it too, does not count it again.
+    A restore counts at its attempt's end, so that a periodic save, which says it too, does not count it again. How
+    long a workload takes to save itself, or to begin again, says nothing of the node.
     """
     measured = report.measured if isinstance(report, Checkpointed | Saved) else None
     spent = None if isinstance(report, Checkpointed) else report.slice
-    restored = spent.restored if spent else None
+    restored = spent.restored if spent and spent.restored and spent.restored.way is not Way.SELF else None
     if measured is None and restored is None:
         return
     of_attempt = select(ATTEMPT.c.node).where(ATTEMPT.c.job == job, ATTEMPT.c.attempt == attempt)
@@ -51,7 +52,8 @@ def learn(
             "at_once": measured.at_once,
             "took_s": measured.took_s,
         }
-        values["saves"] = list(astuple(added(Sums(*row.saves), **cost, half_life=rules.half_life)))
+        if measured.way is not Way.SELF:
+            values["saves"] = list(astuple(added(Sums(*row.saves), **cost, half_life=rules.half_life)))
         if isinstance(report, Saved):
             is_same = now_s - row.boundary_s < BOUNDARY_S
             values["boundary_s"] = row.boundary_s if is_same else now_s
@@ -59,7 +61,8 @@ def learn(
     if restored is not None:
         cost = {"size_bytes": restored.stored_bytes, "at_once": restored.at_once, "took_s": restored.took_s}
         values["restores"] = list(astuple(added(Sums(*row.restores), **cost, half_life=rules.half_life)))
-    db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
+    if values:
+        db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
 
 
 def left(db: Connection, agent: str, *, vanished: bool, rules: RateRules, now_s: float) -> None:
