@@ -15,7 +15,7 @@ _NO_CAPABILITY = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 def stop_if_beyond(init_pid: int, uid: int) -> str | None:
     """Kill the processes of a container that CRIU has just brought back, if one may do more than it should; why."""
-    for pid in _family(init_pid):
+    for pid in family(init_pid):
         for thread in _numbers(f"/proc/{pid}/task"):
             why = beyond(_status(f"/proc/{pid}/task/{thread}/status"), uid)
             if why is not None:
@@ -43,7 +43,7 @@ def beyond(status: dict[str, list[str]], uid: int) -> str | None:
     return None
 
 
-def _family(init_pid: int) -> list[int]:
+def family(init_pid: int) -> list[int]:
     """A process and all below it. None of them runs now, so none can be missed."""
     children: dict[int, list[int]] = {}
     for pid in _numbers("/proc"):
