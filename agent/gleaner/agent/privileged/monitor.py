@@ -75,13 +75,17 @@ def main(words: list[str]) -> None:
     settings = config.load()
     bundle = Bundle(settings, name)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the job would inherit
+        signal.signal(number, _go_on)  # not SIG_IGN, which the job would inherit
     try:
         said: dict[str, Any] = _run(settings, bundle, folder, answer)
     except OSError as error:
         said = {"reason": str(error)}
     if said:
         _say(answer, said)
+
+
+def _go_on(_number: int, _frame: object) -> None:
+    """Whoever ends the helper, or all that looks like it, does not end the containers."""
 
 
 def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> dict[str, Any]:
