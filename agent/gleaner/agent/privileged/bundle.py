@@ -137,6 +137,11 @@ def check_place(settings: config.Config) -> None:
         at = os.path.dirname(at.rstrip("/"))
 
 
+def short_lived(settings: config.Config) -> tempfile.TemporaryDirectory[str]:
+    """A folder for the time of a call; it is swept if the call does not see its end."""
+    return tempfile.TemporaryDirectory(prefix=_GONE, dir=folder(settings))
+
+
 def all_bundles(settings: config.Config) -> list[Bundle]:
     """Every container, ended ones too."""
     names = sorted(os.listdir(folder(settings)))

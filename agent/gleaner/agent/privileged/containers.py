@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from typing import Any
 
@@ -109,7 +108,7 @@ def checkpoint(settings: config.Config, made: Bundle) -> None:
     made.facts()
     if state(settings, made) != "paused":
         raise Failed("fault", f"{made.name} is not paused, or was killed")
-    with tempfile.TemporaryDirectory(dir=made.path) as marker:
+    with bundle.short_lived(settings) as marker:
         words = ["checkpoint", "--leave-running", "--image-path", os.path.join(marker, "images"), made.name]
         reason = _runc(settings, *words, program=settings.shim)
     if reason is not None:
@@ -188,8 +187,7 @@ def _must_run(settings: config.Config, made: Bundle) -> None:
 
 def _runc(settings: config.Config, *words: str, program: str | None = None) -> str | None:
     """The reason of a failure, or none."""
-    os.makedirs(settings.own, mode=0o700, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=settings.bundles) as folder:
+    with bundle.short_lived(settings) as folder:
         log = os.path.join(folder, "log")
         call = [program or settings.runc, "--root", monitor.runc_root(settings), "--log", log, "--log-format", "json"]
         done = subprocess.run([*call, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)

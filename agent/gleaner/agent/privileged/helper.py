@@ -151,16 +151,21 @@ class Helper:
     def watch(self) -> NoReturn:
         """Remove what nobody will ask for any more."""
         while True:
-            for made in bundle.all_bundles(self._settings):
+            for work in (self._remove_overdue, self._keep_limit):
                 try:
-                    if is_overdue(made.facts()["labels"], time.time()):
-                        with self._alone(made.name):
-                            containers.remove(self._settings, made)
-                except (Failed, OSError, bundle.NoSuch):
-                    continue
-            with suppress(OSError):
-                self._keep_limit()
+                    work()
+                except Exception as error:  # whatever it was, it is tried again
+                    sys.stderr.write(f"watchdog: {type(error).__name__}: {error}\n")
             time.sleep(_PERIOD_S)
+
+    def _remove_overdue(self) -> None:
+        for made in bundle.all_bundles(self._settings):
+            try:
+                if is_overdue(made.facts()["labels"], time.time()):
+                    with self._alone(made.name):
+                        containers.remove(self._settings, made)
+            except (Failed, bundle.NoSuch) as error:
+                sys.stderr.write(f"watchdog: {error}\n")
 
     def _keep_limit(self) -> None:
         """Ended containers go first, the oldest before the others; then the largest of those that run is killed."""
