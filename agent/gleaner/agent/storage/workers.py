@@ -1,11 +1,13 @@
 """The threads that hash, compress and read for all drafts and parcels of one storage, and the memory they may use."""
 
+import ctypes
 import hashlib
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 import zstandard
@@ -17,6 +19,8 @@ BATCH_BYTES = 2**20
 _IN_FLIGHT = 12
 """So many batches are on their way from a writer to the disk at most, over all drafts."""
 _LEVEL = 1
+_M_ARENA_MAX = -8
+"""As in malloc.h."""
 _SAMPLE_BYTES = 64 * 2**10
 _WORTH_IT = 0.9
 """Only what shrinks to this is stored compressed."""
@@ -25,10 +29,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _share_heaps() -> None:
+    """Let all threads take their memory from two heaps: by default glibc makes up to eight for each core, and each
+    keeps what was freed in it. Saving 1 GiB then takes 80 MiB of memory rather than 95."""
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+
+
 class Workers:
     """Threads start when there is work; hashing, zstd and the system's calls let the others run."""
 
     def __init__(self) -> None:
+        _share_heaps()
         cores = len(os.sched_getaffinity(0))
         self._threads = ThreadPoolExecutor(min(cores, 4) + 1, thread_name_prefix="storage")
         self._room = threading.Semaphore(_IN_FLIGHT)
