@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gleaner.agent.privileged import image_store
+from gleaner.agent.privileged.bundle import Bundle
 from gleaner.agent.privileged.config import Config
 from gleaner.agent.privileged.image_store import find, forget, full_name, take_in
 from gleaner.agent.privileged.unpack import Hostile
@@ -167,6 +168,19 @@ def test_more_than_the_node_may_keep_is_refused(tmp_path: Path) -> None:
     assert find(settings, "a:1") is not None
     forget(settings, "a:1")
     take(settings, saved(tar(b=b"x" * 1500), name="b:1"), "b:1")
+
+
+def test_images_whose_name_means_another_make_room(tmp_path: Path) -> None:
+    settings = Config(1, bundles=str(tmp_path), most_image_bytes=2500)
+    first = take(settings, saved(tar(a=b"x" * 1500), name="a:1"), "a:1")
+    take(settings, saved(tar(b=b"x" * 500), name="a:1"), "a:1")
+    assert find(settings, first) is not None
+    used = take(settings, saved(tar(c=b"x" * 1400), name="a:1"), "a:1")
+    assert find(settings, first) is None
+    Bundle(settings, "job").make({"labels": {}, "image_id": used, "rootfs": "/", "made_s": 1}, {})
+    with pytest.raises(Hostile, match="larger"):
+        take(settings, saved(tar(d=b"x" * 1400), name="a:1"), "a:1")
+    assert find(settings, used) is not None
 
 
 def test_the_same_image_taken_in_by_many_is_unpacked_once(settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from . import config
+from . import bundle, config
 from .request import is_image_id
 from .unpack import Hostile, Limit, steps, unpack
 
@@ -98,6 +98,8 @@ def take_in(settings: config.Config, descriptor: int, name: str) -> str:
             image_id = f"sha256:{hashlib.sha256(wanted.config).hexdigest()}"
             place = os.path.join(folder, image_id.replace(":", "-"))
             if not os.path.exists(place):
+                if _kept_bytes(folder) > settings.most_image_bytes // 2:
+                    _remove_unnamed(settings, folder)
                 _unpack(archive, wanted, folder, place, Limit(settings.most_image_bytes - _kept_bytes(folder)))
             _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
             return image_id
@@ -112,9 +114,21 @@ def forget(settings: config.Config, name: str) -> None:
         image_id = names.pop(full_name(name), None)
         _write(os.path.join(folder, _NAMES), names)
         if image_id is not None and image_id not in names.values():
-            gone = tempfile.mkdtemp(prefix=_PART, dir=folder)
-            os.rename(os.path.join(folder, image_id.replace(":", "-")), os.path.join(gone, "image"))
-            shutil.rmtree(gone)
+            _remove(folder, image_id.replace(":", "-"))
+
+
+def _remove_unnamed(settings: config.Config, folder: str) -> None:
+    """Images whose name means another by now, and that no container here uses; they can be taken in anew."""
+    used = {*_names(settings).values(), *(one.facts()["image_id"] for one in bundle.all_bundles(settings))}
+    for name in os.listdir(folder):
+        if name.startswith("sha256-") and name.replace("-", ":") not in used:
+            _remove(folder, name)
+
+
+def _remove(folder: str, name: str) -> None:
+    gone = tempfile.mkdtemp(prefix=_PART, dir=folder)
+    os.rename(os.path.join(folder, name), os.path.join(gone, "image"))
+    shutil.rmtree(gone)
 
 
 class _Wanted(NamedTuple):
