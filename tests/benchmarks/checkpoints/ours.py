@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gleaner.agent import folder
 from gleaner.agent.runtime.choice import Kind, chosen
-from gleaner.agent.runtime.protocol import LABEL_AGENT, ContainerId, ContainerSpec, Runtime
+from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec, Runtime
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import Published
 
@@ -80,7 +80,7 @@ class Bench:
             cpus=1,
             memory_mib=self.size_mib + MORE_MIB,
             folder=job,
-            labels={LABEL_AGENT: "bench"},
+            labels={LABEL_AGENT: "bench", LABEL_END: str(int(time.time()) + 7200)},
         )
 
     def start(self, number: int) -> ContainerId:
