@@ -7,6 +7,7 @@ from gleaner.agent.protocol import Order, Why
 from gleaner.control.life import Outcome, State
 from gleaner.control.queue import agents, moves, reads, tokens
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
+from gleaner.control.queue.reports import TRIES_UNTIL_BROKEN
 
 
 def test_a_silent_agent_loses_its_jobs_saved_if_a_generation_is_whole_and_else_new(scene: Scene) -> None:
@@ -279,6 +280,59 @@ def test_giving_back_costs_nothing_and_goes_back_to_the_last_generation(scene: S
     scene.claim("a")
     scene.given_back(job, 2, why)
     assert (scene.row(job).state, scene.row(job).held, scene.detail(job).failures) == (State.SAVED, False, 0)
+
+
+def _futile(scene: Scene, job: int, node: str, why: Why) -> None:
+    agent = scene.agent(f"on-{node}-{scene.row(job).attempt}", node=node)
+    scene.given_back(job, scene.claim_one(agent).attempt, why, "killed")
+
+
+def test_a_job_that_is_killed_on_three_different_nodes_is_held(scene: Scene) -> None:
+    job = scene.job()
+    for node in ("n1", "n2", "n1", "n3"):
+        assert not scene.row(job).held
+        _futile(scene, job, node, Why.NODE_FAULT)
+    assert scene.row(job).held
+    assert scene.look(reads.hold_reason, job) == (
+        "came to nothing on 3 different nodes in a row (n1, n2, n3), the last time: node fault: killed"
+    )
+    scene.release(job)
+    _futile(scene, job, "n4", Why.NODE_FAULT)
+    assert not scene.row(job).held  # the count began anew
+    assert scene.detail(job).failures == 0
+
+
+def test_a_job_that_comes_to_nothing_five_times_is_held_also_where_there_is_one_node(scene: Scene) -> None:
+    job = scene.job()
+    for why in (Why.NODE_FAULT, Why.SAVE_FAILED, Why.SAVE_FAILED, Why.UNSTARTED, Why.NODE_FAULT, Why.SAVE_FAILED):
+        assert not scene.row(job).held
+        _futile(scene, job, "only", why)
+    assert scene.look(reads.hold_reason, job) == "came to nothing 5 times in a row, the last time: save failed: killed"
+
+
+def test_a_save_in_between_shows_that_the_job_gets_on(scene: Scene) -> None:
+    job = scene.job()
+    for node in ("n1", "n2"):
+        _futile(scene, job, node, Why.NODE_FAULT)
+    scene.saved(job, scene.claim_one(scene.agent("a")).attempt)
+    for node in ("n3", "n4"):
+        _futile(scene, job, node, Why.NODE_FAULT)
+    assert not scene.row(job).held
+
+
+def test_a_job_whose_saves_can_never_be_restored_does_not_begin_for_ever(scene: Scene) -> None:
+    job = scene.job()
+    for name in ("a", "b", "c"):
+        assert not scene.row(job).held
+        scene.agent(name)
+        scene.saved(job, scene.claim_one(name).attempt)
+        for _ in range(TRIES_UNTIL_BROKEN):
+            scene.given_back(job, scene.claim_one(name).attempt, Why.CANNOT_RESTORE, "it holds a device")
+        assert scene.row(job).state is State.NEW
+    assert scene.look(reads.hold_reason, job) == (
+        "nothing that it saved could be restored, although it has begun 3 times; "
+        "the last time: cannot restore: it holds a device"
+    )
 
 
 def test_a_farewell_gives_back_what_is_left_and_tells_the_shared_end_once(scene: Scene) -> None:

@@ -12,6 +12,8 @@ from gleaner.control.queue.tables import ATTEMPT, GENERATION, JOB, Ending, Stand
 
 NAMED_AT_MOST = 2
 """So many whole generations of a job stay named."""
+FUTILE = (Why.NODE_FAULT, Why.SAVE_FAILED)
+"""Why attempts are given back that computed, or could have, and came to nothing."""
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
@@ -87,6 +89,27 @@ def lost_nodes(db: Connection, job: int, *, after: int) -> Sequence[str]:
         .order_by(func.min(ATTEMPT.c.attempt))
     )
     return [row.node for row in db.execute(lost)]
+
+
+def futile(db: Connection, job: int, *, after: int) -> Sequence[tuple[str, Why]]:
+    """The node of each attempt later than `after` that came to nothing, and why."""
+    given_back = (
+        select(ATTEMPT.c.node, ATTEMPT.c.detail)
+        .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.ending == Ending.GIVEN_BACK)
+        .order_by(ATTEMPT.c.attempt)
+    )
+    rows = db.execute(given_back).all()
+    return [(row.node, why) for row in rows for why in FUTILE if row.detail.startswith(why)]
+
+
+def starts_in_vain(db: Connection, job: int) -> int:
+    """How many attempts have begun from nothing, and saved what could not be restored."""
+    begun = (
+        select(func.count(func.distinct(GENERATION.c.attempt)))
+        .join(ATTEMPT, and_(ATTEMPT.c.job == GENERATION.c.job, ATTEMPT.c.attempt == GENERATION.c.attempt))
+        .where(GENERATION.c.job == job, GENERATION.c.standing == Standing.BROKEN, ATTEMPT.c.from_attempt.is_(None))
+    )
+    return int(db.execute(begun).scalar_one())
 
 
 def unrestored(db: Connection, job: int, generation: tuple[int, int]) -> Sequence[str]:

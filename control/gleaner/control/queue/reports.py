@@ -24,6 +24,13 @@ TRIES_UNTIL_BROKEN = 5
 fewer: one bad node must not cost every job what it has saved."""
 REFUSALS_UNTIL_HELD = 10
 """A job is held when so many nodes have refused its generation as incompatible."""
+NODES_UNTIL_HELD = 3
+TRIES_UNTIL_HELD = 5
+"""A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
+the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included:
+it may be the job, and would go on for ever."""
+STARTS_UNTIL_HELD = 3
+"""A job is held when it has begun so often, and nothing that it saved could be restored."""
 
 
 def saved(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
@@ -160,7 +167,22 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         put_on_hold(db, row, reason=told, now_s=now_s)
     if report.why is Why.INCOMPATIBLE and row.from_attempt is not None:
         _keep_off(db, row, told, now_s)
+    if report.why in attempts.FUTILE:
+        _hold_if_futile(db, row, told, now_s)
     return True
+
+
+def _hold_if_futile(db: Connection, row: Any, told: str, now_s: float) -> None:
+    """Neither costs a retry, so nothing else would end it."""
+    tries = attempts.futile(db, row.id, after=row.sound_attempt)
+    nodes = list(dict.fromkeys(node for node, why in tries if why is Why.NODE_FAULT))
+    if len(nodes) >= NODES_UNTIL_HELD:
+        where = f"on {len(nodes)} different nodes in a row ({', '.join(nodes)})"
+    elif len(tries) >= TRIES_UNTIL_HELD:
+        where = f"{len(tries)} times in a row"
+    else:
+        return
+    put_on_hold(db, row, reason=f"came to nothing {where}, the last time: {told}", now_s=now_s)
 
 
 def _keep_off(db: Connection, row: Any, told: str, now_s: float) -> None:
@@ -204,6 +226,10 @@ def _break(db: Connection, row: Any, told: str, now_s: float) -> None:
         record(db, row.id, "generation broken", now_s=now_s, attempt=row.attempt, detail=detail)
         return
     record(db, row.id, "generation broken", now_s=now_s, attempt=row.attempt, detail=f"{detail}, and none is left")
+    starts = attempts.starts_in_vain(db, row.id)
+    if starts >= STARTS_UNTIL_HELD:
+        reason = f"nothing that it saved could be restored, although it has begun {starts} times; the last time: {told}"
+        put_on_hold(db, row, reason=reason, now_s=now_s)
     if row.state is State.SAVED:
         move(db, row.id, Move.START_OVER, now_s=now_s, detail="no whole generation is left")
     else:
