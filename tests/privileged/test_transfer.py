@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gleaner.agent.privileged import transfer
 from gleaner.agent.privileged.config import Config
+from gleaner.agent.privileged.folders import remove
 from gleaner.agent.privileged.meeting import NotMet
-from gleaner.agent.privileged.transfer import checked_descriptors, kill_with_descendants, own_folder, remove
+from gleaner.agent.privileged.transfer import checked_descriptors, kill_with_descendants, own_folder
 
 GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
 
@@ -123,7 +124,7 @@ def test_what_is_mounted_in_the_folder_is_unmounted_and_not_emptied(tmp_path: Pa
     script = f"""
 import subprocess, sys
 sys.path.insert(0, {str(Path(transfer.__file__).parents[1])!r})
-from privileged.transfer import remove
+from privileged.folders import remove
 subprocess.check_call(["mount", "-t", "tmpfs", "x", {str(kept)!r}])
 subprocess.check_call(["mkdir", {str(kept / "inside")!r}])
 subprocess.check_call(["mount", "--bind", {str(kept)!r}, {str(folder / "work" / "yard")!r}])

@@ -13,15 +13,16 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import stat
+import subprocess
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
-from . import config
+from . import config, folders
 
 _GONE = ".gone-"
+_ROOM, _ROOM_BYTES = "exit.room", 512
+"""Taken when there still is some; becomes `exit.json`."""
 _OWN_FILES = {
     "hostname": "gleaner\n",
     "hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.1.1\tgleaner\n",
@@ -54,14 +55,19 @@ class Bundle:
             os.mkdir(self.path, 0o700)
         except FileExistsError as error:
             raise Exists(f"there is a container {self.name} already") from error
-        for name in ("rootfs", "upper", "work", "job"):
-            os.mkdir(self.inside(name), 0o755)
-        for name, content in _OWN_FILES.items():
-            _write(self.inside(name), content, 0o644)
-        os.mkfifo(self.inside("alive"), 0o600)
-        _write(self.inside("log"), "", 0o600)
-        _write(self.inside("config.json"), json.dumps(oci), 0o600)
-        _write(self.inside("container.json"), json.dumps(facts), 0o600)
+        try:
+            for name in ("rootfs", "upper", "work", "job"):
+                os.mkdir(self.inside(name), 0o755)
+            for name, content in _OWN_FILES.items():
+                _write(self.inside(name), content, 0o644)
+            os.mkfifo(self.inside("alive"), 0o600)
+            _write(self.inside("log"), "", 0o600)
+            _write(self.inside(_ROOM), " " * _ROOM_BYTES, 0o600)
+            _write(self.inside("config.json"), json.dumps(oci), 0o600)
+            _write(self.inside("container.json"), json.dumps(facts), 0o600)
+        except OSError:
+            self.remove()  # else nobody could have the name
+            raise
 
     def facts(self) -> dict[str, Any]:
         """What it was made with. Raises `NoSuch`."""
@@ -75,8 +81,10 @@ class Bundle:
         return _read(self.inside("exit.json"))
 
     def record_exit(self, said: dict[str, Any]) -> None:
-        """Keep how it ended."""
-        _write(self.inside("exit.json"), json.dumps(said), 0o600)
+        """Keep how it ended, also on a full disk: else a job that is done would be done again."""
+        with open(self.inside(_ROOM), "r+", encoding="ascii") as file:
+            file.write(json.dumps(said))
+        os.replace(self.inside(_ROOM), self.inside("exit.json"))
 
     def is_monitored(self) -> bool:
         """Whether its monitor lives, so that it runs, or its end is about to be written down."""
@@ -96,8 +104,10 @@ class Bundle:
             except BlockingIOError:
                 pass
             watched = [alive] if connection is None else [alive, connection]
-            ready, _, _ = select.select(watched, [], [], wait_s)
-            return alive in ready
+            ready = select.poll()  # `select` knows no descriptor above 1023
+            for one in watched:
+                ready.register(one, select.POLLIN)
+            return alive in dict(ready.poll(None if wait_s is None else wait_s * 1000))
         finally:
             os.close(alive)
 
@@ -106,11 +116,13 @@ class Bundle:
         gone = tempfile.mkdtemp(prefix=_GONE, dir=os.path.dirname(self.path))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, os.path.join(gone, "bundle"))
-        shutil.rmtree(gone, ignore_errors=True)
+        folders.remove(gone)
 
     def size_bytes(self) -> int:
-        """What it takes on the disk."""
-        return sum(facts.st_blocks * 512 for facts in _files(self.path))
+        """What it takes on the disk. `du` counts folders of any depth, and a file with several names once."""
+        words = ["du", "-s", "-x", "--block-size=1", "--", self.path]
+        said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.split()
+        return int(said[0]) if said else 0  # it has been removed meanwhile
 
 
 def folder(settings: config.Config) -> str:
@@ -146,37 +158,24 @@ def all_bundles(settings: config.Config) -> list[Bundle]:
     """Every container, ended ones too."""
     names = sorted(os.listdir(folder(settings)))
     found = [Bundle(settings, name) for name in names if not name.startswith(".")]
-    return [one for one in found if os.path.exists(one.inside("container.json"))]
+    return [one for one in found if _read(one.inside("container.json")) is not None]
 
 
 def sweep(settings: config.Config) -> None:
     """What was half made or half removed when this program, or the node, went down. Only at the start."""
     for name in os.listdir(folder(settings)):
-        path = os.path.join(folder(settings), name)
-        if name.startswith(_GONE) or not os.path.exists(os.path.join(path, "container.json")):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _files(path: str) -> Iterator[os.stat_result]:
-    """Of each file below, links not followed; a container that runs may change them meanwhile."""
-    try:
-        entries = list(os.scandir(path))
-    except OSError:
-        return
-    for entry in entries:
-        try:
-            yield entry.stat(follow_symlinks=False)
-        except OSError:
-            continue
-        if entry.is_dir(follow_symlinks=False) and entry.name != "rootfs" and not entry.is_symlink():
-            yield from _files(entry.path)
+        found = Bundle(settings, name)
+        if name.startswith(_GONE):
+            folders.remove(found.path)
+        elif _read(found.inside("container.json")) is None:
+            found.remove()
 
 
 def _read(path: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # a node that lost its power may have left it empty
         return None
     return found
 

@@ -14,7 +14,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import stat
 import tarfile
 import tempfile
@@ -23,7 +22,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from . import bundle, config
+from . import bundle, config, folders
 from .request import is_image_id
 from .unpack import Hostile, Limit, steps, unpack
 
@@ -128,7 +127,7 @@ def _remove_unnamed(settings: config.Config, folder: str) -> None:
 def _remove(folder: str, name: str) -> None:
     gone = tempfile.mkdtemp(prefix=_PART, dir=folder)
     os.rename(os.path.join(folder, name), os.path.join(gone, "image"))
-    shutil.rmtree(gone)
+    folders.remove(gone)
 
 
 class _Wanted(NamedTuple):
@@ -245,7 +244,7 @@ def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: 
         os.sync()
         os.rename(part, place)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        folders.remove(part)
         raise
 
 
@@ -338,7 +337,7 @@ def _lock(settings: config.Config) -> Generator[str, None, None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         for name in os.listdir(folder):
             if name.startswith(_PART):
-                shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+                folders.remove(os.path.join(folder, name))
         yield folder
 
 

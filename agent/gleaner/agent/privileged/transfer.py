@@ -21,7 +21,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from . import config, meeting
+from . import config, folders, meeting
 from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE, RESTORED
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def own_folder(settings: config.Config) -> Generator[str]:
         os.mkdir(os.path.join(path, "work"), 0o700)
         yield path
     finally:
-        remove(path)
+        folders.remove(path)
         os.close(held)
 
 
@@ -179,33 +179,11 @@ def _remove_unless_held(path: str) -> None:
         return
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        remove(path)
+        folders.remove(path)
     except BlockingIOError:
         pass
     finally:
         os.close(folder)
-
-
-def remove(path: str) -> None:
-    """Remove a folder of ours, and nothing that is only mounted in it: CRIU, when it is killed, leaves the machine's
-    cgroups mounted in its folder. What cannot be removed stays, for the next call to try."""
-    with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        mounted = [line.split()[4] for line in file]
-    for place in sorted((place for place in mounted if place.startswith(f"{path}/")), reverse=True):
-        subprocess.call(["umount", "-l", place])
-    with contextlib.suppress(OSError):
-        _remove_below(path, os.lstat(path).st_dev)
-        os.rmdir(path)
-
-
-def _remove_below(folder: str, device: int) -> None:
-    with os.scandir(folder) as found:
-        for entry in found:
-            if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)
-            elif entry.stat(follow_symlinks=False).st_dev == device:
-                _remove_below(entry.path, device)
-                os.rmdir(entry.path)
 
 
 def kill_with_descendants(pid: int) -> None:

@@ -1,0 +1,78 @@
+"""Removing folders of root's own that others could write in: a container's layer, an unpacked image.
+
+What is in there may be as deep as its maker liked, so nothing here recurses or puts long paths together; and whatever
+is mounted there (a job's folder!) must survive. So each folder is renamed to the top before anything in it is touched:
+the kernel renames no mount point, and nothing into another file system.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import subprocess
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNMOUNT_WITHIN_S = 30
+
+
+def remove(path: str) -> bool:
+    """Remove a folder and all in it; whether it is gone. What cannot be removed stays, with the way to it."""
+    try:
+        unmount_below(path)
+        top = os.open(path, _FOLDER)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def unmount_below(path: str) -> None:
+    """CRIU, when it is killed, leaves the machine's cgroups mounted in its folder."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounted = [line.split()[4] for line in file]
+    for place in sorted((place for place in mounted if place.startswith(f"{path}/")), reverse=True):
+        subprocess.run(["umount", "-l", place], check=False, timeout=_UNMOUNT_WITHIN_S)
+
+
+def _empty(top: int) -> None:
+    """Remove all in a folder that only we can reach. Raises `OSError` when something is left."""
+    failed: OSError | None = None
+    mark, number = os.urandom(6).hex(), 0
+    waiting = os.listdir(top)
+    while waiting:
+        name = waiting.pop()
+        try:
+            if _is_unlinked(name, top):
+                continue
+            number += 1
+            moved = f".{mark}-{number}"
+            os.rename(name, moved, src_dir_fd=top, dst_dir_fd=top)
+            folder = os.open(moved, _FOLDER, dir_fd=top)
+            try:
+                for inside in os.listdir(folder):
+                    if not _is_unlinked(inside, folder):
+                        number += 1
+                        up = f".{mark}-{number}"
+                        os.rename(inside, up, src_dir_fd=folder, dst_dir_fd=top)
+                        waiting.append(up)
+            finally:
+                os.close(folder)
+            os.rmdir(moved, dir_fd=top)
+        except OSError as error:
+            failed = error
+    if failed is not None:
+        raise failed
+
+
+def _is_unlinked(name: str, folder: int) -> bool:
+    """Whether it was no folder, and is gone."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""Removing what others have written, and counting it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gleaner.agent.privileged import bundle, folders
+from gleaner.agent.privileged.bundle import Bundle
+from gleaner.agent.privileged.config import Config
+
+DEEPER_THAN_PYTHON_RECURSES = 3000
+LABELS = {"labels": {}, "image_id": "i", "rootfs": "/nowhere", "made_s": 1}
+
+
+def dig(folder: Path, depth: int) -> None:
+    """As deep as a job likes, which is deeper than a path may be long; with something at the bottom."""
+    script = "import os, sys\nfor _ in range(int(sys.argv[1])): os.mkdir('d'); os.chdir('d')\n"
+    script += "open('file', 'wb').write(bytes(2**20))"
+    subprocess.run([sys.executable, "-c", script, str(depth)], cwd=folder, check=True)
+
+
+def kept(settings: Config) -> list[str]:
+    return [path.name for path in Path(bundle.folder(settings)).iterdir()]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Config, Bundle]:
+    settings = Config(4200, bundles=str(tmp_path / "root"))
+    bundle.folder(settings)
+    found = Bundle(settings, "a-1")
+    found.make(LABELS, {})
+    return settings, found
+
+
+def test_what_is_very_deep_is_counted_and_removed(made: tuple[Config, Bundle]) -> None:
+    settings, found = made
+    dig(Path(found.inside("upper")), DEEPER_THAN_PYTHON_RECURSES)
+    assert found.size_bytes() > 2**20
+    found.remove()
+    assert kept(settings) == []
+
+
+def test_a_helper_starts_whatever_was_left_behind(made: tuple[Config, Bundle]) -> None:
+    settings, found = made
+    dig(Path(found.inside("upper")), DEEPER_THAN_PYTHON_RECURSES)
+    Path(found.path).rename(Path(bundle.folder(settings), ".gone-x"))
+    bundle.sweep(settings)
+    assert kept(settings) == []
+
+
+def test_no_name_hides_what_is_written(made: tuple[Config, Bundle]) -> None:
+    _, found = made
+    hidden = Path(found.inside("upper"), "rootfs")
+    hidden.mkdir()
+    (hidden / "file").write_bytes(bytes(2**20))
+    assert found.size_bytes() >= 2**20
+
+
+def test_a_bundle_whose_facts_a_crash_has_emptied_harms_no_other(made: tuple[Config, Bundle]) -> None:
+    settings, found = made
+    broken = Bundle(settings, "a-0")
+    broken.make(LABELS, {})
+    Path(broken.inside("container.json")).write_text("")
+    assert [one.name for one in bundle.all_bundles(settings)] == ["a-1"]
+    with pytest.raises(bundle.NoSuch):
+        broken.facts()
+    bundle.sweep(settings)
+    assert kept(settings) == [found.name]
+
+
+def test_a_bundle_that_cannot_be_made_takes_no_name(
+    made: tuple[Config, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _ = made
+
+    def full(_name: str, _mode: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bundle.os, "mkfifo", full)
+    with pytest.raises(OSError, match="No space"):
+        Bundle(settings, "a-2").make(LABELS, {})
+    monkeypatch.undo()
+    Bundle(settings, "a-2").make(LABELS, {})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_how_it_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None:
+    settings = Config(4200, bundles=str(tmp_path))
+    script = f"""
+import subprocess, sys
+subprocess.check_call(["mount", "-t", "tmpfs", "-o", "size=256k", "x", {str(tmp_path)!r}])
+sys.path.insert(0, {str(Path(folders.__file__).parents[1])!r})
+from privileged import bundle, config
+settings = config.Config(4200, bundles={settings.bundles!r})
+bundle.folder(settings)
+made = bundle.Bundle(settings, "a-1")
+made.make({LABELS!r}, {{}})
+try:
+    open(made.inside("upper") + "/file", "wb", 0).write(bytes(2**20))
+    open(made.inside("upper") + "/rest", "wb", 0).write(bytes(2**20))
+except OSError as error:
+    print(error.errno)
+made.record_exit({{"exit_code": 0, "at_its_limit": False}})
+print(made.exit())
+"""
+    said = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert said.stdout == "28\n{'exit_code': 0, 'at_its_limit': False}\n", said.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize("at", ["job", "job/inner"])
+def test_a_mount_that_cannot_be_taken_away_keeps_what_is_in_it(tmp_path: Path, at: str) -> None:
+    """Even one of the same file system: `unmount_below` is made to do nothing."""
+    script = f"""
+import os, subprocess, sys
+sys.path.insert(0, {str(Path(folders.__file__).parents[1])!r})
+from privileged import folders
+os.chdir({str(tmp_path)!r})
+os.makedirs("kept/below"); open("kept/file", "w").close(); os.makedirs("gone/{at}"); os.makedirs("gone/other")
+subprocess.check_call(["mount", "--bind", "kept", "gone/{at}"])
+folders.unmount_below = lambda path: None
+print(folders.remove({str(tmp_path / "gone")!r}), sorted(os.listdir("kept")))
+"""
+    said = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert said.stdout == "False ['below', 'file']\n", said.stderr
