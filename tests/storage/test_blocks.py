@@ -479,3 +479,13 @@ threads = [threading.Thread(target=save, args=(number,)) for number in range(4)]
 [thread.join() for thread in threads]
 print(*[line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")])
 """
+
+
+@pytest.mark.parametrize("before_bytes", [0, 96, 5000, 70_000])
+def test_a_run_of_zeros_has_blocks_of_its_own_wherever_it_begins(before_bytes: int) -> None:
+    """Memory that is zero costs no room, though what is around it shares its first and last page."""
+    zero_bytes = 3 * 2**20
+    content = os.urandom(before_bytes) + bytes(zero_bytes) + os.urandom(300_000)
+    ends = [0, *cuts(memoryview(content), last=True)]
+    found = sum(end - start for start, end in pairwise(ends) if content[start:end] == bytes(end - start))
+    assert found >= zero_bytes - 2 * LEAST_BYTES

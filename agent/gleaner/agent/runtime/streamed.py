@@ -9,6 +9,7 @@ import contextlib
 import os
 import tarfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ class Streamed:
 
         Raises `CannotCheckpoint`, and the engine's and the draft's errors.
         """
+        container = inspected["Id"]
+        with ThreadPoolExecutor(1) as beside:  # the engine compares all files of the image, which takes it a while
+            has_written = beside.submit(self._engine.has_written, container, apart_from=FOLDER_IN_CONTAINER)
+            self._save_memory(inspected, draft, checkpoint)
+        if has_written.result():
+            self._save_layer(inspected, draft)
+
+    def _save_memory(self, inspected: Mapping[str, Any], draft: Draft, checkpoint: str) -> None:
         container, name = inspected["Id"], inspected["Name"].strip("/")
         try:
             while_meeting(
@@ -66,8 +75,6 @@ class Streamed:
         finally:
             with contextlib.suppress(docker.errors.APIError):
                 self._engine.delete_checkpoint(container, checkpoint)
-        if self._engine.has_written(container, apart_from=FOLDER_IN_CONTAINER):
-            self._save_layer(inspected, draft)
 
     def _save_layer(self, inspected: Mapping[str, Any], draft: Draft) -> None:
         try:

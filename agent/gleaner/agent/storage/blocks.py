@@ -20,7 +20,7 @@ from typing import NamedTuple
 PAGE_BYTES = 4096
 LEAST_BYTES = 64 * 2**10
 MOST_BYTES = 512 * 2**10
-"""The smallest block (but for a part's last one) and the largest."""
+"""The smallest block (but for those beside zeros, and a part's last one) and the largest."""
 PACKS = 9
 """How many packs a parcel can use: its own, which is number 0, and inherited ones."""
 
@@ -28,6 +28,9 @@ _ONE_IN = 61
 """One page in so many begins a block, if what its first 8 bytes say is random."""
 _REMAINDER = 1
 """Not 0, which would make every page that begins with a zero a boundary."""
+_ZERO_PAGES = 16
+"""A run of so many pages of zeros has blocks of its own, of which nothing is stored."""
+_ZERO_PAGE = bytes(PAGE_BYTES)
 _HEAD = struct.Struct(f"<{PACKS}Q")
 _RECORD = struct.Struct("<32sQIIH")
 _FOOTER = struct.Struct("<8sQ32s")
@@ -62,16 +65,31 @@ def cuts(content: memoryview, *, last: bool) -> list[int]:
     firsts = content[:whole_bytes].cast("Q")[:: PAGE_BYTES // 8].tolist()
     ends: list[int] = []
     start = 0
-    for page, first in enumerate(firsts):
-        if first % _ONE_IN != _REMAINDER:
-            continue
+    zeros_from: int | None = None
+
+    def cut(page: int, least_bytes: int = PAGE_BYTES) -> None:
+        nonlocal start
         mark = page * PAGE_BYTES
         while mark - start > MOST_BYTES:
             start += MOST_BYTES
             ends.append(start)
-        if mark - start >= LEAST_BYTES:
+        if mark - start >= least_bytes:
             start = mark
             ends.append(start)
+
+    for page, first in enumerate(firsts):
+        if not first and content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES].tobytes() == _ZERO_PAGE:
+            zeros_from = page if zeros_from is None else zeros_from
+            continue
+        if zeros_from is not None:
+            if page - zeros_from >= _ZERO_PAGES:
+                cut(zeros_from)
+                cut(page)
+            zeros_from = None
+        if first % _ONE_IN == _REMAINDER:
+            cut(page, LEAST_BYTES)
+    if zeros_from is not None and len(firsts) - zeros_from >= _ZERO_PAGES:
+        cut(zeros_from)
     while whole_bytes - start >= MOST_BYTES:
         start += MOST_BYTES
         ends.append(start)
