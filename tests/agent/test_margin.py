@@ -1,5 +1,7 @@
 """When saving begins."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +117,9 @@ def test_an_agent_is_gone_by_the_kill_wait_before_its_end_but_keeps_half_of_its_
     assert now_s <= gone <= now_s + left_s
     if left_s >= 2 * kill_wait_s:
         assert gone == pytest.approx(now_s + left_s - kill_wait_s)
+
+
+@pytest.mark.parametrize("save_mib_s", [1e-12, 5e-324])
+def test_a_node_that_is_said_to_save_nothing_a_second_is_slow_and_no_error(save_mib_s: float) -> None:
+    line = fitted(told(NodeRates(saves=1, save_mib_s=save_mib_s)), assumed=MIB)
+    assert math.isfinite(line.save_s(MIB))

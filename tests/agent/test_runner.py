@@ -282,3 +282,15 @@ def test_leftovers_of_agents_whose_end_has_passed_are_removed_and_others_are_not
     }
     asyncio.run(control.agent("a1", lives_s=30).live())
     assert set(control.runtime.left_over) == {ContainerId("other")}
+
+
+def test_a_job_at_which_its_agent_breaks_is_given_back_at_once_and_says_why(control: Control) -> None:
+    def break_down(_container: ContainerId) -> str:
+        raise ZeroDivisionError("a bug")
+
+    control.runtime.image_id = break_down  # type: ignore[method-assign]
+    job = control.submit("100000")
+    assert asyncio.run(control.agent("a1", lives_s=6).live()) == 1
+    (attempt,) = control.job(job).attempts
+    assert attempt.detail == "node fault: the agent broke: ZeroDivisionError('a bug')"
+    assert control.job(job).job.state is State.NEW

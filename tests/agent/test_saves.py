@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.agent.controlled import Control, controlled
 
-from gleaner.agent.protocol import SelfSave
+from gleaner.agent.protocol import SelfSave, Way
 from gleaner.agent.runner import Agent
 from gleaner.control.life import Outcome, State
 from gleaner.control.queue import agents, flags
@@ -198,3 +198,10 @@ def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control:
     asyncio.run(second.live())
     assert second._bench.estimates._told
     assert control.job(job).job.state is State.SAVED
+
+
+def test_a_workload_that_saves_itself_unasked_does_not_seem_slow_to_save(control: Control) -> None:
+    control.submit("200", "85", saves_itself=SelfSave())
+    agent = control.agent("a1", lives_s=9, periodic_saves=False)
+    asyncio.run(agent.live())
+    assert 0 < agent._bench.estimates._own[Way.SELF][0].took_s < 1

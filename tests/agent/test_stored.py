@@ -12,7 +12,7 @@ from gleaner.agent.joblog import Mark
 from gleaner.agent.protocol import Assignment, Generation, NodeFacts, Stream
 from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, ContainerSpec
 from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import StorageError
+from gleaner.agent.storage.protocol import StorageError, StorageFull
 from gleaner.agent.stored import Stored, unfit
 
 HERE = NodeFacts(
@@ -119,9 +119,13 @@ def test_after_a_failure_the_next_generation_has_a_new_number_and_stands_on_its_
 ) -> None:
     attempt = Attempt(storage, tmp_path / "job")
     attempt.save()
-    attempt.runtime.checkpoints_that_fail = 1
-    with pytest.raises(CannotCheckpoint):
-        attempt.save()
+
+    def fail() -> Mark:
+        raise StorageError("the parcel before is damaged")
+
+    attempt.runtime.pause(attempt.container)
+    with pytest.raises(StorageError):
+        attempt.stored.save_memory(attempt.runtime, attempt.container, fail)
     made = attempt.save()
     assert made.number == 3
     folder = tmp_path / "storage" / "jobs" / "7" / "attempt-1" / "generation-3"
@@ -149,3 +153,28 @@ def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStora
         attempt.stored.save_memory(attempt.runtime, attempt.container, mark)
     assert seen[0] > 0
     assert attempt.stored.inside_s == 0
+
+
+def test_a_node_described_in_another_versions_words_is_not_known_to_have_more() -> None:
+    assert unfit(saved_on(colour="blue"), HERE) == ""
+    assert unfit({"node": {"node": "n9"}}, HERE) == ""
+
+
+@pytest.mark.parametrize("error", [StorageFull("no room"), CannotCheckpoint("it holds a device")])
+def test_what_is_no_fault_of_the_generation_before_does_not_make_the_next_one_larger(
+    storage: FolderStorage, tmp_path: Path, error: Exception
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+
+    def fail() -> Mark:
+        raise error
+
+    attempt.runtime.pause(attempt.container)
+    with pytest.raises(type(error)):
+        attempt.stored.save_memory(attempt.runtime, attempt.container, fail)
+    again = attempt.stored.save_memory(attempt.runtime, attempt.container, lambda: Mark(0, {}))
+    assert again.generation.number == 3
+    assert again.stored_bytes < 2**20 / 2

@@ -1,6 +1,7 @@
 """What is concluded from measured saves, restores and losses."""
 
 import math
+from dataclasses import astuple
 
 import pytest
 from hypothesis import given
@@ -77,3 +78,13 @@ def test_a_further_loss_never_makes_a_node_look_safer(days: float, losses: float
 
 def test_a_clock_that_goes_back_makes_nothing_weigh_more() -> None:
     assert faded(8.0, age_s=-100, half_life_s=10) == 8.0
+
+
+def test_a_time_that_no_clock_has_measured_neither_breaks_the_figures_nor_stays_for_ever() -> None:
+    sums = measured((1000, 1e308), (1000, 2.0), (500, 1.5), half_life=1)
+    assert all(math.isfinite(value) for value in astuple(sums))
+    for _ in range(40):
+        sums = added(sums, size_bytes=1000 * MIB, at_once=1, took_s=2.0, half_life=1)
+    found = line(sums)
+    assert found is not None
+    assert found.fixed_s + 1000 / found.mib_s == pytest.approx(2.0, rel=0.01)

@@ -18,6 +18,8 @@ LEAST_FIXED_S = 0.5
 """The engine's calls and the syncs of the storage take this long even for a save of nothing."""
 FASTEST = 20_480.0 * MIB
 """Bytes per second. A line that says more was drawn through saves whose time did not depend on their size."""
+SLOWEST = 1024.0
+"""Bytes per second. A line that says less was drawn through nonsense, and may be no rate at all when it is rounded."""
 _TOLD_AT = (64 * MIB, 1024 * MIB)
 """What control tells of a node counts as measurements at these sizes,"""
 _TOLD_MOST = 10.0
@@ -70,7 +72,7 @@ def told(rates: NodeRates | None) -> list[Save]:
     """What control has kept of this node's earlier agents, as if it had been measured here."""
     if rates is None or not rates.saves or rates.save_mib_s is None:
         return []
-    line = Line(rates.save_fixed_s or 0.0, rates.save_mib_s * MIB)
+    line = Line(rates.save_fixed_s or 0.0, max(rates.save_mib_s * MIB, SLOWEST))
     weight = min(rates.saves, _TOLD_MOST) / len(_TOLD_AT)
     return [Save(size, line.save_s(size), line.save_s(size), weight) for size in _TOLD_AT]
 
@@ -94,14 +96,14 @@ def fitted(saves: Sequence[Save], *, assumed: float) -> Line:
     mean_s = sum(save.weight * save.took_s for save in saves) / weight
     spread = sum(save.weight * (save.memory_bytes - mean_size) ** 2 for save in saves) / weight
     if spread <= (0.05 * mean_size) ** 2:
-        return Line(LEAST_FIXED_S, min(mean_size / max(mean_s, 1e-3), FASTEST))
+        return Line(LEAST_FIXED_S, max(min(mean_size / max(mean_s, 1e-3), FASTEST), SLOWEST))
     together = sum(save.weight * (save.memory_bytes - mean_size) * (save.took_s - mean_s) for save in saves) / weight
     slope = max(together / spread, 1 / FASTEST)
     fixed_s = mean_s - slope * mean_size
     if fixed_s < 0:  # through the origin instead
         squares = sum(save.weight * save.memory_bytes**2 for save in saves)
         slope = max(sum(save.weight * save.memory_bytes * save.took_s for save in saves) / squares, 1 / FASTEST)
-    return Line(round(max(fixed_s, LEAST_FIXED_S), 6), round(1 / slope, 3))
+    return Line(round(max(fixed_s, LEAST_FIXED_S), 6), round(max(1 / slope, SLOWEST), 3))
 
 
 def safety(saves: Sequence[Save]) -> float:

@@ -34,7 +34,7 @@ from gleaner.agent.protocol import (
 from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerExited, ContainerId, RuntimeFault
 from gleaner.agent.storage.protocol import StorageError
 from gleaner.agent.stored import Kept, Stored
-from gleaner.agent.times import Doing, Times
+from gleaner.agent.times import Doing, Times, elapsed_s
 
 log = structlog.get_logger()
 
@@ -135,9 +135,11 @@ class TaskShell:
                 self._watch(container)
             while not isinstance(self.state, task.Ended) or not self._todos.empty():
                 await self._do(await self._todos.get())
-        except Exception:  # a bug of ours: the process must not go on unseen
+        except Exception as error:  # a bug of ours: the process must not go on unseen, nor the job come here for ever
             if (container := self.container) is not None:
                 await asyncio.to_thread(self._kill, container)
+            self.report_saved()
+            self._give_back(Why.NODE_FAULT, f"the agent broke: {error!r}")
             raise
         finally:
             self.report_saved()
@@ -145,7 +147,7 @@ class TaskShell:
 
     def _note_restore(self, *, at_once: int) -> None:
         if (generation := self.assignment.generation) and (way := way_of(self.bench, self.assignment)):
-            took_s = time.time() - self._times.started_s
+            took_s = elapsed_s(self._times.started_s)
             restored = RestoreMeasured(stored_bytes=generation.size_bytes, took_s=took_s, at_once=at_once, way=way)
             self._times.restored = restored
 
@@ -211,10 +213,10 @@ class TaskShell:
             case task.Signal(container, name):
                 await asyncio.to_thread(self._signal, container, name)
             case task.StoreFolder():
+                began_s = self._signalled_s or time.time()  # it may have saved itself without being told to
                 self._times.turn_to(Doing.SAVING)
                 await self._drain_log()
                 if kept := await self._persistently(self.stored.save_folder):
-                    began_s = self._signalled_s or self.since_s
                     self._note(kept, began_s=began_s, at_once=1, memory_bytes=kept.generation.size_bytes)
                     self.feed(task.SaveDone(kept.generation))
             case task.Finish(_, exit_code):
@@ -232,9 +234,8 @@ class TaskShell:
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
             case task.GiveBack(why, detail):
-                self.node_fault = why in (Why.NODE_FAULT, Why.CANNOT_RESTORE)
                 await self._drain_log() if self.has_run else None
-                self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice()))
+                self._give_back(why, detail)
             case task.Clean():
                 await asyncio.to_thread(self._clean)
 
@@ -262,7 +263,7 @@ class TaskShell:
     def _note(self, kept: Kept, *, began_s: float, at_once: int, memory_bytes: int) -> None:
         """Learn from what a save cost, and keep it for the report."""
         self._times.turn_to(Doing.OVER)  # it is published; if it goes on, that is said by whoever lets it
-        load, took_s, estimates = self.load, time.time() - began_s, self.bench.estimates
+        load, took_s, estimates = self.load, elapsed_s(began_s), self.bench.estimates
         expected_s = estimates.expected_s(load, at_once=at_once)
         estimates.note(load, at_once=at_once, took_s=took_s, expected_s=expected_s)
         self._measured = Measured(
@@ -351,6 +352,10 @@ class TaskShell:
         """The last lines are read from the ended container before it is removed."""
         if self.has_run:
             self._log.wait()
+
+    def _give_back(self, why: Why, detail: str) -> None:
+        self.node_fault = why in (Why.NODE_FAULT, Why.CANNOT_RESTORE)
+        self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice()))
 
     def _report(self, verb: str, message: Message) -> None:
         self.bench.outbox.put(self._path + verb, message)

@@ -9,12 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from gleaner.agent import folder
 from gleaner.agent.fitting import Kind, kind, lacks
 from gleaner.agent.joblog import Mark
 from gleaner.agent.protocol import Assignment, Generation, NodeFacts, Output
 from gleaner.agent.runtime.protocol import ContainerId, Runtime
-from gleaner.agent.storage.protocol import Draft, Parcel, Published, Storage, StorageError, generation_key, output_key
+from gleaner.agent.storage.protocol import (
+    Draft,
+    Parcel,
+    Published,
+    Storage,
+    StorageError,
+    StorageFull,
+    generation_key,
+    output_key,
+)
 
 FOLDER_PART = "folder.tar"
 NOTHING = Mark(0, {})
@@ -111,13 +122,20 @@ class Stored:
     def _draft(self) -> Generator[Draft]:
         """A draft under the next number. Each try has its own, as one that failed at its very end may be visible.
 
-        If it fails, the next one stands on its own: perhaps the one before was the reason.
+        If the storage fails, the next one stands on its own: perhaps the one before was the reason. Not so where it is
+        full, which would need even more room.
         """
-        before, self._latest = self._before(), None
+        before = self._before()
         self._tries += 1
         key = generation_key(self.assignment.job, self.assignment.attempt, self._tries)
-        with self.storage.draft(key, before) as draft:
-            yield draft
+        try:
+            with self.storage.draft(key, before) as draft:
+                yield draft
+        except StorageFull:
+            raise
+        except StorageError:
+            self._latest = None
+            raise
 
     def _before(self) -> Parcel | None:
         try:
@@ -146,12 +164,16 @@ class Stored:
 def unfit(facts: Mapping[str, object], node: NodeFacts) -> str:
     """What this node lacks to bring back a process whose generation has these facts, in one line.
 
-    Of a generation that does not say what it was saved on, nothing is known to be missing.
+    Of a generation that does not say what it was saved on, or in another version's words, nothing is known to be
+    missing.
     """
     saved_on = facts.get("node")
     if not isinstance(saved_on, dict):
         return ""
-    was = NodeFacts.model_validate(saved_on)
+    try:
+        was = NodeFacts.model_validate(saved_on)
+    except ValidationError:
+        return ""
     missing = lacks(_kind(node), saved_on=_kind(was))
     return f"this node lacks {', '.join(missing)}; it was saved on {was.node}" if missing else ""
 

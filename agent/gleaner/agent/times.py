@@ -7,6 +7,15 @@ from enum import Enum
 from gleaner.agent.protocol import RestoreMeasured, Slice
 
 
+def elapsed_s(since_s: float, now_s: float | None = None) -> float:
+    """The time since then; none if the clock has been set back meanwhile.
+
+    >>> elapsed_s(100.0, now_s=103.5), elapsed_s(100.0, now_s=40.0)
+    (3.5, 0.0)
+    """
+    return max(0.0, (time.time() if now_s is None else now_s) - since_s)
+
+
 class Doing(Enum):
     """What a slice is at."""
 
@@ -51,5 +60,5 @@ class Times:
 
     def _spent(self, now_s: float) -> dict[Doing, float]:
         """A new one each time: a report may be written while another thread turns."""
-        spent_s = self._spent_s.get(self._doing, 0.0) + max(0.0, now_s - self._since_s)
+        spent_s = self._spent_s.get(self._doing, 0.0) + elapsed_s(self._since_s, now_s)
         return {**self._spent_s, self._doing: spent_s}

@@ -167,7 +167,7 @@ def _layout(folder: int, listed: Sequence[Listed]) -> Layout:
     if pack_bytes[0] != file_bytes:
         raise Damaged(f"{pack_name(0)} has {file_bytes} bytes, {pack_bytes[0]} were written")
     for one, part in zip(listed, blocks, strict=True):
-        if part_digest(part) != one.part.digest or any(not _is_sound(block) for block in part):
+        if part_digest(part) != one.part.digest or any(not _is_sound(block, pack_bytes) for block in part):
             raise Damaged(f"the index does not say what the manifest says of part {one.part.name!r}")
     return Layout({one.part.name: part for one, part in zip(listed, blocks, strict=True)}, pack_bytes, footer)
 
@@ -177,8 +177,10 @@ def footer_of(file: int, file_bytes: int) -> bytes:
     return pread_all(file, FOOTER_BYTES, file_bytes - FOOTER_BYTES)
 
 
-def _is_sound(block: Block) -> bool:
-    return block.pack < PACKS and block.stored_bytes <= block.size_bytes <= MOST_BYTES
+def _is_sound(block: Block, pack_bytes: Sequence[int]) -> bool:
+    """Whether it can be: a place outside of its pack may be none that the system takes for one."""
+    is_in_pack = block.pack < PACKS and block.offset + block.stored_bytes <= pack_bytes[block.pack]
+    return (is_in_pack or not block.stored_bytes) and block.stored_bytes <= block.size_bytes <= MOST_BYTES
 
 
 def open_pack(folder: int, number: int, size_bytes: int) -> int:
