@@ -57,3 +57,36 @@ def test_a_call_that_is_no_save_goes_to_criu_and_needs_nothing_of_ours(tmp_path:
         env={**os.environ, "GLEANER_OWN": "/etc"},
     )  # fmt: skip
     assert (said.returncode, said.stdout) == (0, "criu --version\n")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in a notification"])
+def test_criu_and_what_it_has_started_go_when_runc_has_gone(tmp_path: Path, *, late: bool) -> None:
+    """Else CRIU would wait for a word that never comes, and keep the container frozen."""
+    package = Path(criu.__file__).parents[1]
+    fake = 'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >said; read -r answer <answered; sleep 60'
+    script = f"""
+import socket, sys, threading, time
+sys.path.insert(0, {str(package)!r})
+from privileged import criu
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def leave():
+    time.sleep(0.3) if {not late} else runcs.recv(99)
+    runcs.close()
+threading.Thread(target=leave).start()
+try:
+    criu._run(["sh", "-c", {fake!r}, "sh", {"yes" if late else "no"!r}], {str(tmp_path)!r}, ours, 1)
+except (criu.NotUnderstood, OSError) as error:
+    print("gone")
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20
+    )
+    assert said.stdout == "gone\n", said.stderr
+    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())

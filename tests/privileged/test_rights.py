@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gleaner.agent.privileged import rights
 from gleaner.agent.privileged.rights import beyond, family, stop_if_beyond
 
 JOB = {
@@ -72,3 +73,16 @@ def test_no_child_is_overlooked() -> None:
         assert found[0] == first.pid
         assert len(found) == 3
         os.killpg(first.pid, signal.SIGKILL)
+
+
+def test_what_cannot_be_looked_at_is_killed(
+    process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU would let it go on: at that point it only notes that its script has failed."""
+
+    def lost(_path: str) -> dict[str, list[str]]:
+        raise FileNotFoundError("status")
+
+    monkeypatch.setattr(rights, "_status", lost)
+    assert "cannot be looked at" in str(stop_if_beyond(process.pid, os.getuid()))
+    assert process.wait(10) == -signal.SIGKILL

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import NoReturn, Union
 
 from . import config, rights
+from .transfer import kill_descendants
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 _LONGEST_REQUEST = 2**20
@@ -215,21 +216,48 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int) -> int:
     answering = os.open(answered, os.O_RDWR | os.O_CLOEXEC)
     # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
     criu = subprocess.Popen(words, close_fds=False)
+    try:
+        return _passed_on(criu, hearing, answering, own, runc=runc, uid=uid)
+    except (
+        BaseException
+    ):  # runc has been killed, or we are lost: CRIU, and what it has brought back, would wait for ever
+        kill_descendants(os.getpid())
+        criu.wait()
+        raise
+
+
+def _passed_on(
+    criu: subprocess.Popen[bytes], hearing: int, answering: int, own: str, *, runc: socket.socket, uid: int
+) -> int:
+    """CRIU's exit status. Raises `NotUnderstood` when runc goes before it."""
     ended = os.pidfd_open(criu.pid)
+    watched = select.poll()
+    for one in (hearing, ended):
+        watched.register(one, select.POLLIN)
+    watched.register(runc, 0)  # only whether it has hung up
     heard = b""
     while True:
-        ready, _, _ = select.select([hearing, ended], [], [])
+        ready = dict(watched.poll())
         if hearing not in ready:
-            return criu.wait()
+            if ended in ready:
+                return criu.wait()
+            raise NotUnderstood("runc has gone")
         heard += os.read(hearing, 4096)
         while b"\n" in heard:
             line, _, heard = heard.partition(b"\n")
-            action, _, pid = line.partition(b" ")
-            agreed = _notified(runc, action, int(pid or b"0"))
-            if action == b"pre-resume" and (why := rights.stop_if_beyond(int(pid), uid)) is not None:
+            action, _, number = line.partition(b" ")
+            pid = int(number or b"0")
+            agreed = _notified(runc, action, pid)
+            if action == b"pre-resume" and (why := _must_not_go_on(pid, uid)) is not None:
                 _log(own, f"the generation is not what a job of ours can have been: {why}")
                 agreed = False
             os.write(answering, b"ok\n" if agreed else b"no\n")
+
+
+def _must_not_go_on(pid: int, uid: int) -> str | None:
+    if pid <= 1:
+        raise NotUnderstood("CRIU does not say what it has brought back")
+    return rights.stop_if_beyond(pid, uid)
 
 
 def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:

@@ -7,6 +7,7 @@ second guard, on root's side: before the processes run again, each of their thre
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import contextlib
 import os
 import signal
 
@@ -14,12 +15,28 @@ _NO_CAPABILITY = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 def stop_if_beyond(init_pid: int, uid: int) -> str | None:
-    """Kill the processes of a container that CRIU has just brought back, if one may do more than it should; why."""
-    for pid in family(init_pid):
+    """Kill the processes of a container that CRIU has just brought back, if one may do more than it should; why.
+
+    One that cannot be looked at counts as such: CRIU lets them go on whatever is said at this point.
+    """
+    found = [init_pid]
+    try:
+        found = family(init_pid)
+        why = _first_beyond(found, uid)
+    except (OSError, ValueError, IndexError) as error:
+        why = f"it cannot be looked at: {error}"
+    if why is not None:
+        for pid in found:  # all of them: who has forged an image may have left out the namespace, too
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    return why
+
+
+def _first_beyond(pids: list[int], uid: int) -> str | None:
+    for pid in pids:
         for thread in _numbers(f"/proc/{pid}/task"):
             why = beyond(_status(f"/proc/{pid}/task/{thread}/status"), uid)
             if why is not None:
-                os.kill(init_pid, signal.SIGKILL)  # the first process of its namespace: all others go with it
                 return why
     return None
 

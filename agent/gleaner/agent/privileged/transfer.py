@@ -187,18 +187,43 @@ def _remove_unless_held(path: str) -> None:
 
 
 def kill_with_descendants(pid: int) -> None:
-    """Kill a process and all that it has started, whatever sessions and namespaces they are in by now."""
+    """Kill a process and all that it has started."""
+    _send([pid], signal.SIGSTOP)
+    kill_descendants(pid)
+    _send([pid], signal.SIGKILL)
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill all that a process has started, whatever sessions and namespaces they are in by now.
+
+    They are stopped first, until no more are found: else one could start another between the look and its end.
+    """
+    doomed: list[int] = []
+    while True:
+        found = _descendants(pid)
+        if set(found) <= set(doomed):
+            break
+        doomed = found
+        _send(doomed, signal.SIGSTOP)
+    _send(doomed, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 children.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
-    doomed = [pid]
-    for one in doomed:  # it grows meanwhile
-        doomed += children.get(one, [])
-    for one in doomed:
+    found = children.get(pid, [])
+    for one in found:  # it grows meanwhile
+        found += children.get(one, [])
+    return found
+
+
+def _send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def _end(annotations: dict[str, str]) -> float:
