@@ -88,9 +88,13 @@ def cuts(content: memoryview, *, last: bool) -> list[int]:
             zeros_from = None
         if first % _ONE_IN == _REMAINDER:
             cut(page, LEAST_BYTES)
-    if zeros_from is not None and len(firsts) - zeros_from >= _ZERO_PAGES:
-        cut(zeros_from)
-    while whole_bytes - start >= MOST_BYTES:
+    decided_bytes = whole_bytes
+    if zeros_from is not None:
+        if len(firsts) - zeros_from >= _ZERO_PAGES:
+            cut(zeros_from)
+        elif not last:  # whether a block ends where they begin depends on how many follow
+            decided_bytes = zeros_from * PAGE_BYTES
+    while decided_bytes - start >= MOST_BYTES:
         start += MOST_BYTES
         ends.append(start)
     if last and start < len(content):
