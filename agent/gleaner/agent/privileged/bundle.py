@@ -156,9 +156,15 @@ def short_lived(settings: config.Config) -> tempfile.TemporaryDirectory[str]:
 
 def all_bundles(settings: config.Config) -> list[Bundle]:
     """Every container, ended ones too."""
+    return [one for one, _ in known(settings)]
+
+
+def known(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
+    """Every container with its facts; one that is being removed is there with them, or not at all."""
     names = sorted(os.listdir(folder(settings)))
     found = [Bundle(settings, name) for name in names if not name.startswith(".")]
-    return [one for one in found if _read(one.inside("container.json")) is not None]
+    with_facts = [(one, _read(one.inside("container.json"))) for one in found]
+    return [(one, about) for one, about in with_facts if about is not None]
 
 
 def sweep(settings: config.Config) -> None:

@@ -22,6 +22,7 @@ from .bundle import Bundle
 from .unpack import Hostile
 
 _END_WITHIN_S = 30.0
+_RUNC_WITHIN_S = 60
 _FIRST_WORD_BYTES = 2**16
 
 
@@ -147,7 +148,9 @@ def signal(settings: config.Config, made: Bundle, name: str) -> None:
 def remove(settings: config.Config, made: Bundle) -> None:
     """End it, and remove all that is kept of it. One that is not there is no error."""
     _runc(settings, "kill", made.name, "KILL")
-    _runc(settings, "delete", "--force", made.name)
+    reason = _runc(settings, "delete", "--force", made.name)
+    if reason is not None and state(settings, made) not in ("", "stopped"):  # as without a monitor, and in the kernel
+        raise Failed("fault", f"{made.name} cannot be removed: {reason}")
     if not made.until_ended(None, wait_s=_END_WITHIN_S):
         raise Failed("fault", f"{made.name} cannot be removed: it does not end")
     made.remove()
@@ -190,7 +193,13 @@ def _runc(settings: config.Config, *words: str, program: str | None = None) -> s
     with bundle.short_lived(settings) as folder:
         log = os.path.join(folder, "log")
         call = [program or settings.runc, "--root", monitor.runc_root(settings), "--log", log, "--log-format", "json"]
-        done = subprocess.run([*call, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        limit_s = _RUNC_WITHIN_S if program is None else None  # a save ends with its agent; see `transfer`
+        try:
+            done = subprocess.run(
+                [*call, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=limit_s
+            )
+        except subprocess.TimeoutExpired:
+            return f"runc {words[0]} was not done within {limit_s} s"
         if done.returncode == 0:
             return None
         return monitor.last_error(log) or f"{words[0]} failed"

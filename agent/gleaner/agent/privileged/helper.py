@@ -32,6 +32,8 @@ _GRACE_S = 60
 _PERIOD_S = 5.0
 _AT_ONCE = 1024
 _IMPORT_MEMORY_BYTES = 2**30
+_IMPORT_WITHIN_S = 3600
+_AGAIN_S = 0.5
 _TAKES = {"run": "a folder", "import": "a file", "layer-in": "a pipe", "layer-out": "a pipe"}
 """Requests that come with a descriptor."""
 
@@ -43,15 +45,26 @@ class Helper:
         self._settings = settings
         self._places = threading.BoundedSemaphore(_AT_ONCE)
         self._busy: set[str] = set()
+        self._lock = threading.Lock()
 
     def serve(self, listener: socket.socket) -> NoReturn:
         """Answer for ever."""
         while True:
-            connection, _ = listener.accept()
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:  # too many open files: some will be closed
+                sys.stderr.write(f"cannot answer: {error}\n")
+                time.sleep(_AGAIN_S)
+                continue
             if meeting.peer(connection) != self._settings.agent_uid or not self._places.acquire(blocking=False):
                 connection.close()
                 continue
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            try:
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            except RuntimeError as error:  # too many threads
+                sys.stderr.write(f"cannot answer: {error}\n")
+                connection.close()
+                self._places.release()
 
     def _answer(self, connection: socket.socket) -> None:
         descriptor = None
@@ -86,7 +99,7 @@ class Helper:
             return containers.facts(settings), None
         if do == "list":
             request.checked(message)
-            return {"containers": {one.name: one.facts()["labels"] for one in bundle.all_bundles(settings)}}, None
+            return {"containers": {one.name: about["labels"] for one, about in bundle.known(settings)}}, None
         if do == "create":
             spec = request.spec(message)
             with self._alone(spec.name):
@@ -140,31 +153,35 @@ class Helper:
     @contextmanager
     def _alone(self, name: str) -> Generator[None, None, None]:
         """Nobody else makes or removes a container of this name meanwhile."""
-        if name in self._busy:
-            raise Failed("fault", f"{name} is being made or removed")
-        self._busy.add(name)
+        with self._lock:
+            if name in self._busy:
+                raise Failed("fault", f"{name} is being made or removed")
+            self._busy.add(name)
         try:
             yield
         finally:
             self._busy.discard(name)
 
-    def watch(self) -> NoReturn:
-        """Remove what nobody will ask for any more."""
+    def watch(self) -> None:
+        """Remove what nobody will ask for any more, from now on; to count what is large keeps nobody else here."""
+        for work in (self._remove_overdue, self._keep_limit):
+            threading.Thread(target=self._again_and_again, args=(work,), daemon=True).start()
+
+    def _again_and_again(self, work: Callable[[], None]) -> NoReturn:
         while True:
-            for work in (self._remove_overdue, self._keep_limit):
-                try:
-                    work()
-                except Exception as error:  # whatever it was, it is tried again
-                    sys.stderr.write(f"watchdog: {type(error).__name__}: {error}\n")
+            try:
+                work()
+            except Exception as error:  # whatever it was, it is tried again
+                sys.stderr.write(f"watchdog: {type(error).__name__}: {error}\n")
             time.sleep(_PERIOD_S)
 
     def _remove_overdue(self) -> None:
-        for made in bundle.all_bundles(self._settings):
+        for made, about in bundle.known(self._settings):
             try:
-                if is_overdue(made.facts()["labels"], time.time()):
+                if is_overdue(about["labels"], time.time()):
                     with self._alone(made.name):
                         containers.remove(self._settings, made)
-            except (Failed, bundle.NoSuch) as error:
+            except (Failed, OSError) as error:
                 sys.stderr.write(f"watchdog: {error}\n")
 
     def _keep_limit(self) -> None:
@@ -213,7 +230,17 @@ def _explained(error: Exception) -> dict[str, str]:
 def _import(descriptor: int, name: str) -> None:
     """In a process of its own with little memory, so that a hostile archive cannot take the helper along."""
     words = [sys.executable, "-IS", sys.argv[0], "import", name, str(descriptor)]
-    done = subprocess.run(words, pass_fds=(descriptor,), stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    try:
+        done = subprocess.run(
+            words,
+            pass_fds=(descriptor,),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_IMPORT_WITHIN_S,
+        )
+    except subprocess.TimeoutExpired as error:  # its file hangs, say, and others wait for their images
+        raise Failed("image", f"the archive of {name} was not read within {_IMPORT_WITHIN_S} s") from error
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise Failed("image", f"the archive of {name} is not taken: {said[-1] if said else 'it was killed'}")
@@ -236,7 +263,7 @@ def _forget(settings: config.Config, name: str) -> NoReturn:
     found = image_store.find(settings, name)
     if found is None:
         sys.exit(f"there is no image {name}")
-    if any(one.facts()["image_id"] == found.id for one in bundle.all_bundles(settings)):
+    if any(about["image_id"] == found.id for _, about in bundle.known(settings)):
         sys.exit(f"a container still uses {name}")
     image_store.forget(settings, name)
     sys.exit(0)
@@ -244,11 +271,11 @@ def _forget(settings: config.Config, name: str) -> NoReturn:
 
 def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
     """`gleaner-helper clear SLURM_JOB`, for Slurm's Epilog: what the agent of a job that has ended left behind."""
-    for made in bundle.all_bundles(settings):
+    for made, about in bundle.known(settings):
         try:
-            if made.facts()["labels"].get(_LABEL_SLURM_JOB) == slurm_job:
+            if about["labels"].get(_LABEL_SLURM_JOB) == slurm_job:
                 containers.remove(settings, made)
-        except (Failed, OSError, bundle.NoSuch):
+        except (Failed, OSError):
             continue  # the watchdog tries again
     sys.exit(0)
 
@@ -291,7 +318,7 @@ def _only_one(settings: config.Config) -> IO[str]:
 
 def _serve(settings: config.Config) -> NoReturn:
     helper = Helper(settings)
-    threading.Thread(target=helper.watch, daemon=True).start()
+    helper.watch()
     helper.serve(_listening(settings))
 
 

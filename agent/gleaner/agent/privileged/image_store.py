@@ -22,7 +22,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from . import bundle, config, folders
+from . import bundle, config, folders, linux
 from .request import is_image_id
 from .unpack import Hostile, Limit, steps, unpack
 
@@ -118,7 +118,7 @@ def forget(settings: config.Config, name: str) -> None:
 
 def _remove_unnamed(settings: config.Config, folder: str) -> None:
     """Images whose name means another by now, and that no container here uses; they can be taken in anew."""
-    used = {*_names(settings).values(), *(one.facts()["image_id"] for one in bundle.all_bundles(settings))}
+    used = {*_names(settings).values(), *(about["image_id"] for _, about in bundle.known(settings))}
     for name in os.listdir(folder):
         if name.startswith("sha256-") and name.replace("-", ":") not in used:
             _remove(folder, name)
@@ -241,7 +241,7 @@ def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: 
         with open(os.path.join(part, "config.json"), "wb") as file:
             file.write(wanted.config)
         _write(os.path.join(part, "size.json"), {"bytes": limit.taken_bytes})
-        os.sync()
+        linux.sync(part)
         os.rename(part, place)
     except BaseException:
         folders.remove(part)

@@ -1,0 +1,97 @@
+"""The node helper goes on when something on its node does not: no call holds it for ever, and nothing ends it."""
+
+import fcntl
+import os
+import resource
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from gleaner.agent.privileged import bundle, containers, linux
+from gleaner.agent.privileged.bundle import Bundle
+from gleaner.agent.privileged.config import Config
+from gleaner.agent.privileged.containers import Failed
+from gleaner.agent.privileged.helper import Helper
+from gleaner.agent.privileged.meeting import Meeting
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Config:
+    return Config(os.getuid(), bundles=str(tmp_path / "root"), own=str(tmp_path / "own"), runc=str(tmp_path / "runc"))
+
+
+@pytest.fixture
+def made(settings: Config) -> Bundle:
+    bundle.folder(settings)
+    found = Bundle(settings, "a-1")
+    found.make({"labels": {}, "image_id": "i", "rootfs": "/nowhere", "made_s": 1}, {})
+    return found
+
+
+def runc(settings: Config, script: str) -> None:
+    Path(settings.runc).write_text(f"#!/bin/sh\n{script}\n")
+    Path(settings.runc).chmod(0o755)
+
+
+class Failing(socket.socket):
+    """A door at which the first to come finds no descriptors left."""
+
+    fails = 1
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.fails:
+            self.fails -= 1
+            raise OSError(24, "Too many open files")
+        return super().accept()
+
+
+def test_too_many_open_files_do_not_end_it(settings: Config, tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    listener = Failing(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(8)
+    threading.Thread(target=Helper(settings).serve, args=(listener,), daemon=True).start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(path)
+        met = Meeting(connection, 10)
+        met.say({"do": "list"})
+        assert met.hear()[0]["ok"]
+
+
+def test_many_may_wait_at_once(made: Bundle) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    ours, theirs = socket.socketpair()
+    high = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 2000)
+    alive = os.open(made.inside("alive"), os.O_RDWR)
+    theirs.close()
+    assert not made.until_ended(high)
+    for descriptor in (high, alive):
+        os.close(descriptor)
+    ours.close()
+    assert made.until_ended(None)
+
+
+def test_what_still_runs_is_not_forgotten(settings: Config, made: Bundle) -> None:
+    runc(settings, 'case "$*" in *delete*) exit 1 ;; *state*) echo \'{"status": "running"}\' ;; esac')
+    with pytest.raises(Failed, match="cannot be removed"):
+        containers.remove(settings, made)
+    assert made.facts()
+    runc(settings, "exit 1")  # it is not known to runc
+    containers.remove(settings, made)
+    assert bundle.all_bundles(settings) == []
+
+
+def test_a_runc_that_hangs_is_given_up(settings: Config, made: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    runc(settings, 'case "$*" in *state*) echo \'{"status": "paused"}\' ;; *) exec sleep 60 ;; esac')
+    monkeypatch.setattr(containers, "_RUNC_WITHIN_S", 0.2)
+    with pytest.raises(Failed, match="not done within"):
+        containers.unpause(settings, made)
+
+
+def test_only_the_folders_own_file_system_is_synced(tmp_path: Path) -> None:
+    linux.sync(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        linux.sync(str(tmp_path / "nothing"))
