@@ -204,9 +204,9 @@ class Work:
             os.chown(path, *USER)
         return path
 
-    def start(self, node: Node, *command: str, memory_mib: int = 200) -> ContainerId:
+    def start(self, node: Node, *command: str, memory_mib: int = 200, image: str = IMAGE) -> ContainerId:
         self.folder(node)
-        container = node.runtime.start(self.spec(*command, memory_mib=memory_mib))
+        container = node.runtime.start(self.spec(*command, memory_mib=memory_mib, image=image))
         self._read(node, container)
         return container
 
@@ -224,13 +224,15 @@ class Work:
         self.read_to_end()
         node.runtime.remove(container)
 
-    def restore(self, node: Node, saved: Published, *command: str, memory_mib: int = 200) -> ContainerId:
+    def restore(
+        self, node: Node, saved: Published, *command: str, memory_mib: int = 200, image: str = IMAGE
+    ) -> ContainerId:
         """Put the folder back, and let the process go on."""
         parcel = self.storage.open(saved.key, saved.digest)
         place = self.folder(node)
         folder.unpack(parcel.read("folder.tar"), place)
         subprocess.run(["chown", "-hR", f"{USER[0]}:{USER[1]}", str(place)], check=True)
-        container = node.runtime.restore(self.spec(*command, memory_mib=memory_mib), parcel)
+        container = node.runtime.restore(self.spec(*command, memory_mib=memory_mib, image=image), parcel)
         self._read(node, container)
         return container
 
