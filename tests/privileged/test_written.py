@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gleaner.agent.privileged import written
-from gleaner.agent.privileged.unpack import Hostile
+from gleaner.agent.privileged.unpack import MOST_STEPS, Hostile
 
 
 def packed(upper: Path, image: Path) -> dict[str, tarfile.TarInfo]:
@@ -103,3 +103,18 @@ def test_a_hostile_layer_is_refused(tmp_path: Path) -> None:
     for content in (b"", b"x" * 1024):
         with pytest.raises(tarfile.TarError):
             put_back(content, tmp_path / "target")
+
+
+@pytest.mark.parametrize("deep", [MOST_STEPS - 1, MOST_STEPS])
+def test_what_can_be_saved_can_be_put_back(upper: Path, tmp_path: Path, deep: int) -> None:
+    """A layer that is refused only when it is put back would be a save that is lost."""
+    folder = upper.joinpath(*"d" * deep)
+    folder.mkdir(parents=True)
+    (folder / "file").touch()
+    chunks = written.pack(str(upper), str(tmp_path / "image"))
+    if deep < MOST_STEPS:
+        put_back(b"".join(chunks), tmp_path / "target")
+        assert tmp_path.joinpath("target", *"d" * deep, "file").exists()
+    else:
+        with pytest.raises(Hostile, match="folders deep"):
+            list(chunks)

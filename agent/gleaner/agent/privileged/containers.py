@@ -120,9 +120,12 @@ def layer_out(made: Bundle, pipe: int) -> None:
     """What it has written, as an archive, into the agent's pipe."""
     _must_be_pipe(pipe)
     chunks = written.pack(made.inside("upper"), made.facts()["rootfs"])
-    with open(pipe, "wb", closefd=False) as sink:
-        for chunk in chunks:
-            sink.write(chunk)
+    try:
+        with open(pipe, "wb", closefd=False) as sink:
+            for chunk in chunks:
+                sink.write(chunk)
+    except Hostile as error:  # better now than when it is to be put back
+        raise Failed("checkpoint", f"its written files cannot be saved: {error}") from error
 
 
 def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:

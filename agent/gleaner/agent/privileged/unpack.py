@@ -19,7 +19,8 @@ from typing import IO
 
 _CHUNK_BYTES = 2**20
 _MOST_FILES = 2_000_000
-_MOST_STEPS = 256
+MOST_STEPS = 256
+"""So many folders deep a name may lead."""
 _MARK = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -57,7 +58,7 @@ def steps(name: str) -> list[str]:
     (['usr', 'bin'], [])
     """
     found = [step for step in name.split("/") if step not in ("", ".")]
-    if name.startswith("/") or ".." in found or len(found) > _MOST_STEPS or "\0" in name:
+    if name.startswith("/") or ".." in found or len(found) > MOST_STEPS or "\0" in name:
         raise Hostile(f"the name {name[:80]!r} leads out of the archive")
     return found
 

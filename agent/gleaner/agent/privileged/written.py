@@ -13,7 +13,7 @@ import stat
 import tarfile
 from collections.abc import Iterator
 
-from .unpack import Limit, unpack
+from .unpack import MOST_STEPS, Hostile, Limit, unpack
 
 _CHUNK_BYTES = 2**20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,6 +72,8 @@ class _Packing:
 
     def _one(self, path: str, name: str, above: int, below: int | None, *, is_new: bool) -> Iterator[bytes]:
         facts = os.stat(name, dir_fd=above, follow_symlinks=False)
+        if path.count("/") >= MOST_STEPS:
+            raise Hostile(f"a file lies more than {MOST_STEPS} folders deep")
         if stat.S_ISDIR(facts.st_mode):
             inside = _opened(name, above)
             under = None if below is None else _opened_or_none(name, below)

@@ -105,7 +105,12 @@ class CriuRuntime:
             except (NotMet, StreamBroken) as error:
                 raise RuntimeFault(f"cannot save {container}: {error}") from error
             if self._helper.ask("about", name=container).said["written"]:
-                draft.add(LAYER_PART, self._written(container))
+                try:
+                    draft.add(LAYER_PART, self._written(container))
+                except Refusal as error:
+                    if error.kind == "checkpoint":
+                        raise CannotCheckpoint(str(error)) from error
+                    raise
 
     def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
         image = parcel.facts.get("image_id")

@@ -205,7 +205,8 @@ class DockerRuntime:
         with translated(f"cannot kill {container[:12]}"):
             try:
                 self._engine.kill(container)
-                self._engine.wait(container)
+                if self._engine.wait(container) is None:
+                    raise RuntimeFault(f"{container[:12]} was killed, and does not end")
             except docker.errors.NotFound:
                 return
             except docker.errors.APIError:

@@ -19,7 +19,7 @@ from gleaner.agent.privileged import config
 from gleaner.agent.privileged.meeting import NotMet
 from gleaner.agent.privileged.shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE
 from gleaner.agent.runtime.carrier import UPPER_LAYER, carrier, written_files
-from gleaner.agent.runtime.engine import Engine, criu_reason
+from gleaner.agent.runtime.engine import LONG_PATIENCE_S, Engine, criu_reason
 from gleaner.agent.runtime.images import StreamBroken
 from gleaner.agent.runtime.meetings import Failed, restore, save, while_meeting
 from gleaner.agent.runtime.protocol import (
@@ -95,7 +95,12 @@ class Streamed:
             with carrier(engine, engine.inspect(container)) as carried:
                 engine.receive(carried, UPPER_LAYER, parcel.read(LAYER_PART))
         try:
-            while_meeting(self._meetings, name, lambda met: restore(met, parcel), lambda: engine.start(container))
+            while_meeting(
+                self._meetings,
+                name,
+                lambda met: restore(met, parcel),
+                lambda: engine.start(container, patience_s=LONG_PATIENCE_S),
+            )
         except Failed as error:
             raise CannotRestore(f"CRIU cannot restore its memory: {criu_reason(error.log) or error}") from error
         except StreamBroken as error:
