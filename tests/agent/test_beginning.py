@@ -107,3 +107,15 @@ def test_a_node_that_cannot_save_memory_begins_nothing_that_would_need_it(
     assert begun.why is Why.INCOMPATIBLE
     assert node.is_untouched()
     assert isinstance(node.begin(saves_itself=SelfSave())[0], task.Started)
+
+
+def test_a_storage_that_fails_is_not_taken_for_a_fault_of_the_node(storage: FolderStorage, tmp_path: Path) -> None:
+    generation = Node(tmp_path / "first", storage).saved()
+    node = Node(tmp_path / "second", FolderStorage(tmp_path / "not mounted"))
+    begun, _ = node.begin(attempt=2, generation=generation)
+    assert isinstance(begun, task.NotStarted)
+    assert begun.why is Why.STORAGE_FAULT
+    assert node.is_untouched()
+    begun, _ = node.begin(image="impossible")
+    assert isinstance(begun, task.NotStarted)
+    assert begun.why is Why.NODE_FAULT

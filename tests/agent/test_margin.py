@@ -80,6 +80,16 @@ def test_a_save_among_others_tells_the_same_of_the_node_as_one_alone() -> None:
     assert among.expected_s(gib(1), at_once=4) == alone.expected_s(gib(4))
 
 
+def test_a_node_that_has_saved_only_tiny_jobs_is_not_taken_to_be_far_too_slow_for_a_large_one() -> None:
+    estimates = Estimates(Way.SHIM, at_once=1)
+    for kib in (100, 500, 2000):
+        estimates.note(Load(kib * 1024, Way.SHIM), at_once=1, took_s=1.0, expected_s=0.5)
+    assert estimates.expected_s(gib(1)) == pytest.approx(LEAST_FIXED_S + 1024 / 16)
+    for tiny in (0, 100 * 1024):
+        assert estimates.expected_s(Load(tiny, Way.SHIM)) == pytest.approx(LEAST_FIXED_S + 1.0)
+        assert estimates.all_s([Load(tiny, Way.SHIM)] * 5) > 5.0
+
+
 @given(sizes, saves)
 def test_more_memory_never_takes_less_time_and_no_rate_is_absurd(size: int, seen: list[Save]) -> None:
     line = fitted(seen, assumed=20 * MIB)

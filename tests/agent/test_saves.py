@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ from tests.agent.controlled import Control, controlled
 
 from gleaner.agent.protocol import SelfSave, Way
 from gleaner.agent.runner import Agent
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import Draft, Parcel, StorageFull
 from gleaner.control.life import Outcome, State
 from gleaner.control.queue import agents, flags
 from gleaner.control.queue.engine import transaction
@@ -205,3 +207,25 @@ def test_a_workload_that_saves_itself_unasked_does_not_seem_slow_to_save(control
     agent = control.agent("a1", lives_s=9, periodic_saves=False)
     asyncio.run(agent.live())
     assert 0 < agent._bench.estimates._own[Way.SELF][0].took_s < 1
+
+
+class FullStorage(FolderStorage):
+    """It takes nothing."""
+
+    def draft(self, key: str, before: Parcel | None = None) -> AbstractContextManager[Draft]:
+        raise StorageFull("the storage is full")
+
+
+def test_jobs_that_the_storage_does_not_take_go_back_for_its_fault_and_their_node_is_not_to_blame(
+    control: Control,
+) -> None:
+    control.storage = FullStorage(control.folder / "storage")
+    saved, result = control.submit("100000"), control.submit("50")
+    assert asyncio.run(control.agent("a1", lives_s=6, periodic_saves=False).live()) == 0
+    for job, what in (
+        (saved, "no generation was published before the agent's end"),
+        (result, "its result could not be stored before the agent's end"),
+    ):
+        (attempt,) = control.job(job).attempts
+        assert attempt.detail == f"storage fault: {what}: the storage is full"
+        assert control.job(job).job.state is State.NEW

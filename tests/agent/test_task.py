@@ -234,6 +234,26 @@ def test_a_self_saved_folder_that_cannot_be_stored_in_time_gives_the_job_back() 
     assert any(isinstance(todo, GiveBack) for todo in todos)
 
 
+def test_what_the_storage_did_not_take_is_the_storages_fault_and_not_the_jobs() -> None:
+    published = "no generation was published before the agent's end: disk full"
+    end = OutOfTime("disk full")
+    saving: list[list[Event]] = [
+        [Started(C), AgentEnds()],
+        [Started(C), AgentEnds(), SaveFailed("disk full")],
+    ]
+    for events in saving:
+        assert GiveBack(Why.STORAGE_FAULT, published) in play(*events, end)[1]
+    assert GiveBack(Why.STORAGE_FAULT, published) in play(Started(C), Exited(85), end, saves_itself=HOW)[1]
+    result = "its result could not be stored before the agent's end"
+    assert GiveBack(Why.STORAGE_FAULT, f"{result}: disk full") in play(Started(C), Exited(0), end)[1]
+    assert GiveBack(Why.NODE_FAULT, result) in play(Started(C), Exited(0), OutOfTime())[1]
+
+
+def test_a_job_that_does_not_save_itself_in_time_is_to_blame_whatever_the_storage_does() -> None:
+    todos = play(Started(C), AgentEnds(), OutOfTime("disk full"), saves_itself=HOW)[1]
+    assert any(isinstance(todo, GiveBack) and todo.why is Why.SAVE_FAILED for todo in todos)
+
+
 @given(
     st.sampled_from([None, HOW]),
     st.lists(

@@ -203,6 +203,16 @@ def test_a_save_that_failed_for_good_is_counted(house: House) -> None:
     assert _metrics(house)["gleaner_saves_failed_total"] == 1
 
 
+def test_a_save_that_the_storage_did_not_take_is_counted_and_a_beginning_is_none(house: House) -> None:
+    job = house.user.submit()
+    agent = house.agent()
+    for attempt, compute_s in enumerate((0.0, 50.0), start=1):
+        agent.claim()
+        spent = SLICE | {"compute_s": compute_s}
+        assert agent.report(job, attempt, "given-back", {"why": "storage fault", "slice": spent}).status_code == 204
+        assert _metrics(house)["gleaner_saves_failed_total"] == (compute_s > 0)
+
+
 def test_how_long_agents_last_is_learnt_from_their_ends(house: House) -> None:
     agent = house.agent()
     house.now_s += 86_400  # the farewell of one that was to last an hour

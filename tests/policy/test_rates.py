@@ -20,7 +20,6 @@ def measured(*pairs: tuple[float, float], at_once: int = 1, half_life: float = 2
 
 def test_without_a_measurement_nothing_is_known() -> None:
     assert line(Sums()) is None
-    assert line(measured((0, 3.0))) is None
 
 
 def test_saves_of_one_size_count_as_growing_with_the_size() -> None:
@@ -28,6 +27,12 @@ def test_saves_of_one_size_count_as_growing_with_the_size() -> None:
     assert found is not None
     assert found.fixed_s == 0
     assert found.mib_s == pytest.approx(100, rel=0.01)
+
+
+def test_tiny_saves_say_no_more_of_the_node_than_one_of_16_mib_would() -> None:
+    found = line(measured((0, 1.0), (0.1, 1.0), (3, 1.0)))
+    assert found is not None
+    assert (found.fixed_s, found.mib_s) == (0, pytest.approx(16))
 
 
 def test_several_at_once_share_the_node() -> None:

@@ -271,7 +271,7 @@ def test_a_missing_image_holds_the_job_with_that_reason(scene: Scene) -> None:
     assert scene.look(reads.hold_reason, job) == "image missing: no image pythia:8"
 
 
-@pytest.mark.parametrize("why", [Why.UNSTARTED, Why.NODE_FAULT, Why.SAVE_FAILED])
+@pytest.mark.parametrize("why", [Why.UNSTARTED, Why.NODE_FAULT, Why.STORAGE_FAULT, Why.SAVE_FAILED])
 def test_giving_back_costs_nothing_and_goes_back_to_the_last_generation(scene: Scene, why: Why) -> None:
     job = scene.job()
     scene.agent("a")
@@ -308,6 +308,14 @@ def test_a_job_that_comes_to_nothing_five_times_is_held_also_where_there_is_one_
         assert not scene.row(job).held
         _futile(scene, job, "only", why)
     assert scene.look(reads.hold_reason, job) == "came to nothing 5 times in a row, the last time: save failed: killed"
+
+
+def test_a_fault_of_the_storage_never_counts_against_the_job(scene: Scene) -> None:
+    job = scene.job()
+    for number in range(10):
+        _futile(scene, job, f"n{number}", Why.STORAGE_FAULT)
+    assert (scene.row(job).state, scene.row(job).held, scene.detail(job).failures) == (State.NEW, False, 0)
+    assert scene.detail(job).attempts[-1].detail == "storage fault: killed"
 
 
 def test_a_save_in_between_shows_that_the_job_gets_on(scene: Scene) -> None:

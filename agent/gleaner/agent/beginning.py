@@ -47,7 +47,9 @@ def begin(bench: Bench, given: Assignment, stored: Stored) -> task.Started | tas
         return task.NotStarted(Why.GENERATION_BROKEN, str(error))
     except CannotRestore as error:
         return task.NotStarted(Why.CANNOT_RESTORE, str(error))
-    except (RuntimeFault, StorageError, OSError) as error:
+    except StorageError as error:
+        return task.NotStarted(Why.STORAGE_FAULT, str(error))
+    except (RuntimeFault, OSError) as error:
         return task.NotStarted(Why.NODE_FAULT, str(error))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gleaner.agent.margin import KEPT, MIB, Line, Save, crowd, fitted, safety, told
+from gleaner.agent.margin import KEPT, LEAST_BYTES, MIB, Line, Save, crowd, fitted, safety, told
 from gleaner.agent.protocol import NodeRates, Way
 
 ASSUMED_MIB_S = {Way.DOCKER: 20.0, Way.SHIM: 150.0, Way.CRIU: 150.0, Way.SELF: 20.0}
@@ -16,6 +16,11 @@ class Load:
 
     memory_bytes: int
     way: Way
+
+    @property
+    def counted_bytes(self) -> int:
+        """What it counts as in measurements and estimates."""
+        return max(self.memory_bytes, LEAST_BYTES)
 
 
 @dataclass(slots=True)
@@ -39,18 +44,18 @@ class Estimates:
 
     def note(self, load: Load, *, at_once: int, took_s: float, expected_s: float) -> None:
         """One save more."""
-        new = Save(memory_bytes=load.memory_bytes * at_once, took_s=took_s, expected_s=expected_s)
+        new = Save(memory_bytes=load.counted_bytes * at_once, took_s=took_s, expected_s=expected_s)
         self._own[load.way] = [*self._own.get(load.way, []), new][-KEPT:]
 
     def expected_s(self, load: Load, *, at_once: int = 1) -> float:
         """How long one save takes, as likely longer as shorter."""
-        return self._line(load.way).save_s(load.memory_bytes, at_once=at_once)
+        return self._line(load.way).save_s(load.counted_bytes, at_once=at_once)
 
     def all_s(self, loads: Iterable[Load]) -> float:
         """How long it takes to save all of them at the agent's end, with what is added for safety."""
         by_way: dict[Way, list[int]] = {}
         for load in loads:
-            by_way.setdefault(load.way, []).append(load.memory_bytes)
+            by_way.setdefault(load.way, []).append(load.counted_bytes)
         # Those that save themselves do so meanwhile.
         return max((self._all_s(way, sizes) for way, sizes in by_way.items()), default=0.0)
 

@@ -14,6 +14,8 @@ from gleaner.agent.protocol import NodeRates
 KEPT = 20
 """So many of an agent's own measurements count, the newest."""
 MIB = 2**20
+LEAST_BYTES = 16 * MIB
+"""A save of less counts as one of so much: how long it takes says nothing of a large one."""
 LEAST_FIXED_S = 0.5
 """The engine's calls and the syncs of the storage take this long even for a save of nothing."""
 FASTEST = 20_480.0 * MIB

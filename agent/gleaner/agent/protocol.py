@@ -353,7 +353,9 @@ class Why(StrEnum):
     SAVE_FAILED = "save failed"
     """It ran, but could not be saved before the agent's end."""
     NODE_FAULT = "node fault"
-    """The runtime or the storage of this node does not work."""
+    """The runtime of this node does not work, or somebody killed the job."""
+    STORAGE_FAULT = "storage fault"
+    """The storage refused or failed, before the job ran or at its end. The site's fault, and no sign against the job."""
 
 
 class GivenBack(Message):

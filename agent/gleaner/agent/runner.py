@@ -219,7 +219,7 @@ class Agent:
         if any(shell.stored.inside_s for shell in self._shells):
             self._probe.look()
         for shell in self._shells:
-            shell.feed(task.OutOfTime())
+            shell.feed(task.OutOfTime("the storage hangs" if self._probe.hangs else shell.storage_fault))
         await self._within(LAST_WORDS_S / 3, *(shell.done.wait() for shell in self._shells))
         stuck = [shell for shell in self._shells if not shell.done.is_set()]
         await self._within(LAST_WORDS_S / 3, *(asyncio.to_thread(shell.kill_now) for shell in stuck))

@@ -58,6 +58,8 @@ class TaskShell:
     """Before this instant a save that has failed is not tried again: what made it fail may pass."""
     node_fault: bool = False
     """Whether it was given back because the node does not work."""
+    storage_fault: str = ""
+    """Why the storage did not take what was last to be stored; empty if it did, or if something else was in the way."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     state: task.Task = field(init=False)
     stored: Stored = field(init=False)
@@ -253,6 +255,7 @@ class TaskShell:
             return task.SaveFailed(f"it exited first: {error}")
         except (CannotCheckpoint, StorageError, RuntimeFault, OSError) as error:
             self._say("save failed", error=str(error))
+            self._note_failure(error)
             self._failed += 1
             left_s = bench.gone_s() - time.time()
             self.save_again_s = time.time() + min(SAVE_PAUSE_S, left_s / (task.SAVE_TRIES + 1))
@@ -275,8 +278,11 @@ class TaskShell:
             way=load.way,
             failed=self._failed,
         )
-        self._failed = 0
+        self._failed, self.storage_fault = 0, ""
         self._say("saved", number=kept.generation.number, took_s=round(took_s, 2), expected_s=round(expected_s, 2))
+
+    def _note_failure(self, error: Exception) -> None:
+        self.storage_fault = str(error) if isinstance(error, StorageError) else ""
 
     def _go_on(self, container: ContainerId) -> None:
         self._times.turn_to(Doing.COMPUTING)
@@ -315,6 +321,7 @@ class TaskShell:
                 return await asyncio.to_thread(store)
             except (StorageError, OSError) as error:
                 self._say("cannot store what it left, trying again", error=str(error))
+                self._note_failure(error)
             await asyncio.sleep(pause_s)
             pause_s = min(30.0, 2 * pause_s)
         return None
@@ -354,7 +361,8 @@ class TaskShell:
             self._log.wait()
 
     def _give_back(self, why: Why, detail: str) -> None:
-        self.node_fault = why in (Why.NODE_FAULT, Why.CANNOT_RESTORE)
+        began_nothing = why is Why.STORAGE_FAULT and not self.has_run  # the storage may not be mounted here
+        self.node_fault = began_nothing or why in (Why.NODE_FAULT, Why.CANNOT_RESTORE)
         self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice()))
 
     def _report(self, verb: str, message: Message) -> None:

@@ -157,7 +157,10 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class OutOfTime:
-    """The agent's end is here; whatever is not published now never will be."""
+    """The agent's end is here; whatever is not published now never will be. `storage_fault`: what of the storage, if
+    anything, was in the way."""
+
+    storage_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +348,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return Finishing(container), [Finish(container, exit_code)]
         case Finishing(container), Finished():
             return Ended(), [Kill(container), Clean()]
-        case Finishing(container), OutOfTime():
-            back = GiveBack(Why.NODE_FAULT, "its result could not be stored before the agent's end")
+        case Finishing(container), OutOfTime(fault):
+            back = _unstored(Why.NODE_FAULT, "its result could not be stored before the agent's end", fault)
             return Ended(), [Kill(container), back, Clean()]
 
         case ((Running(container) | Saving(container) | Signalled(container)), Lost(detail)):
@@ -356,8 +359,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case (Signalled(container), OutOfTime()):
             back = GiveBack(Why.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
             return Ended(), [Kill(container), back, Clean()]
-        case ((Running(container) | Saving(container) | Storing(container)), OutOfTime()):
-            back = GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end")
+        case ((Running(container) | Saving(container) | Storing(container)), OutOfTime(fault)):
+            back = _unstored(Why.SAVE_FAILED, "no generation was published before the agent's end", fault)
             return Ended(), [Kill(container), back, Clean()]
         case (
             (Running(container) | Saving(container) | Signalled(container) | Storing(container) | Finishing(container)),
@@ -372,3 +375,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return task, []
         case _:
             raise Unexpected(f"{event} in {task}")
+
+
+def _unstored(why: Why, detail: str, storage_fault: str) -> GiveBack:
+    return GiveBack(Why.STORAGE_FAULT, f"{detail}: {storage_fault}") if storage_fault else GiveBack(why, detail)

@@ -76,7 +76,7 @@ class Meters:
             self._saved(report)
         if isinstance(report, Saved | Completed):
             self._restored(report.slice)
-        if isinstance(report, GivenBack) and report.why is Why.SAVE_FAILED:
+        if isinstance(report, GivenBack) and _is_failed_save(report):
             self.failed_saves.inc()
 
     def _saved(self, report: Checkpointed | Saved) -> None:
@@ -136,3 +136,9 @@ class Stopwatch:
             await send(message)
 
         await self._app(scope, receive, sending)
+
+
+def _is_failed_save(report: GivenBack) -> bool:
+    """Whether it ran and was given back because it could not be saved, by the storage's fault or not."""
+    has_run = report.slice is not None and report.slice.compute_s > 0
+    return report.why is Why.SAVE_FAILED or (report.why is Why.STORAGE_FAULT and has_run)

@@ -7,6 +7,9 @@ MIB = 1024 * 1024
 FASTEST_MIB_S = 20_480.0
 """No storage here is faster; a fit that says so has only seen saves whose time did not depend on their size."""
 
+LEAST_MIB = 16.0
+"""A save or restore of less counts as one of so much, as with the agents: it says nothing of a large one."""
+
 LONGEST_S = 86_400.0
 """What says that it took longer, tells of a clock that was set, and of no node."""
 
@@ -51,7 +54,7 @@ def added(sums: Sums, *, size_bytes: int, at_once: int, took_s: float, half_life
     1.5
     """
     keep = 0.5 ** (1 / half_life)
-    mib = size_bytes / MIB * at_once
+    mib = max(size_bytes / MIB, LEAST_MIB) * at_once
     took_s = min(took_s, LONGEST_S)
     return Sums(
         count=sums.count * keep + 1,

@@ -13,7 +13,9 @@ from gleaner.control.queue.tables import ATTEMPT, GENERATION, JOB, Ending, Stand
 NAMED_AT_MOST = 2
 """So many whole generations of a job stay named."""
 FUTILE = (Why.NODE_FAULT, Why.SAVE_FAILED)
-"""Why attempts are given back that computed, or could have, and came to nothing."""
+"""Why attempts are given back that computed, or could have, and came to nothing, perhaps by the job's own doing.
+
+Not so a fault of the storage, which all jobs share: it would put whatever is at the front of the queue on hold."""
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
