@@ -355,7 +355,7 @@ class Why(StrEnum):
     NODE_FAULT = "node fault"
     """The runtime of this node does not work, or somebody killed the job."""
     STORAGE_FAULT = "storage fault"
-    """The storage refused or failed, before the job ran or at its end. The site's fault, and no sign against the job."""
+    """The storage refused or failed, before the job ran or at its end: no sign against the job."""
 
 
 class GivenBack(Message):
