@@ -40,7 +40,7 @@ docker ps -aq --filter label=org.gleaner.agent | xargs -r docker rm -f >/dev/nul
 rm -rf /var/lib/docker/gleaner-root/containers
 mkdir -p -m 0700 /var/lib/docker/gleaner-root /var/lib/gleaner-root
 mount --bind /var/lib/docker/gleaner-root /var/lib/gleaner-root
-while :; do gleaner-helper; sleep 1; done >/var/log/gleaner-helper.log 2>&1 &
+while :; do gleaner-helper || true; sleep 1; done >/var/log/gleaner-helper.log 2>&1 &
 
 /usr/local/libexec/gleaner/watchdog &
 wait_for 20 munged /dev/null munge -n
