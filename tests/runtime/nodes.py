@@ -201,6 +201,7 @@ class Work:
         path = node.outside(_PLACE / self.job)
         if not path.exists():
             path.mkdir(parents=True)
+            path.parent.chmod(0o755)
             os.chown(path, *USER)
         return path
 
@@ -287,7 +288,10 @@ def spread_image(nodes: Iterable[Node]) -> None:
     for node in (first, *others):
         if node.kind == "criu":
             node.take_in(IMAGE)
-        shutil.rmtree(node.outside(_PLACE), ignore_errors=True)
+        place = node.outside(_PLACE)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        place.chmod(0o755)  # whatever the umask: jobs' folders in it belong to the account
 
 
 def _files_for_all() -> bytes:

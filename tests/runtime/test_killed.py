@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from demo import cluster
-from tests.runtime.nodes import _OUTER_COMMAND, Node, Work, wait_for
+from docker.errors import DockerException
+from tests.runtime.nodes import _OUTER_COMMAND, Node, NoNodes, Work, wait_for
 
 from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, RuntimeFault
 from gleaner.agent.storage.protocol import BytesLike, Draft, Part, PartWriter, Published
@@ -120,7 +121,18 @@ def test_an_engine_that_is_killed_in_a_save_leaves_the_generation_before(pair: t
         goes_on(there, work, good)
     finally:
         cluster.start_node(here.name)  # a node ends with its engine
+        wait_for(lambda: is_up(here.name), f"{here.name} to be up again")
         vars(here).update(vars(Node(here.name, here.kind)))
+
+
+def is_up(name: str) -> bool:
+    """Whether the node's engine and its helper answer."""
+    try:
+        for kind in ("docker", "criu"):
+            Node(name, kind).runtime.facts()
+    except (NoNodes, RuntimeFault, DockerException):
+        return False
+    return True
 
 
 def kill_inside(node: Node, *words: str) -> None:
