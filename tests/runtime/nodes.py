@@ -76,6 +76,7 @@ class Node:
         place = self.outside(_PLACE)
         if place.exists():
             folder.clear(place)
+            place.chmod(0o755)
 
     def outside(self, path: Path) -> Path:
         """A path of the node, from outside of it."""
@@ -201,7 +202,6 @@ class Work:
         path = node.outside(_PLACE / self.job)
         if not path.exists():
             path.mkdir(parents=True)
-            path.parent.chmod(0o755)
             os.chown(path, *USER)
         return path
 
@@ -291,7 +291,7 @@ def spread_image(nodes: Iterable[Node]) -> None:
         place = node.outside(_PLACE)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        place.chmod(0o755)  # whatever the umask: jobs' folders in it belong to the account
+        place.chmod(0o755)
 
 
 def _files_for_all() -> bytes:
