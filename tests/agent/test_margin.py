@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.agent.estimates import ASSUMED_MIB_S, Estimates, Load
+from gleaner.agent.leastsquares import FASTEST_MIB_S, MIB
 from gleaner.agent.margin import (
-    FASTEST,
     LEAST_FIXED_S,
-    MIB,
     MOST_SAFETY,
     Line,
     Save,
@@ -95,7 +94,7 @@ def test_more_memory_never_takes_less_time_and_no_rate_is_absurd(size: int, seen
     line = fitted(seen, assumed=20 * MIB)
     assert line.save_s(size) <= line.save_s(size + MIB)
     assert line.fixed_s >= LEAST_FIXED_S
-    assert 0 < line.rate <= FASTEST * 1.001
+    assert 0 < line.rate <= FASTEST_MIB_S * MIB * 1.001
     assert 1 <= safety(seen) <= MOST_SAFETY
 
 

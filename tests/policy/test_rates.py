@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.policy.rates import MIB, Line, Sums, added, faded, line, mean_time_between_losses_s
+from gleaner.agent.leastsquares import MIB, Line, Sums, line
+from gleaner.control.policy.rates import added, faded, mean_time_between_losses_s
 
 
 def measured(*pairs: tuple[float, float], at_once: int = 1, half_life: float = 20) -> Sums:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gleaner.agent.margin import KEPT, LEAST_BYTES, MIB, Line, Save, crowd, fitted, safety, told
+from gleaner.agent.leastsquares import LEAST_MIB, MIB
+from gleaner.agent.margin import KEPT, Line, Save, crowd, fitted, safety, told
 from gleaner.agent.protocol import NodeRates, Way
 
 ASSUMED_MIB_S = {Way.DOCKER: 20.0, Way.SHIM: 150.0, Way.CRIU: 150.0, Way.SELF: 20.0}
@@ -20,7 +21,7 @@ class Load:
     @property
     def counted_bytes(self) -> int:
         """What it counts as in measurements and estimates."""
-        return max(self.memory_bytes, LEAST_BYTES)
+        return max(self.memory_bytes, int(LEAST_MIB) * MIB)
 
 
 @dataclass(slots=True)

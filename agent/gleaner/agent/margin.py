@@ -9,17 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gleaner.agent.leastsquares import MIB, Sums, line
 from gleaner.agent.protocol import NodeRates
 
 KEPT = 20
 """So many of an agent's own measurements count, the newest."""
-MIB = 2**20
-LEAST_BYTES = 16 * MIB
-"""A save of less counts as one of so much: how long it takes says nothing of a large one."""
 LEAST_FIXED_S = 0.5
 """The engine's calls and the syncs of the storage take this long even for a save of nothing."""
-FASTEST = 20_480.0 * MIB
-"""Bytes per second. A line that says more was drawn through saves whose time did not depend on their size."""
 SLOWEST = 1024.0
 """Bytes per second. A line that says less was drawn through nonsense, and may be no rate at all when it is rounded."""
 _TOLD_AT = (64 * MIB, 1024 * MIB)
@@ -82,30 +78,24 @@ def told(rates: NodeRates | None) -> list[Save]:
 def fitted(saves: Sequence[Save], *, assumed: float) -> Line:
     """The line of least squares through the saves; without any, the assumed rate in bytes per second.
 
-    Where all had about the same size, nobody knows which part of the time was fixed: all of it counts as growing
-    with the size, so that a larger one is not begun too late. Nor can the fixed part be negative.
-
     >>> fitted([Save(size * MIB, 1.0 + size / 200, 1.0) for size in (100, 200, 400)], assumed=1)
     Line(fixed_s=1.0, rate=209715200.0)
     >>> fitted([], assumed=100 * MIB).rate / MIB
     100.0
     """
-    weight = sum(save.weight for save in saves)
-    size = sum(save.weight * save.memory_bytes for save in saves)
-    if not size:
+    seen = [(save.weight, save.memory_bytes / MIB, save.took_s) for save in saves]
+    found = line(
+        Sums(
+            count=sum(weight for weight, _, _ in seen),
+            mib=sum(weight * mib for weight, mib, _ in seen),
+            s=sum(weight * s for weight, _, s in seen),
+            mib_mib=sum(weight * mib * mib for weight, mib, _ in seen),
+            mib_s=sum(weight * mib * s for weight, mib, s in seen),
+        )
+    )
+    if found is None:
         return Line(LEAST_FIXED_S, assumed)
-    mean_size = size / weight
-    mean_s = sum(save.weight * save.took_s for save in saves) / weight
-    spread = sum(save.weight * (save.memory_bytes - mean_size) ** 2 for save in saves) / weight
-    if spread <= (0.05 * mean_size) ** 2:
-        return Line(LEAST_FIXED_S, max(min(mean_size / max(mean_s, 1e-3), FASTEST), SLOWEST))
-    together = sum(save.weight * (save.memory_bytes - mean_size) * (save.took_s - mean_s) for save in saves) / weight
-    slope = max(together / spread, 1 / FASTEST)
-    fixed_s = mean_s - slope * mean_size
-    if fixed_s < 0:  # through the origin instead
-        squares = sum(save.weight * save.memory_bytes**2 for save in saves)
-        slope = max(sum(save.weight * save.memory_bytes * save.took_s for save in saves) / squares, 1 / FASTEST)
-    return Line(round(max(fixed_s, LEAST_FIXED_S), 6), round(max(1 / slope, SLOWEST), 3))
+    return Line(round(max(found.fixed_s, LEAST_FIXED_S), 6), round(max(found.mib_s * MIB, SLOWEST), 3))
 
 
 def safety(saves: Sequence[Save]) -> float:

@@ -5,8 +5,9 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
+from gleaner.agent.leastsquares import Sums, line
 from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, NodeRates, Saved, Way
-from gleaner.control.policy.rates import RateRules, Sums, added, faded, line, mean_time_between_losses_s
+from gleaner.control.policy.rates import RateRules, added, faded, mean_time_between_losses_s
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.site_tables import RATE
 from gleaner.control.queue.tables import AGENT, ATTEMPT
