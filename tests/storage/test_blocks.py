@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gleaner.agent.storage.blocks import LEAST_BYTES, MOST_BYTES, PAGE_BYTES, cuts
@@ -426,6 +426,7 @@ def test_parts_are_read_at_once_in_any_order_and_a_reader_may_stop_early(storage
 
 @slow
 @given(content=st.lists(regions, max_size=6).map(b"".join), at=st.integers(0, 10**7))
+@example(content=noise(PAGE_BYTES) + bytes(40 * PAGE_BYTES) + b"end", at=17 * PAGE_BYTES)
 def test_blocks_are_whole_pages_within_their_limits_and_independent_of_what_is_seen_at_once(
     content: bytes, at: int
 ) -> None:

@@ -92,6 +92,8 @@ def cuts(content: memoryview, *, last: bool) -> list[int]:
     if zeros_from is not None:
         if len(firsts) - zeros_from >= _ZERO_PAGES:
             cut(zeros_from)
+            if last and any(content[whole_bytes:]):  # what follows the zeros is no page
+                cut(len(firsts))
         elif not last:  # whether a block ends where they begin depends on how many follow
             decided_bytes = zeros_from * PAGE_BYTES
     while decided_bytes - start >= MOST_BYTES:
