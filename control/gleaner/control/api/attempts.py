@@ -3,7 +3,7 @@
 Repeating a report word for word is no error: the answer to the first may have been lost.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -23,6 +23,8 @@ router = APIRouter(prefix="/v1/jobs/{job}/attempts/{attempt}", tags=["attempts"]
 JobPath = Annotated[int, examples.an_id("The job's id", most=MAX_ID)]
 AttemptPath = Annotated[int, examples.an_id("The attempt's number", most=2**31 - 1)]
 
+Report = Checkpointed | Saved | Completed | GivenBack
+
 _ANSWERS = documented(404, 409, 413, 422)
 
 
@@ -39,27 +41,18 @@ def _own_attempt(caller: Caller, job: int, attempt: int, report: str) -> Generat
         raise
 
 
-def _learn(
-    caller: Caller,
-    db: Connection,
-    job: int,
-    attempt: int,
-    report: Checkpointed | Saved | Completed | GivenBack,
-    *,
-    is_news: bool,
-) -> None:
-    """Take in what the report measured, unless it was said before."""
-    if is_news:
-        rates.learn(db, job, attempt, report, rules=caller.site.settings.rates.rules, now_s=caller.now_s)
-        caller.meters.reported(report)
+def _take(caller: Caller, job: int, attempt: int, report: Report, move: Callable[..., bool], *, verb: str) -> None:
+    """Have the report moved into the queue, and learn what it measured, unless it was said before."""
+    with _own_attempt(caller, job, attempt, verb) as db:
+        if move(db, job, attempt, report, now_s=caller.now_s):
+            rates.learn(db, job, attempt, report, rules=caller.site.settings.rates.rules, now_s=caller.now_s)
+            caller.meters.reported(report)
 
 
 @router.post("/saved", status_code=204, responses=_ANSWERS)
 def saved(caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Saved, examples.A_SAVE]) -> None:
     """The attempt ended with a whole, published checkpoint generation."""
-    with _own_attempt(caller, job, attempt, "saved") as db:
-        is_news = moves.saved(db, job, attempt, report, now_s=caller.now_s)
-        _learn(caller, db, job, attempt, report, is_news=is_news)
+    _take(caller, job, attempt, report, moves.saved, verb="saved")
 
 
 @router.post("/checkpointed", status_code=204, responses=_ANSWERS)
@@ -67,9 +60,7 @@ def checkpointed(
     caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Checkpointed, examples.A_CHECKPOINT]
 ) -> None:
     """The attempt published a whole checkpoint generation and goes on computing."""
-    with _own_attempt(caller, job, attempt, "checkpointed") as db:
-        is_news = moves.checkpointed(db, job, attempt, report, now_s=caller.now_s)
-        _learn(caller, db, job, attempt, report, is_news=is_news)
+    _take(caller, job, attempt, report, moves.checkpointed, verb="checkpointed")
 
 
 @router.post("/completed", status_code=204, responses=_ANSWERS)
@@ -77,9 +68,7 @@ def completed(
     caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[Completed, examples.A_COMPLETION]
 ) -> None:
     """The workload exited by itself."""
-    with _own_attempt(caller, job, attempt, "completed") as db:
-        is_news = moves.completed(db, job, attempt, report, now_s=caller.now_s)
-        _learn(caller, db, job, attempt, report, is_news=is_news)
+    _take(caller, job, attempt, report, moves.completed, verb="completed")
 
 
 @router.post("/given-back", status_code=204, responses=_ANSWERS)
@@ -87,9 +76,7 @@ def given_back(
     caller: SomeAgent, job: JobPath, attempt: AttemptPath, report: Annotated[GivenBack, examples.A_RETURN]
 ) -> None:
     """The attempt ended without a new generation and without an exit of the workload."""
-    with _own_attempt(caller, job, attempt, "given-back") as db:
-        is_news = moves.given_back(db, job, attempt, report, now_s=caller.now_s)
-        _learn(caller, db, job, attempt, report, is_news=is_news)
+    _take(caller, job, attempt, report, moves.given_back, verb="given-back")
 
 
 @router.post("/log", status_code=204, responses=_ANSWERS)
