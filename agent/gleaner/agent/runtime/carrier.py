@@ -15,12 +15,14 @@ import docker.types
 
 from gleaner.agent.runtime.engine import Engine, criu_log, criu_reason, explanation
 from gleaner.agent.runtime.layer import layer, members, tar_of
-from gleaner.agent.runtime.protocol import RuntimeFault
+from gleaner.agent.runtime.protocol import FOLDER_IN_CONTAINER, CannotCheckpoint, RuntimeFault
+from gleaner.agent.storage.protocol import Draft
 
 _PLACE = "/gleaner-carried"
 _CONFIG = "criu.conf"
 _CRIU_OPTIONS = "file-locks\nghost-limit 1G\n"
 """What our nodes' /etc/criu/runc.conf says, which runc does not look at when a container names a file of its own."""
+LAYER_PART = "layer.tar"
 CHECKPOINTS = f"{_PLACE}/checkpoints"
 """Where a carrier has the container's checkpoints, one folder each."""
 UPPER_LAYER = f"{_PLACE}/layer"
@@ -63,6 +65,18 @@ def carrier(engine: Engine, inspected: Mapping[str, Any], more: Sequence[str] = 
     finally:
         with contextlib.suppress(docker.errors.APIError):
             engine.remove(made)
+
+
+def save_layer(engine: Engine, container: str, carried: str, draft: Draft) -> None:
+    """Put what the container has changed of its image's files, less the job's folder, into the draft.
+
+    Raises `CannotCheckpoint`, and the engine's and the draft's errors.
+    """
+    try:
+        with contextlib.closing(written_files(engine, container, carried, mount=FOLDER_IN_CONTAINER)) as written:
+            draft.add(LAYER_PART, written)
+    except tarfile.TarError as error:
+        raise CannotCheckpoint(f"the container's written files cannot be read: {error}") from error
 
 
 def written_files(engine: Engine, container: str, carried: str, *, mount: str) -> Generator[bytes]:

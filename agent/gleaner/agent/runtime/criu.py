@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gleaner.agent.privileged.config import Config
 from gleaner.agent.privileged.meeting import NotMet
 from gleaner.agent.protocol import Way
+from gleaner.agent.runtime.carrier import LAYER_PART
 from gleaner.agent.runtime.ends import KILLED
 from gleaner.agent.runtime.engine import criu_reason
 from gleaner.agent.runtime.helper import Helper, Refusal, opened, translated
@@ -38,7 +39,6 @@ from gleaner.agent.runtime.protocol import (
     RuntimeFault,
     Usage,
 )
-from gleaner.agent.runtime.streamed import LAYER_PART
 from gleaner.agent.storage.protocol import Draft, Parcel
 
 _CHUNK_BYTES = 2**20

@@ -24,7 +24,7 @@ from gleaner.agent.runtime.ends import exit_code_of
 from gleaner.agent.runtime.engine import Engine, explanation, status, translated
 from gleaner.agent.runtime.lines import messages
 from gleaner.agent.runtime.meetings import DESCRIPTORS_PART
-from gleaner.agent.runtime.own_way import OwnWay, new_checkpoint
+from gleaner.agent.runtime.own_way import OwnWay
 from gleaner.agent.runtime.protocol import (
     FOLDER_IN_CONTAINER,
     LABEL_AGENT,
@@ -66,6 +66,11 @@ class DockerRuntime:
     def _engine(self) -> Engine:
         with translated(f"Docker at {self._url} does not answer"):
             return Engine(self._url)
+
+    @cached_property
+    def _cpus(self) -> int:
+        """How many the engine's machine has."""
+        return int(self._engine.info()["NCPU"])
 
     @cached_property
     def _own_way(self) -> OwnWay:
@@ -138,7 +143,7 @@ class DockerRuntime:
             self._must_be_paused(container, inspected["State"])
             try:
                 if self._streamed is not None and inspected["HostConfig"]["Runtime"] == RUNTIME:
-                    self._streamed.save(inspected, draft, new_checkpoint())
+                    self._streamed.save(inspected, draft)
                 else:
                     self._own_way.save(inspected, draft)
             except CannotCheckpoint as error:
@@ -259,7 +264,7 @@ class DockerRuntime:
                     "cap_drop": ["ALL"],
                     "security_opt": ["no-new-privileges"],
                     # The scheduler may count more CPUs than the machine has; the engine refuses a limit above it.
-                    "nano_cpus": min(spec.cpus, int(self._engine.info()["NCPU"])) * 10**9,
+                    "nano_cpus": min(spec.cpus, self._cpus) * 10**9,
                     "mem_limit": memory_bytes,
                     "memswap_limit": memory_bytes,
                     "shm_size": memory_bytes,

@@ -5,6 +5,7 @@ The checkpoint calls are in no release of docker-py and in no API description; t
 """
 
 import re
+import secrets
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,6 +45,11 @@ def explanation(error: Exception) -> str:
 def status(error: docker.errors.APIError) -> int:
     """The HTTP status."""
     return 0 if error.response is None else error.response.status_code
+
+
+def new_checkpoint() -> str:
+    """A name for a checkpoint that no other has."""
+    return f"gleaner-{secrets.token_hex(8)}"
 
 
 class Engine:

@@ -13,7 +13,6 @@ from gleaner.agent.storage.protocol import Draft, Parcel
 
 DESCRIPTORS_PART = "descriptors.json"
 """Which pipes the process had as its standard streams, in runc's words."""
-_LAST_WORD_S = 60.0
 _ROOT = 0
 
 Done = TypeVar("Done")

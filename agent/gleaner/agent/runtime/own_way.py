@@ -18,18 +18,18 @@ import docker.errors
 
 from gleaner.agent.runtime.carrier import (
     CHECKPOINTS,
+    LAYER_PART,
     UPPER_LAYER,
     carrier,
     criu_log_kept,
+    save_layer,
     why,
-    written_files,
 )
-from gleaner.agent.runtime.engine import Engine, explanation
+from gleaner.agent.runtime.engine import Engine, explanation, new_checkpoint
 from gleaner.agent.runtime.images import PREFIX
 from gleaner.agent.runtime.layer import tar_of
 from gleaner.agent.runtime.meetings import DESCRIPTORS_PART
-from gleaner.agent.runtime.protocol import FOLDER_IN_CONTAINER, CannotCheckpoint, CannotRestore, ContainerId
-from gleaner.agent.runtime.streamed import LAYER_PART
+from gleaner.agent.runtime.protocol import CannotCheckpoint, CannotRestore, ContainerId
 from gleaner.agent.storage.protocol import Draft, Parcel
 
 MEMORY_PART = "memory.tar"
@@ -62,11 +62,7 @@ class OwnWay:
             with carrier(engine, inspected) as carried:
                 with contextlib.closing(engine.send(carried, f"{CHECKPOINTS}/{checkpoint}/.")) as memory:
                     draft.add(MEMORY_PART, memory)
-                written = written_files(engine, container, carried, mount=FOLDER_IN_CONTAINER)
-                with contextlib.closing(written):
-                    draft.add(LAYER_PART, written)
-        except tarfile.TarError as error:
-            raise CannotCheckpoint(f"the container's written files cannot be read: {error}") from error
+                save_layer(engine, container, carried, draft)
         finally:
             with contextlib.suppress(docker.errors.APIError):
                 engine.delete_checkpoint(container, checkpoint)
@@ -113,11 +109,6 @@ class OwnWay:
         state = self._engine.inspect(container)["State"]
         if not state["Running"] and (state["Status"] == "created" or state["Error"]):
             raise docker.errors.APIError("not restored", explanation=state["Error"] or "it did not start")
-
-
-def new_checkpoint() -> str:
-    """A name for a checkpoint that no other has."""
-    return f"gleaner-{secrets.token_hex(8)}"
 
 
 def _memory(parcel: Parcel) -> Iterator[bytes]:

@@ -7,7 +7,6 @@ engine's way, and only if there is anything.
 
 import contextlib
 import os
-import tarfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +17,8 @@ import docker.errors
 from gleaner.agent.privileged import config
 from gleaner.agent.privileged.meeting import NotMet
 from gleaner.agent.privileged.shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE
-from gleaner.agent.runtime.carrier import UPPER_LAYER, carrier, written_files
-from gleaner.agent.runtime.engine import LONG_PATIENCE_S, Engine, criu_reason
+from gleaner.agent.runtime.carrier import LAYER_PART, UPPER_LAYER, carrier, save_layer
+from gleaner.agent.runtime.engine import LONG_PATIENCE_S, Engine, criu_reason, new_checkpoint
 from gleaner.agent.runtime.images import StreamBroken
 from gleaner.agent.runtime.meetings import Failed, restore, save, while_meeting
 from gleaner.agent.runtime.protocol import (
@@ -32,7 +31,6 @@ from gleaner.agent.storage.protocol import Draft, Parcel
 
 RUNTIME = "gleaner"
 """The shim's name among the engine's runtimes."""
-LAYER_PART = "layer.tar"
 
 
 class Streamed:
@@ -47,7 +45,7 @@ class Streamed:
         marks = {ANNOTATION_MEETING: name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
         return marks | ({ANNOTATION_END: end_s} if end_s else {})
 
-    def save(self, inspected: Mapping[str, Any], draft: Draft, checkpoint: str) -> None:
+    def save(self, inspected: Mapping[str, Any], draft: Draft) -> None:
         """Put a paused container's memory and written files into the draft.
 
         Raises `CannotCheckpoint`, and the engine's and the draft's errors.
@@ -55,12 +53,14 @@ class Streamed:
         container = inspected["Id"]
         with ThreadPoolExecutor(1) as beside:  # the engine compares all files of the image, which takes it a while
             has_written = beside.submit(self._engine.has_written, container, apart_from=FOLDER_IN_CONTAINER)
-            self._save_memory(inspected, draft, checkpoint)
+            self._save_memory(inspected, draft)
         if has_written.result():
-            self._save_layer(inspected, draft)
+            with carrier(self._engine, inspected) as carried:
+                save_layer(self._engine, container, carried, draft)
 
-    def _save_memory(self, inspected: Mapping[str, Any], draft: Draft, checkpoint: str) -> None:
+    def _save_memory(self, inspected: Mapping[str, Any], draft: Draft) -> None:
         container, name = inspected["Id"], inspected["Name"].strip("/")
+        checkpoint = new_checkpoint()
         try:
             while_meeting(
                 self._meetings,
@@ -75,15 +75,6 @@ class Streamed:
         finally:
             with contextlib.suppress(docker.errors.APIError):
                 self._engine.delete_checkpoint(container, checkpoint)
-
-    def _save_layer(self, inspected: Mapping[str, Any], draft: Draft) -> None:
-        try:
-            with carrier(self._engine, inspected) as carried:
-                written = written_files(self._engine, inspected["Id"], carried, mount=FOLDER_IN_CONTAINER)
-                with contextlib.closing(written):
-                    draft.add(LAYER_PART, written)
-        except tarfile.TarError as error:
-            raise CannotCheckpoint(f"the container's written files cannot be read: {error}") from error
 
     def restore(self, container: str, name: str, parcel: Parcel) -> None:
         """Start a container that was created with `annotations(restored=True)`, from the parcel.
