@@ -1,5 +1,6 @@
 """What a connection may say before its request is complete. Over raw sockets: a client library would be too polite."""
 
+import http.client
 import socket
 import threading
 import time
@@ -68,4 +69,7 @@ def test_a_body_is_not_taken_for_a_head(connection: socket.socket) -> None:
     head = f"GET /health HTTP/1.1\r\nHost: control\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     for _ in range(2):
         connection.sendall(head + body)
-        assert connection.recv(LARGEST_HEAD_BYTES).startswith(b"HTTP/1.1 200")
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 200
+        assert answer.read()  # it may come in several pieces

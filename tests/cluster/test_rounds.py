@@ -46,7 +46,9 @@ def test_a_regular_job_as_wide_as_all_nodes_starts_at_the_end_of_the_round(quiet
     started_s = cluster.regular_job(wide).start_s
     assert started_s is not None
     assert boundary_s - 30 <= started_s <= boundary_s + SLACK_S
-    ended = [a for a in cluster.api("GET", "/agents") if a["ended_s"] and a["end_s"] == boundary_s]
+    # Also one that regular work overtook before it started may have ended: only those that ran are meant.
+    ran = {a["id"] for a in found}
+    ended = [a for a in cluster.api("GET", "/agents") if a["ended_s"] and a["scheduler_id"] in ran]
     assert len(ended) == 3
     assert all(a["ended_s"] <= boundary_s for a in ended), "an agent outlived the shared end"
 

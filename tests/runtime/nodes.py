@@ -89,10 +89,10 @@ class Node:
         found = self.engine.containers(all=True, filters={"label": f"{LABEL_AGENT}={AGENT}"})
         return sorted(one["Names"][0] for one in found)
 
-    def run(self, *words: str) -> str:
+    def run(self, *words: str, check: bool = True) -> str:
         """Run a command as root inside the node; what it printed."""
         return subprocess.run(
-            [*_OUTER_COMMAND, "exec", self.name, *words], capture_output=True, text=True, check=True
+            [*_OUTER_COMMAND, "exec", self.name, *words], capture_output=True, text=True, check=check
         ).stdout
 
     def is_paused(self, container: ContainerId) -> bool:
@@ -194,7 +194,7 @@ class Work:
             cpus=1,
             memory_mib=memory_mib,
             folder=_PLACE / self.job,
-            labels={LABEL_AGENT: AGENT, LABEL_END: str(int(time.time()) + 3600)},
+            labels=our_labels(),
         )
 
     def folder(self, node: Node) -> Path:
@@ -255,6 +255,12 @@ class Work:
         self._reader.start()
 
 
+def our_labels(end_s: float = 3600) -> dict[str, str]:
+    """What a container of these tests carries; its agent ends in `end_s` seconds, and without an end the node's
+    watchdog would remove it at once."""
+    return {LABEL_AGENT: AGENT, LABEL_END: str(int(time.time() + end_s))}
+
+
 def wait_for(is_so: Callable[[], bool], what: str, *, timeout_s: float = 60) -> None:
     """Look ten times a second."""
     end_s = time.monotonic() + timeout_s
@@ -274,7 +280,7 @@ def spread_image(nodes: Iterable[Node]) -> None:
         from_id = first.engine.inspect_image(_FROM)["Id"]
     except NotFound as error:
         raise NoNodes(f"{_FROM} is not loaded") from error
-    container = first.engine.create_container(_FROM, ["x"], labels={LABEL_AGENT: AGENT})["Id"]
+    container = first.engine.create_container(_FROM, ["x"], labels=our_labels())["Id"]
     try:
         first.engine.put_archive(container, "/", _files_for_all())
         changes = ['ENTRYPOINT ["python3", "-u", "-c"]', f"LABEL org.gleaner.from={from_id}"]

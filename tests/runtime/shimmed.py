@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.runtime.nodes import AGENT, IMAGE, Node, wait_for
+from tests.runtime.nodes import IMAGE, Node, our_labels, wait_for
 
 from gleaner.agent.privileged.shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE
 from gleaner.agent.runtime.engine import Engine
-from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END
 from gleaner.agent.runtime.streamed import RUNTIME
 
 OUTER = ("docker", "-H", "unix:///run/gleaner/docker.sock")
@@ -61,7 +60,7 @@ class Shimmed:
             image=IMAGE,
             command=[program],
             user="4200:4200",
-            labels={LABEL_AGENT: AGENT, LABEL_END: end},
+            labels=our_labels(end_s),
             hostname="gleaner",
         )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.runtime.nodes import AGENT, IMAGE, USER, Node, Work, wait_for
 
+from gleaner.agent.runtime.carrier import LAYER_PART
 from gleaner.agent.runtime.images import PREFIX
 from gleaner.agent.runtime.own_way import MEMORY_PART
 from gleaner.agent.runtime.protocol import (
@@ -27,7 +28,6 @@ from gleaner.agent.runtime.protocol import (
     ImageMissing,
     RuntimeFault,
 )
-from gleaner.agent.runtime.streamed import LAYER_PART
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.parcel import FolderParcel
 from gleaner.agent.storage.protocol import Parcel, ParcelBroken, StorageFull

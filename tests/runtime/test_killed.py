@@ -1,6 +1,5 @@
 """What a save is about, or made with, is killed in the middle: the generation before it is what counts."""
 
-import subprocess
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 from demo import cluster
 from docker.errors import DockerException
-from tests.runtime.nodes import _OUTER_COMMAND, Node, NoNodes, Work, wait_for
+from tests.runtime.nodes import Node, NoNodes, Work, wait_for
 
 from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, RuntimeFault
 from gleaner.agent.storage.protocol import BytesLike, Draft, Part, PartWriter, Published
@@ -66,7 +65,9 @@ class GatedWriter:
         return self._inner.close()
 
 
-def save_interrupted(node: Node, work: Work, container: ContainerId, interrupt: Callable[[], None]) -> list[Exception]:
+def save_interrupted(
+    node: Node, work: Work, container: ContainerId, interrupt: Callable[[], object]
+) -> list[Exception]:
     """Begin to save, do something when the first memory arrives, and let the save come to its end; what it raised."""
     raised: list[Exception] = []
     with work.storage.draft(f"jobs/{work.job}/interrupted") as draft:
@@ -103,7 +104,7 @@ def test_a_process_that_is_killed_while_it_is_saved_leaves_the_generation_before
     here, there = pair
     container, good = saved_once(here, work)
     pid = here.engine.inspect_container(container)["State"]["Pid"]
-    raised = save_interrupted(here, work, container, lambda: kill_inside(here, "kill", "-9", str(pid)))
+    raised = save_interrupted(here, work, container, lambda: here.run("kill", "-9", str(pid)))
     assert len(raised) == 1, "what was killed cannot have been saved"
     assert "\n" not in str(raised[0])
     here.runtime.kill(container)
@@ -116,7 +117,7 @@ def test_an_engine_that_is_killed_in_a_save_leaves_the_generation_before(pair: t
     here, there = pair
     container, good = saved_once(here, work)
     try:
-        raised = save_interrupted(here, work, container, lambda: kill_inside(here, "pkill", "-9", "-x", "dockerd"))
+        raised = save_interrupted(here, work, container, lambda: here.run("pkill", "-9", "-x", "dockerd", check=False))
         assert len(raised) == 1
         goes_on(there, work, good)
     finally:
@@ -133,10 +134,6 @@ def is_up(name: str) -> bool:
     except (NoNodes, RuntimeFault, DockerException):
         return False
     return True
-
-
-def kill_inside(node: Node, *words: str) -> None:
-    subprocess.run([*_OUTER_COMMAND, "exec", node.name, *words], capture_output=True, check=False)
 
 
 def goes_on(node: Node, work: Work, good: Published) -> None:

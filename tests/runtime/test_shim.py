@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from docker.errors import APIError
 from tests.runtime import nodes
-from tests.runtime.nodes import AGENT, IMAGE, Node, wait_for
+from tests.runtime.nodes import IMAGE, Node, our_labels, wait_for
 from tests.runtime.pretender import STEPS
 from tests.runtime.shimmed import MEETINGS, PYTHON, TICKER, Shimmed
 
 from gleaner.agent.privileged.shim import ANNOTATION_MEETING, ANNOTATION_RESTORE
-from gleaner.agent.runtime.protocol import LABEL_AGENT
 from gleaner.agent.runtime.streamed import RUNTIME
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -95,7 +94,7 @@ def test_a_container_of_another_runtime_never_meets_us(shimmed: Shimmed) -> None
     """Even if it carries our words: it is the engine's runc that runs it."""
     container = shimmed.engine.create(
         "gleaner-c", host={"runtime": "runc"}, annotations={ANNOTATION_MEETING: "x", ANNOTATION_RESTORE: "yes"},
-        image=IMAGE, command=[TICKER], labels={LABEL_AGENT: AGENT},
+        image=IMAGE, command=[TICKER], labels=our_labels(),
     )  # fmt: skip
     shimmed.engine.start(container)
     assert shimmed.counts_on(container)
@@ -126,7 +125,7 @@ def test_a_restored_container_has_the_whole_api_too(shimmed: Shimmed, saved: int
 def test_an_image_and_an_environment_cannot_ask_for_a_restore(shimmed: Shimmed) -> None:
     engine = shimmed.node.engine
     asking = {ANNOTATION_MEETING: "gleaner-bait", ANNOTATION_RESTORE: "yes"}
-    made = engine.create_container(IMAGE, ["x"], labels={LABEL_AGENT: AGENT})["Id"]
+    made = engine.create_container(IMAGE, ["x"], labels=our_labels())["Id"]
     changes = [f"LABEL {key}={value}" for key, value in asking.items()]
     image = engine.commit(made, repository="gleaner/bait", changes=[*changes, "ENV org.gleaner.restore=yes"])["Id"]
     engine.remove_container(made)
@@ -135,7 +134,7 @@ def test_an_image_and_an_environment_cannot_ask_for_a_restore(shimmed: Shimmed) 
         container = shimmed.engine.create(
             "gleaner-d", host={"runtime": RUNTIME}, image=image, command=[TICKER],
             environment=asking | {"GLEANER_OWN": "/tmp", "PATH": "/tmp:/usr/local/bin:/usr/bin:/bin"},
-            labels={LABEL_AGENT: AGENT} | asking,
+            labels=our_labels() | asking,
         )  # fmt: skip
         shimmed.engine.start(container)
         wait_for(lambda: shimmed.count(container) > 3, "it counts")
@@ -151,7 +150,7 @@ def test_a_meeting_that_is_somewhere_else_is_refused(shimmed: Shimmed, name: str
         shimmed.run("ln", "-sf", "/run/docker.sock", f"{MEETINGS}/docker", user="gleaner")
     container = shimmed.engine.create(
         "gleaner-e", host={"runtime": RUNTIME}, annotations={ANNOTATION_MEETING: name, ANNOTATION_RESTORE: "yes"},
-        image=IMAGE, command=[TICKER], labels={LABEL_AGENT: AGENT},
+        image=IMAGE, command=[TICKER], labels=our_labels(),
     )  # fmt: skip
     with pytest.raises(APIError, match=r"is no name of a meeting|is no socket"):
         shimmed.engine.start(container)
