@@ -40,7 +40,7 @@ $(VENV)/.done: locks/dev.lock pyproject.toml
 	@touch $@
 
 lock:  ## resolve the dependencies anew, into locks/
-	@for part in "dev --extra dev --extra control --extra agent" "control --extra control" "agent --extra agent"; do \
+	@for part in "dev --extra dev --extra control --extra agent --extra simulate" "control --extra control" "agent --extra agent"; do \
 	    set -- $$part; name=$$1; shift; \
 	    $(BIN)/uv pip compile -q pyproject.toml "$$@" --universal --python-version 3.11 --generate-hashes \
 	        --no-header --no-emit-index-url --no-annotate -o locks/$$name.lock; \

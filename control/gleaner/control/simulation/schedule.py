@@ -1,0 +1,76 @@
+"""What a replay gives: when every job ran, and what agents did meanwhile."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload
+
+
+class Stretches(NamedTuple):
+    """Times in which work held a part of the machine without a break. One entry each, in order of their starts."""
+
+    job: Counts
+    """Its index in the workload; for agents -1."""
+    start_s: Seconds
+    end_s: Seconds
+    units: Counts
+    restore_s: Seconds
+    """How much of it, from its start on, went into restoring."""
+    save_s: Seconds
+    """How much of it, up to its end, went into saving."""
+    lost_s: Seconds
+    """What it had computed and did not keep: it was killed, not saved."""
+    node: Codes
+    """Where, if the replay knows nodes; -1 where they are only counted, or where it has several."""
+
+    def __len__(self) -> int:  # not the number of arrays
+        return len(self.job)
+
+    @property
+    def compute_s(self) -> Seconds:
+        """What each computed and kept, in seconds of one unit; times `units` is unit seconds."""
+        return self.end_s - self.start_s - self.restore_s - self.save_s - self.lost_s
+
+
+def no_stretches() -> Stretches:
+    """None at all."""
+    none = np.empty(0)
+    return Stretches(np.empty(0, np.int64), none, none, np.empty(0, np.int64), none, none, none, np.empty(0, np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One replay of a workload. Jobs that were still waiting or running when it stopped have NaN for what had not come.
+
+    `jobs` has at least one stretch of each job that started, more of one that was saved, moved or killed between.
+    `agents` is empty without agents; agents that started and ended together may be one entry with all their units.
+    """
+
+    workload: Workload
+    machine: Machine
+    scheduler: str
+    start_s: Seconds
+    """When each job first started."""
+    end_s: Seconds
+    jobs: Stretches
+    agents: Stretches
+    saves: int = 0
+    """Saves of regular jobs (preemption, migration); those of agents' jobs are in `agents`."""
+
+    @property
+    def wait_s(self) -> Seconds:
+        """From submission to the first start."""
+        return self.start_s - self.workload.submit_s
+
+
+def uninterrupted(workload: Workload, units: Counts, start_s: Seconds, end_s: Seconds) -> Stretches:
+    """The stretches of jobs that ran from start to end; those that never did have none."""
+    ran = np.flatnonzero(~np.isnan(end_s))
+    ran = ran[np.argsort(start_s[ran], kind="stable")]
+    zeros = np.zeros(len(ran))
+    return Stretches(
+        ran.astype(np.int64), start_s[ran], end_s[ran], units[ran], zeros, zeros, zeros, np.full(len(ran), -1, np.int32)
+    )
