@@ -82,7 +82,7 @@ class Control:
             "control_url": f"http://127.0.0.1:{self.port}",
             "storage": self.folder / "storage",
             "work": self.folder / "work",
-            "margin_s": 1.0,
+            "margin_s": 4.0,
             "shortest_slice_s": 1.0,
             "idle_s": 0.5,
             "request_timeout_s": 1.0,

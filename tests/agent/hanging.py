@@ -49,7 +49,7 @@ def live() -> None:
         control_url=url,
         storage=folder / "storage",
         work=folder / "work",
-        margin_s=1,
+        margin_s=4,
         shortest_slice_s=1,
         idle_s=5,
         request_timeout_s=1,

@@ -69,7 +69,7 @@ def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Contr
 def test_a_save_that_fails_once_is_made_again_in_time(control: Control) -> None:
     job = control.submit("100000")
     control.runtime.checkpoints_that_fail = 2
-    asyncio.run(control.agent("a1", lives_s=10, margin_s=4).live())
+    asyncio.run(control.agent("a1", lives_s=10, margin_s=7).live())
     assert control.job(job).job.state is State.SAVED
 
 
@@ -87,7 +87,7 @@ def test_a_save_that_the_storage_did_not_confirm_is_made_anew(
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", failing_once)
-    asyncio.run(control.agent("a1", lives_s=10, margin_s=4).live())
+    asyncio.run(control.agent("a1", lives_s=10, margin_s=7).live())
     assert failed.is_set()
     assert control.job(job).job.state is State.SAVED
     assert [generation.number for generation in control.job(job).generations] == [2]

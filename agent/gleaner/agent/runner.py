@@ -342,7 +342,7 @@ class Agent:
     def _save_point_s(self) -> float:
         loads = [shell.load for shell in self._shells if shell.container is not None]
         save_s = self._bench.estimates.all_s(loads)
-        return save_point_s(gone_s=self.gone_s, margin_s=self.settings.margin_s + LAST_WORDS_S, save_s=save_s)
+        return save_point_s(gone_s=self.gone_s, margin_s=max(self.settings.margin_s, LAST_WORDS_S), save_s=save_s)
 
     async def _weigh(self) -> None:
         """Keep the containers' memory in use up to date: it sets when saving begins, and how often."""

@@ -37,7 +37,8 @@ class AgentSettings(FileSettings):
     """Assumed until this node has measured its own: memory saved and published per second, all jobs together. By
     default what is usual for the way in which the node saves (`estimates.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
-    """Kept free before the agent has to be gone, on top of the estimated time to save and its safety."""
+    """Kept free before the agent has to be gone, on top of the estimated time to save and its safety. The last three
+    seconds of it (`runner.LAST_WORDS_S`, the least that counts) are for leaving behind what hangs."""
     kill_wait_s: float | None = Field(default=None, ge=0)
     """The agent is gone so long before its end. By default Slurm's KillWait, without Slurm nothing."""
     saves_at_once: int | None = Field(default=None, ge=1)
