@@ -1,0 +1,69 @@
+"""Who held which node when, as SVG."""
+
+from gleaner.control.simulation.report.axes import Scale, ticks, written
+from gleaner.control.simulation.report.page import Block, Gantt, Role
+from gleaner.control.simulation.report.svg import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    bottom_axis,
+    element,
+    legend,
+    picture,
+)
+
+_NAMES = (
+    (Role.REGULAR, "regular jobs"),
+    (Role.COMPUTING, "agents computing"),
+    (Role.RESTORING, "restoring"),
+    (Role.SAVING, "saving"),
+    (Role.LOST, "lost"),
+    (Role.IDLE, "idle"),
+)
+_LABELS = 16
+"""So many rows have their names written."""
+
+
+def draw_gantt(plot: Gantt) -> str:
+    """A row for each node, a block for each stretch on it; what lies outside the period is cut off."""
+    row = min(22.0, max(3.0, 520 / max(len(plot.rows), 1)))
+    height = round(TOP + BOTTOM + row * len(plot.rows))
+    along = Scale(plot.begin, plot.end, LEFT, WIDTH - RIGHT)
+    down = Scale(0, len(plot.rows), TOP, height - BOTTOM)
+    body = [
+        element(
+            "rect", x=LEFT, y=TOP, width=WIDTH - RIGHT - LEFT, height=height - BOTTOM - TOP, class_=f"fill {Role.IDLE}"
+        )
+    ]
+    every = -(-len(plot.rows) // _LABELS)
+    body += [
+        element("text", plot.rows[index], x=LEFT - 6, y=down(index + 0.5) + 4, class_="tick", text_anchor="end")
+        for index in range(0, len(plot.rows), every)
+    ]
+    for block in plot.blocks:
+        body += _block(block, plot, along, down, gap=min(1.5, row / 6))
+    body += bottom_axis(plot.x.label, along, ticks(plot.x, along, (), 8), height)
+    used = {block.role for block in plot.blocks} | {Role.IDLE}
+    return legend([(name, role) for role, name in _NAMES if role in used]) + picture(plot.title, body, height)
+
+
+def _block(block: Block, plot: Gantt, along: Scale, down: Scale, gap: float) -> list[str]:
+    start, end = max(block.start, plot.begin), min(block.end, plot.end)
+    if end <= start:
+        return []
+    x, y = along(start), down(block.first)
+    tip = f"{block.label}\n{written(block.start, plot.x.unit)} to {written(block.end, plot.x.unit)}"
+    rows = plot.rows[block.first] + (f" to {plot.rows[block.last]}" if block.last > block.first else "")
+    return [
+        element(
+            "rect",
+            x=x,
+            y=y + gap / 2,
+            width=max(along(end) - x - 0.6, 0.4),
+            height=down(block.last + 1) - y - gap,
+            class_=f"fill block {block.role}",
+            data_tip=f"{tip}\n{plot.row_label} {rows}".strip(),
+        )
+    ]
