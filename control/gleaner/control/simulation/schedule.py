@@ -66,11 +66,21 @@ class Schedule:
         return self.start_s - self.workload.submit_s
 
 
-def uninterrupted(workload: Workload, units: Counts, start_s: Seconds, end_s: Seconds) -> Stretches:
-    """The stretches of jobs that ran from start to end; those that never did have none."""
-    ran = np.flatnonzero(~np.isnan(end_s))
+def uninterrupted(
+    workload: Workload, units: Counts, start_s: Seconds, end_s: Seconds, until_s: float | None = None
+) -> Stretches:
+    """The stretches of jobs that ran without a break, those that still run when the replay stops up to `until_s`."""
+    last_s = end_s if until_s is None else np.where(np.isnan(end_s), until_s, end_s)
+    ran = np.flatnonzero(~np.isnan(start_s) & ~np.isnan(last_s))
     ran = ran[np.argsort(start_s[ran], kind="stable")]
     zeros = np.zeros(len(ran))
     return Stretches(
-        ran.astype(np.int64), start_s[ran], end_s[ran], units[ran], zeros, zeros, zeros, np.full(len(ran), -1, np.int32)
+        ran.astype(np.int64),
+        start_s[ran],
+        last_s[ran],
+        units[ran],
+        zeros,
+        zeros,
+        zeros,
+        np.full(len(ran), -1, np.int32),
     )

@@ -1,0 +1,78 @@
+"""What runs, in two orders: by when it will end (a heap), and by when it is expected to (a sorted list).
+
+Compiled, over arrays that the caller owns and has made large enough: one entry for each unit of the machine will do.
+"""
+
+import numpy as np
+
+from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.workload import Counts, Seconds
+
+
+@compiled
+def push(heap_s: Seconds, heap_job: Counts, size: int, end_s: float, job: int) -> int:
+    """The size with this job in the heap. Of equal ends the lower index comes first."""
+    at = size
+    while at > 0:
+        above = (at - 1) // 2
+        if heap_s[above] < end_s or (heap_s[above] == end_s and heap_job[above] < job):
+            break
+        heap_s[at] = heap_s[above]
+        heap_job[at] = heap_job[above]
+        at = above
+    heap_s[at] = end_s
+    heap_job[at] = job
+    return size + 1
+
+
+@compiled
+def pop(heap_s: Seconds, heap_job: Counts, size: int) -> int:
+    """The size without the first job, which the caller has read from entry 0."""
+    size -= 1
+    end_s = heap_s[size]
+    job = heap_job[size]
+    at = 0
+    below = 1
+    while below < size:
+        other = below + 1
+        if other < size and (
+            heap_s[other] < heap_s[below] or (heap_s[other] == heap_s[below] and heap_job[other] < heap_job[below])
+        ):
+            below = other
+        if end_s < heap_s[below] or (end_s == heap_s[below] and job < heap_job[below]):
+            break
+        heap_s[at] = heap_s[below]
+        heap_job[at] = heap_job[below]
+        at = below
+        below = 2 * at + 1
+    heap_s[at] = end_s
+    heap_job[at] = job
+    return size
+
+
+@compiled
+def expect(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, units: int) -> int:
+    """How many expected ends there are with these units added at `end_s`; each end has one entry."""
+    at = int(np.searchsorted(ends_s[:running], end_s))
+    if at < running and ends_s[at] == end_s:
+        ends_units[at] += units
+        return running
+    for entry in range(running, at, -1):
+        ends_s[entry] = ends_s[entry - 1]
+        ends_units[entry] = ends_units[entry - 1]
+    ends_s[at] = end_s
+    ends_units[at] = units
+    return running + 1
+
+
+@compiled
+def forget(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, units: int) -> int:
+    """How many expected ends there are without these units, which were expected at `end_s`."""
+    at = int(np.searchsorted(ends_s[:running], end_s))
+    ends_units[at] -= units
+    if ends_units[at] > 0:
+        return running
+    for entry in range(at, running - 1):
+        ends_s[entry] = ends_s[entry + 1]
+        ends_units[entry] = ends_units[entry + 1]
+    return running - 1

@@ -1,0 +1,105 @@
+"""The one door to a replay: what was asked for is checked, then the engine that can do it is chosen."""
+
+from importlib import import_module
+from typing import Protocol, cast
+
+import numpy as np
+
+from gleaner.control.simulation.failures import BadScenario, BadTrace
+from gleaner.control.simulation.machine import Allocation, Machine
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import AgentSettings, Discipline, Migration, SchedulerSettings
+from gleaner.control.simulation.workload import Workload
+
+
+class _Run(Protocol):
+    def __call__(
+        self,
+        workload: Workload,
+        machine: Machine,
+        scheduler: SchedulerSettings,
+        agents: AgentSettings | None = None,
+        *,
+        until_s: float | None = None,
+        keep_waiting: int = 0,
+    ) -> Schedule: ...
+
+
+_ENGINES = {
+    Discipline.FCFS: "queueing",
+    Discipline.EASY: "queueing",
+    Discipline.CONSERVATIVE: "conservative",
+    Discipline.PRIORITY: "priorities",
+    Discipline.SFS: "priorities",
+    Discipline.OMFS: "omfs",
+}
+
+
+def replay(
+    workload: Workload,
+    machine: Machine,
+    scheduler: SchedulerSettings,
+    agents: AgentSettings | None = None,
+    *,
+    until_s: float | None = None,
+    keep_waiting: int = 0,
+) -> Schedule:
+    """When every job of the workload runs on this machine, and what agents do meanwhile.
+
+    The replay stops at `until_s`: what would start or be decided then is left, what ends then has ended.
+    With `keep_waiting` the times of submission count for nothing: from time 0 on, a job enters the queue whenever
+    fewer than so many wait, and the schedule's workload has the instants at which they entered (NaN: never).
+
+    Raises `BadTrace` for a workload that cannot be replayed, `BadScenario` for jobs larger than the machine and for
+    settings that contradict each other.
+    """
+    _check(workload, machine)
+    if keep_waiting < 0 or (until_s is not None and not until_s > 0):
+        raise BadScenario(f"keep_waiting is {keep_waiting} and until_s {until_s}: neither may be negative")
+    run = _engine(machine, scheduler)
+    return run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
+
+
+def _engine(machine: Machine, scheduler: SchedulerSettings) -> _Run:
+    """Imported when it is needed: what a command does not use is not compiled."""
+    nodes_matter = machine.allocation is Allocation.CORES or not machine.is_uniform
+    moves = scheduler.migration.kind is not Migration.NONE
+    name = "nodes" if nodes_matter or moves else _ENGINES[scheduler.kind]
+    return cast("_Run", import_module(f"gleaner.control.simulation.engine.{name}").run)
+
+
+def _check(workload: Workload, machine: Machine) -> None:
+    if len(workload) == 0:
+        raise BadTrace(f"{workload.name}: it has no jobs")
+    _check_jobs(workload)
+    if machine.is_uniform:
+        asked, there = machine.units_asked(workload.processors), machine.units
+    else:
+        asked, there = workload.processors, machine.cores
+    larger = np.flatnonzero(asked > there)
+    if len(larger) == 0:
+        return
+    what = "nodes" if machine.is_uniform and machine.allocation is Allocation.NODES else "processors"
+    if len(larger) == len(workload):
+        raise BadTrace(
+            f"{workload.name}: no job fits the machine, which has {there} {what}; the smallest job needs {asked.min()}"
+        )
+    job = workload.job[larger[0]]
+    raise BadScenario(
+        f"{workload.name}: {len(larger)} of {len(workload)} jobs are larger than the machine: "
+        f"job {job} needs {asked[larger[0]]} {what}, there are {there}"
+    )
+
+
+def _check_jobs(workload: Workload) -> None:
+    """A reader has made sure of all this; a workload made by hand may not."""
+    wrongs = (
+        ("has fewer than one processor", workload.processors < 1),
+        ("has no time of submission", ~np.isfinite(workload.submit_s)),
+        ("runs for less than no time", ~(workload.run_s >= 0) | ~np.isfinite(workload.run_s)),
+        ("runs for longer than its limit", ~(workload.run_s <= workload.limit_s)),
+        ("was submitted before the one before it", np.diff(workload.submit_s, prepend=-np.inf) < 0),
+    )
+    for what, wrong in wrongs:
+        if wrong.any():
+            raise BadTrace(f"{workload.name}: job {workload.job[np.argmax(wrong)]} {what}")
