@@ -1,0 +1,211 @@
+"""Linear priority and Simultaneous Fair-Share, on machines whose units need only be counted.
+
+The rule for one instant is that of `queueing`: first what ends is given back, then what is submitted joins the queue,
+then one decision is taken with all of it known, or at the next multiple of `decide_every_s`. Where nothing came or
+ended since a decision there is no other. Of equal priorities the job that was submitted first goes first.
+
+All priorities grow alike with time (see `policy.priority`), so the queue is kept in one order for good.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.policy import fairshare, priority
+from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.engine.heap import expect, forget, pop, push
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.schedule import Schedule, no_stretches, uninterrupted
+from gleaner.control.simulation.settings import (
+    AgentSettings,
+    Backfill,
+    Discipline,
+    SchedulerSettings,
+    ShareSettings,
+)
+from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload
+
+choose = compiled(fairshare.core)
+priorities = compiled(priority.core)
+
+
+def run(
+    workload: Workload,
+    machine: Machine,
+    scheduler: SchedulerSettings,
+    agents: AgentSettings | None = None,
+    *,
+    until_s: float | None = None,
+    keep_waiting: int = 0,
+) -> Schedule:
+    """Replay a workload that fits the machine; see `replay`, which checks that and has the same arguments.
+
+    Raises `BadScenario` for a target of somebody who is not among the workload's users, and where nobody has one.
+    """
+    if scheduler.kind is Discipline.SFS:
+        owner, targets = workload.user, targets_of(workload, scheduler.sfs)
+    else:  # nobody is below a target of 0, so one owner will do
+        owner, targets = np.zeros(len(workload), np.int32), np.zeros(1)
+    speed = machine.classes[0].speed
+    weights = scheduler.priority
+    units = machine.units_asked(workload.processors)
+    submit_s = np.full(len(workload), math.nan) if keep_waiting else workload.submit_s.copy()
+    start_s, end_s = _replayed(
+        submit_s,
+        workload.run_s / speed,
+        workload.limit_s / speed,
+        units,
+        workload.limit_s,
+        (weights.per_second, weights.per_unit, weights.per_limit_s),
+        owner,
+        targets,
+        machine.units,
+        0 if weights.backfill is Backfill.NONE else 1,
+        scheduler.decide_every_s,
+        math.inf if until_s is None else until_s,
+        keep_waiting,
+    )
+    return Schedule(
+        workload=replace(workload, submit_s=submit_s) if keep_waiting else workload,
+        machine=machine,
+        scheduler=scheduler.kind.value,
+        start_s=start_s,
+        end_s=end_s,
+        jobs=uninterrupted(workload, units, start_s, end_s, until_s),
+        agents=no_stretches(),
+    )
+
+
+def targets_of(workload: Workload, share: ShareSettings) -> NDArray[np.float64]:
+    """The target throughput of each of the workload's users, in units."""
+    strangers = sorted(set(share.targets) - set(workload.users))
+    if strangers:
+        known = ", ".join(workload.users[:5]) + (", …" if len(workload.users) > 5 else "")
+        raise BadScenario(f"scheduler.sfs.targets: {strangers[0]!r} is no user of {workload.name} (it has {known})")
+    targets = share.factor * np.array([share.targets.get(user, share.others) for user in workload.users])
+    if not np.any(targets > 0):
+        raise BadScenario("scheduler.sfs: nobody has a target throughput; set `targets` or `others`")
+    return targets
+
+
+@compiled
+def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each step would cost more than the step
+    submit_s: Seconds,
+    run_s: Seconds,
+    limit_s: Seconds,
+    units: Counts,
+    asked_s: Seconds,
+    weights: tuple[float, float, float],
+    owner: Codes,
+    targets: NDArray[np.float64],
+    capacity: int,
+    reservations: int,
+    every_s: float,
+    until_s: float,
+    keep_waiting: int,
+) -> tuple[Seconds, Seconds]:
+    """When each job starts and ends. With `keep_waiting` it writes to `submit_s` when each entered the queue.
+
+    `asked_s` are the limits as they were asked for, which the priorities count; `limit_s` as they are on this machine.
+    """
+    jobs = len(units)
+    start_s = np.full(jobs, np.nan)
+    end_s = np.full(jobs, np.nan)
+    key = np.empty(jobs)  # the priority that each would have at time 0
+    queue = np.empty(jobs, np.int64)  # the waiting jobs are queue[head:tail], by descending priority
+    head = tail = come = 0
+    room = min(jobs, capacity) + 1
+    heap_s, heap_job, running = np.empty(room), np.empty(room, np.int64), 0
+    ends_s, ends_units, ends = np.empty(room), np.empty(room, np.int64), 0
+    holds = np.zeros(len(targets), np.int64)
+    free = capacity
+    now_s = 0.0 if keep_waiting > 0 else -np.inf
+    decide_s = np.inf  # when the decision is due that the latest events asked for
+    while True:
+        if keep_waiting > 0:
+            next_s = now_s if come < jobs and tail - head < keep_waiting else np.inf
+        else:
+            next_s = submit_s[come] if come < jobs else np.inf
+        if running > 0:
+            next_s = min(next_s, heap_s[0])
+        now_s = min(next_s, decide_s)
+        if not now_s < until_s:
+            break
+
+        is_news = False
+        while running > 0 and heap_s[0] <= now_s:
+            job = int(heap_job[0])
+            running = pop(heap_s, heap_job, running)
+            ends = forget(ends_s, ends_units, ends, float(start_s[job] + limit_s[job]), int(units[job]))
+            free += int(units[job])
+            holds[owner[job]] -= units[job]
+            is_news = True
+        while come < jobs and (tail - head < keep_waiting if keep_waiting > 0 else submit_s[come] <= now_s):
+            if keep_waiting > 0:
+                submit_s[come] = now_s
+            only = slice(come, come + 1)
+            key[only] = priorities(0.0, submit_s[only], units[only], asked_s[only], weights[0], weights[1], weights[2])
+            tail = _queued(queue, head, tail, key, come)
+            come += 1
+            is_news = True
+        if head == tail:
+            decide_s = np.inf
+            continue
+        if is_news and decide_s == np.inf:
+            decide_s = np.ceil(now_s / every_s) * every_s if every_s > 0 else now_s
+        if decide_s > now_s:
+            continue
+
+        decide_s = np.inf
+        waiting, due_s, due_units = queue[head:tail], ends_s[:ends], ends_units[:ends]
+        started = choose(waiting, units, owner, limit_s, holds, targets, free, reservations, now_s, due_s, due_units)
+        for entry in range(len(started)):
+            job = int(started[entry])
+            start_s[job] = now_s
+            end_s[job] = now_s + run_s[job]
+            running = push(heap_s, heap_job, running, float(end_s[job]), job)
+            ends = expect(ends_s, ends_units, ends, float(now_s + limit_s[job]), int(units[job]))
+            free -= int(units[job])
+            holds[owner[job]] += units[job]
+        head = _without(queue, head, len(started), start_s)
+    for entry in range(running):
+        if heap_s[entry] > until_s:
+            end_s[heap_job[entry]] = np.nan
+    return start_s, end_s
+
+
+@compiled
+def _queued(queue: Counts, head: int, tail: int, key: Seconds, job: int) -> int:
+    """The queue's end with this job in its place: behind all whose priority is not lower."""
+    low = head
+    high = tail
+    while low < high:
+        middle = (low + high) // 2
+        if key[queue[middle]] >= key[job]:
+            low = middle + 1
+        else:
+            high = middle
+    for place in range(tail, low, -1):
+        queue[place] = queue[place - 1]
+    queue[low] = job
+    return tail + 1
+
+
+@compiled
+def _without(queue: Counts, head: int, started: int, start_s: Seconds) -> int:
+    """The queue's beginning without the jobs that have started, so many of them."""
+    last = head
+    left = started
+    while left > 0:
+        if not np.isnan(start_s[queue[last]]):
+            left -= 1
+        last += 1
+    to = last
+    for place in range(last - 1, head - 1, -1):
+        if np.isnan(start_s[queue[place]]):
+            to -= 1
+            queue[to] = queue[place]
+    return head + started
