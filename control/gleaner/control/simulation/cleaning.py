@@ -1,0 +1,160 @@
+"""What a log has that no simulation can use, and what is done about it: named rules, each with a count, never silent.
+
+The rules follow the Parallel Workloads Archive (Feitelson, Tsafrir, Krakov: Experience with using the Parallel
+Workloads Archive, JPDC 74(10), 2014, sections 3 and 4; its definition of the Standard Workload Format for the
+states of a job). What the archive calls flurries, a user's burst of thousands of jobs, is for a person to judge:
+its cleaned logs leave them out.
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.workload import Classes, Cleaning, Codes, Counts, JobClass, Seconds, Workload
+
+UNKNOWN = -1
+"""In any number of a record, as in the Standard Workload Format."""
+
+Mask = NDArray[np.bool_]
+
+
+class Ending(IntEnum):
+    """What the source says of a job's end, as far as a rule asks for it."""
+
+    ENDED = 0
+    """In any way: a job that failed held its processors too."""
+    CANCELLED = 1
+    """By its user or an administrator, before it started or while it ran."""
+    PART = 2
+    """One stretch of a job whose sum is another line (states 2, 3 and 4 of the Standard Workload Format)."""
+    WAITING = 3
+    """It had not started when the log was written."""
+    RUNNING = 4
+    """It had not ended when the log was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A log as it was read, one entry a line, before any rule. What is not known is `UNKNOWN`."""
+
+    name: str
+    job: Counts
+    submit_s: Seconds
+    wait_s: Seconds
+    """What the real system made it wait."""
+    run_s: Seconds
+    limit_s: Seconds
+    processors: Counts
+    memory_mib: Seconds
+    """All of its memory."""
+    user: Codes
+    group: Codes
+    ending: Classes
+    users: tuple[str, ...]
+    groups: tuple[str, ...]
+    noted: tuple[tuple[str, int], ...] = ()
+    """What the reader itself passed over."""
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    def only(self, chosen: Mask | Counts) -> "Records":
+        """The same with these lines alone, in the order they are named."""
+        return replace(
+            self,
+            job=self.job[chosen],
+            submit_s=self.submit_s[chosen],
+            wait_s=self.wait_s[chosen],
+            run_s=self.run_s[chosen],
+            limit_s=self.limit_s[chosen],
+            processors=self.processors[chosen],
+            memory_mib=self.memory_mib[chosen],
+            user=self.user[chosen],
+            group=self.group[chosen],
+            ending=self.ending[chosen],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A workload, what the real system made its jobs wait (NaN: not known), and what was done to get there."""
+
+    workload: Workload
+    wait_s: Seconds
+    cleaning: Cleaning
+
+
+def clean(records: Records, *, processors: int | None) -> Cleaned:
+    """The jobs that can be simulated on so many processors (None: any), by time of submission, then by number.
+
+    A run time of 0 stays: it is less than half a second where a log has whole seconds. Raises `BadTrace` if no job
+    is left, and says which rules took them.
+    """
+    met = list(records.noted)
+    left = np.ones(len(records), bool)
+    for rule, mask in _unusable(records, processors):
+        count = int((left & mask).sum())
+        left &= ~mask
+        if count:
+            met.append((f"left out: {rule}", count))
+    if not left.any():
+        raise BadTrace(_nothing_left(records, met, processors))
+    kept = records.only(left)
+    kept = kept.only(np.lexsort((kept.job, kept.submit_s)))
+    limit_s = np.where(kept.limit_s > 0, kept.limit_s, np.maximum(kept.run_s, 1.0))
+    changes = {
+        "changed: no limit, so its run time is its limit": kept.limit_s <= 0,
+        "changed: it ran past its limit, where it now ends": kept.run_s > limit_s,
+        "kept: it ran for 0 s": kept.run_s == 0,
+    }
+    met.extend((rule, int(mask.sum())) for rule, mask in changes.items() if mask.any())
+    read = len(records) + sum(count for _, count in records.noted)
+    wait_s = np.where(kept.wait_s < 0, np.nan, kept.wait_s)
+    return Cleaned(_workload(kept, limit_s), wait_s, Cleaning(read, tuple(met)))
+
+
+def _unusable(records: Records, processors: int | None) -> list[tuple[str, Mask]]:
+    """The rules that leave a job out, in the order in which they are asked: the first that it meets counts."""
+    ran = records.run_s > 0
+    rules = [
+        ("one part of a job that another line sums up", records.ending == Ending.PART),
+        ("cancelled before it started", (records.ending == Ending.CANCELLED) & ~ran),
+        ("still waiting when the log was written", records.ending == Ending.WAITING),
+        ("still running when the log was written", records.ending == Ending.RUNNING),
+        ("submitted at a negative time", records.submit_s < 0),
+        ("run time unknown", records.run_s == UNKNOWN),
+        ("negative run time", records.run_s < 0),
+        ("no number of processors", records.processors <= 0),
+    ]
+    if processors is not None:
+        rules.append((f"larger than the machine ({processors} processors)", records.processors > processors))
+    return rules
+
+
+def _workload(kept: Records, limit_s: Seconds) -> Workload:
+    return Workload(
+        name=kept.name,
+        job=kept.job,
+        submit_s=kept.submit_s,
+        run_s=np.minimum(kept.run_s, limit_s),
+        limit_s=limit_s,
+        processors=kept.processors,
+        memory_mib=np.maximum(kept.memory_mib, 0.0),
+        user=kept.user,
+        group=kept.group,
+        job_class=np.full(len(kept), JobClass.NON_PREEMPTIBLE, np.int8),
+        users=kept.users,
+        groups=kept.groups,
+    )
+
+
+def _nothing_left(records: Records, met: list[tuple[str, int]], processors: int | None) -> str:
+    sizes = records.processors[records.processors > 0]
+    if processors is not None and len(sizes) and sizes.min() > processors:
+        fit = f"fits on {processors} processors; the smallest asks for {sizes.min()}"
+        return f"{records.name}: none of its {len(records)} jobs {fit}"
+    reasons = "; ".join(f"{rule}: {count}" for rule, count in met)
+    return f"{records.name}: none of its {len(records)} jobs can be simulated ({reasons or 'it holds none'})"

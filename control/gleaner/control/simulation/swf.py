@@ -1,0 +1,200 @@
+"""The Standard Workload Format, version 2.2, of the Parallel Workloads Archive: a line a job, 18 numbers a line.
+
+What a job is taken to be, where the format offers two numbers:
+
+- processors: requested (field 8), else allocated (field 5);
+- limit: requested time (field 9); `cleaning` puts the run time where there is none;
+- memory: requested (field 10), else used (field 7), in KB for each processor, here MiB for the whole job.
+"""
+
+import gzip
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.cleaning import UNKNOWN, Ending, Records
+from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.source import lines_of
+from gleaner.control.simulation.workload import Codes, Seconds, Workload
+
+FIELDS = (
+    "job number",
+    "submit time",
+    "wait time",
+    "run time",
+    "allocated processors",
+    "average CPU time",
+    "used memory",
+    "requested processors",
+    "requested time",
+    "requested memory",
+    "status",
+    "user",
+    "group",
+    "executable",
+    "queue",
+    "partition",
+    "preceding job",
+    "think time",
+)
+_WHOLE = (0, 4, 7, 10, 11, 12)
+"""Those that are read and must be whole numbers."""
+_READ = (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12)
+_ENDINGS = {2: Ending.PART, 3: Ending.PART, 4: Ending.PART, 5: Ending.CANCELLED}
+_COMMENT = re.compile(r";\s*(\w+)\s*:\s*(.*?)\s*$")
+_KB_PER_MIB = 1024.0
+_EXACT = 2.0**53
+"""Above it, whole numbers are no longer all there as float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwfLog:
+    """What a file holds: its jobs as they stand, and its header comments (`MaxProcs`, `UnixStartTime`, `Computer`)."""
+
+    records: Records
+    header: Mapping[str, str]
+    """The first line of each label."""
+
+
+def read_swf(path: Path) -> SwfLog:
+    """The whole file, compressed or not.
+
+    Raises `BadTrace` with file, line and field for a line that is not 18 numbers.
+    """
+    header: dict[str, str] = {}
+    blocks: list[NDArray[np.float64]] = []
+    for first, lines in lines_of(path):
+        if any(line.startswith(";") for line in lines):
+            for match in map(_COMMENT.match, lines):
+                if match:
+                    header.setdefault(match[1], match[2])
+            # An empty line keeps the count of lines.
+            lines = ["" if line.startswith(";") else line for line in lines]  # noqa: PLW2901
+        blocks.append(_numbers(path, first, lines)[:, _READ])
+    rows = np.concatenate(blocks) if blocks else np.empty((0, len(_READ)))
+    return SwfLog(_records(path.name, rows), header)
+
+
+def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
+    """One row a line that is not empty, whole where it must be."""
+    if not any(map(str.strip, lines)):
+        return np.empty((0, len(FIELDS)))
+    try:
+        rows = np.loadtxt(lines, comments=None, ndmin=2)
+    except ValueError:
+        raise _bad_line(path, first, lines) from None
+    if rows.shape[1] != len(FIELDS) or not np.isfinite(rows).all():
+        raise _bad_line(path, first, lines)
+    whole = rows[:, _WHOLE]
+    if not (np.rint(whole) == whole).all() or np.abs(whole).max() > _EXACT:
+        raise _bad_line(path, first, lines)
+    return np.asarray(rows, dtype=np.float64)
+
+
+def _bad_line(path: Path, first: int, lines: list[str]) -> BadTrace:
+    """What is wrong with the first line that is wrong. Slow, so only for files that are."""
+    for number, line in enumerate(lines, first):
+        found = line.split()
+        for place, (name, text) in enumerate(zip(FIELDS, found, strict=False)):
+            expected = _expected(text, is_whole=place in _WHOLE)
+            if expected:
+                return BadTrace(
+                    f"{path}, line {number}, field {place + 1} ({name}): expected {expected}, found {text!r}"
+                )
+        if found and len(found) < len(FIELDS):
+            return BadTrace(
+                f"{path}, line {number}: it ends after field {len(found)} ({FIELDS[len(found) - 1]}); expected "
+                f"{len(FIELDS)} fields"
+            )
+        if len(found) > len(FIELDS):
+            return BadTrace(f"{path}, line {number}: {len(found)} fields; expected {len(FIELDS)}")
+    raise AssertionError(f"{path}: a line was refused that nothing is wrong with")
+
+
+def _expected(text: str, *, is_whole: bool) -> str:
+    """What should have stood there; empty if it does."""
+    try:
+        value = float(text)
+    except ValueError:
+        return "a number"
+    if not np.isfinite(value) or "_" in text:
+        return "a number"
+    if is_whole and (value != round(value) or abs(value) > _EXACT):
+        return "a whole number"
+    return ""
+
+
+def _records(name: str, rows: NDArray[np.float64]) -> Records:
+    column: dict[str, NDArray[np.float64]] = {FIELDS[place]: rows[:, i].copy() for i, place in enumerate(_READ)}
+    requested, allocated = column["requested processors"], column["allocated processors"]
+    processors: NDArray[np.float64] = np.where(requested > 0, requested, allocated)
+    kb: NDArray[np.float64] = np.where(
+        column["requested memory"] > 0, column["requested memory"], column["used memory"]
+    )
+    ending = np.zeros(len(rows), np.int8)
+    for code, meaning in _ENDINGS.items():
+        ending[column["status"] == code] = meaning
+    users, user = _names(column["user"])
+    groups, group = _names(column["group"])
+    return Records(
+        name=name,
+        job=column["job number"].astype(np.int64),
+        submit_s=column["submit time"],
+        wait_s=column["wait time"],
+        run_s=column["run time"],
+        limit_s=column["requested time"],
+        processors=processors.astype(np.int64),
+        memory_mib=np.where(kb > 0, kb * np.maximum(processors, 0) / _KB_PER_MIB, float(UNKNOWN)),
+        user=user,
+        group=group,
+        ending=ending,
+        users=users,
+        groups=groups,
+    )
+
+
+def _names(numbers: NDArray[np.float64]) -> tuple[tuple[str, ...], Codes]:
+    """The format has numbers for names; they stay what they are called."""
+    values, codes = np.unique(numbers, return_inverse=True)
+    return tuple("unknown" if value < 0 else f"{value:.0f}" for value in values), codes.astype(np.int32)
+
+
+def write_swf(path: Path, workload: Workload, *, header: Mapping[str, object], wait_s: Seconds | None = None) -> None:
+    """A file of the workload, compressed if its name ends in `.gz`; the same bytes for the same workload.
+
+    Users and groups are written as numbers: their own where they are such, else by their place from 1.
+    """
+    text = "".join(_lines(workload, header, wait_s)).encode("ascii", "replace")
+    # Without name and time in the gzip header, equal workloads are equal files.
+    path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+
+
+def _lines(workload: Workload, header: Mapping[str, object], wait_s: Seconds | None) -> Iterator[str]:
+    yield "; Version: 2.2\n"
+    for label, value in header.items():
+        yield f"; {label}: {value}\n"
+    users, groups = _numbered(workload.users), _numbered(workload.groups)
+    kb = workload.memory_mib * _KB_PER_MIB / workload.processors
+    for index, job in enumerate(workload.job.tolist()):
+        size = workload.processors[index]
+        wait = UNKNOWN if wait_s is None or np.isnan(wait_s[index]) else wait_s[index]
+        memory = kb[index] if kb[index] > 0 else UNKNOWN
+        times = (_written(value) for value in (workload.submit_s[index], wait, workload.run_s[index]))
+        owner = f"{users[workload.user[index]]} {groups[workload.group[index]]}"
+        limit = _written(workload.limit_s[index])
+        yield f"{job} {' '.join(times)} {size} -1 -1 {size} {limit} {_written(memory)} 1 {owner} -1 -1 -1 -1 -1\n"
+
+
+def _written(value: float) -> str:
+    """The shortest text that reads as the same number; whole numbers without a point."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def _numbered(names: tuple[str, ...]) -> list[int]:
+    if all(name.isdigit() or name == "unknown" for name in names):
+        return [int(name) if name.isdigit() else UNKNOWN for name in names]
+    return list(range(1, len(names) + 1))

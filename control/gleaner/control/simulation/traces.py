@@ -1,0 +1,46 @@
+"""Reading a trace, whatever its format: the one door."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gleaner.control.simulation.cleaning import clean
+from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.swf import read_swf
+from gleaner.control.simulation.workload import Cleaning, Seconds, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A log, cleaned, and what else its file says."""
+
+    workload: Workload
+    cleaning: Cleaning
+    processors: int | None
+    """What the header says the machine has."""
+    wait_s: Seconds
+    """What each job of the workload waited in the log; NaN where that is not known."""
+    starts_at: float | None = None
+    """Second 0 of the workload, in seconds since 1970, if the file says so."""
+    header: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def read(path: Path, *, processors: int | None = None) -> Trace:
+    """The jobs of a file in Standard Workload Format, or of `sacct --parsable2`, that can be simulated.
+
+    `processors` is the size of the simulated machine; larger jobs are left out. Without it the header's counts, if
+    there is one. Raises `BadTrace` if the file is neither, a line is not what it should be, or no job fits.
+    """
+    log = read_swf(path)
+    of_header = _positive(log.header.get("MaxProcs")) or _positive(log.header.get("MaxNodes"))
+    if not len(log.records):
+        raise BadTrace(f"{path}: it holds no jobs")
+    cleaned = clean(log.records, processors=processors or of_header)
+    starts_at = _positive(log.header.get("UnixStartTime"))
+    return Trace(cleaned.workload, cleaned.cleaning, of_header, cleaned.wait_s, starts_at, log.header)
+
+
+def _positive(text: str | None) -> int | None:
+    """The number that a header's value starts with, if it is one; -1 and 0 mean unknown."""
+    number = (text or "").split(maxsplit=1)[:1]
+    return int(number[0]) if number and number[0].isdigit() and int(number[0]) > 0 else None

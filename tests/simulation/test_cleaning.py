@@ -1,0 +1,106 @@
+"""What is left of a log, and what is said of the rest."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.simulation.traces import trace
+
+from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.traces import Trace, read
+
+GOOD = "1 0 5 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1"
+
+
+def reading(folder: Path, *lines: str, processors: int | None = None) -> Trace:
+    path = folder / "log.swf"
+    path.write_text("\n".join(lines) + "\n")
+    return read(path, processors=processors)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("2 0 -1 -1 -1 -1 -1 4 120 -1 5 7 3 -1 -1 -1 -1 -1", "left out: cancelled before it started"),
+        ("2 0 9 0 4 -1 -1 4 120 -1 5 7 3 -1 -1 -1 -1 -1", "left out: cancelled before it started"),
+        ("2 0 5 60 4 -1 -1 4 120 -1 3 7 3 -1 -1 -1 -1 -1", "left out: one part of a job that another line sums up"),
+        ("2 -7 5 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: submitted at a negative time"),
+        ("2 0 5 -1 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: run time unknown"),
+        ("2 0 5 -60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: negative run time"),
+        ("2 0 5 60 -1 -1 -1 0 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: no number of processors"),
+        ("2 0 5 60 9 -1 -1 9 120 -1 1 7 3 -1 -1 -1 -1 -1", "left out: larger than the machine (8 processors)"),
+    ],
+)
+def test_what_cannot_be_simulated_is_left_out_and_counted(tmp_path: Path, line: str, rule: str) -> None:
+    found = reading(tmp_path, GOOD, line, processors=8)
+    assert found.workload.job.tolist() == [1]
+    assert found.cleaning.rules == ((rule, 1),)
+    assert found.cleaning.read == 2
+
+
+def test_a_job_that_ran_past_its_limit_ends_there(tmp_path: Path) -> None:
+    found = reading(tmp_path, "1 0 5 130 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1")
+    assert (found.workload.run_s.tolist(), found.workload.limit_s.tolist()) == ([120], [120])
+    assert found.cleaning.rules == (("changed: it ran past its limit, where it now ends", 1),)
+
+
+def test_a_job_without_a_limit_has_its_run_time_for_it(tmp_path: Path) -> None:
+    found = reading(tmp_path, "1 0 5 130 4 -1 -1 4 -1 -1 1 7 3 -1 -1 -1 -1 -1")
+    assert (found.workload.run_s.tolist(), found.workload.limit_s.tolist()) == ([130], [130])
+    assert found.cleaning.rules == (("changed: no limit, so its run time is its limit", 1),)
+
+
+def test_a_job_that_ran_for_no_time_stays_and_is_counted(tmp_path: Path) -> None:
+    found = reading(tmp_path, "1 0 5 0 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1")
+    assert found.workload.run_s.tolist() == [0]
+    assert found.cleaning.rules == (("kept: it ran for 0 s", 1),)
+
+
+def test_a_job_cancelled_while_it_ran_stays(tmp_path: Path) -> None:
+    found = reading(tmp_path, "1 0 5 60 4 -1 -1 4 120 -1 5 7 3 -1 -1 -1 -1 -1")
+    assert found.workload.run_s.tolist() == [60]
+    assert found.cleaning.rules == ()
+
+
+def test_jobs_are_in_order_of_submission_and_then_of_their_numbers(tmp_path: Path) -> None:
+    lines = [
+        f"{job} {submit} {job} 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1" for job, submit in ((3, 9), (2, 0), (1, 9))
+    ]
+    found = reading(tmp_path, *lines)
+    assert found.workload.job.tolist() == [2, 1, 3]
+    assert found.wait_s.tolist() == [2, 1, 3]
+
+
+def test_each_job_meets_one_rule_and_the_counts_add_up(tmp_path: Path) -> None:
+    both = "2 -7 5 -1 9 -1 -1 9 120 -1 1 7 3 -1 -1 -1 -1 -1"
+    found = reading(tmp_path, GOOD, both, processors=8)
+    left_out = sum(count for rule, count in found.cleaning.rules if rule.startswith("left out"))
+    assert found.cleaning.read == len(found.workload) + left_out
+
+
+def test_a_log_of_which_nothing_fits_is_refused_with_the_smallest_size(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match=r"none of its 1 jobs fits on 2 processors; the smallest asks for 4$"):
+        reading(tmp_path, GOOD, processors=2)
+
+
+def test_a_log_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match=r"none of its 1 jobs can be simulated \(left out: run time unknown: 1\)$"):
+        reading(tmp_path, "2 0 5 -1 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1")
+
+
+@pytest.mark.parametrize(("name", "jobs"), [("KTH-SP2.pyssEASY.swf.gz", 28481), ("SDSC-SP2.pyssEASY.swf.gz", 54006)])
+def test_no_job_of_the_reference_answers_is_lost_or_changed(name: str, jobs: int) -> None:
+    found = read(trace(name))
+    assert (len(found.workload), found.cleaning.read, found.cleaning.rules) == (jobs, jobs, ())
+    assert not np.isnan(found.wait_s).any()
+
+
+def test_cleaning_a_real_log_says_what_it_did() -> None:
+    found = read(trace("RICC-2010-2.swf.gz"))
+    assert found.cleaning.read == 447794
+    assert found.cleaning.rules == (
+        ("left out: cancelled before it started", 8),
+        ("changed: no limit, so its run time is its limit", 2),
+        ("changed: it ran past its limit, where it now ends", 7092),
+        ("kept: it ran for 0 s", 2),
+    )
