@@ -1,0 +1,160 @@
+"""Who goes first: the worked example of the paper's idea, and the core against its readable form."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.control.policy import fairshare, priority
+from gleaner.control.simulation.compiled import compiled
+from tests.simulation.oracle_priorities import Job, Weights, chosen
+
+Running = list[tuple[Job, float]]
+
+COMPILED = compiled(fairshare.core)
+
+both_forms = pytest.mark.parametrize("core", [fairshare.core, COMPILED], ids=["plain", "compiled"])
+
+
+def starts(
+    core: Callable[..., np.ndarray],
+    waiting: list[Job],
+    running: Running | None = None,
+    *,
+    targets: dict[str, float],
+    capacity: int,
+    reservations: int = 0,
+    now_s: float = 0,
+) -> list[int]:
+    """What the core answers, as positions in the list."""
+    running = running or []
+    users = list(targets)
+    ends = sorted((start_s + job.limit_s, job.units) for job, start_s in running)
+    return core(
+        np.arange(len(waiting)),
+        np.array([job.units for job in waiting], dtype=np.int64),
+        np.array([users.index(job.user) for job in waiting], dtype=np.int32),
+        np.array([job.limit_s for job in waiting], dtype=float),
+        np.array([sum(job.units for job, _ in running if job.user == user) for user in users], dtype=np.int64),
+        np.array(list(targets.values()), dtype=float),
+        capacity - sum(job.units for job, _ in running),
+        reservations,
+        float(now_s),
+        np.array([end_s for end_s, _ in ends], dtype=float),
+        np.array([units for _, units in ends], dtype=np.int64),
+    ).tolist()
+
+
+NAMES = "ABCDEFGHJK" + "MNPQRSUVWX"
+ALICE_AND_BOB = [Job(0, 100, 100, 200, "Alice")] * 10 + [Job(0, 100, 100, 50, "Bob")] * 10
+
+
+@both_forms
+@pytest.mark.parametrize(("reservations", "order"), [(0, "ABMNCD"), (1, "ABMNCDPQ"), (2, "ABMNCDPQ")])
+def test_both_get_their_targets_before_anyone_gets_more(
+    core: Callable[..., np.ndarray], reservations: int, order: str
+) -> None:
+    """Pass one places A B M N (500 of 1000 nodes), pass two C D (900); E and F wait, P and Q overtake them (1000)."""
+    found = starts(
+        core,
+        ALICE_AND_BOB,
+        targets={"Alice": 288, "Bob": 58},
+        capacity=1000,
+        reservations=reservations,
+    )
+    assert "".join(NAMES[index] for index in found) == order
+
+
+@both_forms
+def test_two_promises_are_kept_beside_each_other(core: Callable[..., np.ndarray]) -> None:
+    """6 of 10 units run until 50. A job of 8 is promised 50 to 150 (2 to spare), one of 9 then 150 to 250 (1 to spare).
+
+    Of those behind them, 2 units for 50 s end in time; 1 for 200 s is beside both; 1 for 120 s beside the first.
+    """
+    running = [(Job(0, 50, 50, 6, "a"), 0.0)]
+    waiting = [
+        Job(0, 100, 100, 8, "a"),
+        Job(0, 100, 100, 9, "a"),
+        Job(0, 50, 50, 2, "a"),
+        Job(0, 200, 200, 1, "a"),
+        Job(0, 120, 120, 1, "a"),
+        Job(0, 120, 120, 1, "a"),
+    ]
+    common = {"targets": {"a": 0.0}, "capacity": 10}
+    assert starts(core, waiting, running, reservations=2, **common) == [2, 3, 4]  # type: ignore[arg-type]
+    assert starts(core, waiting, running, reservations=1, **common) == [2, 3, 4]  # type: ignore[arg-type]
+    waiting[4] = Job(0, 200, 200, 1, "a")  # beside the first promise, in the way of the second
+    assert starts(core, waiting, running, reservations=2, **common) == [2, 3, 5]  # type: ignore[arg-type]
+    assert starts(core, waiting, running, reservations=1, **common) == [2, 3, 4]  # type: ignore[arg-type]
+
+
+@both_forms
+def test_who_is_at_its_target_waits_for_those_below(core: Callable[..., np.ndarray]) -> None:
+    """A claim for one slot: the group with a thousand jobs in front holds its target, so the other is served."""
+    waiting = [Job(0, 1, 1, 1, "large")] * 1000 + [Job(0, 1, 1, 1, "small")] * 10
+    running = [(Job(0, 1, 1, 1, "large"), 0.0)] * 5
+    assert starts(core, waiting, running, targets={"large": 5, "small": 5}, capacity=6) == [1000]
+
+
+@both_forms
+def test_nobody_waits_for_a_job_that_never_fits(core: Callable[..., np.ndarray]) -> None:
+    waiting = [Job(0, 10, 10, 11, "a"), Job(0, 10, 10, 5, "a")]
+    assert starts(core, waiting, targets={"a": 0}, capacity=10, reservations=1) == [1]
+
+
+@both_forms
+def test_what_should_have_ended_is_expected_to_end_now(core: Callable[..., np.ndarray]) -> None:
+    """The promise is then for now, so that a job may not take what it needs however short it is."""
+    running = [(Job(0, 10, 10, 6, "a"), 0.0)]
+    waiting = [Job(0, 10, 10, 8, "a"), Job(0, 1, 1, 3, "a"), Job(0, 1, 1, 2, "a")]
+    assert starts(core, waiting, running, targets={"a": 0}, capacity=10, reservations=1, now_s=20) == [2]
+
+
+jobs = st.builds(
+    Job,
+    st.just(0.0),
+    st.just(0.0),
+    st.integers(1, 9).map(float),
+    st.integers(1, 8),
+    st.sampled_from(["a", "b", "c"]),
+)
+
+
+@given(
+    waiting=st.lists(jobs, max_size=12),
+    could_run=st.lists(st.tuples(jobs, st.integers(-8, 0).map(float)), max_size=6),
+    targets=st.tuples(*[st.integers(0, 12)] * 3),
+    capacity=st.integers(1, 16),
+    reservations=st.integers(0, 3),
+)
+def test_the_core_agrees_with_its_readable_form(
+    waiting: list[Job], could_run: Running, targets: tuple[int, int, int], capacity: int, reservations: int
+) -> None:
+    running: Running = []
+    for job, start_s in could_run:
+        if start_s + job.limit_s > 0 and sum(each.units for each, _ in running) + job.units <= capacity:
+            running.append((job, start_s))
+    named = dict(zip("abc", map(float, targets), strict=True))
+    expected = chosen(waiting, running, targets=named, capacity=capacity, reservations=reservations, now_s=0)
+    common = {"targets": named, "capacity": capacity, "reservations": reservations}
+    assert starts(fairshare.core, waiting, running, **common) == expected  # type: ignore[arg-type]
+    assert starts(COMPILED, waiting, running, **common) == expected  # type: ignore[arg-type]
+
+
+@given(
+    waiting=st.lists(jobs, min_size=1),
+    weights=st.tuples(*[st.integers(-4, 4)] * 3),
+    now_s=st.integers(0, 100),
+)
+def test_a_priority_is_a_sum_and_the_order_never_changes(
+    waiting: list[Job], weights: tuple[int, int, int], now_s: int
+) -> None:
+    since_s = np.arange(len(waiting), dtype=float)
+    units = np.array([job.units for job in waiting])
+    limit_s = np.array([job.limit_s for job in waiting])
+    now, first = (priority.core(float(at_s), since_s, units, limit_s, *weights) for at_s in (now_s, 0))
+    sums = [Weights(*weights).priority(job, since_s=s, now_s=now_s) for job, s in zip(waiting, since_s, strict=True)]
+    assert now.tolist() == sums
+    assert np.argsort(-now, kind="stable").tolist() == np.argsort(-first, kind="stable").tolist()

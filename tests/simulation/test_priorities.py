@@ -1,0 +1,190 @@
+"""Linear priority and Simultaneous Fair-Share: by hand, against the readable form, and what must always hold."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import (
+    Backfill,
+    Discipline,
+    PrioritySettings,
+    SchedulerSettings,
+    ShareSettings,
+)
+from tests.simulation.oracle_priorities import Job, Weights, as_workload, replayed
+
+SIZE_AND_AGE = PrioritySettings(per_second=1, per_unit=3)
+TEN = [  # with its priority at time 0: 3 times the units, less the second of its submission
+    Job(0, 10, 10, 6, "Alice"),  # 1: 18
+    Job(0, 5, 5, 4, "Bob"),  # 2: 12
+    Job(1, 10, 10, 5, "Alice"),  # 3: 14
+    Job(2, 4, 4, 2, "Bob"),  # 4: 4, before 7
+    Job(3, 6, 6, 8, "Alice"),  # 5: 21
+    Job(4, 3, 3, 1, "Bob"),  # 6: -1
+    Job(5, 5, 5, 3, "Bob"),  # 7: 4
+    Job(20, 2, 2, 10, "Alice"),  # 8: 10
+    Job(21, 2, 2, 1, "Chris"),  # 9: -18
+    Job(22, 1, 1, 2, "Chris"),  # 10: -16
+]
+
+
+def starts(jobs: list[Job], scheduler: SchedulerSettings, nodes: int = 10) -> list[float]:
+    return replay(as_workload(jobs), of_nodes(nodes), scheduler).start_s.tolist()
+
+
+def test_ten_jobs_by_priority() -> None:
+    """Nothing overtakes 5 from 5 to 10, 3 from 10 to 16, 8 from 20 to 26.
+
+    10 nodes  0    5    10    16    20    26  28
+              1111111111 555555 33333333333 8888 6
+              22222             4444             9
+                                77777            10
+    """
+    scheduler = SchedulerSettings(kind=Discipline.PRIORITY, priority=SIZE_AND_AGE)
+    assert starts(TEN, scheduler) == [0, 0, 16, 16, 10, 28, 16, 26, 28, 28]
+
+
+def test_ten_jobs_by_priority_with_backfill() -> None:
+    """4 and 6 end before 5 is due at 10, 9 and 10 before 8 is at 26; 7 would not have."""
+    backfill = SIZE_AND_AGE.model_copy(update={"backfill": Backfill.EASY})
+    scheduler = SchedulerSettings(kind=Discipline.PRIORITY, priority=backfill)
+    assert starts(TEN, scheduler) == [0, 0, 16, 5, 10, 5, 16, 26, 21, 22]
+
+
+def test_ten_jobs_with_simultaneous_fair_share() -> None:
+    """Targets: Alice 5, Bob 3, Chris 1.
+
+    - 5: Alice holds 6, so Bob's 4 goes before 5 and 3; his 7 does not fit and ends pass one.
+    - 9: Bob holds nothing: 7 starts, and brings him to 3, so that 6 is passed over; 5 ends pass two.
+    - 10: Alice holds nothing, and her 5 does not fit: nobody passes her.
+    - 14: 5 starts and brings her to 8; Bob's 6 is next in pass one; 3 ends pass two.
+    - 20: 3 is before 8, and brings Alice to 5.
+    - 21: Chris holds nothing: 9 passes 8. 22: he holds 1, so 10 has to wait behind 8, until 9 has ended at 23.
+    """
+    share = ShareSettings(targets={"Alice": 2.5, "Bob": 1.5, "Chris": 0.5}, factor=2)
+    scheduler = SchedulerSettings(kind=Discipline.SFS, priority=SIZE_AND_AGE, sfs=share)
+    assert starts(TEN, scheduler) == [0, 0, 20, 5, 14, 14, 9, 30, 21, 23]
+
+
+def test_decisions_wait_for_their_time() -> None:
+    jobs = [Job(0, 7, 7, 1), Job(1, 7, 7, 1), Job(20, 7, 7, 1)]
+    scheduler = SchedulerSettings(kind=Discipline.PRIORITY, decide_every_s=5)
+    assert starts(jobs, scheduler, nodes=1) == [0, 10, 20]
+
+
+JOBS = st.lists(
+    st.builds(
+        lambda gap, run, over, units, user: (gap, Job(0, run, run + over, units, user)),
+        st.integers(0, 8),
+        st.integers(0, 12).map(float),
+        st.integers(1, 12).map(float),
+        st.integers(1, 8),
+        st.sampled_from(["a", "b", "c"]),
+    ),
+    min_size=1,
+    max_size=25,
+).map(lambda pairs: [_at(job, sum(gap for gap, _ in pairs[: n + 1])) for n, (_, job) in enumerate(pairs)])
+
+
+def _at(job: Job, submit_s: int) -> Job:
+    return Job(float(submit_s), job.run_s, job.limit_s, job.units, job.user)
+
+
+SCHEDULERS = st.builds(
+    lambda kind, weights, backfill, targets, every_s: SchedulerSettings(
+        kind=kind,
+        decide_every_s=every_s,
+        priority=PrioritySettings(
+            per_second=weights[0], per_unit=weights[1], per_limit_s=weights[2], backfill=backfill
+        ),
+        sfs=ShareSettings(targets={"a": targets[0], "b": targets[1]}, others=targets[2]),
+    ),
+    st.sampled_from([Discipline.PRIORITY, Discipline.SFS]),
+    st.tuples(st.integers(0, 3), st.integers(-3, 3), st.integers(-2, 2)),
+    st.sampled_from(Backfill),
+    st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9)),
+    st.sampled_from([0.0, 5.0]),
+)
+
+
+@given(
+    jobs=JOBS,
+    scheduler=SCHEDULERS,
+    until_s=st.sampled_from([None, 30.0]),
+    keep_waiting=st.sampled_from([0, 0, 1, 4]),
+)
+def test_a_replay_agrees_with_its_readable_form(
+    jobs: list[Job], scheduler: SchedulerSettings, until_s: float | None, keep_waiting: int
+) -> None:
+    jobs = [*jobs, *(Job(jobs[-1].submit_s, 1, 1, 1, user) for user in "abc")]  # a target is of somebody
+    weights = scheduler.priority
+    targets = {"a": scheduler.sfs.targets["a"], "b": scheduler.sfs.targets["b"], "c": scheduler.sfs.others}
+    found = replay(as_workload(jobs), of_nodes(8), scheduler, until_s=until_s, keep_waiting=keep_waiting)
+    entered, started = replayed(
+        jobs,
+        capacity=8,
+        weights=Weights(weights.per_second, weights.per_unit, weights.per_limit_s),
+        targets=targets if scheduler.kind is Discipline.SFS else None,
+        reservations=0 if weights.backfill is Backfill.NONE else 1,
+        every_s=scheduler.decide_every_s,
+        until_s=math.inf if until_s is None else until_s,
+        keep_waiting=keep_waiting,
+    )
+    assert _listed(found.start_s) == _listed(started)
+    if keep_waiting:
+        assert _listed(found.workload.submit_s) == _listed(entered)
+
+
+def _listed(times_s: np.ndarray | list[float]) -> list[float | None]:
+    """NaN is not equal to itself; None is."""
+    return [None if math.isnan(at_s) else float(at_s) for at_s in times_s]
+
+
+@given(jobs=JOBS, scheduler=SCHEDULERS)
+def test_no_more_nodes_are_used_than_there_are_and_every_job_runs(
+    jobs: list[Job], scheduler: SchedulerSettings
+) -> None:
+    if scheduler.kind is Discipline.SFS:
+        jobs = [*jobs, *(Job(jobs[-1].submit_s, 1, 1, 1, user) for user in "abc")]
+    found = replay(as_workload(jobs), of_nodes(8), scheduler)
+    assert not np.isnan(found.end_s).any()
+    assert (found.end_s - found.start_s == found.workload.run_s).all()
+    assert (found.wait_s >= 0).all()
+    for at_s in found.start_s:
+        assert _used(found, at_s) <= 8
+
+
+def _used(found: Schedule, at_s: float) -> int:
+    runs = (found.start_s <= at_s) & (found.end_s > at_s)
+    return int(found.workload.processors[runs].sum())
+
+
+@given(jobs=JOBS)
+def test_by_age_alone_with_a_reservation_it_is_easy_backfilling(jobs: list[Job]) -> None:
+    """Two engines, one answer."""
+    by_age = SchedulerSettings(kind=Discipline.PRIORITY, priority=PrioritySettings(backfill=Backfill.EASY))
+    assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=Discipline.EASY), nodes=8)
+
+
+@given(jobs=JOBS)
+def test_by_age_alone_without_one_it_is_first_come_first_served(jobs: list[Job]) -> None:
+    by_age = SchedulerSettings(kind=Discipline.PRIORITY)
+    assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=Discipline.FCFS), nodes=8)
+
+
+def test_a_target_of_a_stranger_is_refused() -> None:
+    scheduler = SchedulerSettings(kind=Discipline.SFS, sfs=ShareSettings(targets={"Alcie": 5}))
+    with pytest.raises(BadScenario, match=r"targets: 'Alcie' is no user of a test \(it has Alice, Bob, Chris\)"):
+        starts(TEN, scheduler)
+
+
+def test_fair_share_without_a_target_is_refused() -> None:
+    with pytest.raises(BadScenario, match="nobody has a target throughput; set `targets` or `others`"):
+        starts(TEN, SchedulerSettings(kind=Discipline.SFS))
