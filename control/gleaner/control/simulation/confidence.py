@@ -1,0 +1,63 @@
+"""Confidence intervals over the variants of a workload (see `variants`).
+
+What one seed gives is one figure. The figures of several seeds are taken as normal, so their mean lies in an interval
+of Student's t with one degree of freedom less than there are seeds. Figures of two settings under the same seed are
+paired: the interval is that of their differences.
+
+How wide it is depends on what the seeds are:
+
+- Variants that are drawn anew from a model are independent. The mean of n is known to s / sqrt(n).
+- Variants that are resampled from one trace are not: more of them tell no more about the machine's future than the
+  trace holds. Their spread s is the bootstrap's estimate of the trace's own standard error (Efron and Tibshirani, An
+  Introduction to the Bootstrap, 1993, chapter 6), so it is not divided by sqrt(n): the interval is
+  mean ± t s sqrt(1 + 1/n), which is also where one further stretch of such blocks lies.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over seeds, and where the true one lies at the level asked for. Without a spread all three are alike."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(values: Sequence[float], *, level: float = 0.95, resampled: bool = False) -> Interval:
+    """The two-sided Student-t interval of at least two figures.
+
+    Raises ValueError for fewer, since one figure says nothing about its own spread.
+
+    >>> found = interval([1.0, 2.0, 3.0, 4.0])
+    >>> found.mean, round(found.low, 4), round(found.high, 4)
+    (2.5, 0.4457, 4.5543)
+    >>> interval([2.0, 2.0])
+    Interval(mean=2.0, low=2.0, high=2.0)
+    """
+    if len(values) < 2:
+        raise ValueError(f"an interval needs two figures or more, not {len(values)}")
+    if not 0 < level < 1:
+        raise ValueError(f"a confidence level lies between 0 and 1, not {level:g}")
+    count = len(values)
+    mean = math.fsum(values) / count
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = student_t(count - 1, (1 + level) / 2) * spread
+    half *= math.sqrt(1 + 1 / count) if resampled else math.sqrt(1 / count)
+    return Interval(mean, mean - half, mean + half)
+
+
+def student_t(freedom: int, share: float) -> float:
+    """Below which a t-distributed figure stays with this probability.
+
+    >>> round(student_t(4, 0.975), 4)
+    2.7764
+    """
+    from scipy.special import stdtrit  # a quarter of a second to load, and only a sweep needs it
+
+    return float(stdtrit(np.float64(freedom), np.float64(share)))

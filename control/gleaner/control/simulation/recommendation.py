@@ -1,0 +1,225 @@
+"""Which of the settings that were tried is the one to take: a pure function of the evidence.
+
+Of the settings that keep the wait within the limit even at the upper end of its confidence interval, it is the one
+with the highest effective load. Where the seeds do not tell settings apart (the interval of their paired differences
+holds 0) the simpler one is taken: no preemption, then the shorter length, then synchronised, then the larger margin.
+Without one within the limit there is no recommendation, only what is nearest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gleaner.control.simulation.confidence import Interval, interval
+from gleaner.control.simulation.tables import change, duration, percent
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Setting:
+    """What is chosen: the length of an agent, whether all end together, and what it keeps free before its end."""
+
+    preemption: bool
+    length_s: float
+    synchronised: bool
+    margin_s: float
+
+    @property
+    def said(self) -> str:
+        """It in words.
+
+        >>> Setting(preemption=False, length_s=3600, synchronised=True, margin_s=30).said
+        'agents of 60.00 min with one end, margin 30 s'
+        """
+        ends = "with one end" if self.synchronised else "with ends of their own"
+        vacated = ", vacated for regular jobs" if self.preemption else ""
+        return f"agents of {duration(self.length_s)} {ends}, margin {duration(self.margin_s)}{vacated}"
+
+    @property
+    def plainness(self) -> tuple[bool, float, bool, float]:
+        """Less is simpler."""
+        return (self.preemption, self.length_s, not self.synchronised, -self.margin_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What one setting did under each seed, and beside it the same without agents. Loads are shares of 1."""
+
+    setting: Setting
+    effective_loads: tuple[float, ...]
+    waits_s: tuple[float, ...]
+    waits_without_s: tuple[float, ...]
+    loads_without: tuple[float, ...]
+    level: float
+    resampled: bool
+    """Whether the seeds are resampled from one trace; see `confidence`."""
+
+    def _interval(self, values: Sequence[float]) -> Interval:
+        return interval(values, level=self.level, resampled=self.resampled)
+
+    @property
+    def effective_load(self) -> Interval:
+        return self._interval(self.effective_loads)
+
+    @property
+    def gain(self) -> Interval:
+        """Of effective load, against no agents: paired differences."""
+        pairs = zip(self.effective_loads, self.loads_without, strict=True)
+        return self._interval([load - without for load, without in pairs])
+
+    @property
+    def wait_s(self) -> Interval:
+        """By how much the mean wait grew."""
+        return self._interval(
+            [wait - without for wait, without in zip(self.waits_s, self.waits_without_s, strict=True)]
+        )
+
+    @property
+    def wait_share(self) -> Interval:
+        """By what share of the mean wait without agents it grew. Only where regular jobs wait at all."""
+        pairs = zip(self.waits_s, self.waits_without_s, strict=True)
+        return self._interval([(wait - without) / without for wait, without in pairs])
+
+    def ahead_of(self, other: "Evidence") -> Interval:
+        """How much more effective load this one gives, seed by seed."""
+        pairs = zip(self.effective_loads, other.effective_loads, strict=True)
+        return self._interval([mine - theirs for mine, theirs in pairs])
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLimit:
+    """By how much regular jobs may wait longer on average: a share of their wait, or seconds."""
+
+    most: float
+    is_share: bool = True
+
+    @property
+    def said(self) -> str:
+        """It in words.
+
+        >>> WaitLimit(0.01).said, WaitLimit(90, is_share=False).said
+        ('1 %', '90 s')
+        """
+        return f"{100 * self.most:g} %" if self.is_share else duration(self.most)
+
+    def growth(self, evidence: Evidence) -> Interval:
+        """What the limit is about, for one setting."""
+        return evidence.wait_share if self.is_share else evidence.wait_s
+
+    def shown(self, growth: float) -> str:
+        """A growth in the limit's own terms, with its sign."""
+        return change(growth) if self.is_share else f"{'+' if growth > 0 else ''}{duration(growth)}"
+
+    def holds(self, evidence: Evidence) -> bool:
+        """Whether even the upper end of the interval is within the limit."""
+        return self.growth(evidence).high <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """One setting with its reasons; or none, and why not. The reasons are sentences."""
+
+    setting: Setting | None
+    reasons: tuple[str, ...]
+    runner_up: Setting | None = None
+    nearest: Setting | None = None
+    """Only without a setting: the one that delays regular jobs least."""
+
+
+def recommend(tried: Sequence[Evidence], limit: WaitLimit) -> Recommendation:
+    """What to set, from at least one setting that was tried. The order in which they come does not matter."""
+    if not tried:
+        raise ValueError("nothing was tried, so nothing can be recommended")
+    within = [evidence for evidence in tried if limit.holds(evidence)]
+    useful = [evidence for evidence in within if evidence.gain.low > 0]
+    if not useful:
+        return _none(tried, within, limit)
+    best = max(useful, key=_rank)
+    as_good = [evidence for evidence in useful if best.ahead_of(evidence).low <= 0]
+    chosen = min(as_good, key=lambda evidence: evidence.setting.plainness)
+    others = [evidence for evidence in useful if evidence is not chosen]
+    runner_up = max(others, key=_rank) if others else None
+    reasons = [_why(chosen, limit), _how_chosen(chosen, best, len(within), len(tried))]
+    if runner_up is not None:
+        reasons.append(_beside(chosen, runner_up, limit))
+    if (beyond := _beyond(chosen, tried, limit)) is not None:
+        reasons.append(beyond)
+    return Recommendation(chosen.setting, tuple(reasons), None if runner_up is None else runner_up.setting)
+
+
+def _rank(evidence: Evidence) -> tuple[float, tuple[float, ...]]:
+    """By mean effective load; of equal ones the simpler."""
+    return (evidence.effective_load.mean, tuple(-float(part) for part in evidence.setting.plainness))
+
+
+def _why(chosen: Evidence, limit: WaitLimit) -> str:
+    growth, load, gain = limit.growth(chosen), chosen.effective_load, chosen.gain
+    return (
+        f"With {chosen.setting.said}, the mean wait of regular jobs changes by {_spread(growth, limit)}, within the "
+        f"limit of {limit.said}, and the effective load is {percent(load.mean)}, {_points(gain.mean)} more than "
+        f"without agents ({_points(gain.low)} to {_points(gain.high)} at {100 * chosen.level:g} % confidence, "
+        f"{len(chosen.waits_s)} seeds)."
+    )
+
+
+def _how_chosen(chosen: Evidence, best: Evidence, within: int, tried: int) -> str:
+    among = f"Of {tried} settings tried, {within} {'is' if within == 1 else 'are'} within the limit; "
+    if best is chosen:
+        return among + "of these it has the highest effective load."
+    ahead = best.ahead_of(chosen)
+    return (
+        f"{among}{best.setting.said} had {_points(ahead.mean)} more effective load, which these seeds cannot tell from "
+        f"none ({_points(ahead.low)} to {_points(ahead.high)}), so the simpler setting is taken."
+    )
+
+
+def _beside(chosen: Evidence, other: Evidence, limit: WaitLimit) -> str:
+    difference = other.ahead_of(chosen).mean
+    more = f"{_points(abs(difference))} {'more' if difference > 0 else 'less'} effective load"
+    return f"The next would be {other.setting.said}: {more}, {limit.shown(limit.growth(other).mean)} wait."
+
+
+def _beyond(chosen: Evidence, tried: Sequence[Evidence], limit: WaitLimit) -> str | None:
+    """What lies past the limit, if it would give more."""
+    past = [evidence for evidence in tried if not limit.holds(evidence) and evidence.ahead_of(chosen).low > 0]
+    if not past:
+        return None
+    other = max(past, key=_rank)
+    return (
+        f"Past the limit, {other.setting.said} would give {_points(other.ahead_of(chosen).mean)} more effective load, "
+        f"with {_spread(limit.growth(other), limit)} wait."
+    )
+
+
+def _none(tried: Sequence[Evidence], within: Sequence[Evidence], limit: WaitLimit) -> Recommendation:
+    if within:
+        best = max(within, key=_rank)
+        reason = (
+            f"{len(within)} of {len(tried)} settings keep the wait within the limit of {limit.said}, but none of them "
+            f"is sure to give more effective load than no agents: the best is {best.setting.said} with "
+            f"{_points(best.gain.mean)} ({_points(best.gain.low)} to {_points(best.gain.high)})."
+        )
+        return Recommendation(None, (reason,), nearest=best.setting)
+    nearest = min(tried, key=lambda evidence: (limit.growth(evidence).high, evidence.setting.plainness))
+    growth = limit.growth(nearest)
+    reasons = [
+        f"None of {len(tried)} settings keeps the wait within the limit of {limit.said}. The nearest is "
+        f"{nearest.setting.said}, with {_spread(growth, limit)} wait, for "
+        f"{_points(nearest.gain.mean)} more effective load."
+    ]
+    if growth.mean <= limit.most:
+        reasons.append("Its mean is within the limit, its interval is not: more seeds or a longer trace may settle it.")
+    if not any(evidence.setting.preemption for evidence in tried):
+        reasons.append("Agents that Slurm may vacate at once were not tried: --preemption tries them too.")
+    return Recommendation(None, tuple(reasons), nearest=nearest.setting)
+
+
+def _spread(growth: Interval, limit: WaitLimit) -> str:
+    return f"{limit.shown(growth.mean)} ({limit.shown(growth.low)} to {limit.shown(growth.high)})"
+
+
+def _points(share: float) -> str:
+    """A difference of shares, in points of a percentage.
+
+    >>> _points(0.0123)
+    '1.23 points'
+    """
+    return f"{100 * share:.2f} points"

@@ -1,0 +1,202 @@
+"""Many trials on all cores: what is done is kept in a journal, and the same inputs give the same outcomes.
+
+Workers are processes of their own that map the workload from disk, so that a task is a few numbers, and make the
+variant of its seed themselves; tasks of one seed come one after the other. Outcomes are told apart by key, never
+by the order in which they come, so the number of workers changes nothing.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.failures import SimulationError
+from gleaner.control.simulation.journal import Journal, Outcome, key_of
+from gleaner.control.simulation.settings import AgentSettings
+from gleaner.control.simulation.trial import Conditions, trial
+from gleaner.control.simulation.variants import Variation, variant
+from gleaner.control.simulation.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One trial: which variant of the workload, with which agents (None: none)."""
+
+    seed: int
+    agents: AgentSettings | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is the same for all its tasks."""
+
+    workload: Workload
+    how: Variation
+    conditions: Conditions
+
+    def digest(self) -> str:
+        """The name of all this, and of the program that works with it."""
+        sums = hashlib.sha256()
+        for name, array in sorted(_arrays(self.workload).items()):
+            sums.update(name.encode() + np.ascontiguousarray(array).tobytes())
+        return key_of(
+            workload=sums.hexdigest(),
+            users=self.workload.users,
+            groups=self.workload.groups,
+            how=asdict(self.how),
+            machine=asdict(self.conditions.machine),
+            scheduler=self.conditions.scheduler.model_dump(mode="json"),
+            margins_s=self.conditions.margins_s,
+            save_spread=self.conditions.save_spread,
+            program=_program(),
+        )
+
+    def outcomes(
+        self,
+        tasks: Sequence[Task],
+        *,
+        journal: Callable[[str], Journal],
+        workers: int,
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
+    ) -> list[Outcome]:
+        """The outcome of each task, in their order; those that the journal has are not done again.
+
+        `journal` opens the one of this digest. `progress` is told how many are done, of how many. Raises what a trial
+        raises, `BadState`, and KeyboardInterrupt at once; in each case what is done is kept.
+        """
+        digest = self.digest()
+        keys = [_key(digest, task) for task in tasks]
+        with journal(digest) as kept:
+            missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in kept.outcomes}
+            done = len(set(keys)) - len(missing)
+            progress(done, len(set(keys)))
+            if missing:
+                with tempfile.TemporaryDirectory(prefix="gleaner-tune-") as folder:
+                    _store(self.workload, Path(folder))
+                    rest = _Rest(self.how, self.conditions)
+                    for key, outcome in _run(folder, rest, missing, min(workers, len(missing))):
+                        kept.add(key, outcome)
+                        done += 1
+                        progress(done, len(set(keys)))
+            return [kept.outcomes[key] for key in keys]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """A sweep without its workload."""
+
+    how: Variation
+    conditions: Conditions
+
+
+def default_workers() -> int:
+    """As many as there are cores for this process."""
+    return len(os.sched_getaffinity(0))
+
+
+def _run(folder: str, rest: _Rest, tasks: dict[str, Task], workers: int) -> Generator[tuple[str, Outcome]]:
+    if workers == 1:
+        for key, task in tasks.items():
+            yield key, _perform(folder, rest, task)
+        return
+    with _processes(workers) as pool:
+        started: dict[Future[Outcome], str] = {
+            pool.submit(_perform, folder, rest, task): key for key, task in tasks.items()
+        }
+        try:
+            for future in as_completed(started):
+                yield started[future], future.result()
+        except BrokenProcessPool as error:
+            raise SimulationError(
+                "a worker was killed, perhaps for want of memory; what is done is kept: try fewer --workers"
+            ) from error
+
+
+@contextmanager
+def _processes(workers: int) -> Generator[ProcessPoolExecutor]:
+    """A pool whose processes end at once when the block is left early, and when this process is killed."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """At the start of a worker: Ctrl-C is the business of the one that started it, and without that one it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _perform(folder: str, rest: _Rest, task: Task) -> Outcome:
+    return trial(_variant(folder, rest.how, task.seed), rest.conditions, task.agents)
+
+
+@lru_cache(maxsize=1)
+def _variant(folder: str, how: Variation, seed: int) -> Workload:
+    return variant(_stored(folder), how, seed)
+
+
+@lru_cache(maxsize=1)
+def _stored(folder: str) -> Workload:
+    names = json.loads((Path(folder) / "names.json").read_text(encoding="utf-8"))
+    arrays: dict[str, Any] = {
+        path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in Path(folder).glob("*.npy")
+    }
+    return Workload(name=names["name"], users=tuple(names["users"]), groups=tuple(names["groups"]), **arrays)
+
+
+def _store(workload: Workload, folder: Path) -> None:
+    """Put it where workers find it: arrays as files that they map, so that all share one copy, and the names."""
+    arrays = _arrays(workload)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    names = {f.name: getattr(workload, f.name) for f in fields(workload) if f.name not in arrays}
+    (folder / "names.json").write_text(json.dumps(names), encoding="utf-8")
+
+
+def _arrays(workload: Workload) -> dict[str, NDArray[np.generic]]:
+    values = {f.name: getattr(workload, f.name) for f in fields(workload)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _key(digest: str, task: Task) -> str:
+    agents = None if task.agents is None else task.agents.model_dump(mode="json")
+    return key_of(sweep=digest, seed=task.seed, agents=agents)
+
+
+def _program() -> str:
+    """The version of what computes outcomes: its own text, since a version's number does not change while one works."""
+    here = Path(__file__).parent
+    sums = hashlib.sha256()
+    for folder in (here, here.parent / "policy"):
+        for path in sorted(folder.rglob("*.py")):
+            sums.update(path.read_bytes())
+    return sums.hexdigest()

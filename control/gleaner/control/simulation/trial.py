@@ -1,0 +1,143 @@
+"""One run of a sweep, reduced to the figures that are compared.
+
+The margin changes nothing of what the cluster does: an agent has its node until its end, however early it begins to
+save. So one replay serves all margins, and each of them is worked out from the agents' stretches:
+
+- An agent begins to save before its end by what a save is expected to take, times its safety (the 0.9 quantile of what
+  saves took against what was expected, `gleaner.agent.margin`), and the margin. What is reserved and not needed
+  computes nothing.
+- Saves take what is expected times a log-normal factor of mean 1, whose standard deviation is `save_spread`. One that
+  takes longer than what was reserved is lost with its slice: the share of slices for which that happens is
+  subtracted from what agents computed. Live agents that also save while they go on lose less.
+- An agent that Slurm vacates has the grace time instead, which is taken to be long enough.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.agent.margin import SAFETY_QUANTILE
+from gleaner.control.simulation.journal import Outcome
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.measures import Window, default_window
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.schedule import Schedule, Stretches
+from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
+from gleaner.control.simulation.workload import Seconds, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What all trials of a sweep share."""
+
+    machine: Machine
+    scheduler: SchedulerSettings
+    margins_s: tuple[float, ...]
+    save_spread: float
+
+
+def trial(workload: Workload, conditions: Conditions, agents: AgentSettings | None) -> Outcome:
+    """The figures with these agents, or without any: one for each margin, or one for what margins do not change.
+
+    `agents.margin_s` counts for nothing here. Loads and shares are of all unit time in the default window
+    of `measures`, shares of 1.
+    """
+    if agents is not None:
+        agents = agents.model_copy(update={"margin_s": 0.0})
+    schedule = replay(workload, conditions.machine, conditions.scheduler, agents)
+    window = default_window(schedule)
+    whole = window.length_s * conditions.machine.units
+    jobs = schedule.jobs
+    regular = _within(jobs.start_s + jobs.restore_s, jobs.end_s - jobs.save_s - jobs.lost_s, jobs, window) / whole
+    outcome = _regular(schedule) | {"regular_load": [regular]}
+    if agents is None:
+        return outcome | {"effective_load": [regular]}
+    loads: list[float] = []
+    lost: list[float] = []
+    for margin_s in conditions.margins_s:
+        kept, late = _computed(schedule.agents, agents, margin_s, conditions.save_spread, window)
+        loads.append(regular + kept / whole)
+        lost.append(late / whole)
+    return outcome | {"effective_load": loads, "lost": lost} | _costs(schedule.agents, window, whole)
+
+
+def _regular(schedule: Schedule) -> Outcome:
+    wait_s = schedule.wait_s
+    return {"mean_wait_s": [float(wait_s.mean())], "p95_wait_s": [float(np.quantile(wait_s, 0.95))]}
+
+
+def _costs(agents: Stretches, window: Window, whole: float) -> Outcome:
+    """What agents spent on saves and restores, without what they reserved for them in vain."""
+    saving = _within(agents.end_s - agents.save_s, agents.end_s, agents, window)
+    restoring = _within(agents.start_s, agents.start_s + agents.restore_s, agents, window)
+    return {"saving": [saving / whole], "restoring": [restoring / whole]}
+
+
+def _computed(
+    stretches: Stretches, agents: AgentSettings, margin_s: float, spread: float, window: Window
+) -> tuple[float, float]:
+    """Unit seconds that agents computed and kept, and those that late saves lost."""
+    vacated = _vacated(stretches, agents)
+    reserved_s = np.where(vacated, 0.0, stretches.save_s * (safety(spread) - 1) + margin_s)
+    late = np.where(vacated, 0.0, late_share(stretches.save_s, reserved_s, spread))
+    begin_s = stretches.start_s + stretches.restore_s
+    end_s = stretches.end_s - stretches.save_s - stretches.lost_s - reserved_s
+    computed = _overlap(begin_s, end_s, window) * stretches.units
+    return float(np.sum(computed * (1 - late))), float(np.sum(computed * late))
+
+
+def _vacated(stretches: Stretches, agents: AgentSettings) -> NDArray[np.bool_]:
+    """Which agents ended before their time."""
+    if not agents.preemption:
+        return np.zeros(len(stretches), np.bool_)
+    if agents.synchronised:
+        boundary_s = np.round(stretches.end_s / agents.length_s) * agents.length_s
+        return np.abs(stretches.end_s - boundary_s) > 1e-3
+    return stretches.end_s - stretches.start_s < agents.length_s - 1e-3
+
+
+def safety(spread: float) -> float:
+    """By what an agent that has seen many saves multiplies what one is expected to take; never less than 1.
+
+    >>> safety(0), round(safety(0.25), 2)
+    (1.0, 1.33)
+    """
+    from scipy.special import ndtri
+
+    sigma = _sigma(spread)
+    return max(1.0, math.exp(float(ndtri(SAFETY_QUANTILE)) * sigma - sigma**2 / 2))
+
+
+def late_share(save_s: Seconds, reserved_s: Seconds, spread: float) -> Seconds:
+    """The share of saves, expected to take `save_s`, that need more than that and what is reserved on top.
+
+    >>> late_share(np.array([60.0, 60.0, 0.0]), np.array([0.0, 60.0, 0.0]), 0.25).round(4).tolist()
+    [0.451, 0.0017, 0.0]
+    """
+    from scipy.special import ndtr
+
+    if spread == 0:
+        return np.zeros(len(save_s))
+    sigma = _sigma(spread)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = np.log1p(reserved_s / save_s)
+    needed = np.where(save_s > 0, needed, np.inf)
+    return np.asarray(ndtr(-(needed + sigma**2 / 2) / sigma), dtype=np.float64)
+
+
+def _sigma(spread: float) -> float:
+    """Of the logarithm of a log-normal factor of mean 1 with this standard deviation."""
+    return math.sqrt(math.log1p(spread**2))
+
+
+def _within(begin_s: Seconds, end_s: Seconds, stretches: Stretches, window: Window) -> float:
+    return float(np.sum(_overlap(begin_s, end_s, window) * stretches.units))
+
+
+def _overlap(begin_s: Seconds, end_s: Seconds, window: Window) -> Seconds:
+    """How long each lies in the window."""
+    return np.asarray(
+        np.maximum(np.minimum(end_s, window.end_s) - np.maximum(begin_s, window.begin_s), 0.0), dtype=np.float64
+    )

@@ -1,0 +1,246 @@
+"""Which agents suit a machine: every setting of a grid on every variant of a workload, and what follows.
+
+The low-priority queue never runs dry here: the question is what agents could win back, and what regular jobs pay.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from gleaner.control.simulation.confidence import Interval, interval
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.journal import Journal, Outcome
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.recommendation import Evidence, Recommendation, Setting, WaitLimit, recommend
+from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
+from gleaner.control.simulation.sweep import Sweep, Task
+from gleaner.control.simulation.tables import duration
+from gleaner.control.simulation.trial import Conditions, safety
+from gleaner.control.simulation.variants import Variation, variation
+from gleaner.control.simulation.workload import Workload
+
+LENGTHS_S = tuple(60.0 * minutes for minutes in (10, 15, 20, 30, 45, 60, 90, 120, 180, 240))
+MARGINS_S = (10.0, 30.0, 60.0, 120.0, 300.0)
+SHORTEST_LENGTH_S = 30.0
+"""Control takes none below (`RoundSettings.length_s`)."""
+LEAST_SLICE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The settings to try: all combinations."""
+
+    lengths_s: tuple[float, ...] = LENGTHS_S
+    synchronised: tuple[bool, ...] = (True, False)
+    margins_s: tuple[float, ...] = MARGINS_S
+    preemption: tuple[bool, ...] = (False,)
+
+    def __post_init__(self) -> None:
+        if not all((self.lengths_s, self.synchronised, self.margins_s, self.preemption)):
+            raise BadScenario("nothing to try: the sweep needs at least one length and one margin")
+        if min(self.lengths_s) < SHORTEST_LENGTH_S:
+            raise BadScenario(
+                f"agents of {duration(min(self.lengths_s))}: control takes none below {SHORTEST_LENGTH_S:g} s"
+            )
+        if min(self.margins_s) < 0:
+            raise BadScenario(f"a margin of {duration(min(self.margins_s))}: it cannot be negative")
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Each once, from the simplest."""
+        of = product(set(self.preemption), set(self.lengths_s), set(self.synchronised), set(self.margins_s))
+        return tuple(sorted((Setting(*values) for values in of), key=lambda setting: setting.plainness))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the admin asks. `agents` says what saves, restores and the rest are like; the grid says what varies."""
+
+    limit: WaitLimit
+    agents: AgentSettings
+    grid: Grid = Grid()
+    shortest_slice_s: float | None = None
+    """By default twice what a save and a restore take, and `LEAST_SLICE_S` at least."""
+    save_spread: float = 0.25
+    """Standard deviation of what a save takes, as a share of what is expected; see `trial`."""
+    seeds: int = 5
+    first_seed: int = 1
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        if self.seeds < 2:
+            raise BadScenario(f"--seeds {self.seeds}: an interval needs at least two")
+        if not 0 < self.level < 1:
+            raise BadScenario(f"--confidence {self.level:g}: it lies between 0 and 1, 0.95 for example")
+        if self.limit.most < 0:
+            raise BadScenario("--wait-limit: it cannot be negative")
+        if self.save_spread < 0:
+            raise BadScenario(f"--save-spread {self.save_spread:g}: it cannot be negative")
+        if self.agents.queue.jobs is not None:
+            raise BadScenario("tune needs an endless low-priority queue: leave out jobs in [agents.queue]")
+
+    @property
+    def slice_s(self) -> float:
+        """The shortest slice of every setting."""
+        if self.shortest_slice_s is not None:
+            return self.shortest_slice_s
+        return max(LEAST_SLICE_S, 2 * (self.save_s + self.agents.restore.seconds(self._memory_mib)))
+
+    @property
+    def save_s(self) -> float:
+        """What one agent's save is expected to take while no other saves."""
+        return self.agents.save.seconds(self._memory_mib)
+
+    @property
+    def _memory_mib(self) -> float:
+        return self.agents.queue.memory_mib * self.agents.jobs_per_agent
+
+    def fits(self, setting: Setting) -> bool:
+        """Whether an agent of this setting computes at all."""
+        reserved_s = self.save_s * safety(self.save_spread) + setting.margin_s
+        restore_s = self.agents.restore.seconds(self._memory_mib)
+        return setting.length_s > self.slice_s and setting.length_s > reserved_s + restore_s
+
+    def agents_of(self, setting: Setting) -> AgentSettings:
+        """As a replay takes them, but for the margin; see `trial`."""
+        return self.agents.model_copy(
+            update={
+                "length_s": setting.length_s,
+                "synchronised": setting.synchronised,
+                "preemption": setting.preemption,
+                "shortest_slice_s": self.slice_s,
+                "margin_s": 0.0,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One setting, and what came of it. Shares are means over the seeds, of all unit time."""
+
+    evidence: Evidence
+    p95_wait_s: Interval
+    """By how much the 95th percentile of the waits grew."""
+    regular_load: float
+    saving: float
+    restoring: float
+    lost: float
+    """In slices whose save came too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The whole answer."""
+
+    workload: str
+    machine: Machine
+    scheduler: str
+    question: Question
+    how: Variation
+    wait_without_s: Interval
+    load_without: Interval
+    tried: tuple[Tried, ...]
+    left_out: tuple[Setting, ...]
+    """They would compute nothing."""
+    recommendation: Recommendation
+
+
+def tune(
+    workload: Workload,
+    machine: Machine,
+    scheduler: SchedulerSettings,
+    question: Question,
+    *,
+    state: Path,
+    workers: int,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Tuning:
+    """Try every setting under every seed, and recommend one. What is done is kept in a journal in the folder `state`.
+
+    Raises `BadScenario` where the question cannot be answered, and what `Sweep.outcomes` raises.
+    """
+    settings = [setting for setting in question.grid.settings if question.fits(setting)]
+    if not settings:
+        raise BadScenario(
+            f"no agent would compute: the longest has {duration(max(question.grid.lengths_s))}, the shortest slice is "
+            f"{duration(question.slice_s)} and a save takes {duration(question.save_s)}"
+        )
+    margins_s = tuple(sorted(set(question.grid.margins_s)))
+    how = variation(workload)
+    sweep = Sweep(workload, how, Conditions(machine, scheduler, margins_s, question.save_spread))
+    seeds = range(question.first_seed, question.first_seed + question.seeds)
+    kinds = list(dict.fromkeys(question.agents_of(setting).model_dump_json() for setting in settings))
+    agents = [None, *(AgentSettings.model_validate_json(kind) for kind in kinds)]
+    tasks = [Task(seed, kind) for seed in seeds for kind in agents]
+    outcomes = sweep.outcomes(
+        tasks,
+        journal=lambda digest: Journal(state / f"tune-{digest}.jsonl"),
+        workers=workers,
+        progress=progress,
+    )
+    by_kind = {name: outcomes[place :: len(agents)] for place, name in enumerate(["", *kinds])}
+    without = by_kind[""]
+    _check_waits(without, question.limit)
+    tried = tuple(
+        _tried(
+            setting,
+            by_kind[question.agents_of(setting).model_dump_json()],
+            without,
+            margin=margins_s.index(setting.margin_s),
+            level=question.level,
+            resampled=how.is_resampled,
+        )
+        for setting in settings
+    )
+    return Tuning(
+        workload=workload.name,
+        machine=machine,
+        scheduler=scheduler.kind.value,
+        question=question,
+        how=how,
+        wait_without_s=_interval([outcome["mean_wait_s"][0] for outcome in without], question, how),
+        load_without=_interval([outcome["effective_load"][0] for outcome in without], question, how),
+        tried=tried,
+        left_out=tuple(setting for setting in question.grid.settings if not question.fits(setting)),
+        recommendation=recommend([one.evidence for one in tried], question.limit),
+    )
+
+
+def _check_waits(without: Sequence[Outcome], limit: WaitLimit) -> None:
+    if limit.is_share and any(outcome["mean_wait_s"][0] == 0 for outcome in without):
+        raise BadScenario(
+            "without agents no regular job waits at all, so a share of its wait says nothing: --wait-limit in seconds"
+        )
+
+
+def _interval(values: Sequence[float], question: Question, how: Variation) -> Interval:
+    return interval(values, level=question.level, resampled=how.is_resampled)
+
+
+def _tried(
+    setting: Setting,
+    outcomes: Sequence[Outcome],
+    without: Sequence[Outcome],
+    *,
+    margin: int,
+    level: float,
+    resampled: bool,
+) -> Tried:
+    evidence = Evidence(
+        setting=setting,
+        effective_loads=tuple(outcome["effective_load"][margin] for outcome in outcomes),
+        waits_s=tuple(outcome["mean_wait_s"][0] for outcome in outcomes),
+        waits_without_s=tuple(outcome["mean_wait_s"][0] for outcome in without),
+        loads_without=tuple(outcome["effective_load"][0] for outcome in without),
+        level=level,
+        resampled=resampled,
+    )
+    pairs = zip(outcomes, without, strict=True)
+    grown_s = [outcome["p95_wait_s"][0] - before["p95_wait_s"][0] for outcome, before in pairs]
+    means = {
+        name: sum(outcome[name][0] for outcome in outcomes) / len(outcomes)
+        for name in ("regular_load", "saving", "restoring")
+    }
+    lost = sum(outcome["lost"][margin] for outcome in outcomes) / len(outcomes)
+    return Tried(evidence, interval(grown_s, level=level, resampled=resampled), lost=lost, **means)
