@@ -1,0 +1,207 @@
+"""Workloads that are made: jobs are drawn first, then they arrive, at a rate that gives the load asked for.
+
+Times are whole seconds, as in logs. The same settings, machine and seed give the same workload.
+"""
+
+from dataclasses import replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.random import PCG64, Generator
+from pydantic import BaseModel, ConfigDict, Field
+
+from gleaner.control.simulation import lublin
+from gleaner.control.simulation.distributions import Constant, Distribution, Exponential, Uniform, whole
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.workload import Counts, JobClass, Seconds, Workload
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+COMMON_LIMITS_S: Seconds = np.array(
+    [m * _MINUTE_S for m in (5, 10, 15, 20, 30, 45)]
+    + [h * _HOUR_S for h in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 24, 36, 48)]
+)
+"""Users ask for round times: a few dozen values make up nearly all limits (Tsafrir, Etsion, Feitelson: Modeling user
+runtime estimates, JSSPP 2005). Beyond the last they are whole days."""
+_REDRAWS = 1000
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Source(StrEnum):
+    """Where the jobs come from."""
+
+    DISTRIBUTIONS = "distributions"
+    """Sizes and run times, each drawn by itself."""
+    LUBLIN = "lublin"
+    """The model of Lublin and Feitelson, with its daily cycle."""
+    DRAWN = "drawn"
+    """Jobs of a trace, drawn with their size, run time, limit, memory and owner together."""
+
+
+class LimitSettings(_Table):
+    """`[workload.limits]`: what users ask for, from what they need."""
+
+    factor: Distribution = Constant(value=1)
+    """The run time times this, at least 1, is the limit."""
+    rounded: bool = True
+    """Up to the next common value: 15 minutes, an hour, a day."""
+
+
+class OwnerSettings(_Table):
+    """`[[workload.owners]]`: who submits which share of the jobs. Shares are relative to their sum."""
+
+    user: str
+    group: str = "all"
+    share: float = Field(default=1, ge=0)
+
+
+class SyntheticSettings(_Table):
+    """`[workload]`: a workload that is made."""
+
+    source: Source = Source.DISTRIBUTIONS
+    jobs: int = Field(default=10_000, ge=1)
+    load: float | None = Field(default=None, gt=0)
+    """What the jobs would use of the machine until the last has come, were none to wait: 0.9 is 90 %. Without it all
+    are there at the start: a queue that is always full, for a replay that lets in as many as it keeps waiting."""
+    seed: int = Field(default=0, ge=0)
+    sizes: Distribution = Uniform(low=1, high=16)
+    """In processors; larger ones than the machine are drawn again."""
+    run_s: Distribution = Exponential(mean=3600)
+    limits: LimitSettings = LimitSettings()
+    owners: tuple[OwnerSettings, ...] = (OwnerSettings(user="all"),)
+    memory_mib_per_processor: Distribution = Constant(value=0)
+    preemptible: float = Field(default=0, ge=0, le=1)
+    """The share of jobs that may be killed and start over."""
+    checkpointable: float = Field(default=0, ge=0, le=1)
+    """The share of jobs that may be saved."""
+
+
+def make(settings: SyntheticSettings, machine: Machine, source: Workload | None = None) -> Workload:
+    """The workload that the settings describe. `source` is the trace whose jobs are drawn, if they are.
+
+    Raises `BadScenario` if the settings and the machine cannot go together.
+    """
+    rng = Generator(PCG64(settings.seed))
+    match settings.source:
+        case Source.DRAWN:
+            if source is None:
+                raise BadScenario("workload.source is 'drawn', so it needs a trace whose jobs are drawn")
+            jobs = drawn(source, settings.jobs, rng)
+        case Source.LUBLIN:
+            size = lublin.sizes(settings.jobs, machine.cores, rng)
+            jobs = described(settings, size, lublin.run_times_s(size, rng), rng)
+        case Source.DISTRIBUTIONS:
+            size = _sizes(settings, machine.cores, rng)
+            jobs = described(settings, size, whole(settings.run_s, settings.jobs, rng), rng)
+    jobs = with_classes(jobs, preemptible=settings.preemptible, checkpointable=settings.checkpointable, rng=rng)
+    if settings.load is None:
+        return jobs
+    if settings.source is Source.LUBLIN:
+        return arriving_by_day(jobs, machine, load=settings.load, rng=rng)
+    return arriving(jobs, machine, load=settings.load, rng=rng)
+
+
+def drawn(source: Workload, jobs: int, rng: Generator) -> Workload:
+    """So many jobs of the source, each any of its jobs, all submitted at 0 and numbered from 1."""
+    chosen = source.only(rng.integers(0, len(source), jobs))
+    name = f"{jobs} jobs drawn from {source.name}"
+    return replace(chosen, name=name, job=_numbers(jobs), submit_s=np.zeros(jobs))
+
+
+def described(settings: SyntheticSettings, size: Counts, run_s: Seconds, rng: Generator) -> Workload:
+    """Jobs of these sizes and run times, all submitted at 0, with limits, owners and memory as the settings say."""
+    jobs = len(size)
+    owner = _owners(settings, jobs, rng)
+    users = tuple(sorted({entry.user for entry in settings.owners}))
+    groups = tuple(sorted({entry.group for entry in settings.owners}))
+    user_of = np.array([users.index(entry.user) for entry in settings.owners], np.int32)
+    group_of = np.array([groups.index(entry.group) for entry in settings.owners], np.int32)
+    return Workload(
+        name=f"{jobs} jobs, {settings.source.value}",
+        job=_numbers(jobs),
+        submit_s=np.zeros(jobs),
+        run_s=run_s,
+        limit_s=limits_s(run_s, settings.limits, rng),
+        processors=size,
+        memory_mib=np.rint(settings.memory_mib_per_processor.draw(jobs, rng)) * size.astype(np.float64),
+        user=user_of[owner],
+        group=group_of[owner],
+        job_class=np.full(jobs, JobClass.NON_PREEMPTIBLE, np.int8),
+        users=users,
+        groups=groups,
+    )
+
+
+def limits_s(run_s: Seconds, settings: LimitSettings, rng: Generator) -> Seconds:
+    """What the jobs' users ask for; never less than they need."""
+    asked = np.ceil(run_s * np.maximum(settings.factor.draw(len(run_s), rng), 1))
+    if not settings.rounded:
+        return np.asarray(asked)
+    place = np.searchsorted(COMMON_LIMITS_S, asked)
+    days = np.ceil(asked / _DAY_S) * _DAY_S
+    return np.where(place < len(COMMON_LIMITS_S), COMMON_LIMITS_S[np.minimum(place, len(COMMON_LIMITS_S) - 1)], days)
+
+
+def with_classes(workload: Workload, *, preemptible: float, checkpointable: float, rng: Generator) -> Workload:
+    """The same jobs, of which these shares may be killed, or saved. Raises `BadScenario` if they are more than all."""
+    if preemptible + checkpointable > 1:
+        raise BadScenario(
+            f"preemptible and checkpointable jobs are {preemptible + checkpointable:g} of all jobs: over 1"
+        )
+    chance = rng.random(len(workload))
+    job_class = np.full(len(workload), JobClass.NON_PREEMPTIBLE, np.int8)
+    job_class[chance < preemptible + checkpointable] = JobClass.CHECKPOINTABLE
+    job_class[chance < preemptible] = JobClass.PREEMPTIBLE
+    return replace(workload, job_class=job_class)
+
+
+def span_s(workload: Workload, machine: Machine, load: float) -> float:
+    """In how long the machine could do the jobs' work at this load."""
+    return float((machine.units_asked(workload.processors) * workload.run_s).sum() / (machine.units * load))
+
+
+def arriving(workload: Workload, machine: Machine, *, load: float, rng: Generator) -> Workload:
+    """The same jobs in a Poisson process: so many instants, each anywhere in the time that makes the load."""
+    return _submitted(workload, np.sort(rng.uniform(0, span_s(workload, machine, load), len(workload))))
+
+
+def arriving_by_day(workload: Workload, machine: Machine, *, load: float, rng: Generator) -> Workload:
+    """The same jobs at the instants of the model of Lublin and Feitelson, its gaps stretched to make the load."""
+    gaps = lublin.gaps_s(len(workload), rng)
+    return _submitted(workload, lublin.through_the_day_s(gaps * (span_s(workload, machine, load) / gaps.sum())))
+
+
+def to_load(workload: Workload, machine: Machine, load: float) -> Workload:
+    """The same jobs in the same order, the gaps between them stretched or shortened alike to make the load."""
+    since = workload.submit_s - workload.submit_s[0]
+    if not since[-1]:
+        raise BadScenario(f"{workload.name}: its jobs all come at one instant, so no load can be made of them")
+    return _submitted(workload, since * (span_s(workload, machine, load) / since[-1]))
+
+
+def _submitted(workload: Workload, at_s: Seconds) -> Workload:
+    return replace(workload, submit_s=np.floor(at_s))
+
+
+def _numbers(jobs: int) -> Counts:
+    return np.arange(1, jobs + 1, dtype=np.int64)
+
+
+def _sizes(settings: SyntheticSettings, processors: int, rng: Generator) -> Counts:
+    size = whole(settings.sizes, settings.jobs, rng)
+    for _ in range(_REDRAWS):
+        too_large = np.flatnonzero(size > processors)
+        if not len(too_large):
+            return size.astype(np.int64)
+        size[too_large] = whole(settings.sizes, len(too_large), rng)
+    raise BadScenario(f"workload.sizes are hardly ever at most {processors} processors, which is all the machine has")
+
+
+def _owners(settings: SyntheticSettings, jobs: int, rng: Generator) -> Counts:
+    shares = np.array([entry.share for entry in settings.owners])
+    if not shares.sum() > 0:
+        raise BadScenario("workload.owners have no share of the jobs: name at least one with a share above 0")
+    return rng.choice(len(shares), jobs, p=shares / shares.sum())
