@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulation.oracle_priorities import Job, Weights, chosen
 
 from gleaner.control.policy import fairshare, priority
 from gleaner.control.simulation.compiled import compiled
-from tests.simulation.oracle_priorities import Job, Weights, chosen
 
 Running = list[tuple[Job, float]]
 
@@ -88,6 +88,16 @@ def test_two_promises_are_kept_beside_each_other(core: Callable[..., np.ndarray]
     waiting[4] = Job(0, 200, 200, 1, "a")  # beside the first promise, in the way of the second
     assert starts(core, waiting, running, reservations=2, **common) == [2, 3, 5]  # type: ignore[arg-type]
     assert starts(core, waiting, running, reservations=1, **common) == [2, 3, 4]  # type: ignore[arg-type]
+
+
+@both_forms
+def test_a_later_promise_may_be_for_an_earlier_time_only_if_it_delays_none(core: Callable[..., np.ndarray]) -> None:
+    """8 units are promised 50. At 10 there are 3 for 40 s but not for 60 s, which are promised 150 instead."""
+    running = [(Job(0, 10, 10, 3, "a"), 0.0), (Job(0, 50, 50, 6, "a"), 0.0)]
+    waiting = [Job(0, 100, 100, 8, "a"), Job(0, 60, 60, 3, "a"), Job(0, 100, 100, 1, "a")]
+    assert starts(core, waiting, running, targets={"a": 0}, capacity=10, reservations=2) == [2]
+    waiting[1:] = [Job(0, 40, 40, 4, "a"), Job(0, 100, 100, 1, "a")]
+    assert starts(core, waiting, running, targets={"a": 0}, capacity=10, reservations=2) == []
 
 
 @both_forms

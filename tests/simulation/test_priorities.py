@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulation.oracle_priorities import Job, Weights, as_workload, replayed
 
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import of_nodes
@@ -18,7 +19,6 @@ from gleaner.control.simulation.settings import (
     SchedulerSettings,
     ShareSettings,
 )
-from tests.simulation.oracle_priorities import Job, Weights, as_workload, replayed
 
 SIZE_AND_AGE = PrioritySettings(per_second=1, per_unit=3)
 TEN = [  # with its priority at time 0: 3 times the units, less the second of its submission
