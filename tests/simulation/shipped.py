@@ -1,0 +1,33 @@
+"""The project's own trace: 2,000 jobs on 128 processors, made once and then kept as it is.
+
+`python -m tests.simulation.shipped` makes it anew, without the answer. The file counts, not this recipe: other
+versions of NumPy may draw other numbers.
+"""
+
+from pathlib import Path
+
+from gleaner.control.simulation.distributions import Exponential
+from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.swf import write_swf
+from gleaner.control.simulation.synthetic import LimitSettings, OwnerSettings, Source, SyntheticSettings, make
+
+PROCESSORS = 128
+PATH = Path(__file__).with_name("data") / "lublin-128.swf.gz"
+SETTINGS = SyntheticSettings(
+    source=Source.LUBLIN,
+    jobs=2000,
+    load=0.9,
+    seed=2003,
+    limits=LimitSettings(factor=Exponential(mean=3)),
+    owners=tuple(OwnerSettings(user=str(user), group=str(1 + user % 3), share=1 / user) for user in range(1, 13)),
+)
+HEADER = {
+    "Computer": "none: a synthetic workload of the Gleaner project",
+    "Note": "the batch jobs of the Lublin-Feitelson model (JPDC 2003) on 128 processors at a load of 0.9",
+    "MaxJobs": SETTINGS.jobs,
+    "MaxProcs": PROCESSORS,
+}
+
+if __name__ == "__main__":
+    PATH.parent.mkdir(exist_ok=True)
+    write_swf(PATH, make(SETTINGS, of_processors(PROCESSORS)), header=HEADER)
