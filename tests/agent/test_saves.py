@@ -180,8 +180,7 @@ def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Con
     assert control.job(itself).job.state is State.SAVED
     detail = control.job(other)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)
-    assert len(detail.attempts) == 1
-    assert "cannot save" in " ".join(event.detail for event in detail.events)
+    assert len(detail.attempts) == 0
 
 
 def test_an_agent_is_gone_by_the_kill_wait_before_its_end(control: Control) -> None:

@@ -28,7 +28,7 @@ FACTS = {
     "cpus": 8,
     "memory_mib": 16384,
     "runtime": "none",
-    "criu": "",
+    "criu": "4.1",
     "kernel": "6",
     "architecture": "x",
 }

@@ -28,7 +28,7 @@ from gleaner.control.settings import (
 )
 
 FACTS = NodeFacts(
-    node="bench", cpus=64, memory_mib=262_144, runtime="none", criu="", kernel="6.1", architecture="x86_64"
+    node="bench", cpus=64, memory_mib=262_144, runtime="none", criu="4.1", kernel="6.1", architecture="x86_64"
 )
 START_S = 30.0
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select, text
 from tests.queue.scene import FACTS, Scene
 
-from gleaner.agent.protocol import NodeFacts, Why
+from gleaner.agent.protocol import NodeFacts, SelfSave, Why
 from gleaner.control.life import State
 from gleaner.control.queue import kinds, reads
 from gleaner.control.queue.engine import connect, transaction
@@ -74,7 +74,25 @@ def test_what_a_workload_saved_by_itself_goes_on_anywhere(scene: Scene) -> None:
     assert not made.generation.has_memory
 
 
-def test_a_job_that_starts_over_may_start_anywhere(scene: Scene) -> None:
+def test_a_new_job_is_offered_only_to_nodes_that_can_save_it(scene: Scene) -> None:
+    job = scene.job()
+    scene.agent("a", node="n-a", criu="")
+    assert scene.claim("a") == ()
+    assert scene.look(reads.waiting)[0].misfits == {"n-a"}
+    found = scene.look(kinds.obstacles, job)
+    assert found is not None
+    assert (found.saved_on, found.lacking) == ("", {"n-a": "checkpoints"})
+    assert [each.job for each in scene.claim(scene.agent("b", node="n-b"))] == [job]
+
+
+def test_a_new_job_that_saves_itself_is_offered_everywhere(scene: Scene) -> None:
+    job = scene.job(saves_itself=SelfSave())
+    assert scene.claim_one(scene.agent("a", criu="")).job == job
+    scene.given_back(job, 1, Why.GENERATION_BROKEN)
+    assert scene.claim_one("a").job == job
+
+
+def test_a_job_that_starts_over_may_start_wherever_it_can_be_saved(scene: Scene) -> None:
     job = _saved_on(scene, **NEWER)
     scene.agent("b", **NEWER)
     scene.claim_one("b")
@@ -183,4 +201,4 @@ def test_kinds_that_register_at_once_cannot_miss_each_other(postgres_url: str) -
         kinds.registered(second, more)
     with engine.connect() as connection:
         pairs = connection.execute(select(FITS)).all()
-    assert len(pairs) == 3  # each fits itself, and the one that has more fits the other
+    assert len(pairs) == 5  # each can save and fits itself, and the one that has more fits the other

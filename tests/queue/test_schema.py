@@ -108,7 +108,7 @@ def test_what_an_older_version_has_stored_outlives_the_migration(
 OLDER_ROWS = (
     "INSERT INTO agent VALUES ('a', 'ended', '7', 9, 1, 1, 9, 9, 'n1', '{\"end_s\": 9}', false, '')",
     "INSERT INTO spec (id, name, image, command, environment) VALUES (1, 'run', 'pythia', '[]', '{}')",
-    "INSERT INTO lane (id, cpus, memory_mib) VALUES (1, 2, 512)",
+    "INSERT INTO lane (cpus, memory_mib) VALUES (2, 512)",
     'INSERT INTO job (id, "group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt,'
     " from_attempt, from_number, submitted_s)"
     " VALUES (1, 'physics', 1, 1, 'Saved', false, 0, 1, 0, 1, false, 1, 1, 3, 1)",

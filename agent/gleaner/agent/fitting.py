@@ -21,7 +21,13 @@ class Kind:
     family: str
     """The container runtime without its version."""
     criu: str
+    """Empty where no memory can be saved."""
     cpu_features: frozenset[str]
+
+    @property
+    def saves(self) -> bool:
+        """Whether the memory of a job can be saved there."""
+        return bool(self.criu)
 
 
 def kind(*, architecture: str, runtime: str, criu: str, cpu_features: tuple[str, ...]) -> Kind:

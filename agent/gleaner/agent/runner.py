@@ -48,10 +48,6 @@ LAST_WORDS_S = 3.0
 killing what then hangs, and for the farewell."""
 SUSPICIOUS_S = 30.0
 """What a job does with the storage may take so much longer than expected before the storage is asked if it hangs."""
-FEW = 4
-"""At most so many jobs are asked for at once on a node that cannot save memory: most of them may have to go back."""
-MISPLACED_S = 60.0
-"""So long no job is asked for on a node that cannot save memory, after one that would need it."""
 CLOSED = 409
 """Control's answer to an agent that it takes for ended: whatever it still computes would not count for long."""
 NODE_FAULTS = 3
@@ -91,8 +87,6 @@ class Agent:
     _mtbf_s: float | None = None
     _is_asking: bool = False
     """Whether control is to answer a claim: with work, perhaps."""
-    _misplaced_s: float = 0.0
-    """When control last gave a job that needs a node which can save memory."""
     _bench: Bench = field(init=False)
     _probe: Probe = field(init=False)
 
@@ -252,10 +246,9 @@ class Agent:
             await asyncio.sleep(CLAIM_EVERY_S)
 
     def _wants_work(self) -> bool:
-        """Nothing new is begun near the end, on a storage that hangs, or where what there is cannot be saved."""
+        """Nothing new is begun near the end, or on a storage that hangs."""
         is_worth_it = self._save_point_s() - time.time() >= self.settings.shortest_slice_s
-        is_fit = not self._probe.hangs and time.time() >= self._misplaced_s + MISPLACED_S
-        return is_worth_it and is_fit and not self._vacating
+        return is_worth_it and not self._probe.hangs and not self._vacating
 
     def _take(self, shell: TaskShell) -> None:
         self._shells.append(shell)
@@ -268,8 +261,6 @@ class Agent:
 
     def _note_fault(self, shell: TaskShell) -> None:
         """Count the jobs in a row that this node could not run."""
-        if shell.is_misplaced:
-            self._misplaced_s = time.time()
         if shell.node_fault:
             self._node_faults += 1
         elif shell.has_run:
@@ -295,8 +286,7 @@ class Agent:
         here = [shell.assignment for shell in self._shells if not shell.done.is_set()]
         cpus = self.facts.cpus - sum(job.cpus for job in here)
         memory_mib = self.facts.memory_mib - sum(job.memory_mib for job in here)
-        most = 64 if self.can_save else FEW
-        return Ask(cpus=cpus, memory_mib=memory_mib, most=most) if cpus > 0 and memory_mib > 0 else None
+        return Ask(cpus=cpus, memory_mib=memory_mib, most=64) if cpus > 0 and memory_mib > 0 else None
 
     # ── talking to control ──
 

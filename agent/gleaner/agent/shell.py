@@ -96,11 +96,6 @@ class TaskShell:
         return self.done.is_set() and not self.bench.outbox.waits_for(self._path)
 
     @property
-    def is_misplaced(self) -> bool:
-        """Whether only a node that can save memory could run it."""
-        return not self.bench.can_save and self.assignment.saves_itself is None
-
-    @property
     def is_computing(self) -> bool:
         """Whether it is to be saved when the time comes."""
         return isinstance(self.state, task.Running)

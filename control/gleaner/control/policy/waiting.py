@@ -78,11 +78,10 @@ def cannot_go_on(wish: Wish, nodes: Sequence[Place]) -> str:
         return ""
     lacking = {node.name: wish.lacking[node.name] for node in large_enough}
     least = sorted(filter(None, lacking.values()), key=lambda words: (len(words), words))
+    saved = f" (saved on {wish.saved_on})" if wish.saved_on else ""
     if least:
-        return f"waits for a node with {least[0]} (saved on {wish.saved_on})"
-    return (
-        f"waits for another node than {', '.join(sorted(lacking))}, which cannot restore it (saved on {wish.saved_on})"
-    )
+        return f"waits for a node with {least[0]}{saved}"
+    return f"waits for another node than {', '.join(sorted(lacking))}, which cannot restore it{saved}"
 
 
 def waits_because(wish: Wish, around: Surroundings) -> str:
@@ -116,7 +115,7 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
             return "the only idle nodes are left alone for a while, because agents failed there (see `glean nodes`)"
         return "all agents are busy and no other node is idle" if around.agents_live else "no node is idle"
     if nowhere := cannot_go_on(wish, usable):
-        return f"no idle node can restore it: {nowhere}"
+        return f"no idle node can {'restore' if wish.saved_on else 'start'} it: {nowhere}"
     if around.problem:
         return f"the scheduler does not answer: {around.problem}"
     return "nothing is in its way: the next free agent takes it"

@@ -24,6 +24,7 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
+    case,
     exists,
     false,
     func,
@@ -43,24 +44,30 @@ from sqlalchemy.sql.selectable import ScalarSelect
 
 from gleaner.control.life import Move, State
 from gleaner.control.queue.errors import MoveRefused, NotCurrent, Unknown
-from gleaner.control.queue.tables import ATTEMPT, EVENT, GENERATION, JOB, LANE, listed
+from gleaner.control.queue.site_tables import ANY_KIND, SAVING
+from gleaner.control.queue.tables import ATTEMPT, EVENT, GENERATION, JOB, LANE, SPEC, listed
 
 _ADD_EVENT = insert(EVENT).inline()
 _LOCK = select(JOB).where(JOB.c.id == bindparam("job_")).with_for_update()
 _EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
 
 
-def _plain_lane() -> ScalarSelect[int]:
-    mine, plain = LANE.alias("mine"), LANE.alias("plain")
-    same = and_(plain.c.cpus == mine.c.cpus, plain.c.memory_mib == mine.c.memory_mib)
-    any_node = literal_column("plain.kind = 0 AND plain.not_on = ''", Boolean)
+def _lane_of_new() -> ScalarSelect[int]:
+    mine, new = LANE.alias("mine"), LANE.alias("new")
+    same = and_(new.c.cpus == mine.c.cpus, new.c.memory_mib == mine.c.memory_mib, new.c.not_on == literal_column("''"))
+    kind = case((SPEC.c.saves_itself.is_(null()), SAVING), else_=ANY_KIND)
     return (
-        select(plain.c.id).join_from(mine, plain, and_(same, any_node)).where(mine.c.id == JOB.c.lane).scalar_subquery()
+        select(new.c.id)
+        .join_from(mine, new, same)
+        .join(SPEC, SPEC.c.id == JOB.c.spec)
+        .where(mine.c.id == JOB.c.lane, new.c.kind == kind)
+        .correlate(JOB)
+        .scalar_subquery()
     )
 
 
-PLAIN_LANE = _plain_lane()
-"""The lane of the job's size for which any node will do. It is there since the job was submitted."""
+LANE_OF_NEW = _lane_of_new()
+"""The lane in which the job waits to start from its beginning. It is there since the job was submitted."""
 
 
 def move(
@@ -185,7 +192,7 @@ def _facts(move: Move, facts: tuple[str, ...]) -> dict[str, Any]:
     if move.target is not State.RUNNING:
         values["agent"] = null()
     if move.target is State.NEW:
-        values |= {"from_attempt": null(), "from_number": null(), "lane": PLAIN_LANE}
+        values |= {"from_attempt": null(), "from_number": null(), "lane": LANE_OF_NEW}
     if move.target is State.COMPLETE:
         values |= {"ended_s": bindparam("now_"), "held": false(), "hold_reason": null()}
     return values

@@ -15,7 +15,7 @@ from gleaner.agent import fitting
 from gleaner.agent.fitting import Kind, lacks
 from gleaner.agent.protocol import NodeFacts
 from gleaner.control.queue.arrows import insert_unless_there
-from gleaner.control.queue.site_tables import FIT, KIND, NODE
+from gleaner.control.queue.site_tables import FIT, KIND, NODE, SAVING
 from gleaner.control.queue.tables import ATTEMPT, JOB, LANE
 
 
@@ -55,14 +55,23 @@ def _kind(db: Connection, kind: Kind) -> int:
         if other != made:
             pairs += [(made, other)] if not lacks(that, saved_on=kind) else []
             pairs += [(other, made)] if not lacks(kind, saved_on=that) else []
+    db.execute(
+        insert_unless_there(db, KIND), _ANY_THAT_SAVES
+    )  # never the first row: SQLite would number the next one 0
+    pairs += [(SAVING, made)] if kind.saves else []
     db.execute(insert(FIT), [{"saved_on": saved_on, "node": node} for saved_on, node in pairs])
     return made
+
+
+_ANY_THAT_SAVES: dict[str, Any] = {
+    "id": SAVING, "digest": "any that saves", "architecture": "", "family": "", "criu": "", "cpu_features": [],
+}  # fmt: skip
 
 
 def _kinds(db: Connection) -> dict[int, Kind]:
     return {
         row.id: Kind(row.architecture, row.family, row.criu, frozenset(row.cpu_features))
-        for row in db.execute(select(KIND))
+        for row in db.execute(select(KIND).where(KIND.c.id != SAVING))
     }
 
 
@@ -81,10 +90,10 @@ def misfits(db: Connection, lanes: Sequence[Any]) -> dict[int, frozenset[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """Why a saved job cannot go on everywhere."""
+    """Why a job cannot start or go on everywhere."""
 
     saved_on: str
-    """The node that saved it."""
+    """The node that saved it, if it is saved."""
     lacking: Mapping[str, str]
     """What each of the nodes lacks on which it cannot go on; empty where its agent has refused it."""
 
@@ -100,11 +109,17 @@ def obstacles(db: Connection, job: int) -> Obstacles | None:
     lacking: dict[str, str] = {}
     nodes = select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None)).order_by(NODE.c.name)
     for node in db.execute(nodes):
-        missing = lacks(kinds[node.kind], saved_on=kinds[lane.kind]) if lane.kind else ()
+        missing = _missing(kinds, node.kind, lane.kind)
         if missing:
             lacking[node.name] = " and ".join(missing)
     lacking |= dict.fromkeys(lane.not_on.split(), "")
     return Obstacles(_saved_on(db, job), lacking) if lacking else None
+
+
+def _missing(kinds: Mapping[int, Kind], node: int, needed: int) -> tuple[str, ...]:
+    if needed == SAVING:
+        return () if kinds[node].saves else ("checkpoints",)
+    return lacks(kinds[node], saved_on=kinds[needed]) if needed else ()
 
 
 def _saved_on(db: Connection, job: int) -> str:

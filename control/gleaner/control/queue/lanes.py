@@ -1,13 +1,12 @@
-"""Which lane a job waits in. A new job's has its size alone; a saved one's also says where it can go on."""
+"""Which lane a job waits in: that of its size, and of where it can start or go on."""
 
 from typing import Any
 
 from sqlalchemy import Boolean, Connection, and_, bindparam, case, func, literal_column, select, update
 
 from gleaner.control.queue.arrows import insert_unless_there
+from gleaner.control.queue.site_tables import ANY_KIND, SAVING
 from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
-
-ANY_KIND = 0
 
 _MINE, _WANTED = LANE.alias("mine"), LANE.alias("wanted")
 _SAME_SIZE = and_(_WANTED.c.cpus == _MINE.c.cpus, _WANTED.c.memory_mib == _MINE.c.memory_mib)
@@ -22,7 +21,7 @@ _OF_JOB = (
     .join(JOB, JOB.c.lane == LANE.c.id)
     .where(JOB.c.id == bindparam("job_"))
 )
-_KIND = case((bindparam("has_memory_", type_=Boolean), func.coalesce(AGENT.c.kind, ANY_KIND)), else_=ANY_KIND)
+_KIND = case((bindparam("has_memory_", type_=Boolean), func.coalesce(AGENT.c.kind, SAVING)), else_=ANY_KIND)
 _AFTER_SAVE = (
     select(_MINE.c.cpus, _MINE.c.memory_mib, AGENT.c.kind, _KIND.label("needed"), _WANTED.c.id)
     .join_from(JOB, _MINE, _MINE.c.id == JOB.c.lane)
@@ -33,7 +32,12 @@ _AFTER_SAVE = (
 )
 
 
-def of_size(db: Connection, cpus: int, memory_mib: int, *, kind: int = ANY_KIND, not_on: str = "") -> int:
+def of_new(db: Connection, cpus: int, memory_mib: int, *, saves_itself: bool) -> int:
+    """The lane of new jobs of this size."""
+    return of_size(db, cpus, memory_mib, kind=ANY_KIND if saves_itself else SAVING)
+
+
+def of_size(db: Connection, cpus: int, memory_mib: int, *, kind: int, not_on: str = "") -> int:
     """The lane of jobs of this size that were saved on nodes of that kind."""
     wishes = {"cpus_": cpus, "memory_mib_": memory_mib, "kind_": kind, "not_on_": not_on}
     found = db.execute(_LANE, wishes).scalar_one_or_none()
@@ -63,7 +67,7 @@ def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
         )
     ).one()
     mine = db.execute(_OF_JOB, {"job_": job}).one()
-    return of_size(db, mine.cpus, mine.memory_mib, kind=(made.kind or ANY_KIND) if made.has_memory else ANY_KIND)
+    return of_size(db, mine.cpus, mine.memory_mib, kind=(made.kind or SAVING) if made.has_memory else ANY_KIND)
 
 
 def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, update
 from gleaner.agent.protocol import Completed, GivenBack, Saved, Why
 from gleaner.control.life import Move, Outcome, State
 from gleaner.control.queue import attempts, lanes
-from gleaner.control.queue.arrows import PLAIN_LANE, lock, move, record
+from gleaner.control.queue.arrows import LANE_OF_NEW, lock, move, record
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.flags import put_on_hold
 from gleaner.control.queue.losses import leave, outlived
@@ -239,7 +239,7 @@ def _break(db: Connection, row: Any, told: str, now_s: float) -> None:
 def _go_on_from(db: Connection, job: int, generation: tuple[int, int] | None) -> None:
     """The generation, as (attempt, number), that the job's next attempt starts with."""
     if generation is None:
-        start: dict[str, Any] = {"from_attempt": None, "from_number": None, "lane": PLAIN_LANE}
+        start: dict[str, Any] = {"from_attempt": None, "from_number": None, "lane": LANE_OF_NEW}
     else:
         attempt, number = generation
         start = {"from_attempt": attempt, "from_number": number, "lane": lanes.of_generation(db, job, attempt, number)}

@@ -5,6 +5,12 @@ from typing import Any, cast
 from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Table
 from sqlmodel import JSON, Field, SQLModel
 
+ANY_KIND = 0
+"""In a lane: its jobs can start or go on everywhere, since they save themselves."""
+SAVING = -1
+"""In a lane: its jobs have no memory saved yet, and can start wherever it can be saved. It is a row of `kind` like the
+others, so that a claim and the planner ask `fit` only."""
+
 
 class Kind(SQLModel, table=True):
     """What nodes have in common that decides what can be restored on them. Never changed, never deleted."""
