@@ -1,0 +1,54 @@
+"""Jain's index, and what each owner got over time."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.simulation.oracle_priorities import Job, as_workload
+
+from gleaner.control.simulation.fairness import jain, throughput
+from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+
+AMOUNTS = st.lists(st.floats(0, 1e200), min_size=1, max_size=20).map(np.array)
+
+
+def test_who_gets_as_much_as_the_others_is_treated_fairly() -> None:
+    assert jain(np.array([7.0, 7.0, 7.0])) == pytest.approx(1)
+
+
+def test_one_of_five_who_gets_everything_makes_a_fifth() -> None:
+    assert jain(np.array([0.0, 0.0, 9.0, 0.0, 0.0])) == pytest.approx(0.2)
+
+
+def test_what_counts_is_how_much_of_its_due_each_got() -> None:
+    """Ratios of 1, 1 and 0 give 4 / (3 * 2)."""
+    assert jain(np.array([50.0, 30.0, 0.0]), ought=np.array([50.0, 30.0, 10.0])) == pytest.approx(2 / 3)
+
+
+def test_who_should_get_nothing_does_not_count() -> None:
+    assert jain(np.array([50.0, 30.0, 8.0]), ought=np.array([50.0, 30.0, 0.0])) == pytest.approx(1)
+
+
+def test_nothing_is_shared_evenly_among_some_and_not_at_all_among_none() -> None:
+    assert jain(np.zeros(3)) == 1
+    assert math.isnan(jain(np.zeros(0)))
+
+
+@given(got=AMOUNTS, factor=st.floats(1e-3, 1e3))
+def test_the_index_is_between_one_nth_and_one_and_has_no_unit(got: np.ndarray, factor: float) -> None:
+    index = jain(got)
+    assert 1 / len(got) <= index * (1 + 1e-9)
+    assert index <= 1 + 1e-9
+    assert jain(got * factor) == pytest.approx(index)
+
+
+def test_throughput_is_the_mean_of_the_units_held_in_each_bin() -> None:
+    """On 4 nodes Alice has 3 from 0 to 10, Bob 1 from 0 to 5 and all 4 from 10 to 20."""
+    jobs = [Job(0, 10, 10, 3, "Alice"), Job(0, 5, 5, 1, "Bob"), Job(1, 10, 10, 4, "Bob")]
+    found = replay(as_workload(jobs), of_nodes(4), SchedulerSettings(kind=Discipline.FCFS))
+    means = throughput(found.jobs, found.workload.user, 3, np.array([0.0, 4.0, 8.0, 12.0]))
+    assert means.tolist() == [[3, 3, 1.5], [1, 0.25, 2], [0, 0, 0]]
