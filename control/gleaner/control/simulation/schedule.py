@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload
@@ -33,6 +34,19 @@ class Stretches(NamedTuple):
     def compute_s(self) -> Seconds:
         """What each computed and kept, in seconds of one unit; times `units` is unit seconds."""
         return self.end_s - self.start_s - self.restore_s - self.save_s - self.lost_s
+
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.integer]) -> "Stretches":
+        """These alone, in the order in which they are named."""
+        return Stretches(
+            self.job[chosen],
+            self.start_s[chosen],
+            self.end_s[chosen],
+            self.units[chosen],
+            self.restore_s[chosen],
+            self.save_s[chosen],
+            self.lost_s[chosen],
+            self.node[chosen],
+        )
 
 
 def no_stretches() -> Stretches:
