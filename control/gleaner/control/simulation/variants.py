@@ -85,7 +85,7 @@ def variant(workload: Workload, how: Variation, seed: int) -> Workload:
         jittered_s = workload.submit_s + chance.integers(0, JITTER_S + 1, len(workload))
         order = np.argsort(jittered_s, kind="stable")
         chosen, submit_s = chosen[order], jittered_s[order]
-    return replace(workload.only(chosen), submit_s=submit_s - submit_s[0] + moved_s if len(submit_s) else submit_s)
+    return replace(workload.only(chosen), submit_s=submit_s - submit_s[0] + moved_s)
 
 
 def _drawn(workload: Workload, how: Variation, chance: np.random.Generator) -> tuple[Counts, Seconds]:
@@ -94,7 +94,10 @@ def _drawn(workload: Workload, how: Variation, chance: np.random.Generator) -> t
     edges: Counts = np.asarray(np.searchsorted(workload.submit_s, edges_s), dtype=np.int64)
     jobs: list[Counts] = []
     times_s: list[Seconds] = []
-    for place, block in enumerate(chance.integers(0, how.blocks, how.blocks)):
+    drawn = chance.integers(0, how.blocks, how.blocks)
+    while not (edges[drawn + 1] > edges[drawn]).any():  # a trace with gaps of weeks: a variant has at least one job
+        drawn = chance.integers(0, how.blocks, how.blocks)
+    for place, block in enumerate(drawn):
         first, last = int(edges[block]), int(edges[block + 1])
         jobs.append(np.arange(first, last, dtype=np.int64))
         times_s.append(workload.submit_s[first:last] + (place - block) * how.block_s)

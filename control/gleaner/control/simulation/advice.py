@@ -1,0 +1,69 @@
+"""The recommendation as the settings files of the programs that it is for: control's, and the agents'."""
+
+import math
+from collections.abc import Sequence
+
+from gleaner.control.simulation.tables import duration
+from gleaner.control.simulation.trial import safety
+from gleaner.control.simulation.tune import Tuning
+
+_WIDTH = 110
+
+
+def control_settings(tuning: Tuning) -> str | None:
+    """`[rounds]` of the control program's file; None without a recommendation."""
+    setting = tuning.recommendation.setting
+    if setting is None:
+        return None
+    lines = [
+        "# Recommended by glean simulate tune.",
+        *_comments(tuning.recommendation.reasons),
+        "",
+        "[rounds]",
+        f"length_s = {_number(setting.length_s)}",
+        f"synchronised = {'true' if setting.synchronised else 'false'}",
+        f"shortest_slice_s = {_number(tuning.question.slice_s)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def agent_settings(tuning: Tuning) -> str | None:
+    """What the agents' file takes; None without a recommendation."""
+    setting = tuning.recommendation.setting
+    if setting is None:
+        return None
+    return f"# Recommended by glean simulate tune.\nmargin_s = {_number(setting.margin_s)}\n"
+
+
+def slurm_words(tuning: Tuning) -> str | None:
+    """What the partition of the agents needs in slurm.conf for it, in one sentence; None without a recommendation."""
+    setting = tuning.recommendation.setting
+    if setting is None:
+        return None
+    if not setting.preemption:
+        return (
+            "In slurm.conf, the agents' partition has PreemptMode=OFF; Slurm then never ends an agent before its time."
+        )
+    grace_s = 60 * math.ceil((tuning.question.save_s * safety(tuning.question.save_spread) + setting.margin_s) / 60)
+    return (
+        f"In slurm.conf, the agents' partition has PreemptMode=REQUEUE and GraceTime={max(60, grace_s)} "
+        f"({duration(max(60, grace_s))}: a save with its safety and the margin)."
+    )
+
+
+def _number(seconds: float) -> str:
+    return str(int(seconds)) if seconds.is_integer() else repr(seconds)
+
+
+def _comments(sentences: Sequence[str]) -> list[str]:
+    """Sentences as comments, broken between words."""
+    lines: list[str] = []
+    for sentence in sentences:
+        line = "#"
+        for word in sentence.split():
+            if len(line) + 1 + len(word) > _WIDTH:
+                lines.append(line)
+                line = "#"
+            line += f" {word}"
+        lines.append(line)
+    return lines

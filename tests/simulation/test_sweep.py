@@ -1,0 +1,135 @@
+"""Many trials on several cores: nothing is lost, and nothing depends on who did what when."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.simulation.made import busy
+
+from gleaner.control.simulation.failures import BadScenario, SimulationError
+from gleaner.control.simulation.journal import Journal, Outcome
+from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
+from gleaner.control.simulation.sweep import Sweep, Task
+from gleaner.control.simulation.trial import Conditions
+from gleaner.control.simulation.variants import variation
+
+AGENTS = AgentSettings(
+    length_s=3600, shortest_slice_s=120, save=CostSettings(constant_s=60), restore=CostSettings(constant_s=30)
+)
+
+
+def sweep(margins_s: tuple[float, ...] = (10.0, 60.0)) -> Sweep:
+    workload = busy()
+    return Sweep(workload, variation(workload), Conditions(of_processors(16), SchedulerSettings(), margins_s, 0.25))
+
+
+def tasks(seeds: int = 3) -> list[Task]:
+    lengths_s = (1800.0, 3600.0, 7200.0)
+    agents = [None, *(AGENTS.model_copy(update={"length_s": length_s}) for length_s in lengths_s)]
+    return [Task(seed, one) for seed in range(seeds) for one in agents]
+
+
+def done(
+    folder: Path, *, workers: int = 1, seeds: int = 3, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> list[Outcome]:
+    return sweep().outcomes(
+        tasks(seeds), journal=lambda _: Journal(folder / "journal.jsonl"), workers=workers, progress=progress
+    )
+
+
+def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:
+    alone, together = done(tmp_path / "one", workers=1), done(tmp_path / "two", workers=2)
+    assert json.dumps(alone) == json.dumps(together)
+    assert len({outcome["mean_wait_s"][0] for outcome in alone}) > 1
+
+
+def test_what_the_journal_has_is_not_done_again(tmp_path: Path) -> None:
+    first = done(tmp_path, seeds=1)
+    seen: list[tuple[int, int]] = []
+    again = done(tmp_path, seeds=2, progress=lambda *counts: seen.append(counts))
+    assert again[: len(first)] == first
+    assert seen[0] == (4, 8)
+    assert seen[-1] == (8, 8)
+
+
+def test_other_inputs_have_other_keys() -> None:
+    assert sweep().digest() == sweep().digest()
+    assert sweep().digest() != sweep(margins_s=(10.0,)).digest()
+
+
+def test_what_a_trial_refuses_is_refused_with_its_own_words(tmp_path: Path) -> None:
+    workload = busy()
+    small = Sweep(workload, variation(workload), Conditions(of_processors(4), SchedulerSettings(), (10.0,), 0.25))
+    with pytest.raises(BadScenario, match="jobs are larger than the machine"):
+        small.outcomes(tasks(1), journal=lambda _: Journal(tmp_path / "journal.jsonl"), workers=2)
+
+
+def test_a_worker_that_is_killed_is_one_clear_line_and_loses_nothing(tmp_path: Path) -> None:
+    def kill_one(finished: int, _all: int) -> None:
+        if finished == 2:
+            children = multiprocessing.active_children()
+            os.kill(children[0].pid or 0, signal.SIGKILL)
+
+    with pytest.raises(SimulationError, match="a worker was killed"):
+        done(tmp_path, workers=2, seeds=20, progress=kill_one)
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        assert len(journal.outcomes) >= 2
+    assert done(tmp_path, seeds=1) == done(tmp_path / "fresh", seeds=1)
+
+
+SWEEPER = """
+import sys
+from pathlib import Path
+from tests.simulation.test_sweep import done
+if __name__ == "__main__":
+    done(Path(sys.argv[1]), workers=2, seeds=200, progress=lambda *counts: print(*counts, flush=True))
+"""
+
+
+def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    script = tmp_path / "sweeper.py"
+    script.write_text(SWEEPER)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, str(script), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as sweeper:
+        assert sweeper.stdout is not None
+        counts = [sweeper.stdout.readline().split() for _ in range(6)][-1]
+        workers = _children(sweeper.pid)
+        os.kill(sweeper.pid, signal.SIGKILL)
+    assert int(counts[0]) < int(counts[1]) == 800
+    seen: list[int] = []
+    resumed = done(tmp_path, seeds=10, progress=lambda finished, _all: seen.append(finished))
+    assert seen[0] >= 5
+    assert resumed == done(tmp_path / "fresh", seeds=10)
+    assert _gone(workers)
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in listed.split()]
+
+
+def _gone(pids: list[int]) -> bool:
+    """Whether all of them end, without anybody's help, within some seconds."""
+    assert len(pids) >= 2
+    until_s = time.monotonic() + 10
+    while any(_runs(pid) for pid in pids):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False

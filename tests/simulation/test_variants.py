@@ -1,0 +1,84 @@
+"""The variants of a trace that seeds stand for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.control.simulation.variants import DAY_S, WEEK_S, variant, variation
+from gleaner.control.simulation.workload import Workload
+
+
+def made(submit_s: list[float]) -> Workload:
+    """Jobs of one processor, numbered, at these times."""
+    count = len(submit_s)
+    ones = np.ones(count)
+    codes = np.zeros(count, np.int32)
+    return Workload(
+        name="made",
+        job=np.arange(count),
+        submit_s=np.array(submit_s, dtype=np.float64),
+        run_s=ones,
+        limit_s=ones,
+        processors=np.ones(count, np.int64),
+        memory_mib=ones,
+        user=codes,
+        group=codes,
+        job_class=np.zeros(count, np.int8),
+    )
+
+
+def hourly(days: float, first_s: float = 0.0) -> Workload:
+    return made([first_s + 3600.0 * hour for hour in range(int(24 * days) + 1)])
+
+
+@pytest.mark.parametrize(
+    ("days", "block_s", "blocks"), [(60, WEEK_S, 8), (28, WEEK_S, 4), (27.8, WEEK_S, 4), (20, DAY_S, 20), (3, 0.0, 0)]
+)
+def test_a_trace_is_cut_into_weeks_or_days_or_not_at_all(days: float, block_s: float, blocks: int) -> None:
+    how = variation(hourly(days))
+    assert (how.block_s, how.blocks) == (block_s, blocks)
+
+
+def test_jobs_that_fill_no_week_are_counted_and_named() -> None:
+    how = variation(hourly(60))
+    assert how.left_out == 24 * 4 + 1
+    assert "its last 97 jobs fill none and are left out" in how.said
+
+
+def test_a_variant_is_made_of_whole_weeks_that_keep_their_hours() -> None:
+    workload = hourly(60, first_s=1e6)
+    changed = variant(workload, variation(workload), 7)
+    assert len(changed) == 8 * 168
+    weeks = changed.job.reshape(8, 168)
+    assert (np.diff(weeks, axis=1) == 1).all()  # within a week all jobs of one week, in order
+    assert (weeks[:, 0] % 168 == 0).all()
+    assert (np.diff(changed.submit_s) == 3600).all()
+
+
+def test_a_short_trace_stays_itself_but_for_a_minute() -> None:
+    workload = hourly(2)
+    how = variation(workload)
+    changed = variant(workload, how, 3)
+    assert not how.is_resampled
+    assert changed.job.tolist() == workload.job.tolist()
+    assert np.abs(np.diff(changed.submit_s) - 3600).max() <= 60
+    assert "too short to say how other weeks would differ" in how.said
+
+
+@given(
+    st.lists(st.integers(0, 40 * 86400), min_size=1, max_size=60).map(sorted),
+    st.integers(0, 2**32),
+    st.integers(0, 2**32),
+)
+def test_variants_are_in_order_and_the_same_for_the_same_seed(times: list[int], seed: int, other: int) -> None:
+    workload = made([float(at) for at in times])
+    how = variation(workload)
+    first = variant(workload, how, seed)
+    variant(workload, how, other)
+    again = variant(workload, how, seed)
+    assert len(first) > 0
+    assert (np.diff(first.submit_s) >= 0).all()
+    assert (first.submit_s >= 0).all()
+    assert first.submit_s.tobytes() == again.submit_s.tobytes()
+    assert first.job.tobytes() == again.job.tobytes()
