@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gleaner.control.cli import cluster, config, jobs, render, results, services, tokens, watching
+from gleaner.control.cli import cluster, config, jobs, render, results, services, simulate, tokens, watching
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.failures import Failure, one_line
 
@@ -36,6 +36,7 @@ app.command()(cluster.nodes)
 app.command()(config.config)
 app.add_typer(tokens.app, name="token")
 app.add_typer(services.control_app, name="control")
+app.add_typer(simulate.app, name="simulate")
 app.command(context_settings=services.REST)(services.agent)
 
 

@@ -29,6 +29,7 @@ from gleaner.control.cli.answer import Answer, Configuration, Fetched
 from gleaner.control.cli.failures import one_line
 from gleaner.control.cli.toml import toml
 from gleaner.control.life import State
+from gleaner.control.simulation.tables import Table as Sheet
 
 PIPE_WIDTH = 100_000
 """Columns when stdout is not a terminal: nothing is cut off."""
@@ -160,6 +161,13 @@ def _rows(values: tuple[object, ...]) -> Iterator[Table | str]:
         yield _agents(agents)
     if fetched:
         yield _fetched(fetched)
+    sheets = [value for value in values if isinstance(value, Sheet)]
+    for place, sheet in enumerate(sheets):
+        if place:
+            yield ""
+        if sheet.title:
+            yield sheet.title
+        yield _sheet(sheet)
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -171,6 +179,13 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 def _add(table: Table, *cells: object) -> None:
     table.add_row(*(Text("" if cell is None else visible(str(cell))) for cell in cells))
+
+
+def _sheet(sheet: Sheet) -> Table:
+    table = _table(*sheet.columns, right=sheet.columns[sheet.left :])
+    for row in sheet.rows:
+        _add(table, *row)
+    return table
 
 
 def _submitted(value: Submitted) -> str:

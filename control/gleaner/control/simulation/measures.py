@@ -98,7 +98,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A user's or group's regular jobs: how many started, what they computed in the window, the share of the machine."""
+    """A user's or group's regular jobs: how many started, and what they computed in the window."""
 
     name: str
     jobs: int

@@ -1,0 +1,169 @@
+"""The verbs of `glean simulate`: run, compare, reproduce. They need the extra `simulate`, and no control program.
+
+What computes is imported when a verb runs, so that `glean --help` stays quick and works without the extra.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gleaner.control.cli import render
+from gleaner.control.cli.answer import Answer
+from gleaner.control.cli.simulate_options import (
+    Allocation,
+    Cores,
+    Entitlements,
+    Json,
+    KeepWaiting,
+    Length,
+    Lengths,
+    Margin,
+    Nodes,
+    Preemption,
+    Processors,
+    Report,
+    Restore,
+    Save,
+    ScenarioFile,
+    Schedule,
+    Scheduler,
+    Schedulers,
+    Synchronised,
+    Targets,
+    Trace,
+    Until,
+    Window,
+    check_places,
+    disciplines,
+    given,
+    lengths,
+    read,
+    simulation_parts,
+    write,
+)
+
+if TYPE_CHECKING:
+    from gleaner.control.simulation.report.page import Page
+
+app = typer.Typer(
+    no_args_is_help=True, help="What agents, or another scheduler, would do to a cluster: from its own accounting."
+)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    trace: Trace = None,
+    *,
+    scheduler: Scheduler = None,
+    processors: Processors = None,
+    nodes: Nodes = None,
+    cores: Cores = None,
+    allocation: Allocation = None,
+    agents: Length = None,
+    save: Save = None,
+    restore: Restore = None,
+    margin: Margin = None,
+    synchronised: Synchronised = None,
+    preemption: Preemption = None,
+    target: Targets = None,
+    entitlement: Entitlements = None,
+    until: Until = None,
+    keep_waiting: KeepWaiting = None,
+    window: Window = None,
+    scenario: ScenarioFile = None,
+    json: Json = None,
+    schedule: Schedule = None,
+    report: Report = None,
+) -> Answer:
+    """Replay a trace once, and with --agents once more without them to compare."""
+    check_places(json, schedule, report)
+    with simulation_parts():
+        from gleaner.control.simulation import experiment, outputs, tabulate
+        from gleaner.control.simulation.report import run_page
+        from gleaner.control.simulation.scenario import read_scenario
+
+        settings = read_scenario(scenario, given(context, () if agents is None else (agents,)))
+        with render.busy("reading the trace"):
+            ground = experiment.prepare(settings)
+        with render.busy("replaying"):
+            outcome = experiment.run(settings, ground, label=experiment.label(settings))
+        value = outputs.run_value(outcome, ground)
+        if schedule is not None:
+            with write(schedule):
+                outputs.write_schedule(schedule, outcome.schedule)
+        if report is not None:
+            _report(report, run_page.run_page(outcome, ground))
+        found = outcome.measures
+        tables = [tabulate.machine_table(found), tabulate.jobs_table(found), tabulate.sizes_table(found, ground.unit)]
+        said = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
+        return _answer(value, tables, said, json)
+
+
+@app.command()
+def compare(
+    context: typer.Context,
+    trace: Trace = None,
+    *,
+    schedulers: Schedulers = "fcfs,easy,conservative",
+    processors: Processors = None,
+    nodes: Nodes = None,
+    cores: Cores = None,
+    allocation: Allocation = None,
+    agents: Lengths = None,
+    save: Save = None,
+    restore: Restore = None,
+    margin: Margin = None,
+    synchronised: Synchronised = None,
+    preemption: Preemption = None,
+    target: Targets = None,
+    entitlement: Entitlements = None,
+    until: Until = None,
+    keep_waiting: KeepWaiting = None,
+    window: Window = None,
+    scenario: ScenarioFile = None,
+    json: Json = None,
+    report: Report = None,
+) -> Answer:
+    """Replay a trace under several schedulers, and with agents of several lengths."""
+    check_places(json, report)
+    kinds = read("--schedulers", disciplines, schedulers)
+    lengths_s = read("--agents", lengths, agents) if agents else ()
+    with simulation_parts():
+        from gleaner.control.simulation import experiment, outputs, tabulate
+        from gleaner.control.simulation.report import run_page
+        from gleaner.control.simulation.scenario import read_scenario
+
+        settings = read_scenario(scenario, given(context, lengths_s))
+        cases = experiment.cases(settings, kinds, lengths_s)
+        with render.busy("reading the trace"):
+            ground = experiment.prepare(settings)
+        with render.busy("replaying"):
+            outcomes = experiment.run_all(cases, ground)
+        if report is not None:
+            _report(report, run_page.comparison_page(outcomes, ground))
+        value = outputs.comparison_value(outcomes, ground)
+        said = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
+        return _answer(value, [tabulate.comparison_table(outcomes)], said, json)
+
+
+def _report(path: Path, page: "Page") -> None:
+    from gleaner.control.simulation import report
+
+    with write(path):
+        report.write(path, page)
+
+
+def _answer(value: dict[str, object], tables: Iterable[Any], remarks: tuple[str, ...], json: str | None) -> Answer:
+    """Tables, unless the figures themselves were asked for on stdout."""
+    if json == "-":
+        return Answer(value, as_json=True)
+    if json is not None:
+        from gleaner.control.simulation import outputs
+
+        path = Path(json)
+        with write(path):
+            outputs.write_json(path, value)
+    return Answer(tuple(tables), remarks=remarks)

@@ -1,0 +1,222 @@
+"""The options that the verbs of `glean simulate` share, and how they become settings; nothing here loads a library."""
+
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
+
+import typer
+
+from gleaner.control.cli.failures import BadInput, Failure, one_line
+from gleaner.control.simulation.durations import seconds
+from gleaner.control.simulation.settings import Discipline
+
+if TYPE_CHECKING:
+    from gleaner.control.simulation.scenario import Option
+
+T = TypeVar("T")
+
+
+def _time(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def lengths(text: str) -> tuple[float, ...]:
+    """Several times with commas between them.
+
+    >>> lengths("30m,1h")
+    (1800.0, 3600.0)
+    """
+    return tuple(seconds(one.strip()) for one in text.split(","))
+
+
+def disciplines(text: str) -> tuple[Discipline, ...]:
+    """Several schedulers with commas between them.
+
+    >>> disciplines("fcfs,easy")
+    (<Discipline.FCFS: 'fcfs'>, <Discipline.EASY: 'easy'>)
+    """
+    known = [kind.value for kind in Discipline]
+    for name in text.split(","):
+        if name.strip() not in known:
+            raise ValueError(f"expected some of {', '.join(known)}, found {name.strip()!r}")
+    return tuple(Discipline(name.strip()) for name in dict.fromkeys(text.split(",")))
+
+
+def period(text: str) -> tuple[float | None, float | None]:
+    """A begin and an end, either of which may be left out.
+
+    >>> period("1d:30d"), period("1d:"), period(":90")
+    ((86400.0, 2592000.0), (86400.0, None), (None, 90.0))
+    """
+    begin, colon, end = text.partition(":")
+    if not colon or not (begin or end):
+        raise ValueError(f"expected BEGIN:END, such as 1d:30d, found {text!r}")
+    return (seconds(begin) if begin else None, seconds(end) if end else None)
+
+
+def named_number(text: str) -> tuple[str, float]:
+    """A name and its number.
+
+    >>> named_number("alice=400")
+    ('alice', 400.0)
+    """
+    match = re.fullmatch(r"(.+)=(\d+(?:\.\d+)?)", text)
+    if match is None:
+        raise ValueError(f"expected NAME=NUMBER, found {text!r}")
+    return match.group(1), float(match.group(2))
+
+
+Trace: TypeAlias = Annotated[
+    Path | None, typer.Argument(metavar="TRACE", help="Standard Workload Format, also .gz, or sacct --parsable2.")
+]
+Scheduler: TypeAlias = Annotated[Discipline | None, typer.Option(help="How regular jobs are chosen.  [default: easy]")]
+Schedulers: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="KIND,KIND", help="Some of fcfs, easy, conservative, priority, sfs, omfs."),
+]
+Processors: TypeAlias = Annotated[int | None, typer.Option(help="A pool.  [default: what the trace's header says]")]
+Nodes: TypeAlias = Annotated[int | None, typer.Option(help="Nodes instead of a pool.")]
+Cores: TypeAlias = Annotated[int | None, typer.Option(help="Cores of each node.  [default: 1]")]
+Allocation: TypeAlias = Annotated[
+    Literal["nodes", "processors", "cores"] | None,
+    typer.Option(help="What a job is given: whole nodes, processors anywhere, or cores of shared nodes."),
+]
+Length: TypeAlias = Annotated[
+    float | None,
+    typer.Option(parser=_time, metavar="TIME", help="Agents of this length on idle nodes, such as 30m or 2h."),
+]
+Lengths: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="TIME,TIME", help="Also with agents of these lengths, such as 30m,1h."),
+]
+Save: TypeAlias = Annotated[
+    float | None, typer.Option(parser=_time, metavar="TIME", help="What one save takes.  [default: 0]")
+]
+Restore: TypeAlias = Annotated[
+    float | None, typer.Option(parser=_time, metavar="TIME", help="What one restore takes.  [default: 0]")
+]
+Margin: TypeAlias = Annotated[
+    float | None, typer.Option(parser=_time, metavar="TIME", help="How much earlier than that a save begins.")
+]
+Synchronised: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--synchronised/--not-synchronised", help="All agents end at one time.  [default: synchronised]"),
+]
+Preemption: TypeAlias = Annotated[
+    bool | None, typer.Option("--preemption/--no-preemption", help="Agents leave at once for a regular job.")
+]
+Targets: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="USER=UNITS", help="sfs: a user's target; repeatable.")
+]
+Entitlements: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="GROUP=PERCENT", help="omfs: a group's entitlement; repeatable.")
+]
+Until: TypeAlias = Annotated[float | None, typer.Option(parser=_time, metavar="TIME", help="Stop there.")]
+KeepWaiting: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="So many jobs always wait, whatever the trace says.")
+]
+Window: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="BEGIN:END", help="Measure there, as times after the first submission.")
+]
+ScenarioFile: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Settings (TOML); options win over it.")
+]
+Json: TypeAlias = Annotated[str | None, typer.Option(metavar="FILE|-", help="All figures as JSON; - is stdout.")]
+Schedule: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="When each job ran, as CSV: job, submit, start, end.")
+]
+Report: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="A page with plots (HTML).")]
+
+_KEYS = {
+    "trace": "workload.trace",
+    "until": "workload.until_s",
+    "keep_waiting": "workload.keep_waiting",
+    "processors": "machine.processors",
+    "nodes": "machine.nodes",
+    "cores": "machine.cores",
+    "allocation": "machine.allocation",
+    "scheduler": "scheduler.kind",
+    "save": "agents.save.constant_s",
+    "restore": "agents.restore.constant_s",
+    "margin": "agents.margin_s",
+    "synchronised": "agents.synchronised",
+    "preemption": "agents.preemption",
+}
+"""The settings that an option is all of."""
+
+
+def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Option]":
+    """The options that the user gave, as settings. Of several lengths of agents the shortest counts here.
+
+    Raises `BadInput`.
+    """
+    from gleaner.control.simulation.scenario import Option
+
+    found: Mapping[str, object] = context.params
+    options = [
+        Option(tuple(key.split(".")), "TRACE" if name == "trace" else f"--{name.replace('_', '-')}", found[name])
+        for name, key in _KEYS.items()
+        if found.get(name) is not None
+    ]
+    if lengths_s:
+        options.append(Option(("agents", "length_s"), "--agents", min(lengths_s)))
+    for name, key in (("target", ("sfs", "targets")), ("entitlement", ("omfs", "percent"))):
+        for text in cast("Sequence[str]", found.get(name) or ()):
+            who, amount = read(f"--{name}", named_number, text)
+            options.append(Option(("scheduler", *key, who), f"--{name} {text}", amount))
+    if window := found.get("window"):
+        begin_s, end_s = read("--window", period, str(window))
+        ends = (("begin_s", begin_s), ("end_s", end_s))
+        options += [Option(("measure", key), "--window", value) for key, value in ends if value is not None]
+    return options
+
+
+def read(option: str, parse: Callable[[str], T], text: str) -> T:
+    """The option's text, parsed. Raises `BadInput`."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise BadInput(f"{option}: {error}") from None
+
+
+def check_places(*places: Path | str | None) -> None:
+    """That what will be written has a folder, before the work begins. Raises `BadInput`."""
+    for place in places:
+        if place is None or place == "-":
+            continue
+        path = Path(place)
+        if path.is_dir():
+            raise BadInput(f"{path} is a folder; name a file")
+        if not path.parent.is_dir():
+            raise BadInput(f"{path}: there is no folder {path.parent}")
+
+
+@contextmanager
+def write(path: Path) -> Generator[None]:
+    """What is written inside is this file; a full disk or a forbidden place is one line."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def simulation_parts() -> Generator[None]:
+    """Import and use the simulation; a missing library and what it says no to become one clear line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("gleaner"):
+            raise
+        raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[simulate]'") from error
+    except Exception as error:
+        from gleaner.control.simulation.failures import SimulationError
+
+        if not isinstance(error, SimulationError):
+            raise
+        raise BadInput(one_line(str(error))) from error

@@ -1,0 +1,174 @@
+"""From a scenario to its figures: the trace is read, the machine is made, and every replay has its baseline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gleaner.control.simulation import traces
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import Allocation, Machine, of_processors
+from gleaner.control.simulation.measures import Measures, Window, default_window, measure
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.scenario import MeasureSettings, Scenario
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
+from gleaner.control.simulation.tables import duration
+from gleaner.control.simulation.workload import Cleaning, JobClass, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all replays of a scenario stand on."""
+
+    workload: Workload
+    machine: Machine
+    cleaning: Cleaning
+    remarks: tuple[str, ...]
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "nodes" if self.machine.allocation is Allocation.NODES else "processors"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One replay, the same without us (None where there are no agents), and the figures."""
+
+    label: str
+    scenario: Scenario
+    schedule: Schedule
+    baseline: Schedule | None
+    measures: Measures
+
+
+_CLASSES: Mapping[str, JobClass] = {kind.name.lower().replace("_", "-"): kind for kind in JobClass}
+
+
+def prepare(scenario: Scenario) -> Ground:
+    """Read the trace and make the machine. Raises `BadTrace` or `BadScenario`."""
+    settings = scenario.workload
+    if settings.trace is None:
+        raise BadScenario("no trace is named: give a file, or [workload] trace in a scenario file")
+    machine = scenario.machine.machine
+    trace = traces.read(settings.trace, processors=machine.cores if machine else None)
+    remarks: list[str] = []
+    if machine is None:
+        if trace.processors is None:
+            raise BadScenario(
+                f"{settings.trace} does not say how large the machine is: give --processors, or --nodes and --cores"
+            )
+        machine = of_processors(trace.processors)
+        remarks.append(f"the machine has {trace.processors} processors, as the trace says")
+    workload = trace.workload
+    if settings.job_class != "non-preemptible":
+        kinds = np.full(len(workload), _CLASSES[settings.job_class], dtype=np.int8)
+        workload = replace(workload, job_class=kinds)
+    return Ground(workload, machine, trace.cleaning, tuple(remarks))
+
+
+def check(scheduler: SchedulerSettings, ground: Ground) -> None:
+    """That the scheduler has what it needs, and names only users and groups that there are. Raises `BadScenario`."""
+    workload = ground.workload
+    if scheduler.kind is Discipline.SFS:
+        if not scheduler.sfs.others and not any(scheduler.sfs.targets.values()):
+            raise BadScenario("sfs needs targets: --target USER=UNITS, or [scheduler.sfs] targets or others")
+        _known("user", scheduler.sfs.targets, workload.users, workload.name)
+    if scheduler.kind is Discipline.OMFS:
+        if not any(scheduler.omfs.percent.values()):
+            raise BadScenario("omfs needs entitlements: --entitlement GROUP=PERCENT, or [scheduler.omfs.percent]")
+        _known("group", scheduler.omfs.percent, workload.groups, workload.name)
+
+
+def run(scenario: Scenario, ground: Ground, *, label: str, baseline: Schedule | None = None) -> Outcome:
+    """Replay with the scenario's agents, and without them to compare, unless `baseline` is that replay already."""
+    check(scenario.scheduler, ground)
+    schedule = _replay(scenario, ground, scenario.agents)
+    if scenario.agents is None:
+        baseline = None
+    elif baseline is None:
+        baseline = _replay(scenario, ground, None)
+    window = _window(scenario.measure, baseline or schedule)
+    return Outcome(label, scenario, schedule, baseline, measure(schedule, baseline, window))
+
+
+def cases(scenario: Scenario, kinds: Sequence[Discipline], lengths_s: Sequence[float]) -> tuple[Scenario, ...]:
+    """The scenario under each scheduler: without agents, and with agents of each length (without any: its own)."""
+    found: list[Scenario] = []
+    for kind in kinds:
+        scheduler = scenario.scheduler.model_copy(update={"kind": kind})
+        found.append(scenario.model_copy(update={"scheduler": scheduler, "agents": None}))
+        if scenario.agents is None:
+            continue
+        for length_s in lengths_s or (scenario.agents.length_s,):
+            agents = scenario.agents.model_copy(update={"length_s": length_s})
+            found.append(scenario.model_copy(update={"scheduler": scheduler, "agents": agents}))
+    return tuple(found)
+
+
+def run_all(asked: Sequence[Scenario], ground: Ground) -> list[Outcome]:
+    """Replay them all. A case without agents is the baseline of those that follow under the same scheduler."""
+    for case in asked:
+        check(case.scheduler, ground)
+    outcomes: list[Outcome] = []
+    plain: dict[Discipline, Schedule] = {}
+    for case in asked:
+        outcome = run(case, ground, label=label(case), baseline=plain.get(case.scheduler.kind))
+        if case.agents is None:
+            plain[case.scheduler.kind] = outcome.schedule
+        outcomes.append(outcome)
+    return outcomes
+
+
+def label(scenario: Scenario) -> str:
+    """The scheduler and the agents in a few words."""
+    if scenario.agents is None:
+        return scenario.scheduler.kind.value
+    return f"{scenario.scheduler.kind.value}, agents of {duration(scenario.agents.length_s)}"
+
+
+def _replay(scenario: Scenario, ground: Ground, agents: AgentSettings | None) -> Schedule:
+    settings = scenario.workload
+    return replay(
+        ground.workload,
+        ground.machine,
+        scenario.scheduler,
+        agents,
+        until_s=settings.until_s,
+        keep_waiting=settings.keep_waiting,
+    )
+
+
+def _window(settings: MeasureSettings, schedule: Schedule) -> Window:
+    window = default_window(schedule)
+    begin_s = window.begin_s + (settings.begin_s or 0)
+    end_s = window.end_s if settings.end_s is None else window.begin_s + settings.end_s
+    if end_s <= begin_s:
+        raise BadScenario(
+            f"the window would begin {settings.begin_s or 0:g} s after the first submission; "
+            f"the last one comes {window.length_s:g} s after it"
+        )
+    return Window(begin_s, end_s)
+
+
+def _known(what: str, named: Mapping[str, float], names: tuple[str, ...], workload: str) -> None:
+    strangers = sorted(set(named) - set(names))
+    if strangers:
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise BadScenario(f"{what} {strangers[0]!r} has no job in {workload}; there are: {some}")
+
+
+def machine_name(machine: Machine) -> str:
+    """The machine in a few words.
+
+    >>> from gleaner.control.simulation.machine import of_nodes
+    >>> machine_name(of_processors(128)), machine_name(of_nodes(64, 16))
+    ('128 processors', '64 nodes of 16 cores, whole nodes')
+    """
+    if machine.allocation is Allocation.PROCESSORS and len(machine.classes) == 1 and machine.classes[0].cores == 1:
+        return f"{machine.cores} processors"
+    cores = {kind.cores for kind in machine.classes}
+    size = f"{machine.nodes} nodes" + (f" of {cores.pop()} cores" if len(cores) == 1 else f", {machine.cores} cores")
+    given = {Allocation.NODES: "whole nodes", Allocation.PROCESSORS: "one pool", Allocation.CORES: "shared by jobs"}
+    return f"{size}, {given[machine.allocation]}"

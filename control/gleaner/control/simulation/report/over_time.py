@@ -1,0 +1,58 @@
+"""What the machine did, and who waited, over the time of the window."""
+
+import numpy as np
+
+from gleaner.control.simulation.experiment import Outcome
+from gleaner.control.simulation.integrals import by_bin, waiting
+from gleaner.control.simulation.measures import Window
+from gleaner.control.simulation.report.page import Axis, Curve, Layer, Lines, Role, Stack, Unit
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.workload import Seconds
+
+_BINS = 240
+_TIME = Axis("time since the first submission", Unit.SECONDS)
+
+
+def busy_plot(outcome: Outcome) -> Stack:
+    """Shares of the machine in each bin: regular jobs, agents, saves and restores; the rest is idle."""
+    window, schedule = outcome.measures.window, outcome.schedule
+    edges_s = _edges(window)
+    regular, ours = by_bin(schedule.jobs, edges_s), by_bin(schedule.agents, edges_s)
+    whole = schedule.machine.units * np.diff(edges_s)
+    layers = (
+        ("regular jobs", regular.compute, Role.REGULAR),
+        ("agents computing", ours.compute, Role.COMPUTING),
+        ("saving", regular.save + ours.save, Role.SAVING),
+        ("restoring", regular.restore + ours.restore, Role.RESTORING),
+        ("lost", regular.lost + ours.lost, Role.LOST),
+    )
+    drawn = [
+        Layer(label, np.maximum(amount / whole, 0).tolist(), role)
+        for label, amount, role in layers
+        if role is Role.REGULAR or float(amount.sum()) > 1e-9 * float(whole.sum())
+    ]
+    since_s = (edges_s - _origin(schedule)).tolist()
+    return Stack("What the machine did", _TIME, Axis("share of the machine", Unit.SHARE), since_s, drawn, highest=1.0)
+
+
+def queue_plot(outcome: Outcome, title: str = "Waiting jobs") -> Lines:
+    """The mean number of waiting jobs in each bin, with and without agents."""
+    edges_s = _edges(outcome.measures.window)
+    middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcome.schedule)).tolist()
+    curves = [Curve("with agents" if outcome.baseline else "waiting", middles, _queue(outcome.schedule, edges_s))]
+    if outcome.baseline is not None:
+        curves.insert(0, Curve("without agents", middles, _queue(outcome.baseline, edges_s), role=Role.SECOND))
+        curves[1] = Curve("with agents", middles, curves[1].y, role=Role.FIRST)
+    return Lines(title, _TIME, Axis("waiting jobs"), curves, points=False)
+
+
+def _queue(schedule: Schedule, edges_s: Seconds) -> list[float]:
+    return waiting(schedule.workload.submit_s, schedule.start_s, edges_s).tolist()
+
+
+def _edges(window: Window) -> Seconds:
+    return np.linspace(window.begin_s, window.end_s, _BINS + 1)
+
+
+def _origin(schedule: Schedule) -> float:
+    return float(np.nanmin(schedule.workload.submit_s))

@@ -1,0 +1,187 @@
+"""The report of one run, and of several side by side."""
+
+import json
+from collections.abc import Sequence
+
+from gleaner.control.simulation.experiment import Ground, Outcome, machine_name
+from gleaner.control.simulation.measures import Measures
+from gleaner.control.simulation.report.over_time import busy_plot, queue_plot
+from gleaner.control.simulation.report.page import (
+    Axis,
+    Bars,
+    Card,
+    Cards,
+    Code,
+    Curve,
+    Lines,
+    Page,
+    Part,
+    Points,
+    Role,
+    Section,
+    Series,
+    Text,
+    Unit,
+)
+from gleaner.control.simulation.tables import change, duration, number, percent
+from gleaner.control.simulation.tabulate import (
+    cleaning_lines,
+    comparison_table,
+    jobs_table,
+    machine_table,
+    owners_table,
+    size_name,
+    sizes_table,
+)
+
+_METHOD = (
+    "Effective load: unit time that was computed and kept, by regular jobs and by agents' jobs, over all unit time. "
+    "Saves, restores and what was lost do not count.",
+    "Regular load: unit time that regular jobs held.",
+    "A wait goes from a job's submission to its first start. "
+    "Bounded slowdown: (end - submission) / max(run time, 10 s), at least 1.",
+    "Changes compare the same trace on the same machine with and without agents, over the jobs that started in both.",
+)
+
+
+def run_page(outcome: Outcome, ground: Ground) -> Page:
+    """One replay: what it means, and what happened when."""
+    found, unit = outcome.measures, ground.unit
+    sections = [
+        Section("At a glance", (_cards(found), Text(_verdict(found)), machine_table(found), jobs_table(found))),
+        Section("Over time", (busy_plot(outcome), queue_plot(outcome))),
+        Section("Regular jobs by size", (_sizes_plot(found, unit), sizes_table(found, unit))),
+    ]
+    owners = _owners(found)
+    if owners:
+        sections.append(Section("Users and groups", owners))
+    sections.append(_method(outcome, ground))
+    title = "What agents would do to this cluster" if outcome.baseline else "What this cluster would do"
+    return Page(title, f"{ground.workload.name} on {machine_name(ground.machine)}, {outcome.label}", sections)
+
+
+def comparison_page(outcomes: Sequence[Outcome], ground: Ground) -> Page:
+    """Several replays of one trace."""
+    plots: list[Part] = [comparison_table(outcomes)]
+    against = _against_length(outcomes)
+    plots += against or [_side_by_side(outcomes)]
+    sections = [
+        Section("Side by side", plots),
+        Section("Regular jobs by size", (_sizes_of_all(outcomes, ground.unit),)),
+        Section("Queues", tuple(queue_plot(outcome, title=outcome.label) for outcome in outcomes)),
+        _method(outcomes[0], ground),
+    ]
+    return Page("Schedulers compared", f"{ground.workload.name} on {machine_name(ground.machine)}", sections)
+
+
+def _cards(found: Measures) -> Cards:
+    effect, waits = found.effect, found.waits
+    if effect is None:
+        before = ("", "", "", "")
+    else:
+        load, idle = percent(effect.effective_load.before, 1), percent(effect.idle.before, 1)
+        mean, p95 = duration(effect.mean_wait_s.before), duration(effect.p95_wait_s.before)
+        before = tuple(f"{figure} without agents" for figure in (load, idle, mean, p95))
+    return Cards(
+        (
+            Card("effective load", percent(found.effective_load, 1), before[0]),
+            Card("idle", percent(found.idle, 1), before[1]),
+            Card("mean wait of regular jobs", duration(waits.mean_s), before[2]),
+            Card("95th percentile of waits", duration(waits.p95_s), before[3]),
+        )
+    )
+
+
+def _verdict(found: Measures) -> str:
+    effect = found.effect
+    if effect is None:
+        return (
+            f"{number(found.jobs, 0)} jobs; the machine computes {percent(found.effective_load)} of the time "
+            f"and is idle {percent(found.idle)} of it."
+        )
+    won = effect.effective_load.absolute
+    idle = effect.idle.before
+    share = f", {percent(won / idle, 0)} of what was idle" if idle > 0 else ""
+    waits = effect.mean_wait_s
+    relative = f" ({change(waits.relative)})" if waits.relative is not None else ""
+    return (
+        f"Agents win {100 * won:.2f} points of effective load{share}. Regular jobs wait {duration(waits.after)} "
+        f"on average instead of {duration(waits.before)}{relative}; {percent(effect.later, 1)} of them start later, "
+        f"{percent(effect.earlier, 1)} earlier."
+    )
+
+
+def _sizes_plot(found: Measures, unit: str) -> Bars:
+    categories = [size_name(one.smallest, one.largest) for one in found.size_classes]
+    label = "with agents" if found.effect else "mean wait"
+    series = [Series(label, [one.waits.mean_s for one in found.size_classes], Role.FIRST)]
+    if found.effect:
+        before = [one.baseline.mean_s if one.baseline else None for one in found.size_classes]
+        series.insert(0, Series("without agents", before, Role.SECOND))
+    return Bars("Mean wait by size", Axis("mean wait", Unit.SECONDS), categories, series, unit)
+
+
+def _sizes_of_all(outcomes: Sequence[Outcome], unit: str) -> Bars:
+    names = [size_name(one.smallest, one.largest) for one in outcomes[0].measures.size_classes]
+    series: list[Series] = []
+    for outcome in outcomes:
+        found = {size_name(one.smallest, one.largest): one.waits.mean_s for one in outcome.measures.size_classes}
+        series.append(Series(outcome.label, [found.get(name) for name in names]))
+    return Bars("Mean wait by size", Axis("mean wait", Unit.SECONDS), names, series, unit)
+
+
+def _side_by_side(outcomes: Sequence[Outcome]) -> Bars:
+    waits = [outcome.measures.waits for outcome in outcomes]
+    series = [Series("mean", [one.mean_s for one in waits]), Series("95th percentile", [one.p95_s for one in waits])]
+    labels = [outcome.label for outcome in outcomes]
+    return Bars("Waits of regular jobs", Axis("wait", Unit.SECONDS), labels, series, "scheduler")
+
+
+def _against_length(outcomes: Sequence[Outcome]) -> list[Part]:
+    """Effective load and regular wait over the length of agents, if there are several lengths."""
+    kinds = list(dict.fromkeys(outcome.scenario.scheduler.kind for outcome in outcomes))
+    loads: list[Curve] = []
+    waits: list[Curve] = []
+    for kind in kinds:
+        own = [
+            (one.scenario.agents.length_s, one.measures)
+            for one in outcomes
+            if one.scenario.scheduler.kind is kind and one.scenario.agents
+        ]
+        lengths_s = [length_s for length_s, _ in own]
+        if len(own) > 1:
+            loads.append(Curve(kind, lengths_s, [found.effective_load for _, found in own]))
+            relative = [found.effect.mean_wait_s.relative if found.effect else None for _, found in own]
+            waits.append(Curve(kind, lengths_s, [float("nan") if value is None else value for value in relative]))
+    if not loads:
+        return []
+    along = Axis("length of agents", Unit.SECONDS, logarithmic=True)
+    load, wait = Axis("effective load", Unit.SHARE, from_zero=False), Axis("mean wait, change", Unit.SHARE)
+    return [
+        Lines("Effective load against the length of agents", along, load, loads),
+        Lines("Change of regular jobs' mean wait against the length of agents", along, wait, waits),
+    ]
+
+
+def _owners(found: Measures) -> list[Part]:
+    parts: list[Part] = []
+    for owners, what, jain in ((found.users, "user", found.jain_users), (found.groups, "group", found.jain_groups)):
+        if len(owners) > 1:
+            parts.append(owners_table(owners, what, jain))
+    return parts
+
+
+def _method(outcome: Outcome, ground: Ground) -> Section:
+    window, scenario = outcome.measures.window, outcome.scenario
+    scheduler = scenario.scheduler
+    period = (
+        f"Node time is measured from {duration(window.begin_s)} to {duration(window.end_s)} of the trace; "
+        "jobs that were submitted then count, whenever they ran. Before the first submission and after the last the "
+        "machine fills and drains, which would say nothing of its normal life."
+    )
+    lines = (period, *_METHOD, *(f"Trace: {line}" for line in cleaning_lines(ground.cleaning, len(ground.workload))))
+    settings: dict[str, object] = {}
+    settings["scheduler"] = {"kind": scheduler.kind.value, **scheduler.model_dump(mode="json", exclude_defaults=True)}
+    if scenario.agents is not None:
+        settings["agents"] = scenario.agents.model_dump(mode="json")
+    return Section("How this was computed", (Points(lines), Code(json.dumps(settings, indent=2))))

@@ -1,0 +1,263 @@
+"""What is to be simulated: a scenario file (TOML) and options of the command line, checked and made settings.
+
+Options win over the file. Whatever is wrong is one line that names the option, or the file, the line and the key.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from gleaner.control.cli.wording import complaint, unknown_key
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
+from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
+
+Tables: TypeAlias = dict[str, dict[str, Any]]
+JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]
+
+_MOST = 10**9
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WorkloadSettings(_Table):
+    """`[workload]`: which jobs come, and for how long."""
+
+    trace: Path | None = None
+    """A file in Standard Workload Format or of sacct; beside the scenario file if it is not absolute."""
+    job_class: JobClassName = "non-preemptible"
+    """What may be done to its jobs when they run; only omfs asks."""
+    until_s: float | None = Field(default=None, gt=0)
+    """The replay stops there."""
+    keep_waiting: int = Field(default=0, ge=0)
+    """So many jobs wait at any time, whatever the trace says of their submission; 0: as in the trace."""
+
+
+class ClassSettings(_Table):
+    """`[[machine.classes]]`: nodes that are alike."""
+
+    nodes: int = Field(ge=1, le=_MOST)
+    cores: int = Field(default=1, ge=1, le=_MOST)
+    name: str = "all"
+    speed: float = Field(default=1, gt=0)
+    priority: int = 0
+
+
+class MachineSettings(_Table):
+    """`[machine]`: a pool of processors, or nodes; without it the trace's header says how many processors."""
+
+    processors: int | None = Field(default=None, ge=1, le=_MOST)
+    nodes: int | None = Field(default=None, ge=1, le=_MOST)
+    cores: int | None = Field(default=None, ge=1, le=_MOST)
+    """Of each node; by default 1."""
+    allocation: Allocation | None = None
+    """By default whole nodes, and with `processors` the pool."""
+    classes: tuple[ClassSettings, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.processors is not None and (self.nodes or self.cores or self.classes):
+            raise ValueError("processors is a pool without nodes; give it alone, or nodes and cores")
+        if self.processors is not None and self.allocation not in {None, Allocation.PROCESSORS}:
+            raise ValueError(f"allocation {self.allocation} needs nodes, and processors is a pool without them")
+        if self.classes and (self.nodes or self.cores):
+            raise ValueError("classes say how many nodes and cores there are; leave nodes and cores out")
+        if self.nodes is None and not self.classes and (self.cores or self.allocation in _OF_NODES):
+            raise ValueError("cores and allocation say nothing without nodes")
+        return self
+
+    @property
+    def machine(self) -> Machine | None:
+        """None if nothing says how large it is."""
+        if self.processors is not None:
+            return of_processors(self.processors)
+        allocation = self.allocation or Allocation.NODES
+        if self.nodes is not None:
+            return Machine((NodeClass(self.nodes, self.cores or 1),), allocation)
+        if self.classes:
+            kinds = (NodeClass(one.nodes, one.cores, one.name, one.speed, one.priority) for one in self.classes)
+            return Machine(tuple(kinds), allocation)
+        return None
+
+
+_OF_NODES = {Allocation.NODES, Allocation.CORES}
+
+
+class MeasureSettings(_Table):
+    """`[measure]`: the window in which node time is measured and jobs are counted."""
+
+    begin_s: float | None = Field(default=None, ge=0)
+    """After the first submission; by default at once."""
+    end_s: float | None = Field(default=None, gt=0)
+    """After the first submission; by default the last submission."""
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if self.begin_s is not None and self.end_s is not None and self.end_s <= self.begin_s:
+            raise ValueError("end_s must be after begin_s")
+        return self
+
+
+class Scenario(_Table):
+    """All tables of a scenario file."""
+
+    workload: WorkloadSettings = WorkloadSettings()
+    machine: MachineSettings = MachineSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    agents: AgentSettings | None = None
+    measure: MeasureSettings = MeasureSettings()
+
+    @model_validator(mode="after")
+    def _agents_compute(self) -> Self:
+        if self.agents is not None:
+            agents = self.agents
+            costs_s = agents.save.constant_s + agents.restore.constant_s + agents.margin_s
+            if costs_s >= agents.length_s:
+                raise ValueError(
+                    f"agents would compute nothing: save, restore and margin take {costs_s:g} s "
+                    f"of their {agents.length_s:g} s"
+                )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A value of the command line: the key that it sets, and what the user calls it."""
+
+    key: tuple[str, ...]
+    name: str
+    value: object
+
+
+def read_scenario(path: Path | None, options: Sequence[Option]) -> Scenario:
+    """The settings of a file (None: defaults) with the options on top. Raises `BadScenario`."""
+    text, tables = _read(path)
+    if "agents" not in tables:
+        _of_agents(options)
+    origins: dict[tuple[str, ...], str] = {}
+    _forget_the_other_machine(tables, options)
+    for option in options:
+        _put(tables, option.key, option.value)
+        origins[option.key] = option.name
+    _shorten_the_slice(tables)
+    try:
+        settings = Scenario.model_validate(tables)
+    except ValidationError as error:
+        raise BadScenario(_said(error.errors(), path, text, origins)) from None
+    return settings if ("workload", "trace") in origins else _beside(settings, path)
+
+
+def _read(path: Path | None) -> tuple[str, Tables]:
+    if path is None:
+        return "", {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, cast("Tables", tomllib.loads(text))
+    except FileNotFoundError:
+        raise BadScenario(f"{path}: no such scenario file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise BadScenario(f"{path}: {said}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadScenario(f"{path}: not valid TOML: {error}") from None
+
+
+def _put(tables: Tables, key: tuple[str, ...], value: object) -> None:
+    inner: dict[str, Any] = tables
+    for name in key[:-1]:
+        below = inner.setdefault(name, {})
+        if not isinstance(below, dict):  # validation will say so
+            return
+        inner = cast("dict[str, Any]", below)
+    inner[key[-1]] = value
+
+
+def _of_agents(options: Sequence[Option]) -> None:
+    """That nobody describes agents without asking for any."""
+    own = [option for option in options if option.key[0] == "agents"]
+    if own and all(option.key != ("agents", "length_s") for option in own):
+        raise BadScenario(f"{own[0].name} is about agents: give --agents LENGTH too, or [agents] in a scenario file")
+
+
+def _forget_the_other_machine(tables: Tables, options: Sequence[Option]) -> None:
+    """A machine given by options replaces the file's, not a part of it."""
+    given = {option.key[-1] for option in options if option.key[0] == "machine"}
+    if given & {"processors", "nodes"} and isinstance(tables.get("machine"), dict):
+        tables["machine"] = {}
+
+
+def _shorten_the_slice(tables: Tables) -> None:
+    """The default of the shortest slice gives way to agents that are shorter."""
+    agents = tables.get("agents")
+    if not isinstance(agents, dict):
+        return
+    length_s = agents.get("length_s")
+    if isinstance(length_s, int | float) and length_s > 0:
+        default_s = cast("float", AgentSettings.model_fields["shortest_slice_s"].default)
+        agents.setdefault("shortest_slice_s", min(default_s, length_s))
+
+
+def _beside(settings: Scenario, path: Path | None) -> Scenario:
+    trace = settings.workload.trace
+    if path is None or trace is None or trace.is_absolute():
+        return settings
+    return settings.model_copy(update={"workload": settings.workload.model_copy(update={"trace": path.parent / trace})})
+
+
+def _said(errors: list[ErrorDetails], path: Path | None, text: str, origins: Mapping[tuple[str, ...], str]) -> str:
+    error = errors[0]
+    loc = tuple(str(part) for part in error["loc"] if isinstance(part, str))
+    if loc in origins:
+        return complaint(origins[loc], error)
+    if error["type"] == "extra_forbidden":
+        said = unknown_key(loc[-1], _allowed(loc[:-1]))
+        said = f"[{'.'.join(loc[:-1])}] {said}" if loc[:-1] else said
+    else:
+        said = complaint(".".join(loc), error).removeprefix(": ")
+    if path is None:
+        return said
+    line = _line(text, loc)
+    return f"{path}, line {line}: {said}" if line is not None else f"{path}: {said}"
+
+
+def _allowed(table: Sequence[str]) -> list[str]:
+    """The keys of a table, by its path."""
+    model: type[BaseModel] = Scenario
+    for name in table:
+        field = model.model_fields.get(name)
+        if field is None:
+            return []
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        below = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not below:
+            return []
+        model = below[0]
+    return list(model.model_fields)
+
+
+def _line(text: str, loc: Sequence[str]) -> int | None:
+    """The line of the key, or of the nearest table around it that is written."""
+    found: int | None = None
+    depth = 0
+    header: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        written: tuple[str, ...] = ()
+        if match := re.match(r"\s*\[{1,2}\s*([^\]]+?)\s*\]", line):
+            written = header = _names(match.group(1))
+        elif match := re.match(r"\s*([\w.\"' -]+?)\s*=", line):
+            written = (*header, *_names(match.group(1)))
+        if len(written) > depth and written == tuple(loc[: len(written)]):
+            found, depth = number, len(written)
+    return found
+
+
+def _names(dotted: str) -> tuple[str, ...]:
+    return tuple(name.strip().strip("\"'") for name in dotted.split("."))
