@@ -55,8 +55,10 @@ class Records:
     ending: Classes
     users: tuple[str, ...]
     groups: tuple[str, ...]
-    noted: tuple[tuple[str, int], ...] = ()
-    """What the reader itself passed over."""
+    passed_over: tuple[tuple[str, int], ...] = ()
+    """Lines that the reader itself left out, by rule."""
+    changed: tuple[tuple[str, int], ...] = ()
+    """Jobs that the reader itself changed, by rule."""
 
     def __len__(self) -> int:
         return len(self.job)
@@ -93,7 +95,7 @@ def clean(records: Records, *, processors: int | None) -> Cleaned:
     A run time of 0 stays: it is less than half a second where a log has whole seconds. Raises `BadTrace` if no job
     is left, and says which rules took them.
     """
-    met = list(records.noted)
+    met = [(f"left out: {rule}", count) for rule, count in records.passed_over]
     left = np.ones(len(records), bool)
     for rule, mask in _unusable(records, processors):
         count = int((left & mask).sum())
@@ -110,8 +112,9 @@ def clean(records: Records, *, processors: int | None) -> Cleaned:
         "changed: it ran past its limit, where it now ends": kept.run_s > limit_s,
         "kept: it ran for 0 s": kept.run_s == 0,
     }
+    met.extend((f"changed: {rule}", count) for rule, count in records.changed)
     met.extend((rule, int(mask.sum())) for rule, mask in changes.items() if mask.any())
-    read = len(records) + sum(count for _, count in records.noted)
+    read = len(records) + sum(count for _, count in records.passed_over)
     wait_s = np.where(kept.wait_s < 0, np.nan, kept.wait_s)
     return Cleaned(_workload(kept, limit_s), wait_s, Cleaning(read, tuple(met)))
 

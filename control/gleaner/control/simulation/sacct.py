@@ -1,0 +1,338 @@
+r"""Slurm's accounting as `sacct --parsable2` writes it: a header line with the names of the columns, then a line a job.
+
+    TZ=UTC sacct --allusers --allocations --parsable2 --noconvert --starttime 2026-01-01 --endtime 2026-04-01 \
+        --format JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State
+
+The columns may stand in any order, and others beside them. Needed are JobIDRaw (each task of an array has its own),
+Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), State, and one that says how large a job was:
+
+- AllocCPUS (or NCPUS) is what it held; ReqCPUS, what it asked for, stands in where it held nothing;
+- without either, NNodes: then the sizes are nodes.
+
+Left out, the others do without: Eligible (a job is then taken as ready when it was submitted), ReqMem (no memory),
+User and Account (one user, one group). `TZ=UTC` keeps the hour in which a clock is set back from coming twice.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from gleaner.control.simulation.cleaning import UNKNOWN, Ending, Records
+from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.source import lines_of
+from gleaner.control.simulation.workload import Codes, Counts, Seconds
+
+COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
+_NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
+_SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
+_ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitRaw", "AllocNodes": "NNodes"}
+"""Other names of columns that say the same."""
+_DAY_S = 86400.0
+_NO_LIMIT_S = 365 * _DAY_S
+"""What Slurm's own backfill takes for UNLIMITED: a year."""
+_PARTITION_LIMIT = -2.0
+"""The accounting does not say how long the limit of the partition is."""
+_RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
+_GIVEN_UP = {"CANCELLED", "DEADLINE", "REVOKED"}
+_A_TIME = "a time such as 2026-01-31T12:00:00"
+_UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
+_TIMES = {"Submit", "Eligible", "Start"}
+_OWNERS = {"User", "Account"}
+_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_TIMES_1024 = {"": 1, "K": 1024, "M": 1024**2}
+_PER_PROCESSOR, _PER_NODE = 1.0, 2.0
+_OF = {"c": _PER_PROCESSOR, "n": _PER_NODE}
+_COUNT = re.compile(r"(\d+)([KM]?)", re.ASCII)
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([cn]?)", re.ASCII)
+_SPAN = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", re.ASCII)
+_STATE = re.compile(r"[A-Z_]+")
+_DATE_LENGTH = len("2026-01-31T12:00:00")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Some lines that are jobs, column by column, and the number of each line in the file."""
+
+    path: Path
+    lines: list[int]
+    columns: dict[str, Sequence[str]]
+
+    def refused(self, name: str, expected: str, is_bad: Callable[[str], bool]) -> BadTrace:
+        """What is wrong with the first value that is."""
+        for line, text in zip(self.lines, self.columns[name], strict=True):
+            if is_bad(text):
+                return BadTrace(f"{self.path}, line {line}, column {name}: expected {expected}, found {text!r}")
+        raise AssertionError(f"{self.path}: a column {name} was refused that nothing is wrong with")
+
+
+@dataclass(slots=True)
+class _Log:
+    """The columns as numbers, block by block."""
+
+    numbers: dict[str, list[Seconds]] = field(default_factory=dict[str, list[Seconds]])
+    """By column; `ReqMem of` tells what each size is of."""
+    codes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    """Of each column of names: the number that stands for a name."""
+    steps: int = 0
+
+    def column(self, name: str) -> Seconds:
+        """The whole of it; unknown where the file has none."""
+        blocks = self.numbers.get(name)
+        if blocks is None:
+            return np.full(sum(map(len, self.numbers.get("JobIDRaw", []))), float(UNKNOWN))
+        return np.concatenate(blocks)
+
+    def owners(self, name: str) -> tuple[tuple[str, ...], Codes]:
+        """Names in alphabetical order, so that they do not depend on the order of the lines, and each job's."""
+        codes = self.codes.get(name)
+        if codes is None:
+            return ("all",), np.zeros(len(self.column(name)), np.int32)
+        names = tuple(sorted(codes))
+        place = np.empty(len(names), np.int32)
+        place[[codes[name] for name in names]] = np.arange(len(names))
+        return names, place[self.column(name).astype(np.int64)]
+
+
+def read_sacct(path: Path) -> tuple[Records, float]:
+    """The jobs, in seconds since the midnight (UTC) before the first was submitted, and that midnight.
+
+    Job steps are passed over, and of a job that was requeued all runs but the last. Raises `BadTrace` with file,
+    line and column for what is not as Slurm writes it.
+    """
+    log = _Log()
+    for block in _blocks(path, log):
+        for name in block.columns:
+            _put(log, block, name)
+    return _records(path.name, log)
+
+
+def _blocks(path: Path, log: _Log) -> Iterator[_Block]:
+    places: dict[str, int] = {}
+    width = 0
+    for first, lines in lines_of(path):
+        rows: list[list[str]] = []
+        numbers: list[int] = []
+        for number, line in enumerate(lines, first):
+            row = line.rstrip("\r\n").split("|")
+            if not places:
+                places, width = _places(path, row), len(row)
+            elif len(row) == width:
+                if "." in row[places["JobIDRaw"]]:
+                    log.steps += 1
+                else:
+                    rows.append(row)
+                    numbers.append(number)
+            elif row != [""]:
+                raise BadTrace(f"{path}, line {number}: expected {width} columns as in the header, found {len(row)}")
+        if rows:
+            texts = list(zip(*rows, strict=True))
+            yield _Block(path, numbers, {name: texts[place] for name, place in places.items()})
+
+
+def _places(path: Path, header: Sequence[str]) -> dict[str, int]:
+    """Where each column that is used stands."""
+    places = {_ALSO.get(name, name): place for place, name in reversed(list(enumerate(header)))}
+    missing = [name for name in _NEEDED if name not in places]
+    if not any(name in places for name in _SIZES):
+        missing.append(_SIZES[0])
+    if missing:
+        lacks = f"the header has no column {', '.join(missing)}"
+        raise BadTrace(f"{path}, line 1: {lacks}; ask sacct for --parsable2 --format {COLUMNS}")
+    return {name: place for name, place in places.items() if name in _PARSERS or name in _TIMES or name in _OWNERS}
+
+
+def _put(log: _Log, block: _Block, name: str) -> None:
+    if name in _TIMES:
+        values = _times(block, name)
+    elif name in _OWNERS:
+        codes = log.codes.setdefault(name, {})
+        values = np.array([codes.setdefault(text or "unknown", len(codes)) for text in block.columns[name]], np.float64)
+    else:
+        parse, expected = _PARSERS[name]
+        values = np.array(list(map(parse, block.columns[name])), np.float64)
+        if np.isnan(values).any():
+            raise block.refused(name, expected, lambda text: math.isnan(parse(text)))
+    log.numbers.setdefault(name, []).append(values)
+    if name == "ReqMem":
+        log.numbers.setdefault("ReqMem of", []).append(np.array([_OF.get(t[-1:], 0.0) for t in block.columns[name]]))
+
+
+def _times(block: _Block, name: str) -> Seconds:
+    """Seconds since 1970 from Slurm's times, or from such seconds (`SLURM_TIME_FORMAT=%s`)."""
+    texts = block.columns[name]
+    try:
+        dates = np.array([text if len(text) == _DATE_LENGTH else "NaT" for text in texts], "datetime64[s]")
+        seconds = dates.astype(np.int64).astype(np.float64)
+        others = np.flatnonzero(np.isnat(dates))
+        seconds[others] = [_instant_s(texts[index]) for index in others.tolist()]
+    except ValueError:
+        raise block.refused(name, _A_TIME, _is_no_time) from None
+    if name == "Submit" and (seconds < 0).any():
+        raise block.refused(name, _A_TIME, lambda text: text in _UNKNOWN_TIMES)
+    return seconds
+
+
+def _instant_s(text: str) -> float:
+    """Of a time that is not written as a date."""
+    return float(UNKNOWN) if text in _UNKNOWN_TIMES else float(int(text))
+
+
+def _is_no_time(text: str) -> bool:
+    try:
+        np.datetime64(text, "s") if len(text) == _DATE_LENGTH else _instant_s(text)
+    except ValueError:
+        return True
+    return False
+
+
+@functools.cache
+def _count(text: str) -> float:
+    """Processors or nodes; Slurm writes 2048 as `2K` unless it is told not to. NaN if it is no count.
+
+    >>> _count("2K")
+    2048.0
+    """
+    match = _COUNT.fullmatch(text)
+    return float(int(match[1]) * _TIMES_1024[match[2]]) if match else math.nan
+
+
+def _job(text: str) -> float:
+    return float(text) if text.isdigit() else math.nan
+
+
+def _span_s(text: str) -> float:
+    """Seconds, of which the raw columns have plain ones and the others `days-hours:minutes:seconds`.
+
+    >>> _span_s("90"), _span_s("1-00:01:30")
+    (90.0, 86490.0)
+    """
+    if text.isdigit():
+        return float(text)
+    match = _SPAN.fullmatch(text)
+    if not match:
+        return UNKNOWN if text in _UNKNOWN_TIMES else math.nan
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return days * _DAY_S + hours * 3600.0 + minutes * 60.0 + seconds
+
+
+@functools.cache
+def _limit_s(text: str) -> float:
+    """Seconds, of which the raw column has minutes.
+
+    >>> _limit_s("90"), _limit_s("01:30:00")
+    (5400.0, 5400.0)
+    """
+    match text:
+        case "UNLIMITED":
+            return _NO_LIMIT_S
+        case "Partition_Limit":
+            return _PARTITION_LIMIT
+        case _:
+            return float(text) * 60 if text.isdigit() else _span_s(text)
+
+
+@functools.cache
+def _memory_mib(text: str) -> float:
+    """MiB of a size with a unit; it is of each processor (`c`), of each node (`n`), or of the whole job.
+
+    >>> _memory_mib("2Gc"), _memory_mib("512K"), _memory_mib("")
+    (2048.0, 0.5, 0.0)
+    """
+    match = _MEMORY.fullmatch(text)
+    if not match:
+        return 0.0 if text in {"", "?"} else math.nan
+    return float(match[1]) * _MIB[match[2]]
+
+
+@functools.cache
+def _ending(text: str) -> float:
+    state = text.split(" ", 1)[0]  # "CANCELLED by 1000"
+    if not _STATE.fullmatch(state):
+        return math.nan
+    if state == "PENDING":
+        return Ending.WAITING
+    if state in _GIVEN_UP:
+        return Ending.CANCELLED
+    return Ending.RUNNING if state in _RUNNING else Ending.ENDED
+
+
+_PARSERS: dict[str, tuple[Callable[[str], float], str]] = {
+    "JobIDRaw": (_job, "a job's number"),
+    "ElapsedRaw": (_span_s, "seconds, or days-hours:minutes:seconds"),
+    "TimelimitRaw": (_limit_s, "minutes, UNLIMITED or Partition_Limit"),
+    "AllocCPUS": (_count, "a number of processors"),
+    "ReqCPUS": (_count, "a number of processors"),
+    "NNodes": (_count, "a number of nodes"),
+    "ReqMem": (_memory_mib, "a size such as 4000M, 16Gn or 2Gc"),
+    "State": (_ending, "a state of Slurm such as COMPLETED"),
+}
+
+
+def _records(name: str, log: _Log) -> tuple[Records, float]:
+    """What the columns say of each job."""
+    job = log.column("JobIDRaw").astype(np.int64)
+    submitted_s, eligible_s, start_s = (log.column(column) for column in ("Submit", "Eligible", "Start"))
+    submit_s: Seconds = np.maximum(submitted_s, eligible_s)
+    midnight_s = float(submit_s.min() // _DAY_S * _DAY_S) if len(job) else 0.0
+    processors, nodes = _sizes(log)
+    of, memory_mib = log.column("ReqMem of"), log.column("ReqMem")
+    factor: Counts = np.where(of == _PER_PROCESSOR, processors, np.where(of == _PER_NODE, nodes, 1))
+    limit_s, changed = _with_partition_limits(log.column("TimelimitRaw"))
+    late = int((eligible_s > submitted_s).sum())
+    if late:
+        changed = ("submitted only when it could start at all (a dependency, a begin time)", late), *changed
+    users, user = log.owners("User")
+    groups, group = log.owners("Account")
+    records = Records(
+        name=name,
+        job=job,
+        submit_s=submit_s - midnight_s,
+        wait_s=np.where(start_s >= submit_s, start_s - submit_s, float(UNKNOWN)),
+        run_s=log.column("ElapsedRaw"),
+        limit_s=limit_s,
+        processors=processors,
+        memory_mib=memory_mib * factor,
+        user=user,
+        group=group,
+        ending=log.column("State").astype(np.int8),
+        users=users,
+        groups=groups,
+        passed_over=(("a step of a job", log.steps),) if log.steps else (),
+        changed=changed,
+    )
+    return _last_runs(records), midnight_s
+
+
+def _sizes(log: _Log) -> tuple[Counts, Counts]:
+    """Processors and nodes of each job; where the file has no processors, nodes are what counts."""
+    allocated, requested, nodes = (log.column(column) for column in _SIZES)
+    processors: Seconds = np.where(allocated > 0, allocated, requested)
+    if not {"AllocCPUS", "ReqCPUS"} & log.numbers.keys():
+        processors = nodes
+    return processors.astype(np.int64), np.maximum(nodes, 1).astype(np.int64)
+
+
+def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, tuple[tuple[str, int], ...]]:
+    """The limit of a partition is not in the accounting: the longest limit that anyone named stands for it."""
+    is_partitions = limit_s == _PARTITION_LIMIT
+    if not is_partitions.any():
+        return limit_s, ()
+    named = limit_s[(limit_s > 0) & (limit_s < _NO_LIMIT_S)]
+    longest_s = float(named.max()) if len(named) else _NO_LIMIT_S
+    rule = "its limit was its partition's; the longest of the log stands for it"
+    return np.where(is_partitions, longest_s, limit_s), ((rule, int(is_partitions.sum())),)
+
+
+def _last_runs(records: Records) -> Records:
+    """Only the last line of each job, as sacct itself does without `--duplicates`."""
+    _, from_the_end = np.unique(records.job[::-1], return_index=True)
+    earlier = len(records) - len(from_the_end)
+    if not earlier:
+        return records
+    last = records.only(np.sort(len(records) - 1 - from_the_end).astype(np.int64))
+    return replace(last, passed_over=(*records.passed_over, ("an earlier run of a job that was requeued", earlier)))

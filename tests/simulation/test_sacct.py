@@ -1,0 +1,251 @@
+"""Slurm's accounting, read as sacct writes it."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.control.simulation import sacct
+from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.traces import Trace, read
+
+HEADER = sacct.COLUMNS
+GOOD = {
+    "JobIDRaw": "101",
+    "Submit": "2026-01-31T10:00:00",
+    "Eligible": "2026-01-31T10:00:00",
+    "Start": "2026-01-31T10:00:30",
+    "ElapsedRaw": "600",
+    "TimelimitRaw": "30",
+    "AllocCPUS": "64",
+    "NNodes": "2",
+    "ReqMem": "8000M",
+    "User": "alice",
+    "Account": "physics",
+    "State": "COMPLETED",
+}
+"""One line that nothing is wrong with."""
+
+
+def text(*jobs: dict[str, str], columns: str = HEADER) -> str:
+    names = columns.split(",")
+    return (
+        "\n".join("|".join(row) for row in (names, *([{**GOOD, **job}[name] for name in names] for job in jobs))) + "\n"
+    )
+
+
+def reading(folder: Path, *jobs: dict[str, str], columns: str = HEADER) -> Trace:
+    path = folder / "jobs.txt"
+    path.write_text(text(*jobs, columns=columns))
+    return read(path)
+
+
+def test_a_job_is_what_its_line_says(tmp_path: Path) -> None:
+    found = reading(tmp_path, {})
+    jobs = found.workload
+    assert (jobs.job[0], jobs.submit_s[0], jobs.run_s[0], jobs.limit_s[0]) == (101, 36_000, 600, 1800)
+    assert (jobs.processors[0], jobs.memory_mib[0], jobs.users, jobs.groups) == (64, 8000, ("alice",), ("physics",))
+    assert found.wait_s.tolist() == [30]
+    assert found.starts_at == np.datetime64("2026-01-31T00:00:00", "s").astype(int)
+    assert found.cleaning.rules == ()
+
+
+def test_a_compressed_file_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"  # the name does not tell
+    path.write_bytes(gzip.compress(text({}).encode()))
+    assert len(read(path).workload) == 1
+
+
+def test_columns_may_stand_in_any_order_beside_others_and_end_in_a_bar(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    names = [*reversed(HEADER.split(",")), "Partition"]
+    row = [{**GOOD, "Partition": "batch"}[name] for name in names]
+    path.write_text("|".join(names) + "|\n" + "|".join(row) + "|\n")
+    assert read(path).workload.job.tolist() == [101]
+
+
+def test_only_a_few_columns_are_needed(tmp_path: Path) -> None:
+    found = reading(tmp_path, {}, columns="JobIDRaw,Submit,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,State").workload
+    assert (found.processors[0], found.memory_mib[0], found.users, found.groups) == (64, 0, ("all",), ("all",))
+
+
+def test_without_processors_the_sizes_are_nodes(tmp_path: Path) -> None:
+    columns = "JobIDRaw,Submit,Start,ElapsedRaw,TimelimitRaw,NNodes,State"
+    assert reading(tmp_path, {}, columns=columns).workload.processors.tolist() == [2]
+
+
+def test_times_may_be_seconds_since_1970(tmp_path: Path) -> None:
+    found = reading(tmp_path, {"Submit": "1769853600", "Eligible": "1769853600", "Start": "1769853630"})
+    assert (found.workload.submit_s.tolist(), found.wait_s.tolist()) == ([36_000], [30])
+
+
+def test_the_columns_that_are_not_raw_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    job = {**GOOD, "ElapsedRaw": "1-00:01:30", "TimelimitRaw": "2-12:00:00"}
+    path.write_text(text(job).replace("ElapsedRaw", "Elapsed").replace("TimelimitRaw", "Timelimit"))
+    found = read(path).workload
+    assert (found.run_s.tolist(), found.limit_s.tolist()) == ([86_490], [216_000])
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({"State": "CANCELLED by 1000", "Start": "None", "ElapsedRaw": "0"}, "left out: cancelled before it started"),
+        (
+            {"State": "PENDING", "Start": "Unknown", "ElapsedRaw": "0"},
+            "left out: still waiting when the log was written",
+        ),
+        ({"State": "RUNNING"}, "left out: still running when the log was written"),
+        ({"AllocCPUS": "0"}, "left out: no number of processors"),
+        ({"JobIDRaw": "102.batch"}, "left out: a step of a job"),
+        ({"JobIDRaw": "101"}, "left out: an earlier run of a job that was requeued"),
+    ],
+)
+def test_what_cannot_be_simulated_is_left_out_and_counted(tmp_path: Path, changed: dict[str, str], rule: str) -> None:
+    found = reading(tmp_path, {"JobIDRaw": "102", **changed}, {})
+    assert found.workload.job.tolist() == [101]
+    assert found.cleaning.rules == ((rule, 1),)
+    assert found.cleaning.read == 2
+
+
+@pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED by 1000"])
+def test_a_job_that_ran_counts_however_it_ended(tmp_path: Path, state: str) -> None:
+    assert reading(tmp_path, {"State": state}).cleaning.rules == ()
+
+
+def test_of_a_requeued_job_the_last_run_counts(tmp_path: Path) -> None:
+    runs = ({"State": "NODE_FAIL", "ElapsedRaw": "60"}, {"State": "REQUEUED", "ElapsedRaw": "70"}, {"ElapsedRaw": "80"})
+    found = reading(tmp_path, *runs)
+    assert found.workload.run_s.tolist() == [80]
+    assert found.cleaning.rules == (("left out: an earlier run of a job that was requeued", 2),)
+
+
+def test_each_task_of_an_array_is_a_job(tmp_path: Path) -> None:
+    found = reading(tmp_path, *({"JobIDRaw": str(job)} for job in (103, 101, 102)))
+    assert found.workload.job.tolist() == [101, 102, 103]
+
+
+def test_a_job_that_had_to_be_eligible_first_counts_from_then_on(tmp_path: Path) -> None:
+    found = reading(tmp_path, {"Eligible": "2026-01-31T10:00:20"})
+    assert (found.workload.submit_s.tolist(), found.wait_s.tolist()) == ([36_020], [10])
+    assert found.cleaning.rules == (
+        ("changed: submitted only when it could start at all (a dependency, a begin time)", 1),
+    )
+
+
+def test_no_limit_is_a_year_and_a_partitions_limit_the_longest_that_anyone_named(tmp_path: Path) -> None:
+    limits = ("UNLIMITED", "30", "Partition_Limit", "2880")
+    found = reading(tmp_path, *({"JobIDRaw": str(job), "TimelimitRaw": text} for job, text in enumerate(limits)))
+    assert found.workload.limit_s.tolist() == [365 * 86_400, 1800, 172_800, 172_800]
+    assert found.cleaning.rules == (
+        ("changed: its limit was its partition's; the longest of the log stands for it", 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "mib"),
+    [
+        ("8000M", 8000),
+        ("2G", 2048),
+        ("1.50T", 1.5 * 1024**2),
+        ("2Gc", 64 * 2048),
+        ("16Gn", 2 * 16_384),
+        ("0", 0),
+        ("", 0),
+    ],
+)
+def test_memory_is_of_the_whole_job_whatever_it_was_asked_for(tmp_path: Path, memory: str, mib: float) -> None:
+    assert reading(tmp_path, {"ReqMem": memory}).workload.memory_mib.tolist() == [mib]
+
+
+def test_counts_that_slurm_shortened_are_read_in_full(tmp_path: Path) -> None:
+    assert reading(tmp_path, {"AllocCPUS": "2K"}).workload.processors.tolist() == [2048]
+
+
+def test_owners_do_not_depend_on_the_order_of_the_lines(tmp_path: Path) -> None:
+    jobs = [
+        {"JobIDRaw": str(job), "User": user} for job, user in ((1, "carol"), (2, "alice"), (3, "bob"), (4, "alice"))
+    ]
+    for order in (jobs, jobs[::-1]):
+        found = reading(tmp_path, *order).workload
+        assert [found.users[code] for code in found.user] == ["carol", "alice", "bob", "alice"]
+        assert found.users == ("alice", "bob", "carol")
+
+
+@pytest.mark.parametrize(
+    ("column", "wrong", "expected"),
+    [
+        ("JobIDRaw", "101_7", "a job's number"),
+        ("Submit", "2026-13-31T10:00:00", "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "Unknown", "a time such as 2026-01-31T12:00:00"),
+        ("Start", "yesterday", "a time such as 2026-01-31T12:00:00"),
+        ("ElapsedRaw", "10m", "seconds, or days-hours:minutes:seconds"),
+        ("TimelimitRaw", "unlimited", "minutes, UNLIMITED or Partition_Limit"),
+        ("AllocCPUS", "sixty", "a number of processors"),
+        ("ReqMem", "8000X", "a size such as 4000M, 16Gn or 2Gc"),
+        ("State", "completed", "a state of Slurm such as COMPLETED"),
+    ],
+)
+def test_a_misspelt_value_is_named_with_its_line_and_column(
+    tmp_path: Path, column: str, wrong: str, expected: str
+) -> None:
+    with pytest.raises(BadTrace) as refused:
+        reading(tmp_path, {}, {"JobIDRaw": "101.batch"}, {column: wrong})
+    assert (
+        str(refused.value) == f"{tmp_path / 'jobs.txt'}, line 4, column {column}: expected {expected}, found {wrong!r}"
+    )
+
+
+def test_a_truncated_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text({}, {})[:-30])
+    with pytest.raises(BadTrace, match=r"jobs\.txt, line 3: expected 12 columns as in the header, found 9$"):
+        read(path)
+
+
+def test_a_file_without_a_needed_column_says_which_and_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match=r"line 1: the header has no column Start, AllocCPUS; ask sacct for --parsable2"):
+        reading(tmp_path, {}, columns="JobIDRaw,Submit,ElapsedRaw,TimelimitRaw,State")
+
+
+def test_a_header_alone_is_a_trace_without_jobs(tmp_path: Path) -> None:
+    with pytest.raises(BadTrace, match=r"it holds no jobs$"):
+        reading(tmp_path)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1_000_000_000, 2_000_000_000),
+            st.integers(0, 10**6),
+            st.integers(1, 10**5),
+            st.integers(1, 10**4),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_what_is_written_is_what_is_read(
+    tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[int, int, int, int]]
+) -> None:
+    lines = [
+        {
+            "JobIDRaw": str(number),
+            "Submit": str(np.datetime64(submit, "s")),
+            "Eligible": "Unknown",
+            "Start": str(np.datetime64(submit + 5, "s")),
+            "ElapsedRaw": str(run),
+            "TimelimitRaw": str(limit),
+            "AllocCPUS": str(size),
+        }
+        for number, (submit, run, limit, size) in enumerate(jobs)
+    ]
+    found = reading(tmp_path_factory.mktemp("sacct"), *lines)
+    assert found.starts_at is not None
+    assert found.starts_at % 86_400 == 0
+    rows = zip(found.workload.job, found.workload.submit_s + found.starts_at, found.workload.limit_s, strict=True)
+    assert sorted(rows) == [(number, submit, limit * 60) for number, (submit, _, limit, _) in enumerate(jobs)]
+    assert set(found.wait_s) == {5}
