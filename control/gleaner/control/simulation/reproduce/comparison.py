@@ -24,6 +24,8 @@ class Comparison:
     not_published: tuple[str, ...]
     """What the source does not tell, and what stands in for it: one line each."""
     rows: tuple[Row, ...]
+    explained: tuple[str, ...] = ()
+    """Why ours and the published figures differ where they do: one line each."""
 
 
 def settings_of(name: str) -> dict[str, object]:
