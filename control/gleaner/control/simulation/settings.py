@@ -97,6 +97,8 @@ class EntitlementSettings(_Table):
     """Of the machine, by group. Who is not named is entitled to nothing and runs on what is idle."""
     quantum_s: float = Field(default=1800, ge=0)
     """How long a job runs before it is among the first to be vacated."""
+    quantum_protects: bool = True
+    """Before that it is not vacated at all, so a claim may wait for a quantum; else only after all others."""
     literal: bool = False
     """Algorithm 1 as it is printed, for study; by default the text around it counts."""
     save: CostSettings = CostSettings()

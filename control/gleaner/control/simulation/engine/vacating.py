@@ -1,0 +1,263 @@
+"""What waits, runs, is being saved and was promised units, and the steps from one to the other. Compiled.
+
+A victim that can be saved holds its units while it is saved, waits again in its place of the queue, and when it starts
+again it first restores and then computes what was left. One that is killed gives its units back at once and starts
+over. One that is vacated before it has computed anything since it started needs no save: what it was restored from is
+there still, and if it started at this very instant, nothing has happened. What a victim frees goes to the claim that
+it was vacated for, then to the claims before, and what is left is idle.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.compiled import inner
+from gleaner.control.simulation.workload import Counts, JobClass
+
+Whole = NDArray[np.int64]
+"""A table with one row a field and one column an entry: few tables compile much faster than many arrays."""
+Times = NDArray[np.float64]
+Rows = NDArray[np.float64]
+"""One row a stretch: job, start, end, units, and the seconds in restore, in save and lost."""
+
+FIXED = int(JobClass.NON_PREEMPTIBLE)
+SAVED = int(JobClass.CHECKPOINTABLE)
+TAKEN = -1
+"""In the queue: a job that has just left it."""
+
+
+class State(NamedTuple):
+    """All that is known and all that changes. The constants below name the rows of each table."""
+
+    n: Counts
+    job: Whole
+    job_s: Times
+    queue: Whole
+    owner: Whole
+    run: Whole
+    run_s: Times
+    save: Whole
+    save_s: Times
+    claim: Whole
+
+
+# n: units that are idle, how many entries of each list count, and saves of jobs so far.
+IDLE, WAITING, BACK, RUNNING, SAVING, CLAIMS, ROWS, SAVES = range(8)
+# job: the last says whether it has been saved.
+UNITS, OWNER, CLASS, IMAGE = range(4)
+# job_s: the last six are the parts of `CostSettings.seconds`: constant, through the node, and shared with all at once.
+SUBMIT, LEFT, START, END, SAVE, NODE_SAVE, SHARED_SAVE, RESTORE, NODE_RESTORE, SHARED_RESTORE = range(10)
+# queue: in order of submission; and who was vacated in this walk, and waits when it is over.
+QUEUE, AGAIN = range(2)
+# owner: units in all, by non-preemptible jobs, and as a right.
+USED, USED_FIXED, ENTITLED = range(3)
+# run, in no order: the first is in all three lists.
+JOB, RUN_UNITS, RUN_OWNER, RUN_CLASS, RUN_PRIORITY = range(5)
+# run_s and save_s: when the stretch began, how long it restores; then what saving it alone would take, or since when it
+# is saved; and the end.
+SINCE, RESTORING, COST, UNTIL = range(4)
+SAVED_FROM = COST
+# save: whose claim it is for. claim, in the order in which they were granted: how many units it does not have yet.
+FOR = 1
+MISSING = 1
+
+
+@inner
+def hold(state: State, job: int, units: int) -> None:
+    """So many units more count as used by the job's owner; fewer, if it is negative."""
+    state.owner[USED, state.job[OWNER, job]] += units
+    if state.job[CLASS, job] == FIXED:
+        state.owner[USED_FIXED, state.job[OWNER, job]] += units
+
+
+@inner
+def begin(state: State, job: int, now_s: float) -> None:
+    """The job, whose units are held, runs. If it was saved it restores first, beside all that restore already."""
+    at = state.n[RUNNING]
+    state.n[RUNNING] += 1
+    restore_s = 0.0
+    if state.job[IMAGE, job]:
+        at_once = 1
+        for other in range(at):
+            if state.run_s[SINCE, other] + state.run_s[RESTORING, other] > now_s:
+                at_once += 1
+        restore_s = state.job_s[RESTORE, job] + max(
+            state.job_s[NODE_RESTORE, job], at_once * state.job_s[SHARED_RESTORE, job]
+        )
+    state.run[JOB, at] = job
+    state.run[RUN_UNITS, at] = state.job[UNITS, job]
+    state.run[RUN_OWNER, at] = state.job[OWNER, job]
+    state.run[RUN_CLASS, at] = state.job[CLASS, job]
+    state.run[RUN_PRIORITY, at] = -job
+    state.run_s[SINCE, at] = now_s
+    state.run_s[RESTORING, at] = restore_s
+    state.run_s[COST, at] = state.job_s[SAVE, job] + max(state.job_s[NODE_SAVE, job], state.job_s[SHARED_SAVE, job])
+    state.run_s[UNTIL, at] = now_s + restore_s + state.job_s[LEFT, job]
+    if np.isnan(state.job_s[START, job]):
+        state.job_s[START, job] = now_s
+
+
+@inner
+def moved(whole: Whole, times_s: Times, to: int, at: int) -> None:
+    """Entry `at` of a list is now entry `to`."""
+    for row in range(len(whole)):
+        whole[row, to] = whole[row, at]
+    for row in range(len(times_s)):
+        times_s[row, to] = times_s[row, at]
+
+
+@inner
+def record(  # noqa: PLR0917 - numba takes no keywords
+    state: State, rows: Rows, job: int, since_s: float, end_s: float, restore_s: float, save_s: float, lost_s: float
+) -> None:
+    """One stretch more; `rows` must have room for it."""
+    at = state.n[ROWS]
+    state.n[ROWS] += 1
+    rows[at, 0] = job
+    rows[at, 1] = since_s
+    rows[at, 2] = end_s
+    rows[at, 3] = state.job[UNITS, job]
+    rows[at, 4] = restore_s
+    rows[at, 5] = save_s
+    rows[at, 6] = lost_s
+
+
+@inner
+def give(state: State, units: int, first: int) -> None:
+    """Freed units go to the claim of the job `first` if it has one, then to the others in order, then they are idle."""
+    claims = state.n[CLAIMS]
+    for turn in range(2 * claims):
+        at = turn % claims
+        if turn < claims and state.claim[JOB, at] != first:
+            continue
+        part = min(units, state.claim[MISSING, at])
+        state.claim[MISSING, at] -= part
+        units -= part
+    state.n[IDLE] += units
+
+
+@inner
+def vacate(  # noqa: PLR0917 - numba takes no keywords
+    state: State, rows: Rows, at: int, now_s: float, at_once: int, claimant: int, drops: bool
+) -> None:
+    """Running entry `at` makes room for the job `claimant`. With `drops` what cannot be saved never comes back."""
+    n = state.n
+    job = state.run[JOB, at]
+    since_s = state.run_s[SINCE, at]
+    restored_s = min(state.run_s[RESTORING, at], now_s - since_s)
+    computed_s = now_s - since_s - restored_s
+    can_be_saved = state.job[CLASS, job] == SAVED
+    hold(state, job, -state.job[UNITS, job])
+    n[RUNNING] -= 1
+    moved(state.run, state.run_s, at, n[RUNNING])
+    if can_be_saved and computed_s > 0:
+        entry = n[SAVING]
+        state.save[JOB, entry] = job
+        state.save[FOR, entry] = claimant
+        state.save_s[SINCE, entry] = since_s
+        state.save_s[RESTORING, entry] = restored_s
+        state.save_s[SAVED_FROM, entry] = now_s
+        shared_s = at_once * state.job_s[SHARED_SAVE, job]
+        state.save_s[UNTIL, entry] = now_s + state.job_s[SAVE, job] + max(state.job_s[NODE_SAVE, job], shared_s)
+        n[SAVING] += 1
+        n[SAVES] += 1
+        state.job_s[LEFT, job] -= computed_s
+        state.job[IMAGE, job] = 1
+        return
+    if now_s > since_s:
+        record(state, rows, job, since_s, now_s, restored_s, 0.0, computed_s)
+    elif state.job_s[START, job] == now_s:
+        state.job_s[START, job] = np.nan
+    if can_be_saved or not drops:
+        state.queue[AGAIN, n[BACK]] = job
+        n[BACK] += 1
+    give(state, state.job[UNITS, job], claimant)
+
+
+@inner
+def grant(  # noqa: PLR0917 - numba takes no keywords
+    state: State, rows: Rows, job: int, victims: Counts, now_s: float, drops: bool
+) -> None:
+    """The job is promised its units: what is idle, what is coming, and what the victims (running entries) free."""
+    n = state.n
+    taken = min(n[IDLE], state.job[UNITS, job])
+    n[IDLE] -= taken
+    hold(state, job, state.job[UNITS, job])
+    state.claim[JOB, n[CLAIMS]] = job
+    state.claim[MISSING, n[CLAIMS]] = state.job[UNITS, job] - taken
+    n[CLAIMS] += 1
+    at_once = n[SAVING]
+    for at in victims:
+        if state.run[RUN_CLASS, at] == SAVED and now_s > state.run_s[SINCE, at] + state.run_s[RESTORING, at]:
+            at_once += 1
+    for at in range(n[RUNNING] - 1, -1, -1):  # the last entry comes to the place of one that leaves
+        for victim in victims:
+            if victim == at:
+                vacate(state, rows, at, now_s, at_once, job, drops)
+    begin_complete(state, now_s)
+
+
+@inner
+def begin_complete(state: State, now_s: float) -> None:
+    """The claims that have all of their units start."""
+    kept = 0
+    for at in range(state.n[CLAIMS]):
+        if state.claim[MISSING, at] == 0:
+            begin(state, state.claim[JOB, at], now_s)
+        else:
+            state.claim[JOB, kept] = state.claim[JOB, at]
+            state.claim[MISSING, kept] = state.claim[MISSING, at]
+            kept += 1
+    state.n[CLAIMS] = kept
+
+
+@inner
+def wait_again(state: State) -> None:
+    """The queue without what was taken from it, and with what was vacated, in order of submission."""
+    n, queue = state.n, state.queue
+    kept = 0
+    for place in range(n[WAITING]):
+        if queue[QUEUE, place] != TAKEN:
+            queue[QUEUE, kept] = queue[QUEUE, place]
+            kept += 1
+    for entry in range(n[BACK]):
+        job = queue[AGAIN, entry]
+        place = kept
+        while place > 0 and queue[QUEUE, place - 1] > job:
+            queue[QUEUE, place] = queue[QUEUE, place - 1]
+            place -= 1
+        queue[QUEUE, place] = job
+        kept += 1
+    n[WAITING] = kept
+    n[BACK] = 0
+
+
+@inner
+def end_due(state: State, rows: Rows, now_s: float) -> bool:
+    """What ends by now is given back: jobs, and saves, after which a job is to wait again. Whether there was any."""
+    n = state.n
+    was = n[ROWS]
+    for at in range(n[RUNNING] - 1, -1, -1):
+        job, end_s = state.run[JOB, at], state.run_s[UNTIL, at]
+        if end_s <= now_s:
+            record(state, rows, job, state.run_s[SINCE, at], end_s, state.run_s[RESTORING, at], 0.0, 0.0)
+            state.job_s[END, job] = end_s
+            hold(state, job, -state.job[UNITS, job])
+            n[RUNNING] -= 1
+            moved(state.run, state.run_s, at, n[RUNNING])
+            give(state, state.job[UNITS, job], job)
+    kept = 0
+    for at in range(n[SAVING]):
+        job, end_s = state.save[JOB, at], state.save_s[UNTIL, at]
+        if end_s <= now_s:
+            save_s = end_s - state.save_s[SAVED_FROM, at]
+            record(state, rows, job, state.save_s[SINCE, at], end_s, state.save_s[RESTORING, at], save_s, 0.0)
+            state.queue[AGAIN, n[BACK]] = job
+            n[BACK] += 1
+            give(state, state.job[UNITS, job], state.save[FOR, at])
+        else:
+            moved(state.save, state.save_s, kept, at)
+            kept += 1
+    n[SAVING] = kept
+    return bool(n[ROWS] > was)
