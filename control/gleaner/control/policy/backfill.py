@@ -7,6 +7,10 @@ EASY gives the first waiting job that does not fit a reservation: the shadow tim
 ended if all run to their limits. A later job may start at once if it ends by then, or if it takes no more than the
 extra units that the reservation leaves over (Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User
 Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001, section 2).
+
+Conservative backfilling (the same) gives every waiting job a reservation when it comes: the earliest start at which it
+delays nobody. Whenever something has ended the schedule is compressed: in the order of the queue, each job's
+reservation is moved to the earliest start that there is now, never to a later one.
 """
 
 import math
@@ -97,3 +101,102 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
     if not is_blocked:
         extra = free
     return found, running, shadow_s, extra
+
+
+def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
+    now_s: float,
+    steps: int,
+    steps_s: NDArray[np.float64],
+    steps_free: NDArray[np.int64],
+    ended_s: NDArray[np.float64],
+    ended_units: NDArray[np.int64],
+    units: NDArray[np.int64],
+    limit_s: NDArray[np.float64],
+    promised_s: NDArray[np.float64],
+    better_until_s: float,
+) -> tuple[int, float]:
+    """Write to `promised_s` when each waiting job will start at the latest; those promised `now_s` start now.
+
+    The answer: the new `steps`, and the `better_until_s` of the next decision.
+
+    The profile: from `steps_s[k]` to the next step `steps_free[k]` units are free, after the last all of them, if what
+    runs ends when it is expected to and every job keeps its promise. It has `steps` entries, the first not after
+    `now_s`, and changes with the promises: there must be room for two more for each job and each end.
+
+    `ended_s` and `ended_units`: what has ended by now, the instants at which it was expected to, and its units.
+
+    `units`, `limit_s` and `promised_s` go in the order of the queue; a job that has no promise yet has NaN, one that is
+    `GONE` is passed over. No limit may be 0. `better_until_s`: before this time, apart from what has ended now, an
+    earlier start may have become possible since the latest decision. Infinity is always true.
+    """
+    passed = 0
+    while passed + 1 < steps and steps_s[passed + 1] <= now_s:
+        passed += 1
+    if passed > 0:
+        steps -= passed
+        for entry in range(steps):
+            steps_s[entry] = steps_s[entry + passed]
+            steps_free[entry] = steps_free[entry + passed]
+    steps_s[0] = now_s
+
+    left_s = -math.inf  # up to when moved jobs have left units to those that were considered before them
+    for turn in range(-len(ended_s), len(units)):
+        start_s = math.inf
+        if turn < 0:  # the rest of its time, as if it were a reservation that is given up
+            asked = ended_units[turn + len(ended_s)]
+            old_s = now_s
+            old_end_s = ended_s[turn + len(ended_s)]
+        else:
+            asked = units[turn]
+            if asked == GONE:
+                continue
+            old_s = promised_s[turn]
+            old_end_s = old_s + limit_s[turn]
+            # The earliest start: the first step from which on enough is free for as long as the job may take. From
+            # the old promise on its own units are free to it.
+            latest_s = math.inf if math.isnan(old_s) else old_s
+            since = -1
+            step = 0
+            while step < steps and steps_s[step] < latest_s:
+                if since >= 0 and steps_s[step] >= start_s + limit_s[turn]:
+                    break
+                if steps_free[step] < asked:
+                    since = -1
+                elif since < 0:
+                    if steps_s[step] >= better_until_s and latest_s < math.inf:
+                        break
+                    since = step
+                    start_s = steps_s[step]
+                step += 1
+            if since < 0:
+                continue
+            promised_s[turn] = start_s
+        # First the old reservation is given back, then the new one is taken.
+        for is_new in (False, True):
+            begin_s = start_s if is_new else old_s
+            finish_s = start_s + limit_s[turn] if is_new else old_end_s
+            if not begin_s < finish_s:  # there was no promise, or it ended when it was expected to, or takes nothing
+                continue
+            if not is_new:
+                better_until_s = max(better_until_s, finish_s)
+                left_s = max(left_s, finish_s) if turn >= 0 else left_s
+            for edge_s in (finish_s, begin_s):
+                at = np.searchsorted(steps_s[:steps], edge_s)
+                if at == steps or steps_s[at] > edge_s:
+                    for entry in range(steps, at, -1):
+                        steps_s[entry] = steps_s[entry - 1]
+                        steps_free[entry] = steps_free[entry - 1]
+                    steps_s[at] = edge_s
+                    steps_free[at] = steps_free[at - 1]
+                    steps += 1
+            past = at = int(np.searchsorted(steps_s[:steps], begin_s))
+            while steps_s[past] < finish_s:
+                steps_free[past] += -asked if is_new else asked
+                past += 1
+            for seam in (past, at):
+                if seam > 0 and steps_free[seam] == steps_free[seam - 1]:
+                    steps -= 1
+                    for entry in range(seam, steps):
+                        steps_s[entry] = steps_s[entry + 1]
+                        steps_free[entry] = steps_free[entry + 1]
+    return steps, left_s

@@ -31,7 +31,7 @@ def run(
 ) -> Schedule:
     """Replay a workload that fits the machine; see `replay`, which checks that and has the same arguments."""
     speed = machine.classes[0].speed
-    units = machine.units_asked(workload.processors)
+    units = machine.units_asked(workload.processors).copy()  # as the next: one type, whatever memory they are in
     submit_s = np.full(len(workload), math.nan) if keep_waiting else workload.submit_s.copy()
     start_s, end_s = _replayed(
         submit_s,
@@ -40,8 +40,8 @@ def run(
         units,
         machine.units,
         scheduler.kind is not Discipline.FCFS,
-        scheduler.decide_every_s,
-        math.inf if until_s is None else until_s,
+        float(scheduler.decide_every_s),
+        math.inf if until_s is None else float(until_s),
         keep_waiting,
     )
     return Schedule(

@@ -1,0 +1,184 @@
+"""First come first served, EASY and conservative backfilling: by hand, against an oracle, and what must hold."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.simulation.oracle import jobs_of, starts, workload_of
+
+from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+from gleaner.control.simulation.workload import Workload
+
+KINDS = ("fcfs", "easy", "conservative")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+TEN_JOBS = workload_of(
+    [  # submit, run, limit, processors
+        (0, 4, 6, 2),
+        (0, 6, 6, 1),
+        (1, 4, 4, 4),
+        (1, 3, 3, 1),
+        (2, 2, 3, 2),
+        (3, 5, 8, 1),
+        (3, 2, 2, 3),
+        (8, 1, 2, 2),
+        (9, 3, 3, 4),
+        (9, 6, 9, 1),
+    ]
+)
+"""For four processors. Drawn below: a row a processor, a column a second, A for the tenth job."""
+
+
+def scheduled(kind: str, workload: Workload, processors: int) -> Schedule:
+    return replay(workload, of_processors(processors), SchedulerSettings(kind=Discipline(kind)))
+
+
+def test_ten_jobs_first_come_first_served() -> None:
+    # 1111..3333444778999AAAAAA
+    # 1111..333355.778999......
+    # 222222333355.77.999......
+    # ......333366666.999......
+    assert scheduled("fcfs", TEN_JOBS, 4).start_s.tolist() == [0, 0, 6, 10, 10, 10, 13, 15, 16, 19]
+
+
+def test_ten_jobs_with_easy_backfill() -> None:
+    # 1111773333558...999   Job 3 is promised second 6. By then job 4 has ended if it overtakes at 1, and job 7 at 4.
+    # 1111773333558...999   At 10 job 8 is promised 13, which leaves one processor over: job A overtakes, and job 9,
+    # 222222333366666.999   which has no promise, starts when A has ended.
+    # .444773333AAAAAA999
+    assert scheduled("easy", TEN_JOBS, 4).start_s.tolist() == [0, 0, 6, 1, 10, 10, 4, 12, 16, 10]
+
+
+def test_ten_jobs_with_conservative_backfill() -> None:
+    # 1111773333558..999AAAAAA   At 9 job 9 is promised 18, when job 6 has reached its limit. Job A may take 9 seconds,
+    # 1111773333558..999......   so it would delay job 9 and is promised 21. Job 6 ends early, at 15: both move forward.
+    # 222222333366666999......
+    # .444773333.....999......
+    assert scheduled("conservative", TEN_JOBS, 4).start_s.tolist() == [0, 0, 6, 1, 10, 10, 4, 12, 15, 18]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[Workload, int]:
+    """Few instants and few sizes, so that much happens at once. Some jobs run for no time."""
+    processors = draw(st.integers(1, 12))
+    count = draw(st.integers(1, 40))
+    span = draw(st.sampled_from([1, 20, 100]))
+
+    def column(low: int, high: int) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+
+    limits = column(1, draw(st.sampled_from([4, 25])))
+    runs = [min(run, limit) for run, limit in zip(column(0, 25), limits, strict=True)]
+    rows = zip(sorted(column(0, span)), runs, limits, column(1, processors), strict=True)
+    return workload_of(rows), processors
+
+
+@every_kind
+@given(case=workloads())
+def test_it_agrees_with_the_readable_scheduler(kind: str, case: tuple[Workload, int]) -> None:
+    workload, processors = case
+    assert scheduled(kind, workload, processors).start_s.tolist() == starts(kind, jobs_of(workload), processors)
+
+
+@every_kind
+@given(case=workloads())
+def test_no_more_units_are_used_than_there_are(kind: str, case: tuple[Workload, int]) -> None:
+    workload, processors = case
+    schedule = scheduled(kind, workload, processors)
+    for at_s in schedule.start_s:
+        used = workload.processors[(schedule.start_s <= at_s) & (at_s < schedule.end_s)].sum()
+        assert used <= processors
+
+
+@every_kind
+@given(case=workloads())
+def test_every_job_runs_once_after_its_submission_and_for_as_long_as_it_takes(
+    kind: str, case: tuple[Workload, int]
+) -> None:
+    workload, processors = case
+    schedule = scheduled(kind, workload, processors)
+    assert (schedule.wait_s >= 0).all()
+    assert (schedule.end_s - schedule.start_s == workload.run_s).all()
+    assert sorted(schedule.jobs.job) == list(range(len(workload)))
+    assert (schedule.jobs.compute_s == workload.run_s[schedule.jobs.job]).all()
+
+
+class Head(NamedTuple):
+    """A job while all that were submitted before it have started and it has not."""
+
+    job: int
+    since_s: float
+    promised_s: float
+
+
+def heads(schedule: Schedule, processors: int) -> list[Head]:
+    """Found from the times alone. The promise is that of the instant at which the job came to the head."""
+    workload, start_s, end_s = schedule.workload, schedule.start_s, schedule.end_s
+    found: list[Head] = []
+    for index in range(len(workload)):
+        since_s = max(workload.submit_s[index], start_s[:index].max(initial=-np.inf))
+        runs = (start_s <= since_s) & (since_s < end_s)
+        expected_s = start_s + workload.limit_s
+        free = processors - workload.processors[runs].sum()
+        if start_s[index] <= since_s:
+            continue
+        for promised_s in sorted(set(expected_s[runs])):
+            still = runs & (expected_s > promised_s)
+            if processors - workload.processors[still].sum() >= workload.processors[index]:
+                assert free < workload.processors[index]
+                found.append(Head(index, float(since_s), float(promised_s)))
+                break
+    return found
+
+
+@pytest.mark.parametrize("kind", ["fcfs", "easy"])
+@given(case=workloads())
+def test_the_head_of_the_queue_starts_no_later_than_promised(kind: str, case: tuple[Workload, int]) -> None:
+    workload, processors = case
+    schedule = scheduled(kind, workload, processors)
+    for head in heads(schedule, processors):
+        assert schedule.start_s[head.job] <= head.promised_s
+
+
+@pytest.mark.parametrize("kind", ["fcfs", "easy"])  # under the third, others' promises may stand in its way
+@given(case=workloads())
+def test_the_head_of_the_queue_never_waits_for_units_that_are_free(kind: str, case: tuple[Workload, int]) -> None:
+    workload, processors = case
+    schedule = scheduled(kind, workload, processors)
+    start_s, end_s = schedule.start_s, schedule.end_s
+    for head in heads(schedule, processors):
+        for at_s in end_s[(end_s >= head.since_s) & (end_s < start_s[head.job])]:
+            used = workload.processors[(start_s <= at_s) & (at_s < end_s)].sum()
+            assert used + workload.processors[head.job] > processors
+
+
+@given(case=workloads())
+def test_where_jobs_run_to_their_limits_nobody_waits_longer_than_first_come_first_served(
+    case: tuple[Workload, int],
+) -> None:
+    workload, processors = case
+    exact = workload_of(zip(workload.submit_s, workload.limit_s, workload.limit_s, workload.processors, strict=True))
+    in_order = scheduled("fcfs", exact, processors)
+    assert (scheduled("conservative", exact, processors).start_s <= in_order.start_s).all()
+
+
+@every_kind
+def test_the_same_workload_gives_the_same_bytes(kind: str) -> None:
+    random = np.random.default_rng(7)
+    limit_s = random.integers(60, 7200, 400)
+    rows = zip(
+        np.cumsum(random.integers(0, 1600, 400)),
+        random.integers(1, limit_s),
+        limit_s,
+        random.integers(1, 33, 400),
+        strict=True,
+    )
+    workload = workload_of(rows)
+    first, again = scheduled(kind, workload, 64), scheduled(kind, workload, 64)
+    assert first.start_s.tobytes() == again.start_s.tobytes()
+    assert first.start_s.tolist() == starts(kind, jobs_of(workload), 64)

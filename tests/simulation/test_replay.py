@@ -1,0 +1,127 @@
+"""The door to a replay: what it refuses, where it stops, and a queue that is always full."""
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.simulation.oracle import workload_of
+
+from gleaner.control.simulation.failures import BadScenario, BadTrace
+from gleaner.control.simulation.machine import Machine, NodeClass, of_nodes, of_processors
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+
+KINDS = (Discipline.FCFS, Discipline.EASY, Discipline.CONSERVATIVE)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+EASY = SchedulerSettings()
+TWO_JOBS = workload_of([(0, 10, 20, 3), (5, 10, 20, 2)])
+
+
+def test_an_empty_workload_is_refused() -> None:
+    with pytest.raises(BadTrace, match="by hand: it has no jobs"):
+        replay(workload_of([]), of_processors(4), EASY)
+
+
+def test_a_job_larger_than_the_machine_is_named() -> None:
+    expected = "by hand: 1 of 2 jobs are larger than the machine: job 1 needs 3 processors, there are 2"
+    with pytest.raises(BadScenario, match=re.escape(expected)):
+        replay(TWO_JOBS, of_processors(2), EASY)
+
+
+def test_a_workload_in_which_nothing_fits_is_refused() -> None:
+    expected = "by hand: no job fits the machine, which has 1 nodes; the smallest job needs 2"
+    with pytest.raises(BadTrace, match=re.escape(expected)):
+        replay(TWO_JOBS, of_nodes(1), EASY)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"submit_s": np.array([0.0, -1.0])}, "job 2 was submitted before the one before it"),
+        ({"submit_s": np.array([0.0, math.nan])}, "job 2 has no time of submission"),
+        ({"run_s": np.array([-1.0, 1.0])}, "job 1 runs for less than no time"),
+        ({"run_s": np.array([1.0, 21.0])}, "job 2 runs for longer than its limit"),
+        ({"processors": np.array([1, 0])}, "job 2 has fewer than one processor"),
+    ],
+)
+def test_a_workload_made_by_hand_is_checked(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadTrace, match=expected):
+        replay(replace(TWO_JOBS, **change), of_processors(4), EASY)
+
+
+@pytest.mark.parametrize("wrong", [{"until_s": math.nan}, {"keep_waiting": -1}])
+def test_a_negative_end_or_length_of_the_queue_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadScenario):
+        replay(TWO_JOBS, of_processors(4), EASY, **wrong)
+
+
+@every_kind
+def test_a_whole_node_is_given_to_whoever_needs_a_core_of_it(kind: Discipline) -> None:
+    workload = workload_of([(0, 10, 10, 5), (0, 10, 10, 4), (0, 10, 10, 1)])
+    on_nodes = replay(workload, of_nodes(3, cores=4), SchedulerSettings(kind=kind))
+    assert on_nodes.start_s.tolist() == [0, 0, 10]
+    assert on_nodes.jobs.units.tolist() == [2, 1, 1]
+    assert replay(workload, of_processors(12), SchedulerSettings(kind=kind)).start_s.tolist() == [0, 0, 0]
+
+
+@every_kind
+def test_on_faster_nodes_jobs_take_less_time(kind: Discipline) -> None:
+    machine = Machine((NodeClass(4, speed=2.0),))
+    assert replay(TWO_JOBS, machine, SchedulerSettings(kind=kind)).end_s.tolist() == [5, 10]
+
+
+@every_kind
+def test_what_runs_when_the_replay_stops_has_no_end_but_a_stretch_up_to_then(kind: Discipline) -> None:
+    workload = workload_of([(0, 10, 10, 3), (0, 30, 30, 1), (5, 10, 20, 2), (12, 10, 20, 4), (25, 1, 1, 1)])
+    schedule = replay(workload, of_processors(4), SchedulerSettings(kind=kind), until_s=20)
+    np.testing.assert_array_equal(schedule.start_s, [0, 0, 10, math.nan, math.nan])
+    np.testing.assert_array_equal(schedule.end_s, [10, math.nan, 20, math.nan, math.nan])
+    assert schedule.jobs.job.tolist() == [0, 1, 2]
+    assert schedule.jobs.end_s.tolist() == [10, 20, 20]
+
+
+@every_kind
+def test_nothing_starts_at_the_instant_at_which_the_replay_stops(kind: Discipline) -> None:
+    schedule = replay(TWO_JOBS, of_processors(4), SchedulerSettings(kind=kind), until_s=10)
+    np.testing.assert_array_equal(schedule.start_s, [0, math.nan])
+    assert schedule.end_s[0] == 10
+
+
+@every_kind
+def test_jobs_of_no_time_end_at_the_instant_of_their_start(kind: Discipline) -> None:
+    workload = workload_of([(3, 0, 0, 4), (3, 0, 0, 4), (3, 5, 5, 4), (3, 0, 5, 4)])
+    schedule = replay(workload, of_processors(4), SchedulerSettings(kind=kind))
+    assert schedule.start_s.tolist() == [3, 3, 3, 8]
+    assert schedule.end_s.tolist() == [3, 3, 8, 8]
+
+
+@every_kind
+def test_a_queue_that_is_kept_full_takes_a_job_whenever_one_starts(kind: Discipline) -> None:
+    workload = workload_of([(99, 10, 10, 2)] * 6)
+    schedule = replay(workload, of_processors(2), SchedulerSettings(kind=kind), keep_waiting=2)
+    assert schedule.start_s.tolist() == [0, 10, 20, 30, 40, 50]
+    assert schedule.workload.submit_s.tolist() == [0, 0, 0, 10, 20, 30]
+    assert workload.submit_s.tolist() == [99] * 6
+
+
+@every_kind
+def test_a_full_queue_can_be_stopped_before_all_have_entered_it(kind: Discipline) -> None:
+    workload = workload_of([(0, 10, 10, 2)] * 6)
+    schedule = replay(workload, of_processors(2), SchedulerSettings(kind=kind), keep_waiting=2, until_s=15)
+    np.testing.assert_array_equal(schedule.start_s, [0, 10] + [math.nan] * 4)
+    np.testing.assert_array_equal(schedule.workload.submit_s, [0, 0, 0, 10] + [math.nan] * 2)
+
+
+def test_decisions_can_be_taken_at_multiples_of_a_period_only() -> None:
+    workload = workload_of([(0, 5, 10, 3), (1, 10, 10, 1), (7, 10, 10, 3), (60, 5, 5, 1)])
+    settings = SchedulerSettings(kind=Discipline.EASY, decide_every_s=30)
+    assert replay(workload, of_processors(4), settings).start_s.tolist() == [0, 30, 30, 60]
+
+
+def test_conservative_backfill_with_a_period_is_a_contradiction() -> None:
+    settings = SchedulerSettings(kind=Discipline.CONSERVATIVE, decide_every_s=30)
+    with pytest.raises(BadScenario, match="decide_every_s must be 0"):
+        replay(TWO_JOBS, of_processors(4), settings)
