@@ -103,11 +103,11 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
         ),
         rows=tuple(rows),
         explained=(
-            "Chris, W 247: 6 to 7 days are printed, but the released program gives 5.9 and 5.2, as we do. The job's size "
-            "weighs as 1.4 days of waiting more than that of Alice's jobs, so those of days 1 to 5 are before it.",
-            "Bob, W 741: 3 days are printed, 3.34 are the released program's; the range of single seeds has the latter.",
-            "Utilisation: theirs is of one run. Ours depends on the time it is taken in more than on the seed, since the "
-            "machine empties while the last jobs run; of linear priority the range of seeds has the printed figure.",
+            "Chris, W 247: 6 to 7 days are printed, but the released program gives 5.9 and 5.2, as we do. The size of "
+            "the job weighs as 1.4 days of waiting more than that of Alice's, so those of days 1 to 5 are before it.",
+            "Bob, W 741: 3 days are printed, 3.34 are the released program's; the range of single seeds has it.",
+            "Utilisation: theirs is of one run. Ours depends on the time it is taken in more than on the seed, since "
+            "the machine empties while the last jobs run; for linear priority the range of seeds has what is printed.",
         ),
     )
 
