@@ -1,7 +1,8 @@
 """Which agents to submit and which to withdraw: the planner.
 
-Pure: everything it may know is in a `RoundView`, the answer is a `Plan`. The live loop and the simulator call
-the same function. What it keeps:
+Pure: everything it may know is in a `RoundView`, the answer is a `Plan`. Its cores are `agent_end` and
+`agents_to_start`, two plain functions over numbers and arrays: `plan` calls them as they are, the simulator compiles
+those same functions. What it keeps:
 
 - All agents of a round end at one boundary, a multiple of the round length since a fixed origin, so a
   restarted control program plans the same ends. Then all of a round's nodes are free at one instant, and a
@@ -11,8 +12,15 @@ the same function. What it keeps:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,46 +129,146 @@ class Plan:
     withdraw: tuple[Withdrawal, ...]
 
 
+def agent_end(now_s: float, length_s: float, origin_s: float, synchronised: bool) -> float:
+    """When an agent that starts now would end: one length from now, or (synchronised) at the round's boundary.
+
+    The boundary is the first instant after `now_s` that is a whole number of lengths from the origin.
+    """
+    if synchronised:
+        return origin_s + (math.floor((now_s - origin_s) / length_s) + 1) * length_s
+    return now_s + length_s
+
+
+def agents_to_start(  # noqa: PLR0917 - numba takes no keywords
+    slice_s: float,
+    shortest_slice_s: float,
+    at_most: int,
+    pending: int,
+    running: int,
+    held: int,
+    room_cpus: NDArray[np.int64],
+    room_memory_mib: NDArray[np.int64],
+    room_count: NDArray[np.int64],
+    job_cpus: NDArray[np.int64],
+    job_memory_mib: NDArray[np.int64],
+    job_count: NDArray[np.int64],
+    fits: NDArray[np.bool_],
+) -> tuple[int, bool]:
+    """How many agents to submit now, and whether running agents leave any waiting job without a place.
+
+    An agent submitted now would have `slice_s` seconds. `pending` and `running` agents count against `at_most`, and
+    the pending ones also against the idle nodes, which may be taken by them.
+
+    `room_*`: kinds of places in the order in which they are filled, what is free there, and how many are alike. The
+    first `held` are in running agents' hands, the others are idle nodes. `job_*`: kinds of waiting jobs in the order
+    in which they are placed. `fits[room, job]`: whether they can go on there at all, whatever their size.
+
+    Its time grows with the number of kinds, hardly with how many are alike: places that are filled in the same way
+    are filled in one step.
+    """
+    left = job_count.copy()
+    here = np.zeros(len(left), np.int64)
+    unplaced = left.sum()
+    useful = 0
+    for room in range(len(room_count)):
+        if room >= held and slice_s < shortest_slice_s:
+            break
+        places = room_count[room]
+        while places > 0:
+            cpus = room_cpus[room]
+            memory_mib = room_memory_mib[room]
+            alike = places  # so many in a row are filled with what this one is filled with
+            is_used = False
+            for job in range(len(left)):
+                here[job] = 0
+                if left[job] > 0 and fits[room, job]:
+                    here[job] = min(left[job], cpus // job_cpus[job], memory_mib // job_memory_mib[job])
+                if here[job] > 0:
+                    cpus -= here[job] * job_cpus[job]
+                    memory_mib -= here[job] * job_memory_mib[job]
+                    alike = min(alike, left[job] // here[job])
+                    is_used = True
+            if not is_used:
+                break
+            left -= alike * here
+            places -= alike
+            if room >= held:
+                useful += alike
+        if room < held:
+            unplaced = left.sum()
+    return max(0, min(useful - pending, at_most - running - pending)), bool(unplaced > 0)
+
+
 def boundary(now_s: float, *, length_s: float, origin_s: float) -> float:
     """The first instant after `now_s` that is a whole number of lengths from the origin.
 
     >>> boundary(3599.5, length_s=3600, origin_s=0), boundary(3600, length_s=3600, origin_s=0)
     (3600, 7200)
     """
-    return origin_s + (math.floor((now_s - origin_s) / length_s) + 1) * length_s
+    return agent_end(now_s, length_s, origin_s, synchronised=True)
 
 
 def round_end(now_s: float, rules: RoundRules) -> float:
     """When an agent submitted now would end."""
-    if rules.synchronised:
-        return boundary(now_s, length_s=rules.length_s, origin_s=rules.origin_s)
-    return now_s + rules.length_s
+    return agent_end(now_s, rules.length_s, rules.origin_s, rules.synchronised)
 
 
 def plan(view: RoundView) -> Plan:
     """What to submit and to withdraw, given this view."""
-    end_s = round_end(view.now_s, view.rules)
-    waiting = _Waiting(view.waiting)
-    for agent in view.running:
-        if agent.end_s - view.now_s >= view.rules.shortest_slice_s:
-            waiting.place_in(agent.free, agent.node)
-    withdraw = _withdrawals(view, is_work_left=not waiting.is_empty)
-    if end_s - view.now_s < view.rules.shortest_slice_s:
-        return Plan(end_s, (), withdraw)
-    usable = sorted(
-        (node for node in view.nodes if not node.planned and node.name not in view.avoided),
-        key=lambda node: (-node.room.cpus, -node.room.memory_mib, node.name),
+    rules = view.rules
+    end_s = round_end(view.now_s, rules)
+    usable = (node for node in view.nodes if not node.planned and node.name not in view.avoided)
+    idle = sorted(usable, key=lambda node: (-node.room.cpus, -node.room.memory_mib, node.name))
+    lasting = [agent for agent in view.running if agent.end_s - view.now_s >= rules.shortest_slice_s]
+    held = _alike([(agent.free, agent.node) for agent in lasting], view.waiting)
+    wanted, is_work_left = agents_to_start(
+        end_s - view.now_s,
+        rules.shortest_slice_s,
+        rules.agents_at_most,
+        len(view.pending),
+        len(view.running),
+        len(held),
+        *_arrays(held + _alike([(node.room, node.name) for node in idle], view.waiting), view.waiting),
     )
-    useful = 0
-    for node in usable:
-        if waiting.is_empty:
-            break
-        useful += waiting.place_in(node.room, node.name)
-    below_cap = view.rules.agents_at_most - len(view.running) - len(view.pending)
-    wanted = max(0, min(useful - len(view.pending), below_cap))
     avoid = view.avoided | _of_no_use(view.waiting)
-    new = NewAgent(end_s, end_s - view.rules.shortest_slice_s, tuple(sorted(avoid)))
-    return Plan(end_s, (new,) * wanted, withdraw)
+    new = NewAgent(end_s, end_s - rules.shortest_slice_s, tuple(sorted(avoid)))
+    return Plan(end_s, (new,) * wanted, _withdrawals(view, is_work_left=is_work_left))
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """So many places in a row that are alike. `takes` has one entry a kind of waiting jobs, largest first."""
+
+    count: int
+    free: Room
+    takes: tuple[bool, ...]
+
+
+def _alike(places: Sequence[tuple[Room, str]], waiting: tuple[WaitingJobs, ...]) -> list[_Alike]:
+    """These places in their order: what is free, and on which node."""
+    misfits = [kind.misfits for kind in _largest_first(waiting)]
+    kinds = groupby((free, tuple(node not in names for names in misfits)) for free, node in places)
+    return [_Alike(len(list(all_of_it)), free, takes) for (free, takes), all_of_it in kinds]
+
+
+def _arrays(
+    rooms: Sequence[_Alike], waiting: tuple[WaitingJobs, ...]
+) -> tuple[_Counts, _Counts, _Counts, _Counts, _Counts, _Counts, NDArray[np.bool_]]:
+    """The rooms and the waiting jobs as `agents_to_start` takes them."""
+    kinds = _largest_first(waiting)
+    return (
+        np.array([room.free.cpus for room in rooms], np.int64),
+        np.array([room.free.memory_mib for room in rooms], np.int64),
+        np.array([room.count for room in rooms], np.int64),
+        np.array([kind.cpus for kind in kinds], np.int64),
+        np.array([kind.memory_mib for kind in kinds], np.int64),
+        np.array([kind.count for kind in kinds], np.int64),
+        np.array([room.takes for room in rooms], np.bool_).reshape(len(rooms), len(kinds)),
+    )
+
+
+def _largest_first(waiting: tuple[WaitingJobs, ...]) -> list[WaitingJobs]:
+    return sorted((kind for kind in waiting if kind.count > 0), key=lambda kind: (-kind.cpus, -kind.memory_mib))
 
 
 def _of_no_use(waiting: tuple[WaitingJobs, ...]) -> frozenset[str]:
@@ -184,28 +292,3 @@ def _withdrawals(view: RoundView, *, is_work_left: bool) -> tuple[Withdrawal, ..
         elif not is_work_left:
             withdrawals.append(Withdrawal(agent.name, Why.NO_WORK))
     return tuple(withdrawals)
-
-
-class _Waiting:
-    """The waiting jobs that are not placed yet, largest first, for one call of `plan`."""
-
-    def __init__(self, waiting: tuple[WaitingJobs, ...]) -> None:
-        kinds = sorted(waiting, key=lambda kind: (-kind.cpus, -kind.memory_mib))
-        self._left = [(Room(kind.cpus, kind.memory_mib), kind.misfits, kind.count) for kind in kinds if kind.count > 0]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._left
-
-    def place_in(self, room: Room, node: str) -> bool:
-        """Put as many jobs as fit into `room` on the node; whether any did."""
-        cpus, memory_mib, is_used = room.cpus, room.memory_mib, False
-        left: list[tuple[Room, frozenset[str], int]] = []
-        for size, misfits, count in self._left:
-            fit = 0 if node in misfits else min(count, cpus // size.cpus, memory_mib // size.memory_mib)
-            if fit > 0:
-                cpus, memory_mib, is_used = cpus - fit * size.cpus, memory_mib - fit * size.memory_mib, True
-            if count > max(fit, 0):
-                left.append((size, misfits, count - max(fit, 0)))
-        self._left = left
-        return is_used
