@@ -32,15 +32,13 @@ def test_the_highest_load_within_the_limit_is_taken() -> None:
     found = recommend([long, short, middle], LIMIT)
     assert found.setting == middle.setting
     assert found.runner_up == short.setting
-    assert found.reasons[0].startswith(
-        "With agents of 30.00 min with one end, margin 30 s, the mean wait of regular jobs"
-    )
+    assert found.reasons[0].startswith("With agents of 30 min with one end, margin 30 s, the mean wait of regular jobs")
     assert "97.00 %, 7.00 points more than without agents" in found.reasons[0]
     assert (
         found.reasons[1] == "Of 3 settings tried, 2 are within the limit; of these it has the highest effective load."
     )
     assert "2.00 points less effective load" in found.reasons[2]
-    assert found.reasons[3].startswith("Past the limit, agents of 60.00 min with one end, margin 30 s would give 2.00")
+    assert found.reasons[3].startswith("Past the limit, agents of 60 min with one end, margin 30 s would give 2.00")
 
 
 def test_a_mean_within_the_limit_is_not_enough() -> None:

@@ -6,7 +6,7 @@ Whatever users or workloads wrote is shown without control characters on a termi
 import shlex
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -74,6 +74,16 @@ def progress(standings: Iterable[CampaignStatus]) -> CampaignStatus:
             bar.update(task, completed=done, total=total, description=standing(last))
     assert last is not None  # noqa: S101 - see above
     return last
+
+
+@contextmanager
+def steps(text: str) -> Generator[Callable[[int, int], None]]:
+    """Draw a bar on a terminal. What is given takes how many steps are done, and of how many."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
 @contextmanager
@@ -168,6 +178,9 @@ def _rows(values: tuple[object, ...]) -> Iterator[Table | str]:
         if sheet.title:
             yield sheet.title
         yield _sheet(sheet)
+    for text in (value for value in values if isinstance(value, str)):
+        yield ""
+        yield text
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:

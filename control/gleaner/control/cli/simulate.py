@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gleaner.control.cli import render
+from gleaner.control.cli import render, simulate_tune
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.simulate_options import (
     Allocation,
@@ -147,6 +147,9 @@ def compare(
         value = outputs.comparison_value(outcomes, ground)
         said = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
         return _answer(value, [tabulate.comparison_table(outcomes)], said, json)
+
+
+app.command()(simulate_tune.tune)
 
 
 def _report(path: Path, page: "Page") -> None:

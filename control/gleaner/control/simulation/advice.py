@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from gleaner.control.simulation.tables import duration
+from gleaner.control.simulation.recommendation import exact
 from gleaner.control.simulation.trial import safety
 from gleaner.control.simulation.tune import Tuning
 
@@ -47,7 +47,7 @@ def slurm_words(tuning: Tuning) -> str | None:
     grace_s = 60 * math.ceil((tuning.question.save_s * safety(tuning.question.save_spread) + setting.margin_s) / 60)
     return (
         f"In slurm.conf, the agents' partition has PreemptMode=REQUEUE and GraceTime={max(60, grace_s)} "
-        f"({duration(max(60, grace_s))}: a save with its safety and the margin)."
+        f"({exact(max(60, grace_s))}: a save with its safety and the margin)."
     )
 
 

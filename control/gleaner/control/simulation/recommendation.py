@@ -13,6 +13,18 @@ from gleaner.control.simulation.confidence import Interval, interval
 from gleaner.control.simulation.tables import change, duration, percent
 
 
+def exact(seconds: float) -> str:
+    """A time that somebody chose, with no more digits than it needs.
+
+    >>> exact(90), exact(600), exact(5400), exact(4000)
+    ('90 s', '10 min', '1.5 h', '66.6667 min')
+    """
+    for unit, unit_s, least_s in (("h", 3600, 5400), ("min", 60, 120)):
+        if seconds >= least_s:
+            return f"{seconds / unit_s:g} {unit}"
+    return f"{seconds:g} s"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
     """What is chosen: the length of an agent, whether all end together, and what it keeps free before its end."""
@@ -27,11 +39,11 @@ class Setting:
         """It in words.
 
         >>> Setting(preemption=False, length_s=3600, synchronised=True, margin_s=30).said
-        'agents of 60.00 min with one end, margin 30 s'
+        'agents of 60 min with one end, margin 30 s'
         """
         ends = "with one end" if self.synchronised else "with ends of their own"
         vacated = ", vacated for regular jobs" if self.preemption else ""
-        return f"agents of {duration(self.length_s)} {ends}, margin {duration(self.margin_s)}{vacated}"
+        return f"agents of {exact(self.length_s)} {ends}, margin {exact(self.margin_s)}{vacated}"
 
     @property
     def plainness(self) -> tuple[bool, float, bool, float]:
@@ -98,7 +110,7 @@ class WaitLimit:
         >>> WaitLimit(0.01).said, WaitLimit(90, is_share=False).said
         ('1 %', '90 s')
         """
-        return f"{100 * self.most:g} %" if self.is_share else duration(self.most)
+        return f"{100 * self.most:g} %" if self.is_share else exact(self.most)
 
     def growth(self, evidence: Evidence) -> Interval:
         """What the limit is about, for one setting."""

@@ -39,16 +39,19 @@ class Conditions:
 
 
 def trial(workload: Workload, conditions: Conditions, agents: AgentSettings | None) -> Outcome:
-    """The figures with these agents, or without any: one for each margin, or one for what margins do not change.
-
-    `agents.margin_s` counts for nothing here. Loads and shares are of all unit time in the default window
-    of `measures`, shares of 1.
-    """
+    """The figures with these agents, or without any. `agents.margin_s` counts for nothing: see `figures`."""
     if agents is not None:
         agents = agents.model_copy(update={"margin_s": 0.0})
-    schedule = replay(workload, conditions.machine, conditions.scheduler, agents)
+    return figures(replay(workload, conditions.machine, conditions.scheduler, agents), conditions, agents)
+
+
+def figures(schedule: Schedule, conditions: Conditions, agents: AgentSettings | None) -> Outcome:
+    """What a replay with a margin of 0 says for each margin: one figure a margin, or one that margins do not change.
+
+    Loads are shares of all unit time in the default window of `measures`.
+    """
     window = default_window(schedule)
-    whole = window.length_s * conditions.machine.units
+    whole = window.length_s * schedule.machine.units
     jobs = schedule.jobs
     regular = _within(jobs.start_s + jobs.restore_s, jobs.end_s - jobs.save_s - jobs.lost_s, jobs, window) / whole
     outcome = _regular(schedule) | {"regular_load": [regular]}

@@ -12,10 +12,9 @@ from gleaner.control.simulation.confidence import Interval, interval
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.journal import Journal, Outcome
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.recommendation import Evidence, Recommendation, Setting, WaitLimit, recommend
+from gleaner.control.simulation.recommendation import Evidence, Recommendation, Setting, WaitLimit, exact, recommend
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.sweep import Sweep, Task
-from gleaner.control.simulation.tables import duration
 from gleaner.control.simulation.trial import Conditions, safety
 from gleaner.control.simulation.variants import Variation, variation
 from gleaner.control.simulation.workload import Workload
@@ -24,6 +23,8 @@ LENGTHS_S = tuple(60.0 * minutes for minutes in (10, 15, 20, 30, 45, 60, 90, 120
 MARGINS_S = (10.0, 30.0, 60.0, 120.0, 300.0)
 SHORTEST_LENGTH_S = 30.0
 """Control takes none below (`RoundSettings.length_s`)."""
+SHORTEST_SLICE_S = 5.0
+"""Likewise (`RoundSettings.shortest_slice_s`)."""
 LEAST_SLICE_S = 60.0
 
 
@@ -41,10 +42,10 @@ class Grid:
             raise BadScenario("nothing to try: the sweep needs at least one length and one margin")
         if min(self.lengths_s) < SHORTEST_LENGTH_S:
             raise BadScenario(
-                f"agents of {duration(min(self.lengths_s))}: control takes none below {SHORTEST_LENGTH_S:g} s"
+                f"agents of {exact(min(self.lengths_s))}: control takes none below {SHORTEST_LENGTH_S:g} s"
             )
         if min(self.margins_s) < 0:
-            raise BadScenario(f"a margin of {duration(min(self.margins_s))}: it cannot be negative")
+            raise BadScenario(f"a margin of {exact(min(self.margins_s))}: it cannot be negative")
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -75,6 +76,8 @@ class Question:
             raise BadScenario(f"--confidence {self.level:g}: it lies between 0 and 1, 0.95 for example")
         if self.limit.most < 0:
             raise BadScenario("--wait-limit: it cannot be negative")
+        if self.slice_s < SHORTEST_SLICE_S:
+            raise BadScenario(f"a shortest slice of {exact(self.slice_s)}: control takes none below 5 s")
         if self.save_spread < 0:
             raise BadScenario(f"--save-spread {self.save_spread:g}: it cannot be negative")
         if self.agents.queue.jobs is not None:
@@ -163,8 +166,8 @@ def tune(
     settings = [setting for setting in question.grid.settings if question.fits(setting)]
     if not settings:
         raise BadScenario(
-            f"no agent would compute: the longest has {duration(max(question.grid.lengths_s))}, the shortest slice is "
-            f"{duration(question.slice_s)} and a save takes {duration(question.save_s)}"
+            f"no agent would compute: the longest has {exact(max(question.grid.lengths_s))}, the shortest slice is "
+            f"{exact(question.slice_s)} and a save takes {exact(question.save_s)}"
         )
     margins_s = tuple(sorted(set(question.grid.margins_s)))
     how = variation(workload)

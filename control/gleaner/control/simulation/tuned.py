@@ -19,6 +19,7 @@ from gleaner.control.simulation.report.page import (
     Text,
     Unit,
 )
+from gleaner.control.simulation.recommendation import exact
 from gleaner.control.simulation.tables import Table, duration, percent
 from gleaner.control.simulation.trial import safety
 from gleaner.control.simulation.tune import Tried, Tuning
@@ -45,10 +46,10 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
         mark = "*" if setting == chosen else "" if limit.holds(evidence) else "past the limit"
         rows.append(
             (
-                duration(setting.length_s),
+                exact(setting.length_s),
                 "one end" if setting.synchronised else "own ends",
                 "at once" if setting.preemption else "",
-                duration(setting.margin_s),
+                exact(setting.margin_s),
                 percent(evidence.effective_load.mean),
                 _points(evidence.gain),
                 duration(evidence.wait_s.mean),
@@ -75,7 +76,17 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
     )
     if not any(one.evidence.setting.preemption for one in shown):
         columns, rows = _without(2, columns, rows)
-    return Table(columns, tuple(rows), _title(tuning))
+    return Table(columns, tuple(rows), _title(tuning), left=2)
+
+
+def lines(tuning: Tuning) -> tuple[str, ...]:
+    """The recommendation for the terminal."""
+    control, agent, slurm = control_settings(tuning), agent_settings(tuning), slurm_words(tuning)
+    if not (control and agent and slurm):
+        return ("No setting is recommended.", *tuning.recommendation.reasons)
+    bare = [line for text in (control, agent) for line in text.splitlines() if line and not line.startswith("#")]
+    margin = bare.pop()
+    return (*tuning.recommendation.reasons, slurm, "\n".join(bare), f"and for the agents: {margin}")
 
 
 def _title(tuning: Tuning) -> str:
@@ -104,10 +115,10 @@ def notes(tuning: Tuning) -> tuple[str, ...]:
         f"Seeds {question.first_seed} to {question.first_seed + question.seeds - 1} are variants of {tuning.workload}: "
         f"{tuning.how.said}. All settings see the same variants; intervals are Student's t at "
         f"{100 * question.level:g} % over paired differences.",
-        f"One agent's save is expected to take {duration(question.save_s)}, with a relative standard deviation of "
+        f"One agent's save is expected to take {exact(question.save_s)}, with a relative standard deviation of "
         f"{percent(question.save_spread, 0)}; agents reserve {safety(question.save_spread):.2f} times that and the "
         "margin, and a save that needs more loses its slice.",
-        f"No agent starts for less than {duration(question.slice_s)}. The low-priority queue never runs dry.",
+        f"No agent starts for less than {exact(question.slice_s)}. The low-priority queue never runs dry.",
         *(
             f"Left out, since it would compute nothing: {setting.said}."
             for setting in tuning.left_out
@@ -152,8 +163,8 @@ def _cards(tuning: Tuning) -> Cards:
     ends = "one end for all" if setting.synchronised else "each its own end"
     return Cards(
         (
-            Card("agents of", word + duration(setting.length_s), ends + (", vacated at once" * setting.preemption)),
-            Card("margin", duration(setting.margin_s), "before the end, on top of a save and its safety"),
+            Card("agents of", word + exact(setting.length_s), ends + (", vacated at once" * setting.preemption)),
+            Card("margin", exact(setting.margin_s), "before the end, on top of a save and its safety"),
             Card("effective load", percent(one.effective_load.mean), f"{_points(one.gain)} points"),
             Card("mean wait", limit.shown(limit.growth(one).mean), f"the limit is {limit.said}"),
         )
@@ -223,14 +234,14 @@ def _margins(tuning: Tuning) -> Table:
     loads = {(one.evidence.setting.length_s, one.evidence.setting.margin_s): one for one in shown}
     rows = [
         (
-            duration(length_s),
+            exact(length_s),
             *(_load(loads.get((length_s, margin_s))) for margin_s in margins_s),
         )
         for length_s in sorted({length_s for length_s, _ in loads})
     ]
     ends = "one end for all" if kind[1] else "each its own end"
     return Table(
-        ("length", *(f"margin {duration(margin_s)}" for margin_s in margins_s)),
+        ("length", *(f"margin {exact(margin_s)}" for margin_s in margins_s)),
         tuple(rows),
         f"effective load and the share lost in late saves; {ends}",
     )

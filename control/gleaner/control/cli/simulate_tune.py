@@ -1,0 +1,282 @@
+"""`glean simulate tune`: how long agents should be on this cluster, and with what margin.
+
+Ctrl-C keeps what is done: the same command goes on from there. What computes is imported when the verb runs.
+"""
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gleaner.control.cli import render
+from gleaner.control.cli.answer import Answer
+from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.simulate_options import (
+    Allocation,
+    Cores,
+    Entitlements,
+    Json,
+    Nodes,
+    Processors,
+    Report,
+    ScenarioFile,
+    Scheduler,
+    Targets,
+    Trace,
+    check_places,
+    given,
+    read,
+    simulation_parts,
+    write,
+)
+from gleaner.control.cli.simulate_options import lengths as times
+from gleaner.control.simulation.durations import seconds
+
+if TYPE_CHECKING:
+    from gleaner.control.simulation.experiment import Ground
+    from gleaner.control.simulation.scenario import Scenario
+    from gleaner.control.simulation.settings import AgentSettings
+    from gleaner.control.simulation.tune import Grid, Question, Tuning
+
+ASSUMED_S = 60.0
+"""What a save takes, and a restore, where nobody says."""
+
+
+class Interrupted(Failure):
+    """Ctrl-C in the middle of something that can be resumed."""
+
+    exit_code = 130
+
+
+def share_or_time(text: str) -> tuple[float, bool]:
+    """How much longer regular jobs may wait, and whether that is a share of their wait.
+
+    >>> share_or_time("1%"), share_or_time("90s")
+    ((0.01, True), (90.0, False))
+    """
+    if not text.endswith("%"):
+        return seconds(text), False
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise ValueError(f"expected a limit such as 1% or 90s, found {text!r}")
+    return share, True
+
+
+@dataclass
+class _Standing:
+    """How far a sweep is."""
+
+    done: int = 0
+    all: int = 0
+    state: Path = field(default_factory=Path)
+
+
+def tune(
+    context: typer.Context,
+    trace: Trace = None,
+    *,
+    wait_limit: Annotated[
+        str,
+        typer.Option(metavar="SHARE|TIME", help="By how much regular jobs may wait longer on average: 1%, or 90s."),
+    ] = "1%",
+    lengths: Annotated[
+        str | None, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.  [default: 10m to 4h]")
+    ] = None,
+    margins: Annotated[
+        str | None, typer.Option(metavar="TIME,TIME", help="Margins to try.  [default: 10s to 5m]")
+    ] = None,
+    synchronised: Annotated[
+        bool | None,
+        typer.Option("--synchronised/--not-synchronised", help="Try only agents with one end, or with their own."),
+    ] = None,
+    preemption: Annotated[
+        bool, typer.Option("--preemption", help="Try also agents that leave at once for a regular job.")
+    ] = False,
+    save: Annotated[str | None, typer.Option(metavar="TIME", help="What one save takes.  [default: 60s]")] = None,
+    restore: Annotated[str | None, typer.Option(metavar="TIME", help="What one restore takes.  [default: 60s]")] = None,
+    save_spread: Annotated[float, typer.Option(help="Standard deviation of a save's time, as a share of it.")] = 0.25,
+    shortest_slice: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="No agent starts for less.  [default: twice a save and a restore, at least 60s]"
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Variants of the trace to try each setting on.")] = 5,
+    seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 1,
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one a core]")] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where what is done is kept.  [default: in your home]")
+    ] = None,
+    scheduler: Scheduler = None,
+    processors: Processors = None,
+    nodes: Nodes = None,
+    cores: Cores = None,
+    allocation: Allocation = None,
+    target: Targets = None,
+    entitlement: Entitlements = None,
+    scenario: ScenarioFile = None,
+    settings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The recommendation for the control program (TOML).")
+    ] = None,
+    agent_settings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The recommendation for the agents (TOML).")
+    ] = None,
+    json: Json = None,
+    report: Report = None,
+) -> Answer:
+    """Find the agents that win most back while regular jobs hardly wait longer."""
+    check_places(json, report, settings, agent_settings)
+    limit = read("--wait-limit", share_or_time, wait_limit)
+    with simulation_parts():
+        from gleaner.control.simulation import experiment
+        from gleaner.control.simulation.recommendation import WaitLimit
+        from gleaner.control.simulation.scenario import read_scenario
+        from gleaner.control.simulation.tune import Question
+
+        told = read_scenario(scenario, [option for option in given(context) if option.key[0] != "agents"])
+        _check(told)
+        agents, remarks = _agents(told, {"save": _seconds("--save", save), "restore": _seconds("--restore", restore)})
+        question = Question(
+            limit=WaitLimit(*limit),
+            agents=agents,
+            grid=_grid(lengths, margins, synchronised=synchronised, preemption=preemption),
+            shortest_slice_s=_slice(told)
+            if shortest_slice is None
+            else read("--shortest-slice", seconds, shortest_slice),
+            save_spread=save_spread,
+            seeds=seeds,
+            first_seed=seed,
+            level=confidence,
+        )
+        with render.busy("reading the trace"):
+            ground = experiment.prepare(told)
+        experiment.check(told.scheduler, ground)
+        tuning = _tuned(told, ground, question, state or _default_state(), workers)
+        _write(tuning, settings, agent_settings)
+        return _answer(tuning, ground, remarks, json, report)
+
+
+def _check(told: "Scenario") -> None:
+    """That the scenario asks for nothing which has no meaning here."""
+    workload, window = told.workload, told.measure
+    if workload.until_s is not None or workload.keep_waiting:
+        raise BadInput("tune replays whole traces: leave out until_s and keep_waiting of [workload]")
+    if window.begin_s is not None or window.end_s is not None:
+        raise BadInput("tune measures all of a trace: leave out [measure]")
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    return None if text is None else read(option, seconds, text)
+
+
+def _agents(told: "Scenario", costs: Mapping[str, float | None]) -> "tuple[AgentSettings, tuple[str, ...]]":
+    """The agents of the scenario, and what had to be assumed about them."""
+    from gleaner.control.simulation.settings import AgentSettings, CostSettings
+
+    agents = told.agents or AgentSettings()
+    given_s = {name: value for name, value in costs.items() if value is not None}
+    assumed = sorted({"save", "restore"} - agents.model_fields_set - set(given_s))
+    costs_s = dict.fromkeys(assumed, ASSUMED_S) | given_s
+    agents = agents.model_copy(update={name: CostSettings(constant_s=cost_s) for name, cost_s in costs_s.items()})
+    options = " and ".join(f"--{name}" for name in assumed)
+    return agents, (f"{options} not given: {ASSUMED_S:g} s assumed, on which the answer depends",) if assumed else ()
+
+
+def _slice(told: "Scenario") -> float | None:
+    """What the scenario says of the shortest slice."""
+    agents = told.agents
+    return agents.shortest_slice_s if agents is not None and "shortest_slice_s" in agents.model_fields_set else None
+
+
+def _grid(lengths: str | None, margins: str | None, *, synchronised: bool | None, preemption: bool) -> "Grid":
+    from gleaner.control.simulation.tune import LENGTHS_S, MARGINS_S, Grid
+
+    return Grid(
+        lengths_s=LENGTHS_S if lengths is None else read("--lengths", times, lengths),
+        synchronised=(True, False) if synchronised is None else (synchronised,),
+        margins_s=MARGINS_S if margins is None else read("--margins", times, margins),
+        preemption=(False, True) if preemption else (False,),
+    )
+
+
+def _default_state() -> Path:
+    """Where the XDG Base Directory Specification wants what a program keeps between its runs."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "gleaner" / "tune"
+
+
+def _tuned(told: "Scenario", ground: "Ground", question: "Question", state: Path, workers: int | None) -> "Tuning":
+    from gleaner.control.simulation.sweep import default_workers
+    from gleaner.control.simulation.tune import tune as find
+
+    standing = _Standing(state=state)
+    with _resumable(standing), render.steps("replaying") as draw:
+
+        def progress(done: int, whole: int) -> None:
+            standing.done, standing.all = done, whole
+            draw(done, whole)
+
+        return find(
+            ground.workload,
+            ground.machine,
+            told.scheduler,
+            question,
+            state=state,
+            workers=workers or default_workers(),
+            progress=progress,
+        )
+
+
+@contextmanager
+def _resumable(standing: _Standing) -> Generator[None]:
+    """Ctrl-C is one line that says what is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped: {standing.done} of {standing.all} replays are kept in {standing.state}; "
+            "the same command goes on from there"
+        ) from None
+
+
+def _write(tuning: "Tuning", settings: Path | None, agent_settings: Path | None) -> None:
+    from gleaner.control.simulation import advice
+
+    for path, text in (
+        (settings, advice.control_settings(tuning)),
+        (agent_settings, advice.agent_settings(tuning)),
+    ):
+        if path is not None and text is not None:
+            with write(path):
+                path.write_text(text, encoding="utf-8")
+
+
+def _answer(
+    tuning: "Tuning", ground: "Ground", assumed: tuple[str, ...], json: str | None, report: Path | None
+) -> Answer:
+    """Exit code 1 says that nothing can be recommended."""
+    from gleaner.control.simulation import outputs, tabulate, tuned
+    from gleaner.control.simulation.experiment import machine_name
+
+    remarks = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks, *assumed)
+    found = 0 if tuning.recommendation.setting else 1
+    if report is not None:
+        from gleaner.control.simulation import report as page
+
+        subtitle = f"{tuning.workload} on {machine_name(tuning.machine)}, {tuning.scheduler}"
+        with write(report):
+            page.write(report, tuned.page(tuning, subtitle, remarks))
+    value = tuned.as_json(tuning)
+    if json == "-":
+        return Answer(value, as_json=True, exit_code=found)
+    if json is not None:
+        with write(Path(json)):
+            outputs.write_json(Path(json), value)
+    return Answer((tuned.table(tuning), *tuned.lines(tuning)), remarks=remarks, exit_code=found)
