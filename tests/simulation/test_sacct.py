@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gleaner.control.simulation import sacct
@@ -216,6 +216,7 @@ def test_a_header_alone_is_a_trace_without_jobs(tmp_path: Path) -> None:
         reading(tmp_path)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

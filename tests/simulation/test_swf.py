@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation import shipped
 from tests.simulation.traces import trace
@@ -148,6 +148,24 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> N
         read(tmp_path)
 
 
+fragments = st.sampled_from(
+    ["1", "-1", "2.5", "x", "1e9", "nan", ";", "|", "\n", " ", "\0", "\xa0", "\x1c", GOOD, "\n" + GOOD]
+)
+
+
+@settings(deadline=None)  # the first call may compile
+@given(text=st.lists(fragments, max_size=40).map(" ".join), is_after_a_good_line=st.booleans())
+def test_whatever_a_file_holds_it_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, text: str, is_after_a_good_line: bool
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "log.swf"
+    path.write_bytes((GOOD + "\n" + text if is_after_a_good_line else text).encode("latin-1"))
+    try:
+        read(path)
+    except BadTrace as refused:
+        assert "\n" not in str(refused)
+
+
 seconds = st.integers(0, 10**9) | st.floats(0, 1e9)
 
 
@@ -175,6 +193,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
 
 
+@settings(deadline=None)  # the first call may compile
 @given(made=workloads(), is_compressed=st.booleans())
 def test_what_is_written_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, made: Workload, is_compressed: bool

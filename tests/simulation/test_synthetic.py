@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import PCG64, Generator
 from tests.simulation.traces import trace
@@ -58,6 +58,7 @@ def test_the_ends_of_a_uniform_range_of_sizes_are_as_likely_as_its_middle() -> N
     assert counts[1:] / MANY == pytest.approx([0.25] * 4, abs=0.01)
 
 
+@settings(deadline=None)
 @given(load=st.floats(0.05, 3), jobs=st.integers(50, 400), seed=st.integers(0, 99))
 def test_the_jobs_arrive_at_the_load_asked_for(load: float, jobs: int, seed: int) -> None:
     made = make(SyntheticSettings(jobs=jobs, load=load, seed=seed), POOL)
@@ -93,6 +94,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(source: Sour
     assert first.run_s.tobytes() != other.run_s.tobytes()
 
 
+@settings(deadline=None)
 @given(
     source=st.sampled_from([Source.DISTRIBUTIONS, Source.LUBLIN]),
     processors=st.integers(1, 5000),

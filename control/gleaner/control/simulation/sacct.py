@@ -16,7 +16,7 @@ User and Account (one user, one group). `TZ=UTC` keeps the hour in which a clock
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -61,7 +61,7 @@ class _Block:
 
     path: Path
     lines: list[int]
-    columns: dict[str, Sequence[str]]
+    columns: Mapping[str, Sequence[str]]
 
     def refused(self, name: str, expected: str, is_bad: Callable[[str], bool]) -> BadTrace:
         """What is wrong with the first value that is."""

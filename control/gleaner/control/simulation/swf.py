@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gleaner.control.simulation.cleaning import UNKNOWN, Ending, Records
 from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.numbers import plain_rows
 from gleaner.control.simulation.source import lines_of
 from gleaner.control.simulation.workload import Codes, Seconds, Workload
 
@@ -73,7 +74,7 @@ def read_swf(path: Path) -> SwfLog:
                 if match:
                     header.setdefault(match[1], match[2])
             # An empty line keeps the count of lines.
-            lines = ["" if line.startswith(";") else line for line in lines]  # noqa: PLW2901
+            lines = ["\n" if line.startswith(";") else line for line in lines]  # noqa: PLW2901
         blocks.append(_numbers(path, first, lines)[:, _READ])
     rows = np.concatenate(blocks) if blocks else np.empty((0, len(_READ)))
     return SwfLog(_records(path.name, rows), header)
@@ -83,10 +84,12 @@ def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
     """One row a line that is not empty, whole where it must be."""
     if not any(map(str.strip, lines)):
         return np.empty((0, len(FIELDS)))
-    try:
-        rows = np.loadtxt(lines, comments=None, ndmin=2)
-    except ValueError:
-        raise _bad_line(path, first, lines) from None
+    rows = plain_rows("".join(lines), len(lines), len(FIELDS))
+    if rows is None:
+        try:
+            rows = np.loadtxt(lines, comments=None, ndmin=2)
+        except ValueError:
+            raise _bad_line(path, first, lines) from None
     if rows.shape[1] != len(FIELDS) or not np.isfinite(rows).all():
         raise _bad_line(path, first, lines)
     whole = rows[:, _WHOLE]

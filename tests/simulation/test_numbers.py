@@ -1,0 +1,56 @@
+"""The fast reader of numbers reads them as Python does, or not at all."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gleaner.control.simulation.numbers import plain_rows
+
+plain = st.integers(-(10**15) + 1, 10**15 - 1).map(str) | st.from_regex(r"-?[0-9]{1,8}\.[0-9]{1,7}", fullmatch=True)
+blank = st.sampled_from([" ", "  ", "\t"])
+end = st.sampled_from(["\n", "\r\n", " \n", "\n\n"])
+
+
+@settings(deadline=None)  # the first call may compile
+@given(st.lists(st.tuples(plain, blank, plain, blank, plain, end), max_size=10))
+def test_plain_numbers_are_read_to_the_last_bit(lines: list[tuple[str, ...]]) -> None:
+    text = "".join(map("".join, lines))
+    rows = plain_rows(text, 2 * len(lines), 3)
+    assert rows is not None
+    assert rows.tolist() == [[float(line[0]), float(line[2]), float(line[4])] for line in lines]
+
+
+def test_a_last_line_without_an_end_counts() -> None:
+    rows = plain_rows("1 2\n3 4", 2, 2)
+    assert rows is not None
+    assert rows.tolist() == [[1, 2], [3, 4]]
+
+
+@settings(deadline=None)  # the first call may compile
+@given(st.text("0123456789 .-+exnif\n\t\0é_", max_size=30))
+def test_what_it_reads_is_what_python_reads(text: str) -> None:
+    rows = plain_rows(text, text.count("\n") + 1, 2)
+    if rows is not None:
+        assert rows.tolist() == [[float(word) for word in line.split()] for line in text.split("\n") if line.strip()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1",
+        "1 2 3",
+        "1 x",
+        "1 2.",
+        "- 1",
+        "1 .5",
+        "1 --3",
+        "1 1e3",
+        "1 1234567890123456",
+        "1 2-",
+        "1 2.3.4",
+        "1 +2",
+        "1 \0",
+    ],
+)
+def test_what_is_not_plain_is_not_read(line: str) -> None:
+    assert plain_rows(f"1 2\n{line}\n", 2, 2) is None
