@@ -55,6 +55,18 @@ def no_stretches() -> Stretches:
     return Stretches(np.empty(0, np.int64), none, none, np.empty(0, np.int64), none, none, none, np.empty(0, np.int32))
 
 
+class Parts(NamedTuple):
+    """What stretches held of which nodes: one entry for each range of nodes of which a stretch held as many cores."""
+
+    stretch: Counts
+    node: Codes
+    """The first of the range."""
+    nodes: Codes
+    """How many."""
+    cores: Codes
+    """Of each of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """One replay of a workload. Jobs that were still waiting or running when it stopped have NaN for what had not come.
@@ -73,6 +85,8 @@ class Schedule:
     agents: Stretches
     saves: int = 0
     """Saves of regular jobs (preemption, migration); those of agents' jobs are in `agents`."""
+    parts: Parts | None = None
+    """Of `jobs`, where the replay knows nodes; see also `placing.placed`."""
 
     @property
     def wait_s(self) -> Seconds:

@@ -1,0 +1,81 @@
+"""A running job is moved: the policy is asked, and what it says is written to the book. Compiled."""
+
+import numpy as np
+
+from gleaner.control.policy import migration
+from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.engine.book import BY_JOB, Book, settle
+from gleaner.control.simulation.engine.placement import extend
+
+compaction = compiled(migration.compaction)
+priorities = compiled(migration.priorities)
+
+NONE, COMPACTION, PRIORITIES = range(3)
+
+
+@compiled
+def move(book: Book, now_s: float, kind: int, whole: bool) -> float:
+    """Start the move that the policy wants now: when the job computes again, or infinite where nothing is moved."""
+    running = int(book.many[BY_JOB])
+    used, total, level = np.empty((3, len(book.nodes)), np.int64)
+    for at in range(len(book.nodes)):
+        total[at] = book.nodes[at]["cores"]
+        used[at] = total[at] - book.nodes[at]["free"]
+        level[at] = -book.nodes[at]["level"]
+    node, priority, cores = np.empty((3, running), np.int64)
+    movable = np.empty(running, np.bool_)
+    for at in range(running):
+        stretch = book.running[BY_JOB, running - 1 - at]["stretch"]
+        first = book.stretches[stretch]["ranges"]
+        is_on_one = book.stretches[stretch + 1]["ranges"] == first + 1 and book.ranges[first]["nodes"] == 1
+        node[at] = book.ranges[first]["node"] if is_on_one else -1
+        priority[at] = level[book.ranges[first]["node"]]
+        job = book.jobs[book.stretches[stretch]["job"]]
+        cores[at] = job["processors"]
+        movable[at] = job["movable"] != 0
+    if kind == COMPACTION:
+        found, taken = compaction(used, total, node, cores, movable, True)
+    else:
+        found, taken = priorities(used, total, level, priority, cores, movable, True)
+    if found < 0:
+        return np.inf
+
+    ranges_end = int(book.stretches[book.many[3]]["ranges"])
+    will_be = np.inf
+    for at in range(len(taken)):
+        if taken[at] > 0:
+            ranges_end = extend(book, ranges_end, at, total[at] if whole else taken[at])
+            will_be = min(will_be, book.nodes[at]["speed"])
+    return _moved(book, now_s, book.running[BY_JOB, running - 1 - found]["stretch"], ranges_end, will_be)
+
+
+@compiled
+def _moved(book: Book, now_s: float, stretch: int, ranges_end: int, will_be: float) -> float:
+    """The old stretch ends with a save, the new one begins with a restore. Its cores are kept from now on."""
+    old = book.stretches[stretch]
+    job = book.jobs[old["job"]]
+    was = np.inf
+    for at in range(old["ranges"], book.stretches[stretch + 1]["ranges"]):
+        was = min(was, book.nodes[book.ranges[at]["node"]]["speed"])
+    slower = 1.0 if was == will_be else was / will_be
+    again_s = now_s + job["save_s"] + job["restore_s"]
+    new = book.stretches[book.many[3]]
+    new["job"] = old["job"]
+    new["start_s"] = now_s + job["save_s"]
+    new["end_s"] = again_s + (old["end_s"] - now_s) * slower
+    new["limit_s"] = again_s + (old["limit_s"] - now_s) * slower
+    new["restore_s"] = job["restore_s"]
+    job["end_s"] = new["end_s"]
+    book.many[3] += 1
+    book.stretches[book.many[3]]["ranges"] = ranges_end
+
+    for is_over in range(1, -1, -1):  # it leaves with the times that it had, and is back with the new ones
+        old["is_over"] = is_over
+        if is_over == 0:
+            old["moved"] = 1
+            old["save_s"] = job["save_s"]
+            old["end_s"] = now_s + job["save_s"]
+            old["limit_s"] = old["end_s"]
+        settle(book, stretch)
+    settle(book, book.many[3] - 1)
+    return float(again_s)

@@ -1,0 +1,331 @@
+"""Machines whose nodes matter: shared nodes, nodes of several classes, and jobs that are moved between them.
+
+First come first served and EASY backfilling, where each start is a place, first fit (see `placement`). The rules for
+one instant are those of `queueing`: first what ends, then what is submitted, then one decision. Migration comes last.
+
+A job runs at the speed of its slowest node. Moving it takes a save, in which it holds its old cores and the new ones
+are kept for it, and a restore on the new ones; it computes in neither.
+"""
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.engine import moving
+from gleaner.control.simulation.engine.book import (
+    BY_END,
+    BY_LIMIT,
+    JOBS,
+    Book,
+    Table,
+    has_room,
+    larger_book,
+    new_book,
+    next_s,
+    settle,
+)
+from gleaner.control.simulation.engine.placement import choose, idle_nodes, level_for
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import Allocation, Machine
+from gleaner.control.simulation.schedule import Parts, Schedule, Stretches, no_stretches
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, Migration, SchedulerSettings
+from gleaner.control.simulation.workload import Counts, JobClass, Seconds, Workload
+
+_MOVES = {
+    Migration.NONE: moving.NONE,
+    Migration.COMPACTION: moving.COMPACTION,
+    Migration.PRIORITIES: moving.PRIORITIES,
+}
+_STATE = np.dtype(
+    [(name, np.float64) for name in ("now_s", "decide_s", "look_s", "moved_s")]
+    + [(name, np.int64) for name in ("arrived", "first", "last", "refused", "waiting")]
+)
+"""Where the loop is. When the next decision and the next look for a move are due, when the last move is over; how many
+jobs were submitted, the first and the last in the queue, the last that was refused since cores were given back (-1 if
+none), how many wait."""
+
+_ENDED, _FULL, _LOOKS = range(3)
+"""Why the loop stopped: nothing is left, or the book has no room, or it is time to look for a move."""
+
+
+class Rules(NamedTuple):
+    """What the loop was told."""
+
+    whole: bool
+    overtaking: bool
+    every_s: float
+    until_s: float
+    keep_waiting: int
+    moves: int
+    look_every_s: float
+
+
+def run(
+    workload: Workload,
+    machine: Machine,
+    scheduler: SchedulerSettings,
+    agents: AgentSettings | None = None,
+    *,
+    until_s: float | None = None,
+    keep_waiting: int = 0,
+) -> Schedule:
+    """Replay a workload that fits the machine; see `replay`, which checks that and has the same arguments.
+
+    Raises `BadScenario` for what these machines cannot do.
+    """
+    _check(machine, scheduler, agents)
+    rules = Rules(
+        whole=machine.allocation is Allocation.NODES,
+        overtaking=scheduler.kind is Discipline.EASY,
+        every_s=scheduler.decide_every_s,
+        until_s=math.inf if until_s is None else until_s,
+        keep_waiting=keep_waiting,
+        moves=_MOVES[scheduler.migration.kind],
+        look_every_s=scheduler.migration.every_s,
+    )
+    book = new_book(_jobs(workload, scheduler, is_kept_full=keep_waiting > 0), *idle_nodes(machine))
+    state = np.array([(0.0 if keep_waiting else -math.inf, math.inf, math.inf, -math.inf, 0, -1, -1, -1, 0)], _STATE)
+    while (step := _replayed(book, state, rules)) != _ENDED:
+        if step == _FULL:
+            book = larger_book(book)
+        else:
+            again_s = moving.move(book, float(state["now_s"][0]), rules.moves, rules.whole)
+            _look_again(state[0], again_s, rules)
+    stretches, parts, saves = _told(book, rules)
+    return Schedule(
+        workload=replace(workload, submit_s=book.jobs["submit_s"].copy()) if keep_waiting else workload,
+        machine=machine,
+        scheduler=scheduler.kind.value,
+        start_s=book.jobs["start_s"].copy(),
+        end_s=np.where(book.jobs["end_s"] <= rules.until_s, book.jobs["end_s"], math.nan),
+        jobs=stretches,
+        agents=no_stretches(),
+        saves=saves,
+        parts=parts,
+    )
+
+
+def _check(machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings | None) -> None:
+    if scheduler.kind not in {Discipline.FCFS, Discipline.EASY}:
+        raise BadScenario(
+            f"scheduler {scheduler.kind.value} needs nodes that are alike, given whole or as a pool, and no migration; "
+            "shared nodes, classes of nodes and migration go with fcfs and easy"
+        )
+    kind = scheduler.migration.kind
+    if kind is Migration.COMPACTION and machine.allocation is Allocation.NODES:
+        raise BadScenario("migration compaction needs allocation cores: of whole nodes none is partly used")
+    if kind is Migration.PRIORITIES and len({each.priority for each in machine.classes}) == 1:
+        raise BadScenario("migration priorities needs classes of nodes with different priorities")
+    if agents is not None:
+        raise BadScenario("agents need nodes that are alike, given whole or as a pool, and no migration")
+
+
+def _jobs(workload: Workload, scheduler: SchedulerSettings, *, is_kept_full: bool) -> Table:
+    def seconds(cost: CostSettings) -> Seconds:
+        return np.array([cost.seconds(float(mib)) for mib in workload.memory_mib])
+
+    jobs = np.zeros(len(workload), JOBS)
+    jobs["submit_s"] = math.nan if is_kept_full else workload.submit_s
+    jobs["run_s"] = workload.run_s
+    jobs["limit_s"] = workload.limit_s
+    jobs["save_s"] = seconds(scheduler.migration.save)
+    jobs["restore_s"] = seconds(scheduler.migration.restore)
+    jobs["processors"] = workload.processors
+    jobs["movable"] = workload.job_class == JobClass.CHECKPOINTABLE
+    jobs["start_s"] = jobs["end_s"] = math.nan
+    jobs["after"] = -1
+    return jobs
+
+
+@compiled
+def _replayed(book: Book, state: Table, rules: Rules) -> int:
+    """Why it stopped; it goes on when it is called again. So moves are compiled only for those who want them."""
+    at = state[0]
+    while True:
+        if not has_room(book):
+            return _FULL
+        at["now_s"] = min(_arrival_s(book, state, rules), next_s(book), at["decide_s"], at["look_s"])
+        now_s = at["now_s"]
+        if not now_s < rules.until_s:
+            return _ENDED
+        if _changed(book, state, rules):
+            at["decide_s"] = now_s if rules.every_s == 0 else np.ceil(now_s / rules.every_s) * rules.every_s
+            if rules.moves != moving.NONE:
+                at["look_s"] = np.ceil(max(now_s, at["moved_s"]) / rules.look_every_s) * rules.look_every_s
+        if at["decide_s"] <= now_s:
+            at["decide_s"] = np.inf
+            _decide(book, state, rules)
+        if at["look_s"] <= now_s:
+            at["look_s"] = np.inf
+            if at["waiting"] == 0:
+                return _LOOKS
+
+
+def _look_again(at: np.void, again_s: float, rules: Rules) -> None:
+    """The next look for a move is due when this one is over; if there was none, when anything has changed."""
+    if again_s < math.inf:
+        at["moved_s"] = again_s
+        looks = max(math.ceil(again_s / rules.look_every_s), math.floor(at["now_s"] / rules.look_every_s) + 1)
+        at["look_s"] = looks * rules.look_every_s
+
+
+@compiled
+def _arrival_s(book: Book, state: Table, rules: Rules) -> float:
+    at = state[0]
+    if at["arrived"] == len(book.jobs):
+        return np.inf
+    if rules.keep_waiting > 0:
+        return float(at["now_s"]) if at["waiting"] < rules.keep_waiting else np.inf
+    return float(book.jobs[at["arrived"]]["submit_s"])
+
+
+@compiled
+def _changed(book: Book, state: Table, rules: Rules) -> bool:
+    """Whether anything ended by now, which gives its cores back, or was submitted, which waits."""
+    at = state[0]
+    is_changed = False
+    while next_s(book) <= at["now_s"]:
+        stretch = book.running[BY_END, book.many[BY_END] - 1]["stretch"]
+        book.stretches[stretch]["is_over"] = 1
+        settle(book, stretch)
+        at["refused"] = -1  # what was refused may fit now
+        is_changed = True
+    while _arrival_s(book, state, rules) <= at["now_s"]:
+        job = at["arrived"]
+        book.jobs[job]["submit_s"] = at["now_s"] if rules.keep_waiting > 0 else book.jobs[job]["submit_s"]
+        if at["waiting"] == 0:
+            at["first"] = job
+        else:
+            book.jobs[at["last"]]["after"] = job
+        at["last"] = job
+        at["waiting"] += 1
+        at["arrived"] += 1
+        is_changed = True
+    return is_changed
+
+
+@compiled
+def _decide(book: Book, state: Table, rules: Rules) -> None:
+    """Start what may start now: the head of the queue while it fits, then those that may overtake it.
+
+    EASY: those may that end by the head's shadow time, or leave it enough cores on the level where it will start.
+    """
+    at = state[0]
+    everywhere = len(book.levels) - 1
+    is_refused = at["refused"] >= 0  # then the head was, and all up to that one
+    before = at["refused"]
+    job = book.jobs[before]["after"] if is_refused else at["first"]
+    shadow_s, reserved, extra = np.inf, -1, 0
+    while job >= 0 and (not is_refused or (rules.overtaking and book.levels[everywhere]["free"] > 0)):
+        row = book.jobs[job]
+        after = row["after"]
+        processors = int(row["processors"])
+        level = level_for(book.levels, processors, -1)
+        if level >= 0 and is_refused and reserved < 0:
+            shadow_s, reserved, extra = _reserved(book, int(book.jobs[at["first"]]["processors"]))
+        held, ranges_end, speed = 0, 0, 1.0
+        while level >= 0:
+            ranges_end, speed = choose(book, level, processors, rules.whole)
+            held = 0
+            if at["now_s"] + row["limit_s"] / speed > shadow_s:
+                held = _cores(book, ranges_end, reserved)
+            if held <= extra or not is_refused:
+                break
+            level = level_for(book.levels, processors, level)
+        if level < 0:
+            is_refused = True
+            before = job
+            job = after
+            continue
+        extra -= held
+
+        row["start_s"] = at["now_s"]
+        row["end_s"] = at["now_s"] + row["run_s"] / speed
+        stretch = book.many[3]
+        new = book.stretches[stretch]
+        new["job"] = job
+        new["start_s"] = at["now_s"]
+        new["end_s"] = row["end_s"]
+        new["limit_s"] = at["now_s"] + row["limit_s"] / speed
+        book.many[3] += 1
+        book.stretches[stretch + 1]["ranges"] = ranges_end
+        settle(book, stretch)
+
+        if before < 0:
+            at["first"] = after
+        else:
+            book.jobs[before]["after"] = after
+        if at["last"] == job:
+            at["last"] = before
+        at["waiting"] -= 1
+        job = after
+    at["refused"] = at["last"]
+
+
+@compiled
+def _cores(book: Book, ranges_end: int, level: int) -> int:
+    """How many cores of a level the ranges have that were chosen."""
+    cores = 0
+    for at in range(book.stretches[book.many[3]]["ranges"], ranges_end):
+        entry = book.ranges[at]
+        if level == len(book.levels) - 1 or book.nodes[entry["node"]]["level"] == level:
+            cores += entry["nodes"] * entry["cores"]
+    return cores
+
+
+@compiled
+def _reserved(book: Book, processors: int) -> tuple[float, int, int]:
+    """When and on which level a job of so many processors fits at the latest, and the cores that it leaves there."""
+    levels = book.levels.copy()
+    everywhere = levels[len(levels) - 1]
+    shadow_s = -np.inf
+    level = -1
+    at = int(book.many[BY_LIMIT])
+    while level < 0:
+        shadow_s = float(book.running[BY_LIMIT, at - 1]["time_s"])
+        while at > 0 and book.running[BY_LIMIT, at - 1]["time_s"] == shadow_s:
+            at -= 1
+            stretch = book.running[BY_LIMIT, at]["stretch"]
+            for entry in range(book.stretches[stretch]["ranges"], book.stretches[stretch + 1]["ranges"]):
+                cores = book.ranges[entry]["nodes"] * book.ranges[entry]["cores"]
+                levels[book.nodes[book.ranges[entry]["node"]]["level"]]["free"] += cores
+                everywhere["free"] += cores
+        level = level_for(levels, processors, -1)
+    return shadow_s, level, levels[level]["free"] - processors
+
+
+def _told(book: Book, rules: Rules) -> tuple[Stretches, Parts, int]:
+    """What the book says, up to the end of the replay, in order of the starts; and how many jobs were saved."""
+    told = book.stretches[: book.many[3]]
+    begins = np.flatnonzero(told["start_s"] < rules.until_s)  # what was moved may be about to start
+    begins = begins[np.argsort(told["start_s"][begins], kind="stable")]
+    rows = told[begins]
+    end_s = np.minimum(rows["end_s"], rules.until_s)
+    parts = _parts(book, begins)
+    weight = parts.nodes * (1 if rules.whole else parts.cores.astype(np.int64))
+    ends = np.cumsum(np.bincount(parts.stretch, minlength=len(rows)))
+    last = ends - 1
+    has_one = (np.diff(ends, prepend=0) == 1) & (parts.nodes[last] == 1)
+    stretches = Stretches(
+        job=rows["job"],
+        start_s=rows["start_s"],
+        end_s=end_s,
+        units=np.bincount(parts.stretch, weight, len(rows)).astype(np.int64),
+        restore_s=np.minimum(rows["restore_s"], end_s - rows["start_s"]),
+        save_s=np.maximum(rows["save_s"] - (rows["end_s"] - end_s), 0),
+        lost_s=np.zeros(len(rows)),
+        node=np.where(has_one, parts.node[last], -1).astype(np.int32),
+    )
+    return stretches, parts, int(np.count_nonzero(rows["moved"]))
+
+
+def _parts(book: Book, begins: Counts) -> Parts:
+    first, end = book.stretches["ranges"][begins], book.stretches["ranges"][begins + 1]
+    many = end - first
+    stretch = np.repeat(np.arange(len(begins)), many)
+    rows = book.ranges[np.arange(len(stretch)) + np.repeat(first - np.cumsum(many) + many, many)]
+    node = book.nodes["number"][rows["node"]]
+    return Parts(stretch, node.astype(np.int32), rows["nodes"].astype(np.int32), rows["cores"].astype(np.int32))

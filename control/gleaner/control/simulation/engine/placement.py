@@ -1,0 +1,92 @@
+"""Where a job goes: first fit, for machines whose nodes matter. Compiled.
+
+Nodes are filled by priority, then by number. All of one priority are a level, as the nodes of one partition of Slurm:
+a job goes to the highest level that has room for all of it, and only a job larger than every level has several.
+"""
+
+import numpy as np
+
+from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.engine.book import LEVELS, NODES, Book, Table
+from gleaner.control.simulation.machine import Machine
+
+
+def idle_nodes(machine: Machine) -> tuple[Table, Table]:
+    """All the machine's nodes in the order in which they are filled, nothing on them; and their levels."""
+    kinds = machine.classes
+    kind = np.repeat(np.arange(len(kinds)), [each.nodes for each in kinds])
+    priority = np.array([each.priority for each in kinds])[kind]
+    order = np.argsort(-priority, kind="stable")
+    kind, priority = kind[order], priority[order]
+    begins = np.flatnonzero(np.diff(priority, prepend=priority[0] + 1))
+
+    nodes = np.zeros(len(order), NODES)
+    nodes["cores"] = nodes["free"] = np.array([each.cores for each in kinds])[kind]
+    nodes["speed"] = np.array([each.speed for each in kinds])[kind]
+    nodes["kind"] = kind
+    nodes["number"] = order
+    nodes["level"] = np.searchsorted(begins, np.arange(len(order)), side="right") - 1
+
+    levels = np.zeros(len(begins) + 1, LEVELS)
+    levels["start"] = levels["lowest"] = np.append(begins, len(order))
+    levels["cores"] = np.append(np.add.reduceat(nodes["cores"], begins), nodes["cores"].sum())
+    levels["free"] = levels["cores"]
+    return nodes, levels
+
+
+@compiled
+def level_for(levels: Table, processors: int, after: int) -> int:
+    """The first level after this one that has room, or -1. The last is all nodes together."""
+    last = len(levels) - 1
+    fits_one = False
+    for level in range(last):
+        if levels[level]["cores"] >= processors:
+            fits_one = True
+            if level > after and levels[level]["free"] >= processors:
+                return level
+    if not fits_one and after < last and levels[last]["free"] >= processors:
+        return last
+    return -1
+
+
+@compiled
+def choose(book: Book, level: int, processors: int, whole: bool) -> tuple[int, float]:
+    """Where a job would go on a level that has room: first fit; with `whole`, all cores of each node.
+
+    The ranges are written behind the last stretch's. The answer: where they end, and the speed of the slowest node.
+    """
+    is_one = level < len(book.levels) - 1
+    begin = book.levels[level]["lowest"] if is_one else 0
+    end = book.levels[level + 1]["start"] if is_one else len(book.nodes)
+    ranges_end = int(book.stretches[book.many[3]]["ranges"])
+    left = processors
+    speed = np.inf
+    for node in range(begin, end):
+        free = book.nodes[node]["free"]
+        if free == 0:
+            continue
+        if left == processors and is_one:
+            book.levels[level]["lowest"] = node
+        cores = free if whole else min(free, left)
+        ranges_end = extend(book, ranges_end, node, cores)
+        speed = min(speed, book.nodes[node]["speed"])
+        left -= cores
+        if left <= 0:
+            break
+    return ranges_end, speed
+
+
+@compiled
+def extend(book: Book, ranges_end: int, node: int, cores: int) -> int:
+    """Where the next stretch's ranges end with one more node: in the last of them, if it may be, or in its own."""
+    if ranges_end > book.stretches[book.many[3]]["ranges"]:
+        before = book.ranges[ranges_end - 1]
+        is_next = before["node"] + before["nodes"] == node and before["cores"] == cores
+        if is_next and book.nodes[node]["kind"] == book.nodes[node - 1]["kind"]:
+            before["nodes"] += 1
+            return ranges_end
+    new = book.ranges[ranges_end]
+    new["node"] = node
+    new["nodes"] = 1
+    new["cores"] = cores
+    return ranges_end + 1
