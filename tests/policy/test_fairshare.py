@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.oracle_priorities import Job, Weights, chosen
 
@@ -109,6 +109,12 @@ def test_who_is_at_its_target_waits_for_those_below(core: Callable[..., np.ndarr
 
 
 @both_forms
+def test_what_pass_one_started_pass_two_does_not_start_again(core: Callable[..., np.ndarray]) -> None:
+    waiting = [Job(0, 9, 9, 5, "a"), Job(0, 9, 9, 9, "b"), Job(0, 9, 9, 1, "b"), Job(0, 9, 9, 1, "b")]
+    assert starts(core, waiting, targets={"a": 1, "b": 1}, capacity=10, reservations=1) == [0, 2, 3]
+
+
+@both_forms
 def test_nobody_waits_for_a_job_that_never_fits(core: Callable[..., np.ndarray]) -> None:
     waiting = [Job(0, 10, 10, 11, "a"), Job(0, 10, 10, 5, "a")]
     assert starts(core, waiting, targets={"a": 0}, capacity=10, reservations=1) == [1]
@@ -132,6 +138,7 @@ jobs = st.builds(
 )
 
 
+@settings(max_examples=400)
 @given(
     waiting=st.lists(jobs, max_size=12),
     could_run=st.lists(st.tuples(jobs, st.integers(-8, 0).map(float)), max_size=6),

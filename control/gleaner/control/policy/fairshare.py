@@ -59,10 +59,12 @@ def core(  # noqa: PLR0912, PLR0915, PLR0917 - one function: compiled, it may ca
             if free <= 0:
                 break
             job = queue[place]
-            if not is_second and held[owner[job]] >= targets[owner[job]]:
-                continue
             if is_second and met < found_before and places[met] == place:
                 met += 1
+                continue
+            if units[job] > free and 0 < reservations == made:  # most of a long queue
+                continue
+            if not is_second and held[owner[job]] >= targets[owner[job]]:
                 continue
             # What is expected to be free falls only where a promised job starts: enough there is enough between.
             fits = units[job] <= free
