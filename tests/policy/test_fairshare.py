@@ -12,6 +12,7 @@ from gleaner.control.policy import fairshare, priority
 from gleaner.control.simulation.compiled import compiled
 
 Running = list[tuple[Job, float]]
+Core = Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 COMPILED = compiled(fairshare.core)
 
@@ -19,7 +20,7 @@ both_forms = pytest.mark.parametrize("core", [fairshare.core, COMPILED], ids=["p
 
 
 def starts(
-    core: Callable[..., np.ndarray],
+    core: Core,
     waiting: list[Job],
     running: Running | None = None,
     *,
@@ -28,11 +29,32 @@ def starts(
     reservations: int = 0,
     now_s: float = 0,
 ) -> list[int]:
-    """What the core answers, as positions in the list."""
-    running = running or []
+    """Which start, as positions in the list."""
+    return decision(
+        core,
+        waiting,
+        running or [],
+        targets=targets,
+        capacity=capacity,
+        reservations=reservations,
+        now_s=now_s,
+    )[0]
+
+
+def decision(
+    core: Core,
+    waiting: list[Job],
+    running: Running,
+    *,
+    targets: dict[str, float],
+    capacity: int,
+    reservations: int,
+    now_s: float = 0,
+) -> tuple[list[int], list[float], list[int]]:
+    """What the core answers."""
     users = list(targets)
     ends = sorted((start_s + job.limit_s, job.units) for job, start_s in running)
-    return core(
+    started, shadow_s, spare = core(
         np.arange(len(waiting)),
         np.array([job.units for job in waiting], dtype=np.int64),
         np.array([users.index(job.user) for job in waiting], dtype=np.int32),
@@ -44,7 +66,8 @@ def starts(
         float(now_s),
         np.array([end_s for end_s, _ in ends], dtype=float),
         np.array([units for _, units in ends], dtype=np.int64),
-    ).tolist()
+    )
+    return started.tolist(), shadow_s.tolist(), spare.tolist()
 
 
 NAMES = "ABCDEFGHJK" + "MNPQRSUVWX"
@@ -53,9 +76,7 @@ ALICE_AND_BOB = [Job(0, 100, 100, 200, "Alice")] * 10 + [Job(0, 100, 100, 50, "B
 
 @both_forms
 @pytest.mark.parametrize(("reservations", "order"), [(0, "ABMNCD"), (1, "ABMNCDPQ"), (2, "ABMNCDPQ")])
-def test_both_get_their_targets_before_anyone_gets_more(
-    core: Callable[..., np.ndarray], reservations: int, order: str
-) -> None:
+def test_both_get_their_targets_before_anyone_gets_more(core: Core, reservations: int, order: str) -> None:
     """Pass one places A B M N (500 of 1000 nodes), pass two C D (900); E and F wait, P and Q overtake them (1000)."""
     found = starts(
         core,
@@ -68,7 +89,7 @@ def test_both_get_their_targets_before_anyone_gets_more(
 
 
 @both_forms
-def test_two_promises_are_kept_beside_each_other(core: Callable[..., np.ndarray]) -> None:
+def test_two_promises_are_kept_beside_each_other(core: Core) -> None:
     """6 of 10 units run until 50. A job of 8 is promised 50 to 150 (2 to spare), one of 9 then 150 to 250 (1 to spare).
 
     Of those behind them, 2 units for 50 s end in time; 1 for 200 s is beside both; 1 for 120 s beside the first.
@@ -83,7 +104,7 @@ def test_two_promises_are_kept_beside_each_other(core: Callable[..., np.ndarray]
         Job(0, 120, 120, 1, "a"),
     ]
     common = {"targets": {"a": 0.0}, "capacity": 10}
-    assert starts(core, waiting, running, reservations=2, **common) == [2, 3, 4]  # type: ignore[arg-type]
+    assert decision(core, waiting, running, reservations=2, **common) == ([2, 3, 4], [50, 150], [0, 0])  # type: ignore[arg-type]
     assert starts(core, waiting, running, reservations=1, **common) == [2, 3, 4]  # type: ignore[arg-type]
     waiting[4] = Job(0, 200, 200, 1, "a")  # beside the first promise, in the way of the second
     assert starts(core, waiting, running, reservations=2, **common) == [2, 3, 5]  # type: ignore[arg-type]
@@ -91,7 +112,7 @@ def test_two_promises_are_kept_beside_each_other(core: Callable[..., np.ndarray]
 
 
 @both_forms
-def test_a_later_promise_may_be_for_an_earlier_time_only_if_it_delays_none(core: Callable[..., np.ndarray]) -> None:
+def test_a_later_promise_may_be_for_an_earlier_time_only_if_it_delays_none(core: Core) -> None:
     """8 units are promised 50. At 10 there are 3 for 40 s but not for 60 s, which are promised 150 instead."""
     running = [(Job(0, 10, 10, 3, "a"), 0.0), (Job(0, 50, 50, 6, "a"), 0.0)]
     waiting = [Job(0, 100, 100, 8, "a"), Job(0, 60, 60, 3, "a"), Job(0, 100, 100, 1, "a")]
@@ -101,7 +122,7 @@ def test_a_later_promise_may_be_for_an_earlier_time_only_if_it_delays_none(core:
 
 
 @both_forms
-def test_who_is_at_its_target_waits_for_those_below(core: Callable[..., np.ndarray]) -> None:
+def test_who_is_at_its_target_waits_for_those_below(core: Core) -> None:
     """A claim for one slot: the group with a thousand jobs in front holds its target, so the other is served."""
     waiting = [Job(0, 1, 1, 1, "large")] * 1000 + [Job(0, 1, 1, 1, "small")] * 10
     running = [(Job(0, 1, 1, 1, "large"), 0.0)] * 5
@@ -109,19 +130,19 @@ def test_who_is_at_its_target_waits_for_those_below(core: Callable[..., np.ndarr
 
 
 @both_forms
-def test_what_pass_one_started_pass_two_does_not_start_again(core: Callable[..., np.ndarray]) -> None:
+def test_what_pass_one_started_pass_two_does_not_start_again(core: Core) -> None:
     waiting = [Job(0, 9, 9, 5, "a"), Job(0, 9, 9, 9, "b"), Job(0, 9, 9, 1, "b"), Job(0, 9, 9, 1, "b")]
     assert starts(core, waiting, targets={"a": 1, "b": 1}, capacity=10, reservations=1) == [0, 2, 3]
 
 
 @both_forms
-def test_nobody_waits_for_a_job_that_never_fits(core: Callable[..., np.ndarray]) -> None:
+def test_nobody_waits_for_a_job_that_never_fits(core: Core) -> None:
     waiting = [Job(0, 10, 10, 11, "a"), Job(0, 10, 10, 5, "a")]
     assert starts(core, waiting, targets={"a": 0}, capacity=10, reservations=1) == [1]
 
 
 @both_forms
-def test_what_should_have_ended_is_expected_to_end_now(core: Callable[..., np.ndarray]) -> None:
+def test_what_should_have_ended_is_expected_to_end_now(core: Core) -> None:
     """The promise is then for now, so that a job may not take what it needs however short it is."""
     running = [(Job(0, 10, 10, 6, "a"), 0.0)]
     waiting = [Job(0, 10, 10, 8, "a"), Job(0, 1, 1, 3, "a"), Job(0, 1, 1, 2, "a")]

@@ -33,8 +33,10 @@ def core(  # noqa: PLR0912, PLR0915, PLR0917 - one function: compiled, it may ca
     now_s: float,
     ends_s: NDArray[np.float64],
     ends_units: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Which jobs start now, in the order in which they were chosen.
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Which jobs start now, in the order in which they were chosen, and what was promised to others.
+
+    Of each promise: when its job is to start, and how many units may be held past that instant beside it.
 
     `queue` has the waiting jobs by descending priority, as indices into `units`, `owner` and `limit_s`. `holds` and
     `targets` have one entry an owner: the units of what runs, and of what should. `reservations` jobs at most are
@@ -142,4 +144,4 @@ def core(  # noqa: PLR0912, PLR0915, PLR0917 - one function: compiled, it may ca
                 shadow_s[made] = start_s
                 spare[made] = level - units[job]
                 made += 1
-    return queue[places[:found]]
+    return queue[places[:found]], shadow_s[:made], spare[:made]

@@ -161,7 +161,9 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
 
         decide_s = np.inf
         waiting, due_s, due_units = queue[head:tail], ends_s[:ends], ends_units[:ends]
-        started = choose(waiting, units, owner, limit_s, holds, targets, free, reservations, now_s, due_s, due_units)
+        started, _shadow_s, _spare = choose(
+            waiting, units, owner, limit_s, holds, targets, free, reservations, now_s, due_s, due_units
+        )
         for entry in range(len(started)):
             job = int(started[entry])
             start_s[job] = now_s
