@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from gleaner.control.simulation.advice import agent_settings, control_settings, slurm_words
 from gleaner.control.simulation.confidence import Interval
+from gleaner.control.simulation.recommendation import exact
 from gleaner.control.simulation.report.page import (
     Axis,
     Card,
@@ -19,7 +20,6 @@ from gleaner.control.simulation.report.page import (
     Text,
     Unit,
 )
-from gleaner.control.simulation.recommendation import exact
 from gleaner.control.simulation.tables import Table, duration, percent
 from gleaner.control.simulation.trial import safety
 from gleaner.control.simulation.tune import Tried, Tuning

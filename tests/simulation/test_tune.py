@@ -1,0 +1,106 @@
+"""From a trace to settings that the real programs read."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.simulation.made import busy
+
+from gleaner.agent.settings import AgentSettings as LiveAgentSettings
+from gleaner.control.settings import Settings
+from gleaner.control.simulation.advice import agent_settings, control_settings, slurm_words
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.recommendation import Recommendation, Setting, WaitLimit
+from gleaner.control.simulation.report import html
+from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
+from gleaner.control.simulation.tune import Grid, Question, Tuning, tune
+from gleaner.control.simulation.tuned import as_json, lines, page, table
+
+AGENTS = AgentSettings(save=CostSettings(constant_s=60), restore=CostSettings(constant_s=30))
+GRID = Grid(lengths_s=(900.0, 1800.0, 3600.0), margins_s=(10.0, 60.0))
+
+
+def asked(grid: Grid = GRID, *, agents: AgentSettings = AGENTS, seeds: int = 3, level: float = 0.95) -> Question:
+    return Question(WaitLimit(0.5), agents, grid, seeds=seeds, level=level)
+
+
+def tuned(folder: Path, question: Question, *, workers: int = 1) -> Tuning:
+    return tune(busy(), of_processors(16), SchedulerSettings(), question, state=folder, workers=workers)
+
+
+def recommended(folder: Path, setting: Setting) -> Tuning:
+    found = tuned(folder, asked())
+    return replace(found, recommendation=Recommendation(setting, ("Because of " + "many words " * 30 + ".",)))
+
+
+def test_the_control_program_and_the_agents_read_what_is_recommended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting(preemption=True, length_s=1800.0, synchronised=False, margin_s=60.0)
+    found = recommended(tmp_path, setting)
+    for name in [name for name in os.environ if name.startswith("GLEANER_")]:
+        monkeypatch.delenv(name)
+    for name, text in (("gleaner.toml", control_settings(found)), ("agent.toml", agent_settings(found))):
+        assert text is not None
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert max(len(line) for line in text.splitlines()) <= 120
+    monkeypatch.setenv("GLEANER_SETTINGS", str(tmp_path / "gleaner.toml"))
+    monkeypatch.setenv("GLEANER_AGENT_SETTINGS", str(tmp_path / "agent.toml"))
+    rounds = Settings().rounds
+    assert (rounds.length_s, rounds.synchronised, rounds.shortest_slice_s) == (1800, False, 180)
+    assert LiveAgentSettings().margin_s == 60
+    assert "GraceTime=180" in (slurm_words(found) or "")  # 60 s, times 1.33, and 60 s: less than three minutes
+
+
+def test_one_worker_and_two_give_the_same_answer(tmp_path: Path) -> None:
+    alone = tuned(tmp_path / "one", asked(), workers=1)
+    together = tuned(tmp_path / "two", asked(), workers=2)
+    assert json.dumps(as_json(alone)) == json.dumps(as_json(together))
+    assert html(page(alone, "of a test", ())) == html(page(together, "of a test", ()))
+    assert table(alone) == table(together)
+    assert lines(alone) == lines(together)
+
+
+def test_every_setting_is_tried_once_and_the_answer_has_its_evidence(tmp_path: Path) -> None:
+    found = tuned(tmp_path, asked(Grid((3600.0, 900.0, 900.0), (True, False), (60.0, 10.0), (False, True))))
+    assert [one.evidence.setting for one in found.tried] == list(found.question.grid.settings)
+    assert len(found.tried) == 16
+    named = found.recommendation.setting or found.recommendation.nearest
+    assert named in {one.evidence.setting for one in found.tried}
+
+
+def test_agents_that_would_compute_nothing_are_left_out_and_named(tmp_path: Path) -> None:
+    found = tuned(tmp_path, asked(Grid((120.0, 3600.0), (True,), (10.0,))))
+    assert [setting.length_s for setting in found.left_out] == [120.0]
+    assert [one.evidence.setting.length_s for one in found.tried] == [3600.0]
+
+
+def test_a_limit_in_per_cent_of_no_wait_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadScenario, match="no regular job waits at all"):
+        tune(busy(), of_processors(10**6), SchedulerSettings(), asked(), state=tmp_path, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: asked(Grid(lengths_s=())), "at least one length"),
+        (lambda: asked(Grid(lengths_s=(20.0,))), "control takes none below 30 s"),
+        (lambda: asked(seeds=1), "at least two"),
+        (lambda: asked(level=1.0), "between 0 and 1"),
+        (lambda: replace(asked(), shortest_slice_s=1.0), "control takes none below 5 s"),
+        (lambda: replace(asked(), save_spread=-0.1), "cannot be negative"),
+        (lambda: asked(agents=AgentSettings(queue=AgentQueueSettings(jobs=5))), "endless low-priority queue"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(wrong: object, said: str) -> None:
+    with pytest.raises(BadScenario, match=said):
+        wrong()  # type: ignore[operator]
+
+
+def test_lengths_that_saves_eat_up_are_refused(tmp_path: Path) -> None:
+    slow = AgentSettings(save=CostSettings(constant_s=3000), restore=CostSettings(constant_s=3000))
+    with pytest.raises(BadScenario, match="no agent would compute: the longest has 60 min"):
+        tuned(tmp_path, asked(agents=slow))
