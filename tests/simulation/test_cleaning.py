@@ -1,5 +1,6 @@
 """What is left of a log, and what is said of the rest."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -104,3 +105,13 @@ def test_cleaning_a_real_log_says_what_it_did() -> None:
         ("changed: it ran past its limit, where it now ends", 7092),
         ("kept: it ran for 0 s", 2),
     )
+
+
+def test_every_rule_of_the_page_about_simulations_is_one_of_the_codes() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "simulation.md").read_text()
+    told = re.findall(r"^\| (?:left out|changed|kept): (.*?)(?: \(128 processors\))? \|", page, re.MULTILINE)
+    package = root / "control" / "gleaner" / "control" / "simulation"
+    code = "".join((package / f"{name}.py").read_text() for name in ("cleaning", "sacct"))
+    assert [rule for rule in told if rule not in code] == []
+    assert len(told) == 16

@@ -104,8 +104,8 @@ def clean(records: Records, *, processors: int | None) -> Cleaned:
             met.append((f"left out: {rule}", count))
     if not left.any():
         raise BadTrace(_nothing_left(records, met, processors))
-    kept = records.only(left)
-    kept = kept.only(np.lexsort((kept.job, kept.submit_s)))
+    chosen = np.flatnonzero(left)
+    kept = records.only(chosen[np.lexsort((records.job[chosen], records.submit_s[chosen]))])
     limit_s = np.where(kept.limit_s > 0, kept.limit_s, np.maximum(kept.run_s, 1.0))
     changes = {
         "changed: no limit, so its run time is its limit": kept.limit_s <= 0,
