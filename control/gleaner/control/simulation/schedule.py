@@ -59,11 +59,11 @@ class Parts(NamedTuple):
     """What stretches held of which nodes: one entry for each range of nodes of which a stretch held as many cores."""
 
     stretch: Counts
-    node: Codes
+    node: Counts
     """The first of the range."""
-    nodes: Codes
+    nodes: Counts
     """How many."""
-    cores: Codes
+    cores: Counts
     """Of each of them."""
 
 

@@ -76,7 +76,7 @@ def run(
 
     Raises `BadScenario` for what these machines cannot do.
     """
-    _check(machine, scheduler, agents)
+    _check(workload, machine, scheduler, agents)
     rules = Rules(
         whole=machine.allocation is Allocation.NODES,
         overtaking=scheduler.kind is Discipline.EASY,
@@ -108,7 +108,7 @@ def run(
     )
 
 
-def _check(machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings | None) -> None:
+def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings | None) -> None:
     if scheduler.kind not in {Discipline.FCFS, Discipline.EASY}:
         raise BadScenario(
             f"scheduler {scheduler.kind.value} needs nodes that are alike, given whole or as a pool, and no migration; "
@@ -119,6 +119,8 @@ def _check(machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings
         raise BadScenario("migration compaction needs allocation cores: of whole nodes none is partly used")
     if kind is Migration.PRIORITIES and len({each.priority for each in machine.classes}) == 1:
         raise BadScenario("migration priorities needs classes of nodes with different priorities")
+    if kind is not Migration.NONE and not (workload.job_class == JobClass.CHECKPOINTABLE).any():
+        raise BadScenario(f"{workload.name}: migration moves jobs that can be saved, and no job is checkpointable")
     if agents is not None:
         raise BadScenario("agents need nodes that are alike, given whole or as a pool, and no migration")
 
@@ -305,7 +307,7 @@ def _told(book: Book, rules: Rules) -> tuple[Stretches, Parts, int]:
     rows = told[begins]
     end_s = np.minimum(rows["end_s"], rules.until_s)
     parts = _parts(book, begins)
-    weight = parts.nodes * (1 if rules.whole else parts.cores.astype(np.int64))
+    weight = parts.nodes * (1 if rules.whole else parts.cores)
     ends = np.cumsum(np.bincount(parts.stretch, minlength=len(rows)))
     last = ends - 1
     has_one = (np.diff(ends, prepend=0) == 1) & (parts.nodes[last] == 1)
@@ -328,4 +330,4 @@ def _parts(book: Book, begins: Counts) -> Parts:
     stretch = np.repeat(np.arange(len(begins)), many)
     rows = book.ranges[np.arange(len(stretch)) + np.repeat(first - np.cumsum(many) + many, many)]
     node = book.nodes["number"][rows["node"]]
-    return Parts(stretch, node.astype(np.int32), rows["nodes"].astype(np.int32), rows["cores"].astype(np.int32))
+    return Parts(stretch, node, rows["nodes"], rows["cores"])
