@@ -117,9 +117,10 @@ def test_a_job_that_ran_counts_however_it_ended(tmp_path: Path, state: str) -> N
 
 
 def test_of_a_requeued_job_the_last_run_counts(tmp_path: Path) -> None:
-    runs = ({"State": "NODE_FAIL", "ElapsedRaw": "60"}, {"State": "REQUEUED", "ElapsedRaw": "70"}, {"ElapsedRaw": "80"})
-    found = reading(tmp_path, *runs)
-    assert found.workload.run_s.tolist() == [80]
+    runs = [("101", "NODE_FAIL", 60), ("100", "COMPLETED", 50), ("101", "REQUEUED", 70), ("101", "COMPLETED", 80)]
+    lines = [{"JobIDRaw": job, "State": state, "ElapsedRaw": str(run_s)} for job, state, run_s in runs]
+    found = reading(tmp_path, *lines)
+    assert (found.workload.job.tolist(), found.workload.run_s.tolist()) == ([100, 101], [50, 80])
     assert found.cleaning.rules == (("left out: an earlier run of a job that was requeued", 2),)
 
 
