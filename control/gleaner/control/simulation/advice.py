@@ -7,7 +7,7 @@ from gleaner.control.simulation.recommendation import exact
 from gleaner.control.simulation.trial import safety
 from gleaner.control.simulation.tune import Tuning
 
-_WIDTH = 110
+_WIDTH = 96
 
 
 def control_settings(tuning: Tuning) -> str | None:

@@ -47,7 +47,7 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
         rows.append(
             (
                 exact(setting.length_s),
-                "one end" if setting.synchronised else "own ends",
+                "together" if setting.synchronised else "apart",
                 "at once" if setting.preemption else "",
                 exact(setting.margin_s),
                 percent(evidence.effective_load.mean),
@@ -62,7 +62,7 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
         )
     columns: tuple[str, ...] = (
         "length",
-        "ends",
+        "end",
         "vacated",
         "margin",
         "effective load",
