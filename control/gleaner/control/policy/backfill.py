@@ -89,9 +89,14 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
         if low < running and ends_s[low] == end_s:
             ends_units[low] += asked
         else:
-            for entry in range(running, low, -1):
-                ends_s[entry] = ends_s[entry - 1]
-                ends_units[entry] = ends_units[entry - 1]
+            one, entry = np.uint64(1), np.uint64(running)  # unsigned indices: compiled, they move many at a time
+            while entry > np.uint64(low):
+                ends_s[entry] = ends_s[entry - one]
+                entry -= one
+            entry = np.uint64(running)
+            while entry > np.uint64(low):
+                ends_units[entry] = ends_units[entry - one]
+                entry -= one
             ends_s[low] = end_s
             ends_units[low] = asked
             running += 1

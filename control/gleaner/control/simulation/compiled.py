@@ -2,26 +2,69 @@
 
 A policy's core is plain Python in `policy`: live control calls it as it is, the simulator compiles that same
 function. What is compiled is kept on disk, beside the source or in the user's cache folder.
+
+numba itself looks only at the file of the function that is called: it would go on using an old copy of a core that
+was compiled into a loop of another file. So what is kept is found by the sources of all that went into it.
 """
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+from numba.core.caching import FunctionCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_SOURCES: dict[int, str] = {}
+"""By the `id` of a compiled function, which lives as long as its module: a hash of the sources it is made of."""
+
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The same function as machine code. It may call no Python function but compiled ones."""
-    return cast("Callable[P, R]", numba.njit(cache=True, error_model="numpy")(function))
+    return _kept(function)
 
 
 def inner(function: Callable[P, R]) -> Callable[P, R]:
     """The same, for a function that only compiled ones call: without what Python would need to call it, it is compiled
     much sooner, the more so the more arrays it takes.
     """
-    njit = cast("Any", numba.njit)  # its declaration leaves the last two out
-    made = njit(cache=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-    return cast("Callable[P, R]", made(function))
+    return _kept(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def _kept(function: Callable[P, R], **options: bool) -> Callable[P, R]:
+    njit: Any = numba.njit  # its declaration knows not all of the options
+    plain = cast("FunctionType", function)
+    made = njit(error_model="numpy", **options)(plain)
+    sources = _sources_of(plain)
+    made._cache = _cache(plain, sources)
+    _SOURCES[id(made)] = sources
+    return cast("Callable[P, R]", made)
+
+
+def _sources_of(function: FunctionType) -> str:
+    """A hash of its file, and of those of the compiled functions and the modules that it names."""
+    files = {Path(function.__code__.co_filename).read_bytes()}
+    for name in function.__code__.co_names:
+        used = function.__globals__.get(name)
+        if id(used) in _SOURCES:
+            files.add(_SOURCES[id(used)].encode())
+        elif isinstance(used, ModuleType) and used.__name__.startswith("gleaner."):
+            files.add(Path(str(used.__file__)).read_bytes())
+    return hashlib.sha256(b"\0".join(sorted(hashlib.sha256(file).digest() for file in files))).hexdigest()
+
+
+def _cache(function: FunctionType, sources: str) -> Any:
+    """The compiler's own, but what it keeps is found by these sources too."""
+    make: Any = FunctionCache  # it has no types
+    cache = make(function)
+    by_signature = cache._index_key
+
+    def by_sources(*signature: Any) -> Any:
+        return (*by_signature(*signature), sources)
+
+    cache._index_key = by_sources
+    return cache

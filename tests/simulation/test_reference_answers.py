@@ -1,0 +1,37 @@
+"""Real logs with another simulator's waits, and the project's own trace with a checked answer."""
+
+import numpy as np
+import pytest
+from tests.simulation.oracle import jobs_of, starts, starts_one_by_one
+from tests.simulation.traces import trace
+
+from gleaner.control.simulation import traces
+from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+
+EASY = SchedulerSettings(kind=Discipline.EASY)
+
+
+@pytest.mark.parametrize(("log", "processors", "identical"), [("KTH-SP2", 100, 0.98), ("SDSC-SP2", 128, 0.95)])
+def test_easy_gives_the_waits_that_another_simulator_gave(log: str, processors: int, identical: float) -> None:
+    reference = traces.read(trace(f"{log}.pyssEASY.swf.gz"), processors=processors)
+    wait_s = replay(reference.workload, of_processors(processors), EASY).wait_s
+    assert len(wait_s) == reference.cleaning.read
+    assert np.mean(wait_s) == pytest.approx(np.mean(reference.wait_s), rel=0.01)
+    assert np.mean(wait_s == reference.wait_s) >= identical
+
+
+@pytest.mark.parametrize(
+    ("log", "processors"), [("KTH-SP2", 100), pytest.param("SDSC-SP2", 128, marks=pytest.mark.slow)]
+)
+def test_what_differs_from_the_other_simulator_is_its_rule_for_ends_at_one_instant(log: str, processors: int) -> None:
+    reference = traces.read(trace(f"{log}.pyssEASY.swf.gz"), processors=processors)
+    jobs = jobs_of(reference.workload)
+    wait_s = np.array(starts_one_by_one(jobs, processors)) - reference.workload.submit_s
+    assert wait_s.tolist() == reference.wait_s.tolist()
+
+
+def test_a_real_log_is_scheduled_as_the_readable_scheduler_does() -> None:
+    workload = traces.read(trace("KTH-SP2.pyssEASY.swf.gz"), processors=100).workload
+    assert replay(workload, of_processors(100), EASY).start_s.tolist() == starts("easy", jobs_of(workload), 100)
