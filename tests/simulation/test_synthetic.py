@@ -188,12 +188,12 @@ def test_lublins_sizes_are_serial_powers_of_two_and_others_in_the_published_shar
     assert (size == 1).mean() == pytest.approx(0.2927, abs=0.005)
     # Of what is drawn as any size some is a power of two by chance.
     assert 0.6686 < (is_power & (size > 1)).mean() < 0.6686 + 1 - 0.2927 - 0.6686
-    # Two-stage uniform between 1.2, 5 and 7: the mean of the logarithm (paper, section 4).
+    # Two-stage uniform between 1.2, 5 and 7: the mean of the logarithm.
     log2 = np.log2(size[size > 1])
     assert log2.mean() == pytest.approx((0.875 * 1.2 + 5 + 0.125 * 7) / 2, abs=0.03)
 
 
-def test_lublins_run_times_have_the_published_moments() -> None:
+def test_lublins_run_times_have_the_moments_of_the_published_parameters() -> None:
     size = np.full(MANY, 8, np.int64)
     log_s = np.log(lublin.run_times_s(size, rng()))
     share = 0.6986 - 0.003 * 8
@@ -207,7 +207,7 @@ def test_lublins_larger_jobs_run_longer() -> None:
     assert np.median(large) > 5 * np.median(small)
 
 
-def test_lublins_gaps_have_the_published_mean_of_their_logarithm() -> None:
+def test_lublins_gaps_have_the_mean_of_the_published_parameters() -> None:
     log_s = np.log(lublin.gaps_s(MANY, rng()))
     assert log_s.max() <= 13
     assert log_s.mean() == pytest.approx(6.0415 * 1.0519 * 0.8531, rel=0.02)

@@ -1,9 +1,9 @@
 """What a log has that no simulation can use, and what is done about it: named rules, each with a count, never silent.
 
-The rules follow the Parallel Workloads Archive (Feitelson, Tsafrir, Krakov: Experience with using the Parallel
-Workloads Archive, JPDC 74(10), 2014, sections 3 and 4; its definition of the Standard Workload Format for the
-states of a job). What the archive calls flurries, a user's burst of thousands of jobs, is for a person to judge:
-its cleaned logs leave them out.
+The rules follow the Parallel Workloads Archive: what its definition of the Standard Workload Format says of the states
+of a job and of what is unknown, and the care that Feitelson, Tsafrir and Krakov ask for (Experience with using the
+Parallel Workloads Archive, JPDC 74(10), 2014). What the archive calls flurries, a user's burst of thousands of jobs, is
+for a person to judge: its cleaned logs leave them out.
 """
 
 from dataclasses import dataclass, replace

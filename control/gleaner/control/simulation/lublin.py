@@ -1,9 +1,9 @@
 """The workload model of Lublin and Feitelson, for its batch jobs.
 
 U. Lublin, D. G. Feitelson: The workload on parallel supercomputers: modeling the characteristics of rigid jobs,
-JPDC 63(11), 2003: sizes (section 4), run times and how they depend on sizes (section 5), arrivals and their daily
-cycle (section 6). The parameters are those published for batch jobs; what depends on the size of the machine
-(128 processors there) is stated relative to it, as the paper tells to adapt it.
+JPDC 63(11), 2003. The numbers, and what they are of, are those of the authors' own program at the Parallel Workloads
+Archive: how `arar` enters, where the daily cycle begins, and beyond what a run time or a gap is drawn again. That
+program states sizes for 128 processors; here they are relative to the machine, as its notes tell to adapt them.
 """
 
 import math
@@ -36,7 +36,8 @@ class Parameters:
     smallest_log2: float = 1.2
     """`ulow`: the least parallel size; the extra 0.2 make two processors a little less likely."""
     middle_below_largest_log2: float = 2.0
-    """`uhi - umed`, where `uhi` is the machine's size: where the two uniform distributions meet."""
+    """`uhi - umed`, where `uhi` is the machine's size: where the two uniform distributions meet. The batch jobs have
+    7 and 5; the notes take anything from 1.5 to 3.5 for sensible."""
     below_middle: float = 0.875
     """`uprob`: the share of the lower one."""
     short_shape: float = 6.57
@@ -66,7 +67,7 @@ BATCH = Parameters()
 
 
 def sizes(count: int, processors: int, rng: Generator, model: Parameters = BATCH) -> Counts:
-    """Processors of so many jobs (section 4): serial, or two-stage uniform in log2, most of them powers of two."""
+    """Processors of so many jobs: serial, or two-stage uniform in log2, most of them powers of two."""
     largest = math.log2(processors)
     smallest = min(model.smallest_log2, largest)
     middle = max(largest - model.middle_below_largest_log2, smallest)
@@ -81,7 +82,7 @@ def sizes(count: int, processors: int, rng: Generator, model: Parameters = BATCH
 
 
 def run_times_s(processors: Counts, rng: Generator, model: Parameters = BATCH) -> Seconds:
-    """Run times of jobs of these sizes (section 5): hyper-gamma in the logarithm, longer for larger jobs."""
+    """Run times of jobs of these sizes: hyper-gamma in the logarithm, longer for larger jobs."""
     short = np.clip(model.short_per_processor * processors + model.short_share, 0, 1)
 
     def draw(which: NDArray[np.int64]) -> Seconds:
@@ -94,7 +95,7 @@ def run_times_s(processors: Counts, rng: Generator, model: Parameters = BATCH) -
 
 
 def gaps_s(count: int, rng: Generator, model: Parameters = BATCH) -> Seconds:
-    """Times between arrivals before the daily cycle (section 6): log-gamma."""
+    """Times between arrivals before the daily cycle: log-gamma."""
 
     def draw(which: NDArray[np.int64]) -> Seconds:
         return rng.gamma(model.gap_shape * model.all_hours, model.gap_scale, len(which))

@@ -35,7 +35,7 @@ _ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitR
 """Other names of columns that say the same."""
 _DAY_S = 86400.0
 _NO_LIMIT_S = 365 * _DAY_S
-"""What Slurm's own backfill takes for UNLIMITED: a year."""
+"""What Slurm's own backfill takes where neither the job nor its partition has a limit: a year."""
 _PARTITION_LIMIT = -2.0
 """The accounting does not say how long the limit of the partition is."""
 _RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}

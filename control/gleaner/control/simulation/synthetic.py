@@ -21,8 +21,8 @@ COMMON_LIMITS_S: Seconds = np.array(
     [m * _MINUTE_S for m in (5, 10, 15, 20, 30, 45)]
     + [h * _HOUR_S for h in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 24, 36, 48)]
 )
-"""Users ask for round times: a few dozen values make up nearly all limits (Tsafrir, Etsion, Feitelson: Modeling user
-runtime estimates, JSSPP 2005). Beyond the last they are whole days."""
+"""Users ask for round times: 20 values are the limits of about 90 % of the jobs (Tsafrir, Etsion, Feitelson: Modeling
+User Runtime Estimates, JSSPP 2005). Which ones is our choice. Beyond the last they are whole days."""
 _REDRAWS = 1000
 
 
