@@ -8,7 +8,7 @@ awk '$5 ~ "^/proc/" { print $5 }' /proc/self/mountinfo | sort -ru | while read -
 
 mkdir -p /run/munge /run/slurm /var/log/slurm /var/lib/slurm/slurmd
 chown munge: /run/munge
-install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner
+install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner /var/lib/gleaner/work
 install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
 /usr/local/libexec/gleaner/install-node.sh --yes >/dev/null # the programs are there: it makes their settings and the meeting folder
 

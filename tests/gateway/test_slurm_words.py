@@ -36,7 +36,7 @@ AGENTS = """\
 
 
 def words(request: AgentRequest, now_s: float) -> dict[str, str]:
-    found = slurm_words.submit(SETTINGS, Path("/logs"), request, now_s)
+    found = slurm_words.submit(SETTINGS, request, now_s)
     return {name: value for name, _, value in (word.partition("=") for word in found)}
 
 
@@ -94,7 +94,7 @@ def test_however_late_the_start_slurms_own_end_is_the_shared_end_or_up_to_a_minu
 
 
 def test_the_script_runs_the_agent_as_a_step_and_hands_the_warning_on() -> None:
-    script = slurm_words.script(SETTINGS, REQUEST)
+    script = slurm_words.script(SETTINGS, Path("/logs"), REQUEST)
     assert "srun " in script
     assert "glean-agent run --name gleaner-x --end 1795233600.000 --token-file /srv/agents/gleaner-x/token" in script
     assert "kill -USR1" in script

@@ -1,5 +1,6 @@
 """What earlier agents left on this node, for example because they were killed: their containers and folders."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from gleaner.agent import folder
 from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, Runtime
 
 log = structlog.get_logger()
+
+LOG_AGE_S = 7 * 24 * 3600.0
 
 
 def reap(runtime: Runtime, *, agent: str, whole_node: bool) -> list[ContainerId]:
@@ -31,6 +34,10 @@ def reap(runtime: Runtime, *, agent: str, whole_node: bool) -> list[ContainerId]
 
 def sweep(work: Path, *, agent: str) -> None:
     """Remove the jobs' folders that earlier agents left on this node. Only for an agent that has the whole node."""
+    for log_file in work.glob("*.log"):  # of agents that ended when the storage did not answer
+        with contextlib.suppress(OSError):
+            if log_file.stat().st_mtime < time.time() - LOG_AGE_S:
+                log_file.unlink()
     for left in work.iterdir():
         if left.name == agent or not left.is_dir():
             continue

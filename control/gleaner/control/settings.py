@@ -100,8 +100,9 @@ class ClusterSettings(_Table):
     """The agent program as the node knows it."""
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
     """The agent's settings file on the node."""
-    agent_logs: Path | None = None
-    """A folder that the nodes see, for what the agents print; by default `agents` in the storage folder."""
+    agent_logs: Path = Path("/var/lib/gleaner/work")
+    """A folder of the nodes' own disks for what agents print; an agent that has ended has it in the storage's `agents`.
+    Slurm's own processes hold that file open: on a storage that hangs they would never end, and Slurm drain the node."""
     local_agents: int = Field(default=1, ge=0)
     """The `local` gateway's number of pretended nodes on this machine."""
 

@@ -8,7 +8,7 @@ from gleaner.control.settings import Settings
 
 def gateway(settings: Settings) -> Gateway:
     """The gateway named by `[cluster] gateway`. Nothing is asked or started yet."""
-    logs = settings.cluster.agent_logs or settings.storage.folder / "agents"
+    logs = settings.storage.folder / "agents"
     match settings.cluster.gateway:
         case "slurm":
             return SlurmGateway(settings.cluster, logs)

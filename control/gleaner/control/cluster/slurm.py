@@ -52,8 +52,8 @@ class SlurmGateway:
         if (known := self._id_of(request.name)) is not None:
             return known
         self._pace()
-        words = slurm_words.submit(self._settings, self._logs, request, now_s)
-        script = slurm_words.script(self._settings, request)
+        words = slurm_words.submit(self._settings, request, now_s)
+        script = slurm_words.script(self._settings, self._logs, request)
         self._doubtful.add(request.name)
         try:
             answer = self._run(words, slurm_words.SUBMIT_ENVIRONMENT, given=script)

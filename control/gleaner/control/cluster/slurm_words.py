@@ -82,7 +82,7 @@ def withdraw(ids: Sequence[SchedulerId]) -> list[str]:
     return ["scancel", *ids]
 
 
-def submit(settings: ClusterSettings, logs: Path, request: AgentRequest, now_s: float) -> list[str]:
+def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> list[str]:
     """Ask for one agent on a whole node; the script goes to standard input.
 
     Slurm cuts a limit that passes the deadline to whole minutes, downwards. With the deadline one minute
@@ -108,7 +108,7 @@ def submit(settings: ClusterSettings, logs: Path, request: AgentRequest, now_s: 
         "--propagate=NONE",
         "--chdir=/",
         "--input=/dev/null",
-        f"--output={logs / '%x.log'}",
+        f"--output={settings.agent_logs / '%x.log'}",
         "--open-mode=append",
     ]
     if request.avoid:
@@ -116,18 +116,21 @@ def submit(settings: ClusterSettings, logs: Path, request: AgentRequest, now_s: 
     return words
 
 
-def script(settings: ClusterSettings, request: AgentRequest) -> str:
+def script(settings: ClusterSettings, logs: Path, request: AgentRequest) -> str:
     """The batch script: the agent as a step, since Slurm's SIGTERM at a preemption reaches steps only.
 
     A warning comes to this shell as SIGUSR1. It is handed on as SIGUSR1: at a SIGTERM srun would kill the
     step at once. Until the agent can handle it, SIGUSR1 is ignored; the agent asks for its end when it starts.
+    In the end what it has printed goes to the storage, if that answers: `logs` is a folder there.
     """
     agent = shlex.join(agent_command(settings, request))
+    printed = shlex.join([str(settings.agent_logs / f"{request.name}.log")])
+    kept = shlex.join([str(logs / f"{request.name}.log")])
     return f"""\
 #!/bin/bash
 export PATH={NODE_PATH}
 step=
-trap '[ -z "$step" ] || kill -USR1 "$step"' USR1 TERM
+trap '[ -z "$step" ] || kill -USR1 "$step" 2>/dev/null' USR1 TERM
 srun --ntasks=1 --mem=0 --whole --cpu-bind=none --export=ALL sh -c 'trap "" USR1; exec "$@"' agent \\
     {agent} &
 step=$!
@@ -136,6 +139,7 @@ while kill -0 "$step" 2>/dev/null; do
     wait "$step"
     status=$?
 done
+timeout -k 1 2 cp {printed} {kept} && rm -f {printed}
 exit "$status"
 """
 

@@ -1,0 +1,109 @@
+"""A storage that hangs on one node, and nodes that cannot restore what another has saved: nobody else notices."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from demo import cluster
+from tests.cluster import scenes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(480)]
+
+STORAGE = "/srv/gleaner"
+ROUND_S = 45
+FEATURE = "gleaner_test_feature"
+
+
+@pytest.fixture
+def short_rounds(quiet: None) -> None:
+    cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 15}})
+
+
+@pytest.fixture
+def hanging(short_rounds: None) -> Iterator[str]:
+    """A node whose storage hangs as soon as `bindfs` is stopped there: its calls can be killed, as NFS's can."""
+    node = "node1"
+    cluster.run(node, "sh", "-c", "test -e /dev/fuse || mknod /dev/fuse c 10 229")
+    cluster.run(node, "bindfs", "-o", "allow_other,attr_timeout=0,entry_timeout=0", STORAGE, STORAGE)
+    yield node
+    cluster.run(node, "sh", "-c", "pkill -CONT bindfs; sleep 1; umount -l /srv/gleaner; pkill bindfs || true")
+    cluster.run("head", "sh", "-c", f"scontrol update NodeName={node} State=RESUME || true")
+
+
+def node_state(node: str) -> str:
+    return cluster.run("head", "sinfo", "--noheader", f"--nodes={node}", "--format=%T", "--partition=regular").strip()
+
+
+def saved_once(job: int) -> None:
+    cluster.until("its first save", lambda: scenes.job(job)["generations"], timeout_s=2 * ROUND_S)
+
+
+def goes_on(job: int, *, after: int) -> dict[str, object]:
+    """Wait until a later attempt has computed from a generation; that attempt."""
+
+    def found() -> dict[str, object] | None:
+        attempts = [a for a in scenes.job(job)["attempts"] if a["attempt"] > after and a["restored_from"]]
+        return attempts[-1] if attempts and attempts[-1]["compute_s"] else None
+
+    return dict(cluster.until("it to go on elsewhere", found, timeout_s=3 * ROUND_S))
+
+
+def test_an_agent_whose_storage_hangs_is_gone_in_time_and_its_job_goes_on_elsewhere(hanging: str) -> None:
+    others = scenes.occupy([node for node in cluster.NODES if node != hanging])
+    [job] = scenes.submit_pi(1)
+    saved_once(job)
+    cluster.until("it to compute again", lambda: scenes.running_on([job]), timeout_s=2 * ROUND_S)
+    scenes.early_in_a_round(ROUND_S, left_s=28)
+    cluster.until("it to compute in this round", lambda: scenes.running_on([job]), timeout_s=2 * ROUND_S)
+    before = scenes.job(job)
+    [agent] = [a for a in scenes.agents() if a["state"] == "RUNNING"]
+    cluster.run(hanging, "pkill", "-STOP", "bindfs")
+    scenes.sleep_until(agent["end_s"])
+    gone_s = cluster.until(
+        "the agent's processes to be gone",
+        lambda: time.time() if not cluster.run(hanging, "sh", "-c", "pgrep -f [g]lean-agent || true").strip() else 0,
+        timeout_s=30, every_s=0.2,
+    )  # fmt: skip
+    assert gone_s <= agent["end_s"] + 1
+    cluster.until("Slurm to have the node back", lambda: node_state(hanging) == "idle", timeout_s=20)
+    assert cluster.containers(hanging) == []
+    scenes.end(others)
+    attempt = goes_on(job, after=before["job"]["attempt"])
+    assert attempt["node"] != hanging
+    after = scenes.job(job)
+    assert after["failures"] == 0
+    assert after["generations"][0] == before["generations"][0] or len(after["generations"]) > len(before["generations"])
+
+
+@pytest.fixture
+def rich(short_rounds: None) -> Iterator[str]:
+    """A node whose processor has a feature that no other has."""
+    node = "node1"
+    pretended = f"sed '/^flags/s/$/ {FEATURE}/' /proc/cpuinfo >/tmp/cpuinfo && mount --bind /tmp/cpuinfo /proc/cpuinfo"
+    cluster.run(node, "sh", "-c", pretended)
+    yield node
+    cluster.run(node, "umount", "/proc/cpuinfo")
+
+
+def test_a_job_saved_on_a_better_node_waits_for_one_like_it_and_loops_nowhere(rich: str) -> None:
+    poor = [node for node in cluster.NODES if node != rich]
+    others = scenes.occupy(poor)
+    [job] = scenes.submit_pi(1)
+    scenes.wait_running([job])
+    saved_once(job)
+    taken = scenes.occupy([rich])
+    scenes.end(others)
+    # Others run on the poor nodes, so control knows what these are; then they are idle for more than a round.
+    [known] = scenes.submit_pi(1)
+    scenes.wait_running([known])
+    cluster.api("POST", f"/jobs/{known}/cancel")
+    cluster.until("it to be gone", lambda: not scenes.agents(), timeout_s=2 * ROUND_S)
+    attempts = len(scenes.job(job)["attempts"])
+    time.sleep(ROUND_S)
+    row = scenes.job(job)
+    assert row["job"]["state"] == "Saved"
+    assert FEATURE in row["waits_because"]
+    assert len(row["attempts"]) <= attempts + len(poor), "it went round in circles"
+    assert row["failures"] == 0
+    scenes.end(taken)
+    assert goes_on(job, after=attempts)["node"] == rich
