@@ -100,7 +100,16 @@ class Scene:
         (assignment,) = self.claim(agent, most=1)
         return assignment
 
-    def saved(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0, has_memory: bool = True) -> None:
+    def saved(
+        self,
+        job: int,
+        attempt: int,
+        *,
+        number: int = 1,
+        log_lines: int = 0,
+        has_memory: bool = True,
+        spent: Slice | None = None,
+    ) -> None:
         made = Generation(
             attempt=attempt,
             number=number,
@@ -109,7 +118,7 @@ class Scene:
             log_lines=log_lines,
             has_memory=has_memory,
         )
-        self.do(moves.saved, job, attempt, Saved(generation=made, slice=SPENT), now_s=self.now_s)
+        self.do(moves.saved, job, attempt, Saved(generation=made, slice=spent or SPENT), now_s=self.now_s)
 
     def checkpointed(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0) -> bool:
         made = Generation(attempt=attempt, number=number, digest=digest(number), size_bytes=1000, log_lines=log_lines)

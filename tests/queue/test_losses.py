@@ -3,7 +3,7 @@
 import pytest
 from tests.queue.scene import LEASE_S, Scene
 
-from gleaner.agent.protocol import Order, Why
+from gleaner.agent.protocol import Order, SelfSave, Slice, Why
 from gleaner.control.life import Outcome, State
 from gleaner.control.queue import agents, moves, reads, tokens
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
@@ -92,6 +92,18 @@ def test_orders_follow_what_people_want(scene: Scene) -> None:
     assert (told.vacate, told.orders) == (True, (Order.VACATE, Order.DROP, Order.VACATE, Order.DROP))
     scene.job()
     assert scene.claim("a") == ()
+
+
+@pytest.mark.parametrize("computed_s", [1.0, 60.0])
+def test_a_job_that_saves_itself_again_and_again_without_computing_is_held(scene: Scene, computed_s: float) -> None:
+    job = scene.job(saves_itself=SelfSave())
+    scene.agent("a")
+    for attempt in range(1, 6):
+        assert not scene.row(job).held
+        scene.claim_one("a")
+        scene.saved(job, attempt, has_memory=False, spent=Slice(started_s=1, compute_s=computed_s))
+    assert scene.row(job).held is (computed_s < 5)
+    assert ("hold" in scene.events(job)) is (computed_s < 5)
 
 
 def test_a_job_held_while_it_runs_is_saved_and_then_waits_for_its_release(scene: Scene) -> None:

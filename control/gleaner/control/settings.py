@@ -101,8 +101,8 @@ class ClusterSettings(_Table):
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
-    """A folder of the nodes' own disks for what agents print; it goes to `agents` in the storage when they have ended.
-    Slurm's own processes hold that file open: on a storage that hangs they would never end, and Slurm drain the node."""
+    """A folder of the nodes' own disks for what agents print; at their ends it goes to the storage's `agents`.
+    """A folder of the nodes' own disks for what agents print; at their ends it goes to `agents` in the storage.
     local_agents: int = Field(default=1, ge=0)
     """The `local` gateway's number of pretended nodes on this machine."""
 

@@ -1,5 +1,6 @@
 """The rows of attempts and of the generations that they published. Called by the moves, which check first."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,6 +103,13 @@ def futile(db: Connection, job: int, *, after: int) -> Sequence[tuple[str, Why]]
     )
     rows = db.execute(given_back).all()
     return [(row.node, why) for row in rows for why in FUTILE if row.detail.startswith(why)]
+
+
+def newest_computed_s(db: Connection, job: int, count: int) -> float:
+    """The most that any of the job's newest attempts has computed, of so many; infinite if there are fewer."""
+    newest = select(ATTEMPT.c.compute_s).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt.desc()).limit(count)
+    computed_s = db.execute(newest).scalars().all()
+    return max(computed_s) if len(computed_s) == count else math.inf
 
 
 def starts_in_vain(db: Connection, job: int) -> int:

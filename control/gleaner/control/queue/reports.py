@@ -29,6 +29,8 @@ TRIES_UNTIL_HELD = 5
 """A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
 the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included:
 it may be the job, and would go on for ever."""
+AT_ONCE_S = 5.0
+"""A job that has saved itself so soon after its start, as often in a row, is held too: it computes nothing."""
 STARTS_UNTIL_HELD = 3
 """A job is held when it has begun so often, and nothing that it saved could be restored."""
 
@@ -60,6 +62,9 @@ def saved(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float
             return False
         raise
     attempts.publish(db, job, made, kind=kind, now_s=now_s)
+    if not made.has_memory and attempts.newest_computed_s(db, job, TRIES_UNTIL_HELD) < AT_ONCE_S:
+        reason = f"it saved itself at once {TRIES_UNTIL_HELD} times in a row, without computing"
+        put_on_hold(db, lock(db, job), reason=reason, now_s=now_s)
     return True
 
 
