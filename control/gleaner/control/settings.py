@@ -102,7 +102,7 @@ class ClusterSettings(_Table):
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
     """A folder of the nodes' own disks for what agents print; when they end it goes to `agents` in the storage.
-    Slurm's own processes hold that file open: on a storage that hangs they would never end, and Slurm drain the node."""
+    Slurm's own processes hold that file open: on a storage that hangs they never end, and Slurm drains the node."""
     local_agents: int = Field(default=1, ge=0)
     """The `local` gateway's number of pretended nodes on this machine."""
 
