@@ -24,16 +24,6 @@ def test_the_interval_of_five_figures_is_the_one_worked_out_by_hand() -> None:
     assert 10.0 - found.low == pytest.approx(found.high - 10.0)
 
 
-def test_seeds_of_one_trace_are_worth_no_more_than_the_trace() -> None:
-    values = [8.0, 9.0, 10.0, 11.0, 12.0]
-    resampled = interval(values, resampled=True)
-    assert resampled.high - 10.0 == pytest.approx(2.776445 * math.sqrt(2.5) * math.sqrt(1 + 1 / 5), rel=1e-6)
-    wide = interval(values * 20, resampled=True)
-    narrow = interval(values * 20)
-    assert wide.high - wide.low > 2 * math.sqrt(2)  # it ends at the spread of the figures, however many
-    assert narrow.high - narrow.low < 0.6
-
-
 def test_the_true_mean_is_in_nine_of_ten_intervals_at_that_level() -> None:
     chance = np.random.Generator(np.random.PCG64(4))
     draws = chance.normal(3.0, 2.0, (2000, 6))

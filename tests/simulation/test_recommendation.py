@@ -22,7 +22,7 @@ def tried(
     setting = Setting(preemption=preemption, length_s=60 * minutes, synchronised=synchronised, margin_s=margin_s)
     count = len(loads)
     waits = tuple(1000 * (1 + growth) for growth in growths)
-    return Evidence(setting, loads, waits, (1000.0,) * count, (0.9,) * count, level=0.95, resampled=False)
+    return Evidence(setting, loads, waits, (1000.0,) * count, (0.9,) * count, level=0.95)
 
 
 def test_the_highest_load_within_the_limit_is_taken() -> None:

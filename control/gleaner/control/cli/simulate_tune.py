@@ -108,7 +108,7 @@ def tune(
             metavar="TIME", help="No agent starts for less.  [default: twice a save and a restore, at least 60s]"
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Variants of the trace to try each setting on.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Variants of the trace to try each setting on.")] = 10,
     seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 1,
     confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one a core]")] = None,

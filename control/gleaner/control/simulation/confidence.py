@@ -1,16 +1,11 @@
 """Confidence intervals over the variants of a workload (see `variants`).
 
-What one seed gives is one figure. The figures of several seeds are taken as normal, so their mean lies in an interval
-of Student's t with one degree of freedom less than there are seeds. Figures of two settings under the same seed are
-paired: the interval is that of their differences.
+What one seed gives is one figure. The figures of n seeds are independent draws and taken as normal, so their mean is
+known to ± t s / sqrt(n), where s is their standard deviation and t Student's with n - 1 degrees of freedom. Figures of
+two settings under the same seed are paired: the interval is that of their differences.
 
-How wide it is depends on what the seeds are:
-
-- Variants that are drawn anew from a model are independent. The mean of n is known to s / sqrt(n).
-- Variants that are resampled from one trace are not: more of them tell no more about the machine's future than the
-  trace holds. Their spread s is the bootstrap's estimate of the trace's own standard error (Efron and Tibshirani, An
-  Introduction to the Bootstrap, 1993, chapter 6), so it is not divided by sqrt(n): the interval is
-  mean ± t s sqrt(1 + 1/n), which is also where one further stretch of such blocks lies.
+What is known so well is the mean over all variants of this workload. That the trace is itself a sample of what the
+machine sees is not in it: how far single variants lie apart tells more about that.
 """
 
 import math
@@ -29,7 +24,7 @@ class Interval:
     high: float
 
 
-def interval(values: Sequence[float], *, level: float = 0.95, resampled: bool = False) -> Interval:
+def interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
     """The two-sided Student-t interval of at least two figures.
 
     Raises ValueError for fewer, since one figure says nothing about its own spread.
@@ -47,8 +42,7 @@ def interval(values: Sequence[float], *, level: float = 0.95, resampled: bool = 
     count = len(values)
     mean = math.fsum(values) / count
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = student_t(count - 1, (1 + level) / 2) * spread
-    half *= math.sqrt(1 + 1 / count) if resampled else math.sqrt(1 / count)
+    half = student_t(count - 1, (1 + level) / 2) * spread / math.sqrt(count)
     return Interval(mean, mean - half, mean + half)
 
 

@@ -61,11 +61,9 @@ class Evidence:
     waits_without_s: tuple[float, ...]
     loads_without: tuple[float, ...]
     level: float
-    resampled: bool
-    """Whether the seeds are resampled from one trace; see `confidence`."""
 
     def _interval(self, values: Sequence[float]) -> Interval:
-        return interval(values, level=self.level, resampled=self.resampled)
+        return interval(values, level=self.level)
 
     @property
     def effective_load(self) -> Interval:
@@ -80,15 +78,23 @@ class Evidence:
     @property
     def wait_s(self) -> Interval:
         """By how much the mean wait grew."""
-        return self._interval(
-            [wait - without for wait, without in zip(self.waits_s, self.waits_without_s, strict=True)]
-        )
+        return self._interval(self.growths_s)
+
+    @property
+    def growths_s(self) -> tuple[float, ...]:
+        """By how much the mean wait grew under each seed."""
+        return tuple(wait - without for wait, without in zip(self.waits_s, self.waits_without_s, strict=True))
+
+    @property
+    def growths(self) -> tuple[float, ...]:
+        """The same as shares of the mean wait without agents. Only where regular jobs wait at all."""
+        pairs = zip(self.growths_s, self.waits_without_s, strict=True)
+        return tuple(grown_s / without for grown_s, without in pairs)
 
     @property
     def wait_share(self) -> Interval:
         """By what share of the mean wait without agents it grew. Only where regular jobs wait at all."""
-        pairs = zip(self.waits_s, self.waits_without_s, strict=True)
-        return self._interval([(wait - without) / without for wait, without in pairs])
+        return self._interval(self.growths)
 
     def ahead_of(self, other: "Evidence") -> Interval:
         """How much more effective load this one gives, seed by seed."""
@@ -115,6 +121,10 @@ class WaitLimit:
     def growth(self, evidence: Evidence) -> Interval:
         """What the limit is about, for one setting."""
         return evidence.wait_share if self.is_share else evidence.wait_s
+
+    def worst(self, evidence: Evidence) -> float:
+        """The largest growth under any seed."""
+        return max(evidence.growths if self.is_share else evidence.growths_s)
 
     def shown(self, growth: float) -> str:
         """A growth in the limit's own terms, with its sign."""
@@ -168,7 +178,8 @@ def _why(chosen: Evidence, limit: WaitLimit) -> str:
         f"With {chosen.setting.said}, the mean wait of regular jobs changes by {_spread(growth, limit)}, within the "
         f"limit of {limit.said}, and the effective load is {percent(load.mean)}, {_points(gain.mean)} more than "
         f"without agents ({_points(gain.low)} to {_points(gain.high)} at {100 * chosen.level:g} % confidence, "
-        f"{len(chosen.waits_s)} seeds)."
+        f"{len(chosen.waits_s)} seeds). Under the worst of the seeds the wait changes by "
+        f"{limit.shown(limit.worst(chosen))}."
     )
 
 

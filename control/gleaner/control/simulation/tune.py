@@ -65,7 +65,7 @@ class Question:
     """By default twice what a save and a restore take, and `LEAST_SLICE_S` at least."""
     save_spread: float = 0.25
     """Standard deviation of what a save takes, as a share of what is expected; see `trial`."""
-    seeds: int = 5
+    seeds: int = 10
     first_seed: int = 1
     level: float = 0.95
 
@@ -192,7 +192,6 @@ def tune(
             without,
             margin=margins_s.index(setting.margin_s),
             level=question.level,
-            resampled=how.is_resampled,
         )
         for setting in settings
     )
@@ -202,8 +201,8 @@ def tune(
         scheduler=scheduler.kind.value,
         question=question,
         how=how,
-        wait_without_s=_interval([outcome["mean_wait_s"][0] for outcome in without], question, how),
-        load_without=_interval([outcome["effective_load"][0] for outcome in without], question, how),
+        wait_without_s=_interval([outcome["mean_wait_s"][0] for outcome in without], question),
+        load_without=_interval([outcome["effective_load"][0] for outcome in without], question),
         tried=tried,
         left_out=tuple(setting for setting in question.grid.settings if not question.fits(setting)),
         recommendation=recommend([one.evidence for one in tried], question.limit),
@@ -217,8 +216,8 @@ def _check_waits(without: Sequence[Outcome], limit: WaitLimit) -> None:
         )
 
 
-def _interval(values: Sequence[float], question: Question, how: Variation) -> Interval:
-    return interval(values, level=question.level, resampled=how.is_resampled)
+def _interval(values: Sequence[float], question: Question) -> Interval:
+    return interval(values, level=question.level)
 
 
 def _tried(
@@ -228,7 +227,6 @@ def _tried(
     *,
     margin: int,
     level: float,
-    resampled: bool,
 ) -> Tried:
     evidence = Evidence(
         setting=setting,
@@ -237,7 +235,6 @@ def _tried(
         waits_without_s=tuple(outcome["mean_wait_s"][0] for outcome in without),
         loads_without=tuple(outcome["effective_load"][0] for outcome in without),
         level=level,
-        resampled=resampled,
     )
     pairs = zip(outcomes, without, strict=True)
     grown_s = [outcome["p95_wait_s"][0] - before["p95_wait_s"][0] for outcome, before in pairs]
@@ -246,4 +243,4 @@ def _tried(
         for name in ("regular_load", "saving", "restoring")
     }
     lost = sum(outcome["lost"][margin] for outcome in outcomes) / len(outcomes)
-    return Tried(evidence, interval(grown_s, level=level, resampled=resampled), lost=lost, **means)
+    return Tried(evidence, interval(grown_s, level=level), lost=lost, **means)

@@ -42,7 +42,7 @@ class Variation:
 
     @property
     def is_resampled(self) -> bool:
-        """Whether the variants' spread stands for that of the machine's histories; else only for chance in this one."""
+        """Whether variants are other histories; else only this one, with other chances."""
         return self.blocks > 0
 
     @property
