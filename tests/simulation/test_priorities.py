@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.oracle_priorities import Job, Weights, as_workload, replayed
 
@@ -114,6 +114,7 @@ SCHEDULERS = st.builds(
 )
 
 
+@settings(deadline=None)  # the first example may compile
 @given(
     jobs=JOBS,
     scheduler=SCHEDULERS,
@@ -147,6 +148,7 @@ def _listed(times_s: np.ndarray | list[float]) -> list[float | None]:
     return [None if math.isnan(at_s) else float(at_s) for at_s in times_s]
 
 
+@settings(deadline=None)  # the first example may compile
 @given(jobs=JOBS, scheduler=SCHEDULERS)
 def test_no_more_nodes_are_used_than_there_are_and_every_job_runs(
     jobs: list[Job], scheduler: SchedulerSettings
@@ -166,6 +168,7 @@ def _used(found: Schedule, at_s: float) -> int:
     return int(found.workload.processors[runs].sum())
 
 
+@settings(deadline=None)  # the first example may compile
 @given(jobs=JOBS)
 def test_by_age_alone_with_a_reservation_it_is_easy_backfilling(jobs: list[Job]) -> None:
     """Two engines, one answer."""
@@ -173,6 +176,7 @@ def test_by_age_alone_with_a_reservation_it_is_easy_backfilling(jobs: list[Job])
     assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=Discipline.EASY), nodes=8)
 
 
+@settings(deadline=None)  # the first example may compile
 @given(jobs=JOBS)
 def test_by_age_alone_without_one_it_is_first_come_first_served(jobs: list[Job]) -> None:
     by_age = SchedulerSettings(kind=Discipline.PRIORITY)
