@@ -130,18 +130,24 @@ def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
 
     `ended_s` and `ended_units`: what has ended by now, the instants at which it was expected to, and its units.
 
-    `units`, `limit_s` and `promised_s` go in the order of the queue; a job that has no promise yet has NaN, one that is
-    `GONE` is passed over. No limit may be 0. `better_until_s`: before this time, apart from what has ended now, an
-    earlier start may have become possible since the latest decision. Infinity is always true.
+    `units`, `limit_s` and `promised_s` go in the order of the queue; a job that has no promise yet has NaN. No limit
+    may be 0. `better_until_s`: before this time, apart from what has ended now, an earlier start may have become
+    possible since the latest decision. Infinity is always true.
     """
     passed = 0
     while passed + 1 < steps and steps_s[passed + 1] <= now_s:
         passed += 1
+    one = np.uint64(1)  # unsigned indices: compiled, they move many at a time
     if passed > 0:
         steps -= passed
-        for entry in range(steps):
-            steps_s[entry] = steps_s[entry + passed]
-            steps_free[entry] = steps_free[entry + passed]
+        by, entry = np.uint64(passed), np.uint64(0)
+        while entry < np.uint64(steps):
+            steps_s[entry] = steps_s[entry + by]
+            entry += one
+        entry = np.uint64(0)
+        while entry < np.uint64(steps):
+            steps_free[entry] = steps_free[entry + by]
+            entry += one
     steps_s[0] = now_s
 
     left_s = -math.inf  # up to when moved jobs have left units to those that were considered before them
@@ -153,27 +159,24 @@ def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
             old_end_s = ended_s[turn + len(ended_s)]
         else:
             asked = units[turn]
-            if asked == GONE:
-                continue
             old_s = promised_s[turn]
             old_end_s = old_s + limit_s[turn]
             # The earliest start: the first step from which on enough is free for as long as the job may take. From
             # the old promise on its own units are free to it.
-            latest_s = math.inf if math.isnan(old_s) else old_s
-            since = -1
-            step = 0
-            while step < steps and steps_s[step] < latest_s:
-                if since >= 0 and steps_s[step] >= start_s + limit_s[turn]:
-                    break
-                if steps_free[step] < asked:
-                    since = -1
-                elif since < 0:
-                    if steps_s[step] >= better_until_s and latest_s < math.inf:
-                        break
-                    since = step
+            is_new = math.isnan(old_s)
+            reach_s = math.inf if is_new else old_s
+            last_s = math.inf if is_new else min(old_s, better_until_s)
+            is_found = False
+            step, end = np.uint64(0), np.uint64(steps)
+            while step < end and not is_found and steps_s[step] < last_s:
+                if steps_free[step] >= asked:
                     start_s = steps_s[step]
-                step += 1
-            if since < 0:
+                    until_s = min(reach_s, start_s + limit_s[turn])
+                    while step < end and steps_s[step] < until_s and steps_free[step] >= asked:
+                        step += one
+                    is_found = step == end or steps_s[step] >= until_s
+                step += one
+            if not is_found:
                 continue
             promised_s[turn] = start_s
         # First the old reservation is given back, then the new one is taken.
@@ -188,9 +191,14 @@ def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
             for edge_s in (finish_s, begin_s):
                 at = np.searchsorted(steps_s[:steps], edge_s)
                 if at == steps or steps_s[at] > edge_s:
-                    for entry in range(steps, at, -1):
-                        steps_s[entry] = steps_s[entry - 1]
-                        steps_free[entry] = steps_free[entry - 1]
+                    entry = np.uint64(steps)
+                    while entry > np.uint64(at):
+                        steps_s[entry] = steps_s[entry - one]
+                        entry -= one
+                    entry = np.uint64(steps)
+                    while entry > np.uint64(at):
+                        steps_free[entry] = steps_free[entry - one]
+                        entry -= one
                     steps_s[at] = edge_s
                     steps_free[at] = steps_free[at - 1]
                     steps += 1
@@ -201,7 +209,12 @@ def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
             for seam in (past, at):
                 if seam > 0 and steps_free[seam] == steps_free[seam - 1]:
                     steps -= 1
-                    for entry in range(seam, steps):
-                        steps_s[entry] = steps_s[entry + 1]
-                        steps_free[entry] = steps_free[entry + 1]
+                    entry = np.uint64(seam)
+                    while entry < np.uint64(steps):
+                        steps_s[entry] = steps_s[entry + one]
+                        entry += one
+                    entry = np.uint64(seam)
+                    while entry < np.uint64(steps):
+                        steps_free[entry] = steps_free[entry + one]
+                        entry += one
     return steps, left_s

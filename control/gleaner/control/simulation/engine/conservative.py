@@ -6,8 +6,10 @@ its reservations, in the order of the queue; then every job whose promise is due
 
 import math
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gleaner.control.policy import backfill
 from gleaner.control.simulation.compiled import compiled
@@ -17,6 +19,8 @@ from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.schedule import Schedule, no_stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
+
+Number = TypeVar("Number", np.float64, np.int64)
 
 conservative = compiled(backfill.conservative)
 
@@ -57,6 +61,12 @@ def run(
 
 
 @compiled
+def _doubled(array: NDArray[Number]) -> NDArray[Number]:
+    """The same with as much room again."""
+    return np.concatenate((array, array))
+
+
+@compiled
 def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each step would cost more than the step
     submit_s: Seconds,
     run_s: Seconds,
@@ -68,14 +78,16 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
 ) -> tuple[Seconds, Seconds]:
     """When each job starts and ends. With `keep_waiting` it writes to `submit_s` when each entered the queue."""
     jobs = len(units)
+    start_s = np.full(jobs, np.nan)
     end_s = np.full(jobs, np.nan)
-    promised_s = np.full(jobs, np.nan)  # of those that have started: when they did
-    queue = units.copy()  # the waiting jobs are queue[head:tail], with gaps where jobs overtook
-    head = tail = waiting = 0
+    known = 0  # how many have been submitted
+    queue, queue_units = np.empty(8, np.int64), np.empty(8, np.int64)  # the jobs that wait, without gaps
+    queue_limit_s, promised_s = np.empty(8), np.empty(8)
+    waiting = 0
     room = min(jobs, capacity) + 1
     heap_s, heap_job, running = np.empty(room), np.empty(room, np.int64), 0
     ended_s, ended_units = np.empty(room), np.empty(room, np.int64)
-    steps_s, steps_free, steps = np.zeros(2 * room), np.full(2 * room, capacity), 1
+    steps_s, steps_free, steps = np.zeros(2 * room + 16), np.full(2 * room + 16, capacity), 1
     now_s = 0.0
     next_promise_s = np.inf
     better_until_s = -np.inf
@@ -83,9 +95,9 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         steps_s[0] = -np.inf
     while True:
         if keep_waiting > 0:
-            next_s = now_s if tail < jobs and waiting < keep_waiting else np.inf
+            next_s = now_s if known < jobs and waiting < keep_waiting else np.inf
         else:
-            next_s = submit_s[tail] if tail < jobs else np.inf
+            next_s = submit_s[known] if known < jobs else np.inf
         if running > 0:
             next_s = min(next_s, heap_s[0])
         now_s = min(next_s, next_promise_s)
@@ -96,20 +108,25 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         while running > 0 and heap_s[0] <= now_s:
             job = int(heap_job[0])
             running = pop(heap_s, heap_job, running)
-            ended_s[ended] = promised_s[job] + limit_s[job]
+            ended_s[ended] = start_s[job] + limit_s[job]
             ended_units[ended] = units[job]
             ended += 1
-        known = tail
-        while tail < jobs and (waiting < keep_waiting if keep_waiting > 0 else submit_s[tail] <= now_s):
+        first = 0 if ended > 0 else waiting
+        while known < jobs and (waiting < keep_waiting if keep_waiting > 0 else submit_s[known] <= now_s):
             if keep_waiting > 0:
-                submit_s[tail] = now_s
-            tail += 1
+                submit_s[known] = now_s
+            if waiting == len(queue):
+                queue, queue_units = _doubled(queue), _doubled(queue_units)
+                queue_limit_s, promised_s = _doubled(queue_limit_s), _doubled(promised_s)
+            queue[waiting] = known
+            queue_units[waiting] = units[known]
+            queue_limit_s[waiting] = limit_s[known]
+            promised_s[waiting] = np.nan
             waiting += 1
+            known += 1
 
-        if 2 * (running + ended + waiting) + 4 > len(steps_s):
-            steps_s = np.concatenate((steps_s, np.empty(4 * waiting)))
-            steps_free = np.concatenate((steps_free, np.empty(4 * waiting, np.int64)))
-        first = head if ended > 0 else known
+        while 2 * (running + ended + waiting) + 4 > len(steps_s):
+            steps_s, steps_free = _doubled(steps_s), _doubled(steps_free)
         steps, left_s = conservative(
             now_s,
             steps,
@@ -117,32 +134,33 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
             steps_free,
             ended_s[:ended],
             ended_units[:ended],
-            queue[first:tail],
-            limit_s[first:tail],
-            promised_s[first:tail],
+            queue_units[first:waiting],
+            queue_limit_s[first:waiting],
+            promised_s[first:waiting],
             better_until_s,
         )
         if ended > 0:
             better_until_s = left_s
         if ended > 0 or next_promise_s <= now_s:  # promises may have changed, or are due: all are looked through
-            first = head
+            first = 0
             next_promise_s = np.inf
-        for job in range(first, tail):
-            if queue[job] == backfill.GONE:
+        left = first
+        for entry in range(first, waiting):
+            job = int(queue[entry])
+            if promised_s[entry] > now_s:
+                next_promise_s = min(next_promise_s, promised_s[entry])
+                if left < entry:
+                    queue[left] = job
+                    queue_units[left] = queue_units[entry]
+                    queue_limit_s[left] = queue_limit_s[entry]
+                    promised_s[left] = promised_s[entry]
+                left += 1
                 continue
-            if promised_s[job] > now_s:
-                next_promise_s = min(next_promise_s, promised_s[job])
-                continue
+            start_s[job] = now_s
             end_s[job] = now_s + run_s[job]
             running = push(heap_s, heap_job, running, float(end_s[job]), job)
-            queue[job] = backfill.GONE
-            waiting -= 1
-        while head < tail and queue[head] == backfill.GONE:
-            head += 1
+        waiting = left
     for entry in range(running):
         if heap_s[entry] > until_s:
             end_s[heap_job[entry]] = np.nan
-    for job in range(head, jobs):
-        if queue[job] != backfill.GONE:
-            promised_s[job] = np.nan
-    return promised_s, end_s
+    return start_s, end_s
