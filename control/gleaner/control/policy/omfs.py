@@ -16,7 +16,8 @@ listing is an option (`literal`), to study it. What was read how, with the lines
 - Line 26: what is idle is enough when it is as much as asked; the listing wants more, and a job exactly as large goes
   on to the test of line 27.
 - Line 27: a job that fits what is left of its owner's entitlement, all of the owner's jobs counted, is a claim. Any
-  other job runs on what is idle, and may be larger than the entitlement unless it is non-preemptible.
+  other job runs on what is idle, and may be larger than the entitlement unless it is non-preemptible; but not while
+  its owner was promised units that it does not have yet, or it might be vacated before they come.
 - Line 32 takes the least prioritised of all that runs: even of an owner within its entitlement, of the claim's own
   owner, or of one that may not be preempted. By the words victims are preemptible or checkpointable jobs "of entities
   utilizing more than their allotment". An owner that falls to its entitlement while victims are chosen is spared.
@@ -72,6 +73,7 @@ def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one 
     cost_s: NDArray[np.float64],
     used: NDArray[np.int64],
     used_fixed: NDArray[np.int64],
+    promised: NDArray[np.int64],
     entitled: NDArray[np.int64],
     idle: int,
     coming: int,
@@ -83,9 +85,9 @@ def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one 
 
     The job asks for `asked` units (nodes, or processors). Classes are 0 non-preemptible, 1 preemptible (it is killed),
     2 checkpointable (it is saved). `units` to `cost_s` have one entry a running job: whose it is, its priority (more
-    is better), since when it runs without a break, and what saving it would take. `used`, `used_fixed` (of it by
-    non-preemptible jobs) and `entitled` have one entry an owner; what is promised counts as used, what is being vacated
-    does not. `idle` units can be had now, `coming` ones soon.
+    is better), since when it runs without a break, and what saving it would take. `used`, of it `used_fixed` (by
+    non-preemptible jobs) and `promised` (to claims that have not started), and `entitled` have one entry an owner; what
+    is being vacated is not used. `idle` units can be had now, `coming` ones soon.
     """
     victims = np.empty(0, np.int64)
     is_fixed = job_class == 0
@@ -96,7 +98,8 @@ def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one 
     else:
         if is_fixed and used_fixed[owner] + asked > entitled[owner]:
             return REFUSE, victims
-        is_room = idle >= asked
+        is_claim = asked <= entitled[owner] - used[owner]
+        is_room = idle >= asked and (is_claim or promised[owner] == 0)
     if is_room:
         return (START if idle >= asked else VACATE), victims
     if asked > entitled[owner] - used[owner]:

@@ -40,16 +40,18 @@ def _kept(function: Callable[P, R], **options: bool) -> Callable[P, R]:
     plain = cast("FunctionType", function)
     made = njit(error_model="numpy", **options)(plain)
     sources = _sources_of(plain)
-    made._cache = _cache(plain, sources)
+    made._cache = _cache(plain, f"{sources} {sorted(options)}")
     _SOURCES[id(made)] = sources
     return cast("Callable[P, R]", made)
 
 
 def _sources_of(function: FunctionType) -> str:
-    """A hash of its file, and of those of the compiled functions and the modules that it names."""
+    """A hash of its file, and of those of the compiled functions and the modules of ours that its module imports.
+
+    Whether it names them does not matter: it may name a number that stands beside one of them.
+    """
     files = {Path(function.__code__.co_filename).read_bytes()}
-    for name in function.__code__.co_names:
-        used = function.__globals__.get(name)
+    for used in list(function.__globals__.values()):
         if id(used) in _SOURCES:
             files.add(_SOURCES[id(used)].encode())
         elif isinstance(used, ModuleType) and used.__name__.startswith("gleaner."):

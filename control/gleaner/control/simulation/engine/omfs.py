@@ -30,6 +30,7 @@ from gleaner.control.simulation.engine.vacating import (
     JOB,
     MISSING,
     OWNER,
+    PROMISED,
     QUEUE,
     RESTORING,
     ROWS,
@@ -147,7 +148,7 @@ def _at_first(workload: Workload, machine: Machine, settings: EntitlementSetting
         job=job,
         job_s=np.array([*times_s, *_cost(settings.save, workload), *_cost(settings.restore, workload)]),
         queue=np.empty((2, count), np.int64),
-        owner=np.array([np.zeros_like(entitled), np.zeros_like(entitled), entitled]),
+        owner=np.array([*(np.zeros_like(entitled) for _ in range(ENTITLED)), entitled]),
         run=np.empty((5, room), np.int64),
         run_s=np.empty((4, room)),
         save=np.empty((2, room), np.int64),
@@ -298,7 +299,8 @@ def _try(state: State, rows: Rows, rules: tuple[float, bool, bool], job: int, no
         units, state.job[OWNER, job], state.job[CLASS, job], now_s,
         state.run[RUN_UNITS, there], state.run[RUN_OWNER, there], state.run[RUN_CLASS, there],
         state.run[RUN_PRIORITY, there], state.run_s[SINCE, there], state.run_s[COST, there],
-        state.owner[USED], state.owner[USED_FIXED], state.owner[ENTITLED], n[IDLE], coming, *rules,
+        state.owner[USED], state.owner[USED_FIXED], state.owner[PROMISED], state.owner[ENTITLED],
+        n[IDLE], coming, *rules,
     )  # fmt: skip
     if answer == _START:
         n[IDLE] -= units

@@ -50,8 +50,8 @@ UNITS, OWNER, CLASS, IMAGE = range(4)
 SUBMIT, LEFT, START, END, SAVE, NODE_SAVE, SHARED_SAVE, RESTORE, NODE_RESTORE, SHARED_RESTORE = range(10)
 # queue: in order of submission; and who was vacated in this walk, and waits when it is over.
 QUEUE, AGAIN = range(2)
-# owner: units in all, by non-preemptible jobs, and as a right.
-USED, USED_FIXED, ENTITLED = range(3)
+# owner: units in all, of them by non-preemptible jobs and by claims that have not started; and as a right.
+USED, USED_FIXED, PROMISED, ENTITLED = range(4)
 # run, in no order: the first is in all three lists.
 JOB, RUN_UNITS, RUN_OWNER, RUN_CLASS, RUN_PRIORITY = range(5)
 # run_s and save_s: when the stretch began, how long it restores; then what saving it alone would take, or since when it
@@ -187,6 +187,7 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
     state.claim[JOB, n[CLAIMS]] = job
     state.claim[MISSING, n[CLAIMS]] = state.job[UNITS, job] - taken
     n[CLAIMS] += 1
+    state.owner[PROMISED, state.job[OWNER, job]] += state.job[UNITS, job]
     at_once = n[SAVING]
     for at in victims:
         if state.run[RUN_CLASS, at] == SAVED and now_s > state.run_s[SINCE, at] + state.run_s[RESTORING, at]:
@@ -204,7 +205,9 @@ def begin_complete(state: State, now_s: float) -> None:
     kept = 0
     for at in range(state.n[CLAIMS]):
         if state.claim[MISSING, at] == 0:
-            begin(state, state.claim[JOB, at], now_s)
+            job = state.claim[JOB, at]
+            state.owner[PROMISED, state.job[OWNER, job]] -= state.job[UNITS, job]
+            begin(state, job, now_s)
         else:
             state.claim[JOB, kept] = state.claim[JOB, at]
             state.claim[MISSING, kept] = state.claim[MISSING, at]

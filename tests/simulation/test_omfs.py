@@ -1,0 +1,398 @@
+"""OMFS: by hand, against the readable form, and what the paper promises."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload, replayed
+
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import of_nodes, of_processors
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import CostSettings, Discipline, EntitlementSettings, SchedulerSettings
+from gleaner.control.simulation.workload import Workload
+
+UNITS = 10
+PERCENT = {"A": 50.0, "B": 30.0, "C": 20.0}
+SAVE_S, RESTORE_S, QUANTUM_S = 2.0, 1.0, 10.0
+BY_WORDS = EntitlementSettings(
+    percent=PERCENT,
+    quantum_s=QUANTUM_S,
+    save=CostSettings(constant_s=SAVE_S),
+    restore=CostSettings(constant_s=RESTORE_S),
+)
+LITERALLY = BY_WORDS.model_copy(update={"literal": True})
+FREE = EntitlementSettings(percent=PERCENT, quantum_s=0)
+ENTITLED = {"A": 5, "B": 3, "C": 2}
+
+
+def ran(
+    jobs: list[Job],
+    entitlements: EntitlementSettings,
+    *,
+    until_s: float | None = None,
+    every_s: float = 0,
+    keep_waiting: int = 0,
+    units: int = UNITS,
+) -> Schedule:
+    scheduler = SchedulerSettings(kind=Discipline.OMFS, decide_every_s=every_s, omfs=entitlements)
+    workload = as_workload(jobs, groups=list(entitlements.percent))
+    return replay(workload, of_processors(units), scheduler, until_s=until_s, keep_waiting=keep_waiting)
+
+
+def ten() -> list[Job]:
+    """A is entitled to 5 of 10 units, B to 3, C to 2."""
+    return [
+        Job(0, 30, 8, "B"),  # 1
+        Job(0, 20, 2, "C"),  # 2
+        Job(4, 10, 5, "A"),  # 3
+        Job(5, 5, 1, "B", KILLED),  # 4
+        Job(13, 6, 2, "C", FIXED),  # 5
+        Job(15, 12, 3, "A", KILLED),  # 6
+        Job(21, 4, 3, "B", FIXED),  # 7
+        Job(23, 1, 4, "B", FIXED),  # 8
+        Job(24, 20, 6, "C", KILLED),  # 9
+        Job(33, 5, 5, "A"),  # 10
+    ]
+
+
+def same(found: np.ndarray, expected: list[float]) -> bool:
+    return bool(np.array_equal(found, np.array(expected, float), equal_nan=True))
+
+
+def test_ten_jobs_by_the_words() -> None:
+    """A quantum is 10 s, a save 2 s, a restore 1 s; s: is saved, r: restores, x: killed.
+
+    10 units  0         10  12 13   17   19 20  22  26        36    41           62
+              1111111111ss  333333333333333333  777 99999999x 10 10 r11111111111
+              2222222222222222222222222         666666666666        99999... (from 62)
+                            444444    (to 17)
+                               555555555 (to 19)
+
+    - 4: 3 is entitled, but 1 has only begun; nobody else starts on what is idle meanwhile. 10: 1 is saved for 3, and
+      gives more than 3 asks for, so 4, whose owner has lost all, is promised one of these units.
+    - 13: C has its two units already, but 5 may have two more for as long as they are idle.
+    - 21: 7 is entitled; A is above its five, but both of its jobs have only begun. 22: 3 has ended.
+    - 8 is non-preemptible and larger than B's three units: it never starts.
+    - 33: 10 is entitled, 9 has run for 7 s. 36: 9 is killed, and starts over at 62, when 1 has gone on and ended.
+    """
+    found = ran(ten(), BY_WORDS)
+    assert same(found.start_s, [0, 0, 12, 12, 13, 19, 22, math.nan, 26, 36])
+    assert same(found.end_s, [62, 20, 22, 17, 19, 31, 26, math.nan, 82, 41])
+    assert found.saves == 1
+    assert found.jobs.job.tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9, 0, 8]
+    assert found.jobs.save_s.tolist() == [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert found.jobs.restore_s.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]
+    assert found.jobs.lost_s.tolist() == [0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0]
+
+
+def test_ten_jobs_by_the_listing() -> None:
+    """The same jobs.
+
+    - 4: 2 is the least prioritised, though C has no more than its own; it is saved for 3, and then 1.
+    - 6: 2 goes on, on four idle units: with two it would have to wait for one more. 38: so does 1, on ten.
+    - 5, 7 and 8 are non-preemptible: as large as what their owners are entitled to is too large.
+    - 15: three units are idle, and 6 asks for three: refused. 16: eight are.
+    - 33: 9 has only begun, but nothing else runs. It cannot be saved, so it is dropped and never comes back.
+    """
+    found = ran(ten(), LITERALLY)
+    assert same(found.start_s, [0, 0, 6, 6, math.nan, 16, math.nan, math.nan, 24, 33])
+    assert same(found.end_s, [65, 23, 16, 11, math.nan, 28, math.nan, math.nan, math.nan, 38])
+    assert found.saves == 2
+    assert found.jobs.job.tolist() == [0, 1, 1, 2, 3, 5, 8, 9, 0]
+    assert found.jobs.lost_s.tolist() == [0, 0, 0, 0, 0, 0, 9, 0, 0]
+
+
+def jobs_of(
+    kinds: st.SearchStrategy[int], *, most_units: int = UNITS, most_jobs: int = 14
+) -> st.SearchStrategy[list[Job]]:
+    job = st.builds(
+        Job,
+        submit_s=st.integers(0, 60).map(float),
+        run_s=st.integers(1, 40).map(float),
+        units=st.integers(1, most_units),
+        owner=st.sampled_from("ABCD"),
+        kind=kinds,
+        memory_mib=st.integers(0, 4).map(float),
+    )
+    return st.lists(job, min_size=1, max_size=most_jobs).map(lambda some: sorted(some, key=lambda one: one.submit_s))
+
+
+all_kinds = st.sampled_from([FIXED, KILLED, SAVED])
+may_start = jobs_of(all_kinds).filter(lambda some: any(one.kind is not FIXED for one in some))
+costs = st.builds(
+    CostSettings,
+    constant_s=st.integers(0, 3).map(float),
+    node_mib_s=st.sampled_from([0.0, 1.0]),
+    shared_mib_s=st.sampled_from([0.0, 0.5]),
+)
+any_rules = st.builds(
+    EntitlementSettings,
+    percent=st.sampled_from([PERCENT, {"A": 33.0, "B": 67.0}, {"D": 100.0}]),
+    quantum_s=st.sampled_from([0.0, 7.0, 20.0]),
+    quantum_protects=st.booleans(),
+    literal=st.booleans(),
+    save=costs,
+    restore=costs,
+)
+
+
+@settings(deadline=None)
+@given(
+    jobs=may_start,
+    rules=any_rules,
+    until_s=st.sampled_from([math.inf, 35.0, 60.0]),
+    every_s=st.sampled_from([0.0, 0.0, 9.0]),
+)
+def test_a_replay_is_that_of_the_readable_form(
+    jobs: list[Job], rules: EntitlementSettings, until_s: float, every_s: float
+) -> None:
+    found = ran(jobs, rules, until_s=None if until_s == math.inf else until_s, every_s=every_s)
+    expected = replayed(jobs, units=UNITS, settings=rules, until_s=until_s, every_s=every_s)
+    assert same(found.start_s, [job.start_s for job in jobs])
+    assert same(found.end_s, [job.end_s for job in jobs])
+    told = found.jobs
+    rows = zip(told.job, told.start_s, told.end_s, told.restore_s, told.save_s, told.lost_s, strict=True)
+    assert [row for row in rows if row[2] < until_s] == sorted(
+        (row for row in expected.stretches if row[2] < until_s), key=lambda row: (row[1], row[0])
+    )
+
+
+@settings(deadline=None)
+@given(jobs=may_start, rules=any_rules)
+def test_no_more_units_are_held_than_there_are(jobs: list[Job], rules: EntitlementSettings) -> None:
+    told = ran(jobs, rules).jobs
+    for at_s in told.start_s:
+        assert told.units[(told.start_s <= at_s) & (at_s < told.end_s)].sum() <= UNITS
+
+
+@settings(deadline=None)
+@given(jobs=may_start, rules=any_rules)
+def test_what_ended_has_computed_what_it_had_to_exactly(jobs: list[Job], rules: EntitlementSettings) -> None:
+    found = ran(jobs, rules)
+    computed_s = np.bincount(found.jobs.job, found.jobs.compute_s, minlength=len(jobs))
+    for number, job in enumerate(jobs):
+        if not math.isnan(found.end_s[number]):
+            assert computed_s[number] == job.run_s
+        else:
+            assert rules.literal or job.kind is FIXED
+        if job.kind is SAVED:
+            assert found.jobs.lost_s[found.jobs.job == number].sum() == 0
+
+
+by_words = any_rules.map(lambda rules: rules.model_copy(update={"literal": False, "percent": PERCENT}))
+
+
+@settings(deadline=None)
+@given(jobs=may_start, rules=by_words)
+def test_a_non_preemptible_job_runs_without_a_break(jobs: list[Job], rules: EntitlementSettings) -> None:
+    found = ran(jobs, rules)
+    for number, job in enumerate(jobs):
+        if job.kind is FIXED:
+            ran_alone = found.jobs.job == number
+            is_small = job.units <= ENTITLED.get(job.owner, 0)
+            assert (found.jobs.end_s - found.jobs.start_s)[ran_alone].tolist() == [job.run_s] * is_small
+
+
+@settings(deadline=None)
+@given(jobs=may_start, rules=by_words)
+def test_what_is_vacated_was_of_an_owner_above_its_entitlement_and_had_run_for_a_quantum(
+    jobs: list[Job], rules: EntitlementSettings
+) -> None:
+    """So there is no ping-pong: who has others vacated is within its entitlement, and stays safe while it is."""
+    found = ran(jobs, rules)
+    told = found.jobs
+    until_s = told.end_s - told.save_s  # from here on it is not its owner's
+    owner = np.array([jobs[number].owner for number in told.job])
+    is_vacated = until_s != found.end_s[told.job]
+    for at_s, name in {(until_s[at], owner[at]) for at in np.flatnonzero(is_vacated)}:
+        held = (owner == name) & (told.start_s < at_s) & ((until_s > at_s) | (is_vacated & (until_s == at_s)))
+        leaving = held & (until_s == at_s)
+        left = told.units[held].sum() - told.units[leaving].sum()
+        assert left + told.units[leaving].max() > ENTITLED.get(name, 0)
+    if rules.quantum_protects:
+        assert np.all((until_s - told.start_s)[is_vacated] >= rules.quantum_s)
+
+
+def longest_denied_s(jobs: list[Job], found: Schedule) -> float:
+    """How long a job waited at most without a break while its owner held so little that it was entitled to it."""
+    told = found.jobs
+    until_s = told.end_s - told.save_s
+    instants = sorted({*(job.submit_s for job in jobs), *told.start_s, *until_s, *told.end_s})
+    longest_s = 0.0
+    for number, job in enumerate(jobs):
+        denied_s = 0.0
+        own = told.job == number
+        of_owner = np.array([jobs[other].owner == job.owner for other in told.job])
+        for at_s, next_s in zip(instants, instants[1:], strict=False):
+            is_running = np.any(own & (told.start_s <= at_s) & (at_s < told.end_s))
+            is_waiting = job.submit_s <= at_s and not is_running and not found.end_s[number] <= at_s
+            held = told.units[of_owner & (told.start_s <= at_s) & (at_s < until_s)].sum()
+            is_denied = is_waiting and job.units <= ENTITLED.get(job.owner, 0) - held
+            denied_s = denied_s + next_s - at_s if is_denied else 0.0
+            longest_s = max(longest_s, denied_s)
+    return longest_s
+
+
+@settings(deadline=None, max_examples=200)
+@given(jobs=may_start, quantum_s=st.sampled_from([0.0, 7.0, 20.0]), save_s=st.integers(0, 3), protects=st.booleans())
+def test_nobody_with_fitting_demand_is_below_its_entitlement_for_longer_than_a_quantum_and_a_save(
+    jobs: list[Job], quantum_s: float, save_s: float, protects: bool
+) -> None:
+    rules = EntitlementSettings(
+        percent=PERCENT,
+        quantum_s=quantum_s,
+        quantum_protects=protects,
+        save=CostSettings(constant_s=save_s),
+        restore=CostSettings(constant_s=1),
+    )
+    assert longest_denied_s(jobs, ran(jobs, rules)) <= save_s + (quantum_s if protects else 0)
+
+
+def test_the_measure_of_being_denied_sees_who_is() -> None:
+    never = BY_WORDS.model_copy(update={"quantum_s": 1000.0})
+    jobs = [Job(0, 100, 10, "B"), Job(30, 10, 5, "A")]
+    assert longest_denied_s(jobs, ran(jobs, never)) == 70
+
+
+def test_an_owner_gives_back_what_is_asked_for_and_no_more_and_nothing_goes_round() -> None:
+    """B has ten jobs on ten units, A keeps asking for more than its five: five saves, ever."""
+    jobs = [Job(0, 10_000, 1, "B") for _ in range(10)] + [Job(50, 100, 1, "A") for _ in range(200)]
+    found = ran(jobs, FREE)
+    assert found.saves == 5
+    assert np.all(np.isin(found.jobs.job[found.jobs.start_s == 50], range(10, 15)))
+
+
+def test_a_machine_full_of_young_jobs_is_given_back_after_a_quantum_and_a_save() -> None:
+    jobs = [Job(0, 1000, 1, "B") for _ in range(10)] + [Job(3, 100, 5, "A")]
+    assert ran(jobs, BY_WORDS).start_s[10] == QUANTUM_S + SAVE_S
+
+
+def test_a_job_larger_than_the_entitlement_runs_on_idle_units_and_is_saved_when_they_are_claimed() -> None:
+    found = ran([Job(0, 60, 9, "C"), Job(20, 10, 3, "B"), Job(24, 5, 4, "A")], BY_WORDS)
+    assert found.start_s.tolist() == [0, 22, 24]
+    assert found.end_s.tolist() == [32 + 1 + 40, 32, 29]
+
+
+def test_what_is_saved_twice_keeps_both_parts_and_restores_twice() -> None:
+    jobs = [Job(0, 60, 10, "C"), Job(20, 10, 5, "A"), Job(45, 10, 3, "B")]
+    told = ran(jobs, BY_WORDS).jobs
+    own = told.job == 0
+    assert told.start_s[own].tolist() == [0, 32, 57]
+    assert told.compute_s[own].tolist() == [20, 12, 28]
+    assert told.restore_s[own].tolist() == [0, 1, 1]
+    assert told.save_s[own].tolist() == [2, 2, 0]
+
+
+def test_what_is_vacated_while_it_restores_needs_no_save() -> None:
+    slow = FREE.model_copy(update={"save": CostSettings(constant_s=2), "restore": CostSettings(constant_s=8)})
+    jobs = [Job(0, 60, 10, "C"), Job(20, 10, 5, "A"), Job(35, 10, 3, "B")]
+    found = ran(jobs, slow)
+    assert found.saves == 1
+    assert found.start_s[2] == 35
+    own = found.jobs.job == 0
+    assert found.jobs.restore_s[own].tolist() == [0, 3, 8]
+    assert found.jobs.compute_s[own].tolist() == [20, 0, 40]
+
+
+def test_savers_share_the_storage() -> None:
+    shared = FREE.model_copy(update={"save": CostSettings(constant_s=1, shared_mib_s=10)})
+    jobs = [Job(0, 100, 5, "C", memory_mib=100) for _ in range(2)] + [Job(20, 10, 5, "A"), Job(20, 10, 3, "B")]
+    assert ran(jobs, shared).start_s[2:].tolist() == [31, 41]
+
+
+def test_between_ends_of_a_replay_everything_has_a_stretch_and_no_end() -> None:
+    found = ran([Job(0, 60, 10, "C"), Job(20, 10, 5, "A")], BY_WORDS, until_s=21)
+    assert np.isnan(found.end_s).all()
+    assert np.isnan(found.start_s[1])
+    assert found.jobs.end_s.tolist() == [21]
+    assert found.jobs.save_s.tolist() == [1]
+
+
+def test_a_queue_that_is_kept_full_tells_when_each_job_entered() -> None:
+    found = ran([Job(0, 10, 5, "A") for _ in range(6)], FREE, keep_waiting=2)
+    assert found.workload.submit_s.tolist() == [0, 0, 0, 0, 10, 10]
+    assert found.start_s.tolist() == [0, 0, 10, 10, 20, 20]
+
+
+def test_entitlements_are_of_whole_nodes_rounded_down() -> None:
+    jobs = [Job(0, 100, 12, "B"), Job(10, 100, 5, "A")]
+    workload = as_workload(jobs)
+    scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=EntitlementSettings(percent={"A": 49}, quantum_s=0))
+    assert replay(workload, of_nodes(4, 4), scheduler).start_s.tolist() == [0, 100]
+    scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=EntitlementSettings(percent={"A": 50}, quantum_s=0))
+    assert replay(workload, of_nodes(4, 4), scheduler).start_s.tolist() == [0, 10]
+
+
+def test_an_entitlement_of_nobody_is_refused() -> None:
+    with pytest.raises(BadScenario, match=r"scheduler.omfs.percent: 'Z' is no group of a test \(it has A\)"):
+        replay(
+            as_workload([Job(0, 1, 1, "A")]),
+            of_processors(4),
+            SchedulerSettings(kind=Discipline.OMFS, omfs=EntitlementSettings(percent={"Z": 10})),
+        )
+
+
+def test_a_workload_of_which_no_job_may_ever_start_is_refused() -> None:
+    with pytest.raises(BadScenario, match="no job of a test may ever start"):
+        ran([Job(0, 10, 6, "A", FIXED), Job(0, 10, 1, "D", FIXED)], FREE)
+
+
+def utilisation(found: Schedule, until_s: float) -> float:
+    return float(found.jobs.compute_s @ found.jobs.units) / (UNITS * until_s)
+
+
+def busy(seed: int, *, until_s: float) -> list[Job]:
+    """Owners come and go: each submits for a while what would fill the machine, then nothing."""
+    chance = np.random.Generator(np.random.PCG64(seed))
+    jobs: list[Job] = []
+    for owner, entitled in ENTITLED.items():
+        at_s = 0.0
+        while at_s < until_s:
+            if chance.random() < 0.5:
+                for _ in range(12):
+                    run_s, units = float(chance.integers(10, 100)), int(chance.integers(1, entitled + 1))
+                    jobs.append(Job(at_s + float(chance.integers(0, 200)), run_s, units, owner))
+            at_s += 200
+    return sorted(jobs, key=lambda job: job.submit_s)
+
+
+def capped(workload: Workload) -> Workload:
+    """The same jobs, none of which may be preempted: nobody ever gets more than the entitlement."""
+    return replace(workload, job_class=np.zeros(len(workload), np.int8))
+
+
+@pytest.mark.parametrize("quantum_s", [0.0, 30.0])
+def test_utilisation_is_at_least_that_of_capping_and_of_partitions_on_average(quantum_s: float) -> None:
+    until_s = 2000.0
+    rules = FREE.model_copy(update={"quantum_s": quantum_s})
+    gains: dict[str, list[float]] = {"capping": [], "partitions": []}
+    for seed in range(20):
+        workload = as_workload(busy(seed, until_s=until_s), groups=list(PERCENT))
+        scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=rules)
+        ours = utilisation(replay(workload, of_processors(UNITS), scheduler, until_s=until_s), until_s)
+        cap = utilisation(replay(capped(workload), of_processors(UNITS), scheduler, until_s=until_s), until_s)
+        easy = SchedulerSettings(kind=Discipline.EASY)
+        split = sum(
+            utilisation(
+                replay(workload.only(workload.group == code), of_processors(entitled), easy, until_s=until_s), until_s
+            )
+            for code, entitled in enumerate(ENTITLED.values())
+        )
+        gains["capping"].append(ours - cap)
+        gains["partitions"].append(ours - split)
+    for gain in gains.values():
+        assert np.mean(gain) > 0.05
+        assert min(gain) > -0.005
+
+
+@pytest.mark.parametrize("make", [lambda: ran(ten(), BY_WORDS), lambda: ran(ten(), LITERALLY)])
+def test_the_same_input_gives_the_same_bytes(make: Callable[[], Schedule]) -> None:
+    one, other = make(), make()
+    assert one.start_s.tobytes() == other.start_s.tobytes()
+    assert all(left.tobytes() == right.tobytes() for left, right in zip(one.jobs, other.jobs, strict=True))
