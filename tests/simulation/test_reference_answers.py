@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.simulation import shipped
 from tests.simulation.oracle import jobs_of, starts, starts_one_by_one
 from tests.simulation.traces import trace
 
@@ -35,3 +36,13 @@ def test_what_differs_from_the_other_simulator_is_its_rule_for_ends_at_one_insta
 def test_a_real_log_is_scheduled_as_the_readable_scheduler_does() -> None:
     workload = traces.read(trace("KTH-SP2.pyssEASY.swf.gz"), processors=100).workload
     assert replay(workload, of_processors(100), EASY).start_s.tolist() == starts("easy", jobs_of(workload), 100)
+
+
+def test_the_trace_that_the_project_ships_has_the_answer_of_the_readable_scheduler() -> None:
+    shipped_trace = traces.read(shipped.PATH)
+    answer_s = shipped_trace.wait_s.tolist()
+    assert sum(wait_s > 0 for wait_s in answer_s) > 500
+    workload = shipped_trace.workload
+    assert replay(workload, of_processors(shipped.PROCESSORS), EASY).wait_s.tolist() == answer_s
+    slow = np.array(starts("easy", jobs_of(workload), shipped.PROCESSORS)) - workload.submit_s
+    assert slow.tolist() == answer_s
