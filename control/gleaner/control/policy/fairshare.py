@@ -53,8 +53,12 @@ def core(  # noqa: PLR0912, PLR0915, PLR0917 - one function: compiled, it may ca
     spare = np.empty(reservations, np.int64)  # what is free at that instant, once it has started
     made = 0
     for is_second in (False, True):
-        if not is_second and not np.any(held < targets):
-            continue
+        if not is_second:
+            is_anybody_below = False
+            for who in range(len(held)):
+                is_anybody_below = is_anybody_below or held[who] < targets[who]
+            if not is_anybody_below:
+                continue
         found_before = found
         met = 0
         for place in range(len(queue)):
@@ -144,4 +148,6 @@ def core(  # noqa: PLR0912, PLR0915, PLR0917 - one function: compiled, it may ca
                 shadow_s[made] = start_s
                 spare[made] = level - units[job]
                 made += 1
-    return queue[places[:found]], shadow_s[:made], spare[:made]
+    for entry in range(found):
+        places[entry] = queue[places[entry]]
+    return places[:found], shadow_s[:made], spare[:made]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.policy import fairshare, priority
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine.heap import expect, forget, pop, push
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
@@ -28,8 +28,7 @@ from gleaner.control.simulation.settings import (
 )
 from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload
 
-choose = compiled(fairshare.core)
-priorities = compiled(priority.core)
+choose = inner(fairshare.core)
 
 
 def run(
@@ -53,13 +52,16 @@ def run(
     weights = scheduler.priority
     units = machine.units_asked(workload.processors)
     submit_s = np.full(len(workload), math.nan) if keep_waiting else workload.submit_s.copy()
+    since_s = np.zeros(len(workload)) if keep_waiting else workload.submit_s
+    limit_s = workload.limit_s  # as it was asked for, whatever the speed of the machine
+    key = priority.core(0.0, since_s, units, limit_s, weights.per_second, weights.per_unit, weights.per_limit_s)
     start_s, end_s = _replayed(
         submit_s,
         workload.run_s / speed,
         workload.limit_s / speed,
         units,
-        workload.limit_s,
-        (weights.per_second, weights.per_unit, weights.per_limit_s),
+        key,
+        weights.per_second,
         owner,
         targets,
         machine.units,
@@ -97,8 +99,8 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     run_s: Seconds,
     limit_s: Seconds,
     units: Counts,
-    asked_s: Seconds,
-    weights: tuple[float, float, float],
+    key: Seconds,
+    per_second: float,
     owner: Codes,
     targets: NDArray[np.float64],
     capacity: int,
@@ -109,12 +111,11 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
 ) -> tuple[Seconds, Seconds]:
     """When each job starts and ends. With `keep_waiting` it writes to `submit_s` when each entered the queue.
 
-    `asked_s` are the limits as they were asked for, which the priorities count; `limit_s` as they are on this machine.
+    `key`: the priority that each job would have at time 0; with `keep_waiting`, if it had entered then.
     """
     jobs = len(units)
     start_s = np.full(jobs, np.nan)
     end_s = np.full(jobs, np.nan)
-    key = np.empty(jobs)  # the priority that each would have at time 0
     queue = np.empty(jobs, np.int64)  # the waiting jobs are queue[head:tail], by descending priority
     head = tail = come = 0
     room = min(jobs, capacity) + 1
@@ -146,8 +147,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         while come < jobs and (tail - head < keep_waiting if keep_waiting > 0 else submit_s[come] <= now_s):
             if keep_waiting > 0:
                 submit_s[come] = now_s
-            only = slice(come, come + 1)
-            key[only] = priorities(0.0, submit_s[only], units[only], asked_s[only], weights[0], weights[1], weights[2])
+                key[come] -= per_second * now_s
             tail = _queued(queue, head, tail, key, come)
             come += 1
             is_news = True
@@ -179,7 +179,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     return start_s, end_s
 
 
-@compiled
+@inner
 def _queued(queue: Counts, head: int, tail: int, key: Seconds, job: int) -> int:
     """The queue's end with this job in its place: behind all whose priority is not lower."""
     low = head
@@ -196,7 +196,7 @@ def _queued(queue: Counts, head: int, tail: int, key: Seconds, job: int) -> int:
     return tail + 1
 
 
-@compiled
+@inner
 def _without(queue: Counts, head: int, started: int, start_s: Seconds) -> int:
     """The queue's beginning without the jobs that have started, so many of them."""
     last = head
