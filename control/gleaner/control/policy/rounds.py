@@ -135,7 +135,8 @@ def agent_end(now_s: float, length_s: float, origin_s: float, synchronised: bool
     The boundary is the first instant after `now_s` that is a whole number of lengths from the origin.
     """
     if synchronised:
-        return origin_s + (math.floor((now_s - origin_s) / length_s) + 1) * length_s
+        end_s = origin_s + (math.floor((now_s - origin_s) / length_s) + 1) * length_s
+        return end_s if end_s > now_s else end_s + length_s  # where the quotient was rounded down
     return now_s + length_s
 
 
@@ -166,9 +167,13 @@ def agents_to_start(  # noqa: PLR0917 - numba takes no keywords
     Its time grows with the number of kinds, hardly with how many are alike: places that are filled in the same way
     are filled in one step.
     """
-    left = job_count.copy()
-    here = np.zeros(len(left), np.int64)
-    unplaced = left.sum()
+    kinds = len(job_count)
+    left = np.empty(kinds, np.int64)
+    here = np.empty(kinds, np.int64)  # in one place
+    unplaced = 0
+    for job in range(kinds):  # by loops: compiled, they take a tenth of what whole arrays take to compile
+        left[job] = job_count[job]
+        unplaced += left[job]
     useful = 0
     for room in range(len(room_count)):
         if room >= held and slice_s < shortest_slice_s:
@@ -179,7 +184,7 @@ def agents_to_start(  # noqa: PLR0917 - numba takes no keywords
             memory_mib = room_memory_mib[room]
             alike = places  # so many in a row are filled with what this one is filled with
             is_used = False
-            for job in range(len(left)):
+            for job in range(kinds):
                 here[job] = 0
                 if left[job] > 0 and fits[room, job]:
                     here[job] = min(left[job], cpus // job_cpus[job], memory_mib // job_memory_mib[job])
@@ -190,13 +195,14 @@ def agents_to_start(  # noqa: PLR0917 - numba takes no keywords
                     is_used = True
             if not is_used:
                 break
-            left -= alike * here
+            for job in range(kinds):
+                left[job] -= alike * here[job]
+                if room < held:
+                    unplaced -= alike * here[job]
             places -= alike
             if room >= held:
                 useful += alike
-        if room < held:
-            unplaced = left.sum()
-    return max(0, min(useful - pending, at_most - running - pending)), bool(unplaced > 0)
+    return max(0, min(useful - pending, at_most - running - pending)), unplaced > 0
 
 
 def boundary(now_s: float, *, length_s: float, origin_s: float) -> float:

@@ -87,6 +87,8 @@ class Schedule:
     """Saves of regular jobs (preemption, migration); those of agents' jobs are in `agents`."""
     parts: Parts | None = None
     """Of `jobs`, where the replay knows nodes; see also `placing.placed`."""
+    agent_jobs_end_s: Seconds | None = None
+    """When each job of a finite low-priority queue was complete (NaN: it was not); None where the queue is endless."""
 
     @property
     def wait_s(self) -> Seconds:

@@ -5,6 +5,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gleaner.control.simulation import costs
+
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,12 +63,7 @@ class CostSettings(_Table):
         >>> CostSettings(constant_s=1, node_mib_s=100, shared_mib_s=1000).seconds(2000, at_once=30)
         61.0
         """
-        slowest_s = 0.0
-        if self.node_mib_s:
-            slowest_s = memory_mib / self.node_mib_s
-        if self.shared_mib_s:
-            slowest_s = max(slowest_s, at_once * memory_mib / self.shared_mib_s)
-        return self.constant_s + slowest_s
+        return costs.seconds(self.constant_s, self.node_mib_s, self.shared_mib_s, memory_mib, at_once)
 
 
 class PrioritySettings(_Table):
@@ -140,6 +137,12 @@ class AgentQueueSettings(_Table):
     """What each computes in all, on one of an agent's places."""
     memory_mib: float = Field(default=0, ge=0)
     """Of one job: what a save and a restore move."""
+
+    @model_validator(mode="after")
+    def _jobs_have_work(self) -> Self:
+        if self.jobs and not self.work_s:
+            raise ValueError("so many jobs without work_s: say how long each computes")
+        return self
 
 
 class AgentSettings(_Table):

@@ -2,18 +2,24 @@
 
 The rule for one instant: first what ends is given back, then what is submitted joins the queue, then one decision is
 taken with all of it known. A job that runs for no time at all ends at the instant of its start, after that decision.
+
+Agents (`agents`) start last. To the scheduler they are work that ends when they do; with preemption they are nothing:
+it decides as though their nodes were free, and what it starts on those waits for their saves.
 """
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gleaner.control.policy import backfill
 from gleaner.control.simulation.compiled import compiled
-from gleaner.control.simulation.engine.heap import forget, pop, push
+from gleaner.control.simulation.engine.agents import close, decide, held, next_s, release
+from gleaner.control.simulation.engine.heap import expect, forget, pop, push
+from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.schedule import Schedule, no_stretches, uninterrupted
+from gleaner.control.simulation.schedule import Schedule, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
@@ -33,7 +39,8 @@ def run(
     speed = machine.classes[0].speed
     units = machine.units_asked(workload.processors).copy()  # as the next: one type, whatever memory they are in
     submit_s = np.full(len(workload), math.nan) if keep_waiting else workload.submit_s.copy()
-    start_s, end_s = _replayed(
+    layer, finite = layer_of(agents, machine)
+    start_s, end_s, log, stop_s = _replayed(
         submit_s,
         workload.run_s / speed,
         workload.limit_s / speed,
@@ -43,6 +50,8 @@ def run(
         float(scheduler.decide_every_s),
         math.inf if until_s is None else float(until_s),
         keep_waiting,
+        layer,
+        finite,
     )
     return Schedule(
         workload=replace(workload, submit_s=submit_s) if keep_waiting else workload,
@@ -51,7 +60,8 @@ def run(
         start_s=start_s,
         end_s=end_s,
         jobs=uninterrupted(workload, units, start_s, end_s, until_s),
-        agents=no_stretches(),
+        agents=stretches(layer, log, stop_s),
+        agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
     )
 
 
@@ -66,8 +76,14 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     every_s: float,
     until_s: float,
     keep_waiting: int,
-) -> tuple[Seconds, Seconds]:
-    """When each job starts and ends. With `keep_waiting` it writes to `submit_s` when each entered the queue."""
+    layer: Any,
+    finite: Finite | None,
+) -> tuple[Seconds, Seconds, Any, float]:
+    """When each job starts and ends, the log of agents, and when the replay stopped.
+
+    With `keep_waiting` it writes to `submit_s` when each entered the queue. Without a layer what is said of agents is
+    not compiled: hence the many questions whether there is one.
+    """
     jobs = len(units)
     start_s = np.full(jobs, np.nan)
     end_s = np.full(jobs, np.nan)
@@ -75,7 +91,13 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     head = tail = waiting = 0
     room = min(jobs, capacity) + 1
     heap_s, heap_job, running = np.empty(room), np.empty(room, np.int64), 0
-    ends_s, ends_units, ends = np.empty(room), np.empty(room, np.int64), 0
+    agents = layer
+    most_ends = room
+    preemption = False
+    if layer is not None:
+        most_ends = capacity + 1
+        preemption = bool(layer.rules[0].preemption)
+    ends_s, ends_units, ends = np.empty(most_ends), np.empty(most_ends, np.int64), 0
     starts = np.empty(room, np.int64)
     free = capacity
     now_s = 0.0 if keep_waiting > 0 else -np.inf
@@ -83,12 +105,18 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     refused = 0  # of queue[head:tail], at the latest decision, since which nothing was given back
     while True:
         if keep_waiting > 0:
-            next_s = now_s if tail < jobs and waiting < keep_waiting else np.inf
+            event_s = now_s if tail < jobs and waiting < keep_waiting else np.inf
         else:
-            next_s = submit_s[tail] if tail < jobs else np.inf
+            event_s = submit_s[tail] if tail < jobs else np.inf
         if running > 0:
-            next_s = min(next_s, heap_s[0])
-        now_s = min(next_s, decide_s)
+            event_s = min(event_s, heap_s[0])
+        agents_s = np.inf
+        if layer is not None:
+            if event_s == np.inf and waiting == 0 and until_s == np.inf:
+                break
+            agents = grown(agents)
+            agents_s = next_s(agents, finite)
+        now_s = min(event_s, decide_s, agents_s)
         if not now_s < until_s:
             break
 
@@ -99,14 +127,28 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
             free += int(units[job])
             refused = 0
             decide_s = now_s
+        lent = 0
+        if layer is not None:
+            if agents_s <= now_s:
+                free += release(agents, finite, now_s)
+                decide_s = now_s
+                if not preemption:
+                    refused = 0
+                    for entry in range(agents.state[0].freed):
+                        gone = agents.freed[entry]
+                        ends = forget(ends_s, ends_units, ends, float(gone.end_s), int(gone.units))
+            if preemption:
+                lent = held(agents)
         while tail < jobs and (waiting < keep_waiting if keep_waiting > 0 else submit_s[tail] <= now_s):
             if keep_waiting > 0:
                 submit_s[tail] = now_s
-            if units[tail] <= free:
+            if units[tail] <= free + lent or (
+                layer is not None and waiting == 0
+            ):  # agents keep clear of the first to wait
                 decide_s = now_s
             tail += 1
             waiting += 1
-        if waiting == 0:
+        if waiting == 0 and layer is None:
             decide_s = np.inf
             continue
         if every_s > 0 and decide_s <= now_s:
@@ -115,21 +157,51 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
             continue
 
         decide_s = np.inf
-        found, ends, _shadow_s, _extra = easy(
-            now_s, free, ends, ends_s, ends_units, queue[head:tail], limit_s[head:tail], refused, overtaking, starts
-        )
+        found, shadow_s, extra = 0, np.inf, free
+        if waiting > 0:
+            found, ends, shadow_s, extra = easy(
+                now_s,
+                free + lent,
+                ends,
+                ends_s,
+                ends_units,
+                queue[head:tail],
+                limit_s[head:tail],
+                refused,
+                overtaking,
+                starts,
+            )
+        owed = 0  # to jobs that wait for agents to be saved
         for entry in range(found):
             job = head + int(starts[entry])
+            if units[job] > free or (owed > 0 and not overtaking):
+                ends = forget(ends_s, ends_units, ends, float(now_s + limit_s[job]), int(units[job]))
+                owed += int(units[job])
+                continue
             start_s[job] = now_s
             end_s[job] = now_s + run_s[job]
             running = push(heap_s, heap_job, running, float(end_s[job]), job)
             free -= int(units[job])
             queue[job] = backfill.GONE
-        waiting -= found
+            waiting -= 1
         while head < tail and queue[head] == backfill.GONE:
             head += 1
-        refused = tail - head
+        refused = tail - head if owed == 0 else 0
+        if layer is not None:
+            if not overtaking:
+                if running == 0 and waiting > 0 and not preemption:
+                    continue  # the first job waits for agents alone
+                shadow_s, extra = np.inf, free
+            taken, gone_s = decide(agents, finite, now_s, free, owed, shadow_s, extra)
+            if taken > 0:
+                free -= taken
+                if not preemption:
+                    ends = expect(ends_s, ends_units, ends, gone_s, taken)
     for entry in range(running):
         if heap_s[entry] > until_s:
             end_s[heap_job[entry]] = np.nan
-    return start_s, end_s
+    stop_s = now_s if until_s == np.inf else until_s
+    if layer is None:
+        return start_s, end_s, None, stop_s
+    close(agents, finite, stop_s)
+    return start_s, end_s, agents.log, stop_s

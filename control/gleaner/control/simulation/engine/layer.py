@@ -1,0 +1,275 @@
+"""The layer of agents as arrays of records: what it is told, who holds nodes now, and the log of who has held them.
+
+Nothing here decides; `agents` does, and `places` where the low-priority queue has an end. Both change the records in
+place; the log alone is replaced when it is full (`grown`). Compiled code takes every array of a tuple as an argument
+of its own, and takes the longer to compile the more there are: hence records.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation import costs
+from gleaner.control.simulation.compiled import inner
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.schedule import Stretches, no_stretches
+from gleaner.control.simulation.settings import AgentSettings, CostSettings
+from gleaner.control.simulation.workload import Counts, Seconds
+
+ENDLESS = 2**40
+"""Jobs in a queue that has no end."""
+
+
+class Records(Protocol):
+    """An array of records. What is in them is known to NumPy and the compiler, not to a type checker."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: Any, /) -> Any: ...
+
+    def __setitem__(self, at: Any, what: Any, /) -> None: ...
+
+
+_COST = [("constant_s", "f8"), ("node_mib_s", "f8"), ("shared_mib_s", "f8")]
+_RULES = np.dtype(
+    [
+        ("length_s", "f8"),
+        ("synchronised", "?"),
+        ("shortest_slice_s", "f8"),
+        ("at_most", "i8"),
+        ("places", "i8"),
+        ("margin_s", "f8"),
+        ("preemption", "?"),
+        ("units", "i8"),  # of the machine, that one agent takes
+        ("memory_mib", "f8"),  # of one job
+        ("save", _COST),
+        ("restore", _COST),
+    ]
+)
+_STATE = np.dtype(
+    [
+        ("first", "i8"),  # of the entries in force
+        ("last", "i8"),  # behind them; with a finite queue: behind the slots in use
+        ("running", "i8"),  # nodes with agents
+        ("leaving", "i8"),  # nodes with agents that are being vacated
+        ("leavings", "i8"),  # entries of that array
+        ("freed", "i8"),  # entries of that array
+        ("logged", "i8"),  # entries of that array
+        ("saved", "i8"),  # saved jobs that wait; with an endless queue the nodes that they fill
+        ("wake_s", "f8"),  # when agents may start although nothing ends
+    ]
+)
+_ENTRY = np.dtype([("start_s", "f8"), ("end_s", "f8"), ("nodes", "i8"), ("restore_s", "f8"), ("was_saved", "?")])
+_LEAVING = np.dtype([("end_s", "f8"), ("nodes", "i8"), ("saved", "i8")])
+_FREED = np.dtype([("end_s", "f8"), ("units", "i8")])
+_LOG = np.dtype([("start_s", "f8"), ("end_s", "f8"), ("nodes", "i8"), ("restore_s", "f8"), ("save_s", "f8")])
+_STOCK = np.dtype(
+    [
+        ("returned", "i8"),  # jobs that wait again without having been saved
+        ("new", "i8"),  # the next that never ran
+        ("groups", "i8"),  # entries of that array
+        ("is_stale", "?"),  # whether `next_s` must be found anew
+        ("next_s", "f8"),  # when the places have something to do
+        ("latest_s", "f8"),  # when they last had
+    ]
+)
+_SLOT = np.dtype(
+    [
+        ("order", "i8"),  # by position, not by slot: the slots in use by the starts of their agents, then the free ones
+        ("start_s", "f8"),
+        ("end_s", "f8"),
+        ("begin_s", "f8"),  # when its save began; infinite: not yet
+        ("is_leaving", "?"),
+        ("busy", "i8"),  # of its places
+        ("computing", "i8"),  # of its places
+        ("since_s", "f8"),  # since when at least one of them computes
+        ("computed_s", "f8"),  # before that
+    ]
+)
+_PLACE = np.dtype([("job", "i8"), ("due_s", "f8"), ("is_restoring", "?")])  # due: restored, or complete
+_GROUP = np.dtype([("end_s", "f8"), ("busy", "i8"), ("begin_s", "f8")])
+_JOB = np.dtype([("left_s", "f8"), ("is_saved", "?"), ("end_s", "f8")])
+
+
+class Layer(NamedTuple):
+    """What every engine hands to `agents`; instead of it None where there are no agents."""
+
+    rules: Records
+    """One record: `AgentSettings` as numbers."""
+    state: Records
+    """One record."""
+    entries: Records
+    """Agents that started at one instant and end at one instant, by both. `was_saved`: their jobs must be restored."""
+    leavings: Records
+    """Agents that are being vacated, by when they are gone; `saved` nodes' jobs come back as saved ones."""
+    freed: Records
+    """What was given back at the latest instant, and when it was expected to be."""
+    log: Records
+    """`Stretches`, but for what is the same for all."""
+    counts: Counts
+    """Rows of one: cores of a node and how many are idle, cores of a job and how many wait, for the planner."""
+    fits: NDArray[np.bool_]
+
+
+class Finite(NamedTuple):
+    """What `places` knows of a queue that has an end; instead of it None where it has none."""
+
+    stock: Records
+    """One record."""
+    slots: Records
+    """Nodes with agents, whichever they are."""
+    places: Records
+    """By slot and place: its job, or -1."""
+    groups: Records
+    """Agents that end at one instant, by it; `busy` places in all. Those that are being vacated are in none."""
+    jobs: Records
+    heap_key: Seconds
+    heap_job: Counts
+    """Jobs that wait again: the saved ones by number, then the others."""
+
+
+_seconds = inner(costs.seconds)
+
+
+@inner
+def save_seconds(layer: Layer, at_once: int) -> float:
+    """How long each of so many saves takes."""
+    rules = layer.rules[0]
+    cost = rules.save
+    return _seconds(cost.constant_s, cost.node_mib_s, cost.shared_mib_s, rules.memory_mib, float(at_once))
+
+
+@inner
+def restore_seconds(layer: Layer, at_once: int) -> float:
+    """How long each of so many restores takes."""
+    rules = layer.rules[0]
+    cost = rules.restore
+    return _seconds(cost.constant_s, cost.node_mib_s, cost.shared_mib_s, rules.memory_mib, float(at_once))
+
+
+@inner
+def logged(  # noqa: PLR0917 - numba takes no keywords
+    layer: Layer, start_s: float, end_s: float, nodes: int, restore_s: float, save_s: float
+) -> None:
+    """Put one entry into the log."""
+    entry = layer.log[layer.state[0].logged]
+    entry.start_s = start_s
+    entry.end_s = end_s
+    entry.nodes = nodes
+    entry.restore_s = restore_s
+    entry.save_s = save_s
+    layer.state[0].logged += 1
+
+
+@inner
+def freed(layer: Layer, end_s: float, nodes: int) -> None:
+    """Note that these were given back; what was expected at one instant is one entry if it comes in a row."""
+    state = layer.state[0]
+    if state.freed > 0 and layer.freed[state.freed - 1].end_s == end_s:
+        layer.freed[state.freed - 1].units += nodes * layer.rules[0].units
+        return
+    layer.freed[state.freed].end_s = end_s
+    layer.freed[state.freed].units = nodes * layer.rules[0].units
+    state.freed += 1
+
+
+@inner
+def grown(layer: Layer) -> Layer:
+    """The same, with twice the room in its log if that may be too little for one more instant."""
+    state = layer.state[0]
+    if len(layer.log) >= state.logged + state.last - state.first + 4:
+        return layer
+    log = np.empty(2 * len(layer.log), layer.log.dtype)
+    for entry in range(state.logged):
+        log[entry] = layer.log[entry]
+    return Layer(layer.rules, layer.state, layer.entries, layer.leavings, layer.freed, log, layer.counts, layer.fits)
+
+
+def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[Layer | None, Finite | None]:
+    """The layer before anything has started; none without agents, or without work for them."""
+    if agents is None or agents.queue.jobs == 0 or agents.agents_at_most == 0:
+        return None, None
+    nodes = machine.units // machine.units_of_node
+    state = np.zeros(1, _STATE)
+    state["wake_s"] = math.inf
+    layer = Layer(
+        rules=_rules(agents, machine),
+        state=state,
+        entries=np.zeros(2 * nodes + 8, _ENTRY),
+        leavings=np.zeros(nodes + 1, _LEAVING),
+        freed=np.zeros(nodes + 1, _FREED),
+        log=np.zeros(max(1024, 2 * nodes), _LOG),
+        counts=np.array([[agents.jobs_per_agent], [0], [1], [ENDLESS]]),
+        fits=np.ones((1, 1), np.bool_),
+    )
+    return layer, _finite(agents, nodes)
+
+
+def stretches(layer: Layer | None, log: Records, stop_s: float) -> Stretches:
+    """The log of a layer that is closed, in order of starts, cut where the replay stopped."""
+    if layer is None:
+        return no_stretches()
+    log = log[: int(layer.state[0]["logged"])]
+    log = log[np.argsort(log["start_s"], kind="stable")]
+    log = log[log["start_s"] < np.minimum(log["end_s"], stop_s)]
+    end_s = np.minimum(log["end_s"], stop_s)
+    held = len(log)
+    return Stretches(
+        job=np.full(held, -1, np.int64),
+        start_s=log["start_s"].copy(),
+        end_s=end_s,
+        units=log["nodes"] * int(layer.rules[0]["units"]),
+        restore_s=np.minimum(log["restore_s"], end_s - log["start_s"]),
+        save_s=np.maximum(log["save_s"] - (log["end_s"] - end_s), 0.0),
+        lost_s=np.zeros(held),
+        node=np.full(held, -1, np.int32),
+    )
+
+
+def _rules(agents: AgentSettings, machine: Machine) -> Records:
+    rules = np.zeros(1, _RULES)
+    rules["length_s"] = agents.length_s
+    rules["synchronised"] = agents.synchronised
+    rules["shortest_slice_s"] = agents.shortest_slice_s
+    rules["at_most"] = agents.agents_at_most
+    rules["places"] = agents.jobs_per_agent
+    rules["margin_s"] = agents.margin_s
+    rules["preemption"] = agents.preemption
+    rules["units"] = machine.units_of_node
+    rules["memory_mib"] = agents.queue.memory_mib
+    rules["save"] = _cost(agents.save)
+    rules["restore"] = _cost(agents.restore)
+    return rules
+
+
+def _cost(settings: CostSettings) -> tuple[float, float, float]:
+    return settings.constant_s, settings.node_mib_s, settings.shared_mib_s
+
+
+def _finite(agents: AgentSettings, nodes: int) -> Finite | None:
+    if agents.queue.jobs is None:
+        return None
+    slots = np.zeros(nodes, _SLOT)
+    slots["order"] = np.arange(nodes)
+    places = np.zeros((nodes, agents.jobs_per_agent), _PLACE)
+    places["job"] = -1
+    jobs = np.zeros(agents.queue.jobs, _JOB)
+    jobs["left_s"] = agents.queue.work_s
+    jobs["end_s"] = math.nan
+    return Finite(
+        stock=np.zeros(1, _STOCK),
+        slots=slots,
+        places=places,
+        groups=np.zeros(nodes + 1, _GROUP),
+        jobs=jobs,
+        heap_key=np.empty(len(jobs) + 1),
+        heap_job=np.empty(len(jobs) + 1, np.int64),
+    )
