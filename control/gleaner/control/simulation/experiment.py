@@ -10,9 +10,10 @@ from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, of_processors
 from gleaner.control.simulation.measures import Measures, Window, default_window, measure
 from gleaner.control.simulation.replay import replay
-from gleaner.control.simulation.scenario import MeasureSettings, Scenario
+from gleaner.control.simulation.scenario import MeasureSettings, Scenario, WorkloadSettings
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
+from gleaner.control.simulation.synthetic import make
 from gleaner.control.simulation.tables import duration
 from gleaner.control.simulation.workload import Cleaning, JobClass, Workload
 
@@ -47,11 +48,10 @@ _CLASSES: Mapping[str, JobClass] = {kind.name.lower().replace("_", "-"): kind fo
 
 
 def prepare(scenario: Scenario) -> Ground:
-    """Read the trace and make the machine. Raises `BadTrace` or `BadScenario`."""
-    settings = scenario.workload
+    """Read the trace, or make the jobs, and make the machine. Raises `BadTrace` or `BadScenario`."""
+    settings, machine = scenario.workload, scenario.machine.machine
     if settings.trace is None:
-        raise BadScenario("no trace is named: give a file, or [workload] trace in a scenario file")
-    machine = scenario.machine.machine
+        return _made(settings, machine)
     trace = traces.read(settings.trace, processors=machine.cores if machine else None)
     remarks: list[str] = []
     if machine is None:
@@ -62,10 +62,21 @@ def prepare(scenario: Scenario) -> Ground:
         machine = of_processors(trace.processors)
         remarks.append(f"the machine has {trace.processors} processors, as the trace says")
     workload = trace.workload
+    if settings.synthetic is not None:
+        workload = make(settings.synthetic, machine, workload)
     if settings.job_class != "non-preemptible":
         kinds = np.full(len(workload), _CLASSES[settings.job_class], dtype=np.int8)
         workload = replace(workload, job_class=kinds)
     return Ground(workload, machine, trace.cleaning, tuple(remarks))
+
+
+def _made(settings: WorkloadSettings, machine: Machine | None) -> Ground:
+    if settings.synthetic is None:
+        raise BadScenario("no trace is named: give a file, or [workload] trace or synthetic in a scenario file")
+    if machine is None:
+        raise BadScenario("synthetic jobs need a machine: give --processors, or --nodes and --cores")
+    workload = make(settings.synthetic, machine)
+    return Ground(workload, machine, Cleaning(len(workload)), ())
 
 
 def check(scheduler: SchedulerSettings, ground: Ground) -> None:

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.fairness import jain
 from gleaner.control.simulation.integrals import UnitTime, between
+from gleaner.control.simulation.occupancy import occupancy
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.workload import Codes, Seconds
 
@@ -103,7 +105,10 @@ class Owner:
     name: str
     jobs: int
     compute_unit_s: float
+    throughput: float
+    """The units it computed on, as a mean over the window."""
     share: float
+    """The same of all units."""
     mean_wait_s: float | None
 
 
@@ -127,6 +132,10 @@ class Measures:
     restoring: float
     lost: float
     parts: Parts
+    nodes_full: float
+    """Shares of the nodes' time; a node that an agent holds is full. Only where jobs share nodes some are mixed."""
+    nodes_mixed: float
+    nodes_empty: float
     utilisation: float
     """Unit time that regular jobs held from the first submission to the last end, over all of it."""
     makespan_s: float
@@ -136,6 +145,8 @@ class Measures:
     agent_saves: int
     agent_restores: int
     job_saves: int
+    agent_jobs_done: int | None
+    """Low-priority jobs that were complete at the end; None where there is always one more."""
     users: tuple[Owner, ...]
     groups: tuple[Owner, ...]
     jain_users: float | None
@@ -177,6 +188,8 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
     users = _owners(schedule, window, workload.users, workload.user, chosen)
     groups = _owners(schedule, window, workload.groups, workload.group, chosen)
     per_agent = machine.units_of_node if machine.is_uniform else 1
+    nodes = occupancy(schedule, window.begin_s, window.end_s)
+    done_s = schedule.agent_jobs_end_s
     return Measures(
         workload=workload.name,
         scheduler=schedule.scheduler,
@@ -192,6 +205,9 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
         restoring=parts.regular_restore + parts.agents_restore,
         lost=parts.regular_lost + parts.agents_lost,
         parts=parts,
+        nodes_full=nodes.full,
+        nodes_mixed=nodes.mixed,
+        nodes_empty=nodes.empty,
         utilisation=held_unit_s / (machine.units * (last_s - first_s)) if last_s > first_s else 0.0,
         makespan_s=last_s - first_s,
         waits=_waits(schedule, chosen),
@@ -200,6 +216,7 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
         agent_saves=int(schedule.agents.units[schedule.agents.save_s > 0].sum() // per_agent),
         agent_restores=int(schedule.agents.units[schedule.agents.restore_s > 0].sum() // per_agent),
         job_saves=schedule.saves,
+        agent_jobs_done=None if done_s is None else int(np.count_nonzero(~np.isnan(done_s))),
         users=users,
         groups=groups,
         jain_users=_jain([owner.compute_unit_s for owner in users]),
@@ -286,6 +303,7 @@ def _owners(
             names[index],
             int(starts[index]),
             float(got[index]),
+            float(got[index]) / window.length_s,
             float(got[index]) / all_unit_s,
             float(wait_s[index] / starts[index]) if starts[index] else None,
         )
@@ -295,11 +313,8 @@ def _owners(
 
 
 def _jain(amounts: Sequence[float]) -> float | None:
-    """Jain, Chiu and Hawe (1984): (sum x)^2 / (n sum x^2). None if nobody got anything, or there is but one."""
-    squares = sum(amount * amount for amount in amounts)
-    if len(amounts) < 2 or squares == 0:
-        return None
-    return sum(amounts) ** 2 / (len(amounts) * squares)
+    """None if nobody got anything, or there is but one."""
+    return jain(np.array(amounts)) if len(amounts) > 1 and any(amounts) else None
 
 
 def _effect(

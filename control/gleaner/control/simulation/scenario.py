@@ -17,6 +17,7 @@ from gleaner.control.cli.wording import complaint, unknown_key
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
+from gleaner.control.simulation.synthetic import Source, SyntheticSettings
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]
@@ -33,12 +34,26 @@ class WorkloadSettings(_Table):
 
     trace: Path | None = None
     """A file in Standard Workload Format or of sacct; beside the scenario file if it is not absolute."""
+    synthetic: SyntheticSettings | None = None
+    """`[workload.synthetic]`: jobs that are made; with `source = "drawn"` from those of the trace."""
     job_class: JobClassName = "non-preemptible"
     """What may be done to its jobs when they run; only omfs asks."""
     until_s: float | None = Field(default=None, gt=0)
     """The replay stops there."""
     keep_waiting: int = Field(default=0, ge=0)
     """So many jobs wait at any time, whatever the trace says of their submission; 0: as in the trace."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.synthetic is not None:
+            draws = self.synthetic.source is Source.DRAWN
+            if draws and self.trace is None:
+                raise ValueError("synthetic.source is 'drawn', so it needs a trace whose jobs are drawn")
+            if not draws and self.trace is not None:
+                raise ValueError(f"both a trace and synthetic jobs ({self.synthetic.source.value}); give one of them")
+            if self.job_class != "non-preemptible":
+                raise ValueError("job_class is for traces; synthetic has shares: preemptible and checkpointable")
+        return self
 
 
 class ClassSettings(_Table):

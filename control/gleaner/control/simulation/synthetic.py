@@ -42,7 +42,7 @@ class Source(StrEnum):
 
 
 class LimitSettings(_Table):
-    """`[workload.limits]`: what users ask for, from what they need."""
+    """`[workload.synthetic.limits]`: what users ask for, from what they need."""
 
     factor: Distribution = Constant(value=1)
     """The run time times this, at least 1, is the limit."""
@@ -51,7 +51,7 @@ class LimitSettings(_Table):
 
 
 class OwnerSettings(_Table):
-    """`[[workload.owners]]`: who submits which share of the jobs. Shares are relative to their sum."""
+    """`[[workload.synthetic.owners]]`: who submits which share of the jobs. Shares are relative to their sum."""
 
     user: str
     group: str = "all"
@@ -59,7 +59,7 @@ class OwnerSettings(_Table):
 
 
 class SyntheticSettings(_Table):
-    """`[workload]`: a workload that is made."""
+    """`[workload.synthetic]`: a workload that is made."""
 
     source: Source = Source.DISTRIBUTIONS
     jobs: int = Field(default=10_000, ge=1)
@@ -88,7 +88,7 @@ def make(settings: SyntheticSettings, machine: Machine, source: Workload | None 
     match settings.source:
         case Source.DRAWN:
             if source is None:
-                raise BadScenario("workload.source is 'drawn', so it needs a trace whose jobs are drawn")
+                raise BadScenario("workload.synthetic.source is 'drawn', so it needs a trace whose jobs are drawn")
             jobs = drawn(source, settings.jobs, rng)
         case Source.LUBLIN:
             size = lublin.sizes(settings.jobs, machine.cores, rng)
@@ -197,11 +197,13 @@ def _sizes(settings: SyntheticSettings, processors: int, rng: Generator) -> Coun
         if not len(too_large):
             return size.astype(np.int64)
         size[too_large] = whole(settings.sizes, len(too_large), rng)
-    raise BadScenario(f"workload.sizes are hardly ever at most {processors} processors, which is all the machine has")
+    raise BadScenario(
+        f"workload.synthetic.sizes are hardly ever at most {processors} processors, which is all the machine has"
+    )
 
 
 def _owners(settings: SyntheticSettings, jobs: int, rng: Generator) -> Counts:
     shares = np.array([entry.share for entry in settings.owners])
     if not shares.sum() > 0:
-        raise BadScenario("workload.owners have no share of the jobs: name at least one with a share above 0")
+        raise BadScenario("workload.synthetic.owners have no share of the jobs: name at least one with a share above 0")
     return rng.choice(len(shares), jobs, p=shares / shares.sum())

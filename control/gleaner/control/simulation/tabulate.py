@@ -15,8 +15,8 @@ def machine_table(measures: Measures) -> Table:
     """Where the machine's time went."""
     parts, effect = measures.parts, measures.effect
     rows: list[tuple[str, str, str]] = [
-        ("effective load", percent(measures.effective_load), _before(effect and effect.effective_load)),
-        ("regular load", percent(measures.regular_load), _before(effect and effect.regular_load)),
+        ("effective load", percent(measures.effective_load), _before(effect.effective_load if effect else None)),
+        ("regular load", percent(measures.regular_load), _before(effect.regular_load if effect else None)),
     ]
     if measures.agents:
         rows.append(("agents computing", percent(parts.agents_compute), ""))
@@ -25,10 +25,15 @@ def machine_table(measures: Measures) -> Table:
         for name, share in (("saving", measures.saving), ("restoring", measures.restoring), ("lost", measures.lost))
         if share
     ]
-    rows.append(("idle", percent(measures.idle), _before(effect and effect.idle)))
+    rows.append(("idle", percent(measures.idle), _before(effect.idle if effect else None)))
     if measures.agents:
         rows.append(("agents", number(measures.agents, 0), ""))
         rows.append(("saves of agents' nodes", number(measures.agent_saves, 0), ""))
+    if measures.agent_jobs_done is not None:
+        rows.append(("low-priority jobs completed", number(measures.agent_jobs_done, 0), ""))
+    if measures.nodes_mixed > 0:
+        shares = (measures.nodes_full, measures.nodes_mixed, measures.nodes_empty)
+        rows.append(("nodes full / mixed / empty", " / ".join(percent(share, 1) for share in shares), ""))
     if measures.job_saves:
         rows.append(("saves of regular jobs", number(measures.job_saves, 0), ""))
     return _without_empty(Table(("machine", "", "without agents"), tuple(rows)))
@@ -39,11 +44,11 @@ def jobs_table(measures: Measures) -> Table:
     waits, effect = measures.waits, measures.effect
     rows: list[tuple[str, ...]] = [
         ("jobs", number(measures.jobs, 0), "", ""),
-        ("mean wait", duration(waits.mean_s), *_compared(effect and effect.mean_wait_s)),
-        ("median wait", duration(waits.median_s), *_compared(effect and effect.median_wait_s)),
-        ("95th percentile", duration(waits.p95_s), *_compared(effect and effect.p95_wait_s)),
-        ("99th percentile", duration(waits.p99_s), *_compared(effect and effect.p99_wait_s)),
-        ("mean bounded slowdown", number(waits.mean_slowdown, 2), *_slowed(effect and effect.mean_slowdown)),
+        ("mean wait", duration(waits.mean_s), *_compared(effect.mean_wait_s if effect else None)),
+        ("median wait", duration(waits.median_s), *_compared(effect.median_wait_s if effect else None)),
+        ("95th percentile", duration(waits.p95_s), *_compared(effect.p95_wait_s if effect else None)),
+        ("99th percentile", duration(waits.p99_s), *_compared(effect.p99_wait_s if effect else None)),
+        ("mean bounded slowdown", number(waits.mean_slowdown, 2), *_slowed(effect.mean_slowdown if effect else None)),
     ]
     if measures.started < measures.jobs:
         rows.append(("never started", number(measures.jobs - measures.started, 0), "", ""))

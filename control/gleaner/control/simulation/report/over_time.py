@@ -47,7 +47,7 @@ def queue_plot(outcome: Outcome, title: str = "Waiting jobs") -> Lines:
 
 
 def _queue(schedule: Schedule, edges_s: Seconds) -> list[float]:
-    return waiting(schedule.workload.submit_s, schedule.start_s, edges_s).tolist()
+    return [float(mean) for mean in waiting(schedule.workload.submit_s, schedule.start_s, edges_s)]
 
 
 def _edges(window: Window) -> Seconds:

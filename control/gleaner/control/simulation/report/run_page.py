@@ -23,6 +23,7 @@ from gleaner.control.simulation.report.page import (
     Text,
     Unit,
 )
+from gleaner.control.simulation.report.who_had_what import gantt_parts
 from gleaner.control.simulation.tables import change, duration, number, percent
 from gleaner.control.simulation.tabulate import (
     cleaning_lines,
@@ -50,6 +51,7 @@ def run_page(outcome: Outcome, ground: Ground) -> Page:
     sections = [
         Section("At a glance", (_cards(found), Text(_verdict(found)), machine_table(found), jobs_table(found))),
         Section("Over time", (busy_plot(outcome), queue_plot(outcome))),
+        Section("Nodes", gantt_parts(outcome.schedule, found.window)),
         Section("Regular jobs by size", (_sizes_plot(found, unit), sizes_table(found, unit))),
     ]
     owners = _owners(found)
@@ -76,12 +78,11 @@ def comparison_page(outcomes: Sequence[Outcome], ground: Ground) -> Page:
 
 def _cards(found: Measures) -> Cards:
     effect, waits = found.effect, found.waits
-    if effect is None:
-        before = ("", "", "", "")
-    else:
+    before = [""] * 4
+    if effect is not None:
         load, idle = percent(effect.effective_load.before, 1), percent(effect.idle.before, 1)
         mean, p95 = duration(effect.mean_wait_s.before), duration(effect.p95_wait_s.before)
-        before = tuple(f"{figure} without agents" for figure in (load, idle, mean, p95))
+        before = [f"{figure} without agents" for figure in (load, idle, mean, p95)]
     return Cards(
         (
             Card("effective load", percent(found.effective_load, 1), before[0]),
