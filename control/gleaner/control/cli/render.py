@@ -171,16 +171,15 @@ def _rows(values: tuple[object, ...]) -> Iterator[Table | str]:
         yield _agents(agents)
     if fetched:
         yield _fetched(fetched)
-    sheets = [value for value in values if isinstance(value, Sheet)]
-    for place, sheet in enumerate(sheets):
+    for place, value in enumerate(value for value in values if isinstance(value, Sheet | str)):
         if place:
             yield ""
-        if sheet.title:
-            yield sheet.title
-        yield _sheet(sheet)
-    for text in (value for value in values if isinstance(value, str)):
-        yield ""
-        yield text
+        if isinstance(value, str):
+            yield value
+            continue
+        if value.title:
+            yield value.title
+        yield _sheet(value)
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -195,7 +194,8 @@ def _add(table: Table, *cells: object) -> None:
 
 
 def _sheet(sheet: Sheet) -> Table:
-    table = _table(*sheet.columns, right=sheet.columns[sheet.left :])
+    right = [name for place, name in enumerate(sheet.columns) if not sheet.is_left(place)]
+    table = _table(*sheet.columns, right=right)
     for row in sheet.rows:
         _add(table, *row)
     return table

@@ -5,7 +5,7 @@ What computes is imported when a verb runs, so that `glean --help` stays quick a
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,6 +46,7 @@ from gleaner.control.cli.simulate_options import (
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.report.page import Page
+    from gleaner.control.simulation.reproduce.comparison import Comparison
 
 app = typer.Typer(
     no_args_is_help=True, help="What agents, or another scheduler, would do to a cluster: from its own accounting."
@@ -150,6 +151,31 @@ def compare(
 
 
 app.command()(simulate_tune.tune)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME|all", help="The experiment; a wrong name lists them.")],
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
+    json: Json = None,
+    report: Report = None,
+) -> Answer:
+    """Repeat a published experiment, and show what was published beside what is found here."""
+    check_places(json, report)
+    with simulation_parts():
+        from gleaner.control.simulation.reproduce import running, shown
+
+        asked = running.chosen(name)
+        comparisons: list[Comparison] = []
+        for one in asked:
+            with render.busy(f"repeating {one}"):
+                comparisons.append(running.compared(one, quick=quick))
+        if report is not None:
+            _report(report, shown.page(comparisons))
+        value = dict(zip(asked, comparisons, strict=True))
+        parts = [part for one in comparisons for part in (shown.table(one), shown.lines(one)) if part]
+        return _answer({"experiments": value}, parts, (), json)
 
 
 def _report(path: Path, page: "Page") -> None:

@@ -12,6 +12,12 @@ class Table:
     title: str = ""
     left: int = 1
     """So many columns, from the first on, stand left."""
+    words: tuple[str, ...] = ()
+    """Further columns that stand left."""
+
+    def is_left(self, place: int) -> bool:
+        """Whether that column stands left."""
+        return place < self.left or self.columns[place] in self.words
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -45,15 +51,17 @@ def change(share: float | None, digits: int = 2) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in the unit that suits it, with enough digits to compare two.
+    """A time in the unit that suits it, with enough digits to compare two, and none where it is whole.
 
-    >>> duration(0), duration(0.25), duration(75), duration(5400), duration(200000), duration(-30)
-    ('0 s', '0.25 s', '75 s', '1.50 h', '2.31 d', '-30 s')
+    >>> duration(0), duration(0.25), duration(75), duration(3600), duration(5400), duration(200000), duration(-30)
+    ('0 s', '0.25 s', '75 s', '1 h', '1.50 h', '2.31 d', '-30 s')
     """
     if seconds is None:
         return ""
     size = abs(seconds)
     for unit, unit_s, least_s in (("d", 86400, 172800), ("h", 3600, 5400), ("min", 60, 120)):
+        if size >= unit_s and float(seconds / unit_s).is_integer():
+            return f"{seconds / unit_s:,.0f} {unit}"
         if size >= least_s:
             return f"{seconds / unit_s:.2f} {unit}"
     return f"{seconds:.0f} s" if size >= 10 or float(seconds).is_integer() else f"{seconds:.2f} s"

@@ -89,9 +89,6 @@ def written(value: float | None, unit: Unit) -> str:
     if unit is Unit.SHARE:
         return percent(value)
     if unit is Unit.SECONDS:
-        for unit_s, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
-            if abs(value) >= unit_s and (value / unit_s).is_integer():
-                return f"{value / unit_s:,.0f} {name}"
         return duration(value)
     return number(value, 0 if float(value).is_integer() else 2)
 

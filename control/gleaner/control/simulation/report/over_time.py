@@ -3,13 +3,15 @@
 import numpy as np
 
 from gleaner.control.simulation.experiment import Outcome
+from gleaner.control.simulation.fairness import throughput
 from gleaner.control.simulation.integrals import by_bin, waiting
 from gleaner.control.simulation.measures import Window
-from gleaner.control.simulation.report.page import Axis, Curve, Layer, Lines, Role, Stack, Unit
+from gleaner.control.simulation.report.page import PALETTE, Axis, Curve, Layer, Lines, Role, Stack, Unit
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.workload import Seconds
 
 _BINS = 240
+_FEW_BINS = 60
 _TIME = Axis("time since the first submission", Unit.SECONDS)
 
 
@@ -44,6 +46,27 @@ def queue_plot(outcome: Outcome, title: str = "Waiting jobs") -> Lines:
         curves.insert(0, Curve("without agents", middles, _queue(outcome.baseline, edges_s), role=Role.SECOND))
         curves[1] = Curve("with agents", middles, curves[1].y, role=Role.FIRST)
     return Lines(title, _TIME, Axis("waiting jobs"), curves, points=False)
+
+
+def owners_plot(outcome: Outcome) -> Lines | None:
+    """What each group computed on over time (the users, where there is but one group); the largest few."""
+    found, workload = outcome.measures, outcome.schedule.workload
+    groups = len(found.groups) > 1
+    owners, names, codes = (
+        (found.groups, workload.groups, workload.group) if groups else (found.users, workload.users, workload.user)
+    )
+    if len(owners) < 2:
+        return None
+    edges_s = np.linspace(found.window.begin_s, found.window.end_s, _FEW_BINS + 1)
+    got = throughput(outcome.schedule.jobs, codes, len(names), edges_s)
+    middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcome.schedule)).tolist()
+    curves = [
+        Curve(one.name, middles, [float(units) for units in got[names.index(one.name)]])
+        for one in owners[: len(PALETTE)]
+    ]
+    what = "group" if groups else "user"
+    some = f", the largest {len(curves)} of {len(owners)}" if len(owners) > len(curves) else ""
+    return Lines(f"Throughput by {what}{some}", _TIME, Axis("units computing"), curves, points=False)
 
 
 def _queue(schedule: Schedule, edges_s: Seconds) -> list[float]:

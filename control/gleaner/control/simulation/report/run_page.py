@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gleaner.control.simulation.experiment import Ground, Outcome, machine_name
 from gleaner.control.simulation.measures import Measures
-from gleaner.control.simulation.report.over_time import busy_plot, queue_plot
+from gleaner.control.simulation.report.over_time import busy_plot, owners_plot, queue_plot
 from gleaner.control.simulation.report.page import (
     Axis,
     Bars,
@@ -47,14 +47,14 @@ _METHOD = (
 
 def run_page(outcome: Outcome, ground: Ground) -> Page:
     """One replay: what it means, and what happened when."""
-    found, unit = outcome.measures, ground.unit
+    found, unit, agents = outcome.measures, ground.unit, outcome.scenario.agents
     sections = [
         Section("At a glance", (_cards(found), Text(_verdict(found)), machine_table(found), jobs_table(found))),
         Section("Over time", (busy_plot(outcome), queue_plot(outcome))),
-        Section("Nodes", gantt_parts(outcome.schedule, found.window)),
+        Section("Nodes", gantt_parts(outcome.schedule, found.window, agents.length_s if agents else None)),
         Section("Regular jobs by size", (_sizes_plot(found, unit), sizes_table(found, unit))),
     ]
-    owners = _owners(found)
+    owners = _owners(outcome)
     if owners:
         sections.append(Section("Users and groups", owners))
     sections.append(_method(outcome, ground))
@@ -164,8 +164,9 @@ def _against_length(outcomes: Sequence[Outcome]) -> list[Part]:
     ]
 
 
-def _owners(found: Measures) -> list[Part]:
-    parts: list[Part] = []
+def _owners(outcome: Outcome) -> list[Part]:
+    found, plot = outcome.measures, owners_plot(outcome)
+    parts: list[Part] = [] if plot is None else [plot]
     for owners, what, jain in ((found.users, "user", found.jain_users), (found.groups, "group", found.jain_groups)):
         if len(owners) > 1:
             parts.append(owners_table(owners, what, jain))

@@ -15,38 +15,42 @@ _PLACED = 20_000
 """No more are given nodes, which takes a second or two."""
 _ROWS = 256
 _LONGEST_S = 3 * 86400.0
+_AGENTS = 12
+"""So many agents one after the other."""
 _SHORTEST_S = 60.0
 
 
-def gantt_parts(schedule: Schedule, window: Window) -> list[Part]:
-    """The middle of the window, on the first nodes."""
+def gantt_parts(schedule: Schedule, window: Window, agents_s: float | None = None) -> list[Part]:
+    """The middle of the window, on the first nodes; short enough for the saves of agents of `agents_s` to be seen."""
     machine = schedule.machine
     rows = min(machine.units, _ROWS)
-    begin_s, end_s = _period(schedule, window, rows / machine.units)
-    origin_s = float(np.nanmin(schedule.workload.submit_s))
+    begin_s, end_s = _period(
+        schedule, window, rows / machine.units, _LONGEST_S if agents_s is None else _AGENTS * agents_s
+    )
+    since_s = begin_s - float(np.nanmin(schedule.workload.submit_s))
     what = "node" if machine.allocation is Allocation.NODES else "processor"
     stretches = placed(schedule, begin_s, end_s)
-    blocks = _blocks(schedule, stretches.only(stretches.node < rows), rows, origin_s)
+    blocks = _blocks(schedule, stretches.only(stretches.node < rows), rows, begin_s)
     some = f"the first {rows} of {machine.units} {what}s" if rows < machine.units else f"all {rows} {what}s"
     known = schedule.parts is not None
     how = "where the replay placed them" if known else f"on the first free {what}s, since the replay only counts them"
     title = f"Who had which {what}"
     chart = Gantt(
         title,
-        Axis("time since the first submission", Unit.SECONDS),
+        Axis(f"time since {duration(since_s)} after the first submission", Unit.SECONDS),
         [str(row) for row in range(rows)],
-        begin_s - origin_s,
-        end_s - origin_s,
+        0.0,
+        end_s - begin_s,
         blocks,
         what,
     )
     return [Text(f"{duration(end_s - begin_s)} in the middle of the window, on {some}. Jobs are drawn {how}."), chart]
 
 
-def _period(schedule: Schedule, window: Window, share: float) -> tuple[float, float]:
+def _period(schedule: Schedule, window: Window, share: float, longest_s: float) -> tuple[float, float]:
     """The middle of the window, shortened until what runs then on this share of the machine can be read."""
     middle_s = (window.begin_s + window.end_s) / 2
-    length_s = min(window.length_s, _LONGEST_S)
+    length_s = min(window.length_s, longest_s, _LONGEST_S)
     while length_s > _SHORTEST_S:
         begin_s, end_s = middle_s - length_s / 2, middle_s + length_s / 2
         each = (schedule.jobs, schedule.agents)

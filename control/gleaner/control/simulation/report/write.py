@@ -87,4 +87,4 @@ def _table(table: Table) -> str:
 
 
 def _side(table: Table, place: int) -> str:
-    return ' class="left"' if place < table.left else ""
+    return ' class="left"' if table.is_left(place) else ""
