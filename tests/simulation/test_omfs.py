@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -229,7 +230,7 @@ def longest_denied_s(jobs: list[Job], found: Schedule) -> float:
         denied_s = 0.0
         own = told.job == number
         of_owner = np.array([jobs[other].owner == job.owner for other in told.job])
-        for at_s, next_s in zip(instants, instants[1:], strict=False):
+        for at_s, next_s in pairwise(instants):
             is_running = np.any(own & (told.start_s <= at_s) & (at_s < told.end_s))
             is_waiting = job.submit_s <= at_s and not is_running and not found.end_s[number] <= at_s
             held = told.units[of_owner & (told.start_s <= at_s) & (at_s < until_s)].sum()
@@ -266,6 +267,15 @@ def test_an_owner_gives_back_what_is_asked_for_and_no_more_and_nothing_goes_roun
     found = ran(jobs, FREE)
     assert found.saves == 5
     assert np.all(np.isin(found.jobs.job[found.jobs.start_s == 50], range(10, 15)))
+
+
+def test_who_lost_all_for_a_claim_may_claim_in_turn_at_the_same_instant() -> None:
+    """A's claim takes B's seven units, two too many; B is below its three then, and C above its two."""
+    jobs = [Job(0, 100, 7, "B")] + [Job(0, 100, 1, "C") for _ in range(3)]
+    rules = BY_WORDS.model_copy(update={"quantum_s": 0.0})
+    found = ran([*jobs, Job(1, 10, 3, "B"), Job(20, 10, 5, "A")], rules)
+    assert found.start_s[4:].tolist() == [22, 22]
+    assert found.saves == 2
 
 
 def test_a_machine_full_of_young_jobs_is_given_back_after_a_quantum_and_a_save() -> None:
