@@ -52,6 +52,7 @@ class Site:
     places: list[Place]
     """In the order in which they are filled."""
     whole: bool
+    prefers_one: bool = False
     now_s: float = 0
     running: list[Stretch] = field(default_factory=list[Stretch])
     over: list[Stretch] = field(default_factory=list[Stretch])
@@ -65,7 +66,12 @@ class Site:
 
     def spots(self, work: Work) -> list[dict[Place, int]]:
         """What it could get now, the best first."""
-        found = [oracle_migration.goes_to(_asking(work), level, spreads=True) for level in self.levels(work.cores)]
+        found: list[dict[Place, int]] = []
+        for level in self.levels(work.cores):
+            on_one = {}
+            if self.prefers_one:
+                on_one = oracle_migration.goes_to(_asking(work), level, spreads=False)
+            found.append(on_one or oracle_migration.goes_to(_asking(work), level, spreads=True))
         return [self.rounded(spot) for spot in found if spot]
 
     def rounded(self, spot: dict[Place, int]) -> dict[Place, int]:
@@ -174,7 +180,7 @@ def replayed(
     restore_s: float = 0,
 ) -> list[Stretch]:
     """All stretches in order of their ends. At one instant: all ends, all submissions, one decision, one look."""
-    site = Site(places_of(machine), machine.allocation is Allocation.NODES)
+    site = Site(places_of(machine), machine.allocation is Allocation.NODES, machine.prefers_one)
     coming = list(coming)
     look_s = settled_s = -math.inf
     has_changed = False

@@ -133,7 +133,7 @@ def test_nothing_is_moved_while_a_job_waits() -> None:
 
 
 def test_one_job_is_moved_at_a_time() -> None:
-    # At 30 job 3 can leave the second node, and job 5 the third. The second is asked for at 150, when the first computes.
+    # At 30 job 3 can leave the second node, and job 5 the third: it does at 150, when job 3 computes again.
     workload = savable(
         workload_of([(0, 900, 900, 2), (0, 20, 20, 2), (0, 900, 900, 1), (0, 20, 20, 3), (0, 900, 900, 1)])
     )
@@ -180,6 +180,12 @@ def test_a_job_goes_to_one_priority_whole_unless_it_is_larger_than_each() -> Non
     ]
 
 
+def test_a_job_may_prefer_a_node_that_has_room_for_all_of_it() -> None:
+    jobs = workload_of([(0, 10, 10, 3), (0, 10, 10, 2), (0, 10, 10, 3)])
+    schedule = replay(jobs, replace(TWO_NODES, prefers_one=True), scheduler())
+    assert [row[-1] for row in places(schedule)] == [[(0, 3)], [(1, 2)], [(0, 1), (1, 2)]]
+
+
 def test_what_is_moved_when_the_replay_stops_is_cut_off() -> None:
     workload = savable(workload_of([(0, 100, 100, 3), (0, 20, 20, 1), (0, 300, 300, 1)]))
     settings = scheduler(migration=Migration.COMPACTION)
@@ -222,7 +228,7 @@ def machines(draw: st.DrawFn) -> Machine:
             max_size=3,
         )
     )
-    return Machine(tuple(kinds), allocation)
+    return Machine(tuple(kinds), allocation, prefers_one=draw(st.booleans()))
 
 
 @st.composite

@@ -16,7 +16,7 @@ class Allocation(StrEnum):
     PROCESSORS = "processors"
     """Processors of one pool, wherever they are: what most studies of backfilling assume."""
     CORES = "cores"
-    """Cores of nodes that other jobs may share, first fit; it may span nodes."""
+    """Cores of nodes that other jobs may share, first fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,9 @@ class Machine:
 
     classes: tuple[NodeClass, ...]
     allocation: Allocation = Allocation.NODES
+    prefers_one: bool = False
+    """Whether a job goes to the first node that has room for all of it, and only if none has to the first free cores,
+    wherever they are, as Slurm gives them unless told otherwise. Where nodes are shared."""
 
     @property
     def nodes(self) -> int:

@@ -46,8 +46,8 @@ def occupancy(schedule: Schedule, begin_s: float, end_s: float) -> Occupancy:
         nodes[order],
         np.concatenate([held_of_each, -held_of_each])[order],
         cores,
-        begin_s,
-        end_s,
+        float(begin_s),  # of a whole number the compiler would make an array of whole numbers
+        float(end_s),
     )
     by_node = spent_s / (end_s - begin_s)
     full, mixed, empty = (float(share) for share in by_node.mean(axis=0))

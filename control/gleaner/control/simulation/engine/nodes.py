@@ -27,7 +27,7 @@ from gleaner.control.simulation.engine.book import (
     next_s,
     settle,
 )
-from gleaner.control.simulation.engine.placement import choose, idle_nodes, level_for
+from gleaner.control.simulation.engine.placement import choose, first_with_room, idle_nodes, level_for
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine
 from gleaner.control.simulation.schedule import Parts, Schedule, Stretches, no_stretches
@@ -55,6 +55,7 @@ class Rules(NamedTuple):
     """What the loop was told."""
 
     whole: bool
+    prefers_one: bool
     overtaking: bool
     every_s: float
     until_s: float
@@ -79,6 +80,7 @@ def run(
     _check(workload, machine, scheduler, agents)
     rules = Rules(
         whole=machine.allocation is Allocation.NODES,
+        prefers_one=machine.prefers_one,
         overtaking=scheduler.kind is Discipline.EASY,
         every_s=scheduler.decide_every_s,
         until_s=math.inf if until_s is None else until_s,
@@ -230,7 +232,8 @@ def _decide(book: Book, state: Table, rules: Rules) -> None:
             shadow_s, reserved, extra = _reserved(book, int(book.jobs[at["first"]]["processors"]))
         held, ranges_end, speed = 0, 0, 1.0
         while level >= 0:
-            ranges_end, speed = choose(book, level, processors, rules.whole)
+            on_one = first_with_room(book, level, processors) if rules.prefers_one else -1
+            ranges_end, speed = choose(book, level, processors, rules.whole, on_one)
             held = 0
             if at["now_s"] + row["limit_s"] / speed > shadow_s:
                 held = _cores(book, ranges_end, reserved)

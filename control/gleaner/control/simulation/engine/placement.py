@@ -50,13 +50,26 @@ def level_for(levels: Table, processors: int, after: int) -> int:
 
 
 @compiled
-def choose(book: Book, level: int, processors: int, whole: bool) -> tuple[int, float]:
+def first_with_room(book: Book, level: int, processors: int) -> int:
+    """The first node of a level with room for all of a job, or -1."""
+    is_one = level < len(book.levels) - 1
+    begin = book.levels[level]["lowest"] if is_one else 0
+    end = book.levels[level + 1]["start"] if is_one else len(book.nodes)
+    for node in range(begin, end):
+        if book.nodes[node]["free"] >= processors:
+            return node
+    return -1
+
+
+@compiled
+def choose(book: Book, level: int, processors: int, whole: bool, on_one: int) -> tuple[int, float]:
     """Where a job would go on a level that has room: first fit; with `whole`, all cores of each node.
 
+    `on_one`: a node that has room for all of it, where it is to go; -1: none.
     The ranges are written behind the last stretch's. The answer: where they end, and the speed of the slowest node.
     """
     is_one = level < len(book.levels) - 1
-    begin = book.levels[level]["lowest"] if is_one else 0
+    begin = on_one if on_one >= 0 else book.levels[level]["lowest"] if is_one else 0
     end = book.levels[level + 1]["start"] if is_one else len(book.nodes)
     ranges_end = int(book.stretches[book.many[3]]["ranges"])
     left = processors
@@ -65,7 +78,7 @@ def choose(book: Book, level: int, processors: int, whole: bool) -> tuple[int, f
         free = book.nodes[node]["free"]
         if free == 0:
             continue
-        if left == processors and is_one:
+        if left == processors and is_one and on_one < 0:
             book.levels[level]["lowest"] = node
         cores = free if whole else min(free, left)
         ranges_end = extend(book, ranges_end, node, cores)
