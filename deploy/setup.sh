@@ -44,4 +44,6 @@ need "Python's venv" "python3 -c 'import ensurepip, venv'" python3-venv python3-
 "$repo_dir/deploy/engine.sh" start
 # The base image is made from the Debian mirror only where no registry answers.
 need "mmdebstrap, or a registry" "command -v mmdebstrap || docker image inspect debian:trixie-slim || timeout 60 docker pull -q debian:trixie-slim" mmdebstrap
-[ "${1:-}" != --tests ] || need "PostgreSQL" "ls /usr/lib/postgresql/*/bin/initdb" postgresql
+[ "${1:-}" = --tests ] || exit 0
+need "PostgreSQL" "ls /usr/lib/postgresql/*/bin/initdb" postgresql
+need "Chromium" "command -v chromium" chromium

@@ -226,8 +226,8 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
 
 
 def _last_s(schedule: Schedule) -> float:
-    ends = [float(stretches.end_s.max()) for stretches in (schedule.jobs, schedule.agents) if len(stretches)]
-    return max(ends, default=0.0)
+    """When the last regular job ended, or was stopped; agents may go on."""
+    return float(schedule.jobs.end_s.max()) if len(schedule.jobs) else 0.0
 
 
 def _submitted(schedule: Schedule, window: Window) -> NDArray[np.bool_]:

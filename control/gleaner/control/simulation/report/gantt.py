@@ -53,7 +53,7 @@ def _block(block: Block, plot: Gantt, along: Scale, down: Scale, gap: float) -> 
     start, end = max(block.start, plot.begin), min(block.end, plot.end)
     if end <= start:
         return []
-    x, y = along(start), down(block.first)
+    x, y, width = along(start), down(block.first), along(end) - along(start)
     tip = f"{block.label}\n{written(block.start, plot.x.unit)} to {written(block.end, plot.x.unit)}"
     rows = plot.rows[block.first] + (f" to {plot.rows[block.last]}" if block.last > block.first else "")
     return [
@@ -61,7 +61,7 @@ def _block(block: Block, plot: Gantt, along: Scale, down: Scale, gap: float) -> 
             "rect",
             x=x,
             y=y + gap / 2,
-            width=max(along(end) - x - 0.6, 0.4),
+            width=width - 0.6 if width > 2 else max(width, 0.4),
             height=down(block.last + 1) - y - gap,
             class_=f"fill block {block.role}",
             data_tip=f"{tip}\n{plot.row_label} {rows}".strip(),

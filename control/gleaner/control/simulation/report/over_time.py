@@ -1,5 +1,7 @@
 """What the machine did, and who waited, over the time of the window."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gleaner.control.simulation.experiment import Outcome
@@ -37,7 +39,7 @@ def busy_plot(outcome: Outcome) -> Stack:
     return Stack("What the machine did", _TIME, Axis("share of the machine", Unit.SHARE), since_s, drawn, highest=1.0)
 
 
-def queue_plot(outcome: Outcome, title: str = "Waiting jobs") -> Lines:
+def queue_plot(outcome: Outcome) -> Lines:
     """The mean number of waiting jobs in each bin, with and without agents."""
     edges_s = _edges(outcome.measures.window)
     middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcome.schedule)).tolist()
@@ -45,7 +47,15 @@ def queue_plot(outcome: Outcome, title: str = "Waiting jobs") -> Lines:
     if outcome.baseline is not None:
         curves.insert(0, Curve("without agents", middles, _queue(outcome.baseline, edges_s), role=Role.SECOND))
         curves[1] = Curve("with agents", middles, curves[1].y, role=Role.FIRST)
-    return Lines(title, _TIME, Axis("waiting jobs"), curves, points=False)
+    return Lines("Waiting jobs", _TIME, Axis("waiting jobs"), curves, points=False)
+
+
+def queues_plot(outcomes: Sequence[Outcome], title: str) -> Lines:
+    """The same of several replays of one trace."""
+    edges_s = _edges(outcomes[0].measures.window)
+    middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcomes[0].schedule)).tolist()
+    curves = [Curve(outcome.label, middles, _queue(outcome.schedule, edges_s)) for outcome in outcomes]
+    return Lines(f"Waiting jobs{title}", _TIME, Axis("waiting jobs"), curves, points=False)
 
 
 def owners_plot(outcome: Outcome) -> Lines | None:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from gleaner.control.simulation.experiment import Ground, Outcome, machine_name
 from gleaner.control.simulation.measures import Measures
-from gleaner.control.simulation.report.over_time import busy_plot, owners_plot, queue_plot
+from gleaner.control.simulation.report.over_time import busy_plot, owners_plot, queue_plot, queues_plot
 from gleaner.control.simulation.report.page import (
+    PALETTE,
     Axis,
     Bars,
     Card,
@@ -69,8 +70,10 @@ def comparison_page(outcomes: Sequence[Outcome], ground: Ground) -> Page:
     plots += against or [_side_by_side(outcomes)]
     sections = [
         Section("Side by side", plots),
-        Section("Regular jobs by size", (_sizes_of_all(outcomes, ground.unit),)),
-        Section("Queues", tuple(queue_plot(outcome, title=outcome.label) for outcome in outcomes)),
+        Section(
+            "Regular jobs by size", [_sizes_of_all(some, ground.unit, title) for title, some in _plotted(outcomes)]
+        ),
+        Section("Queues", [queues_plot(some, title) for title, some in _plotted(outcomes)]),
         _method(outcomes[0], ground),
     ]
     return Page("Schedulers compared", f"{ground.workload.name} on {machine_name(ground.machine)}", sections)
@@ -122,13 +125,23 @@ def _sizes_plot(found: Measures, unit: str) -> Bars:
     return Bars("Mean wait by size", Axis("mean wait", Unit.SECONDS), categories, series, unit)
 
 
-def _sizes_of_all(outcomes: Sequence[Outcome], unit: str) -> Bars:
+def _plotted(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Outcome]]]:
+    """What goes into one plot: schedulers beside each other, or if there are agents each scheduler with all of them."""
+    plain = [outcome for outcome in outcomes if outcome.scenario.agents is None]
+    if len(plain) == len(outcomes):
+        return [("", outcomes[: len(PALETTE)])]
+    kinds = dict.fromkeys(outcome.scenario.scheduler.kind for outcome in outcomes)
+    of = {kind: [one for one in outcomes if one.scenario.scheduler.kind is kind] for kind in kinds}
+    return [(f", {kind.value}", some[: len(PALETTE)]) for kind, some in of.items()]
+
+
+def _sizes_of_all(outcomes: Sequence[Outcome], unit: str, title: str) -> Bars:
     names = [size_name(one.smallest, one.largest) for one in outcomes[0].measures.size_classes]
     series: list[Series] = []
     for outcome in outcomes:
         found = {size_name(one.smallest, one.largest): one.waits.mean_s for one in outcome.measures.size_classes}
         series.append(Series(outcome.label, [found.get(name) for name in names]))
-    return Bars("Mean wait by size", Axis("mean wait", Unit.SECONDS), names, series, unit)
+    return Bars(f"Mean wait by size{title}", Axis("mean wait", Unit.SECONDS), names, series, unit)
 
 
 def _side_by_side(outcomes: Sequence[Outcome]) -> Bars:

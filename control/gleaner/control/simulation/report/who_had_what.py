@@ -15,7 +15,7 @@ _PLACED = 20_000
 """No more are given nodes, which takes a second or two."""
 _ROWS = 256
 _LONGEST_S = 3 * 86400.0
-_AGENTS = 12
+_AGENTS = 6
 """So many agents one after the other."""
 _SHORTEST_S = 60.0
 
