@@ -125,7 +125,7 @@ def test_hard_links_holes_pipes_and_times_before_1970_survive_and_sockets_do_not
 def test_modes_that_keep_the_owner_out_are_no_obstacle(tmp_path: Path) -> None:
     """In a process of an ordinary user, to whom such modes matter."""
     process = multiprocessing.get_context("fork").Process(target=_pack_what_is_closed, args=(tmp_path,))
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(0o777)
     process.start()
     process.join()
