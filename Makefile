@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 
-.PHONY: help venv lock check static test demo demo-down prepare bench-queue bench-checkpoint
+.PHONY: help venv lock check static test demo demo-down prepare bench-queue bench-simulate bench-checkpoint
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -48,6 +48,9 @@ lock:  ## resolve the dependencies anew, into locks/
 
 bench-queue: venv  ## claims and completions a second, at up to a million waiting jobs
 	@$(BIN)/python tests/benchmarks/bench_queue.py
+
+bench-simulate: venv  ## jobs a second of the simulator, beside AccaSim (ARGS=--quick: two minutes)
+	@$(BIN)/python tests/benchmarks/bench_simulate.py $(ARGS)
 
 bench-checkpoint:  ## seconds to save and to restore, beside what one would use instead (--full: all of it)
 	@deploy/setup.sh
