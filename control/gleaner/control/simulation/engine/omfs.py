@@ -10,15 +10,22 @@ job that is vacated in a decision waits for its next try until the walk that it 
 The rule for one instant is that of `queueing`: first what ends is given back, then what is submitted joins the queue,
 then one decision is taken with all of it known, or at the next multiple of `decide_every_s`. What was promised to a
 claim needs no decision: the job starts when it is freed.
+
+Agents (`agents`) start last. With preemption they are what an owner entitled to nothing has, and go before all others:
+a decision counts their nodes as idle, and a job that gets some of them waits for their saves as any claim does.
+Without, their nodes are not there until they end, so that a claim may wait for that too; no agent starts meanwhile.
 """
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gleaner.control.policy import omfs
 from gleaner.control.simulation.compiled import compiled, inner
+from gleaner.control.simulation.engine import agents as low
+from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
 from gleaner.control.simulation.engine.vacating import (
     CLAIMS,
     CLASS,
@@ -53,21 +60,27 @@ from gleaner.control.simulation.engine.vacating import (
     WAITING,
     Rows,
     State,
+    at_first,
     begin,
     begin_complete,
     end_due,
+    give,
     grant,
     hold,
     record,
+    stretches_of,
     wait_again,
 )
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches
-from gleaner.control.simulation.settings import AgentSettings, CostSettings, EntitlementSettings, SchedulerSettings
-from gleaner.control.simulation.workload import Counts, Seconds, Workload
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import AgentSettings, EntitlementSettings, SchedulerSettings
+from gleaner.control.simulation.workload import Counts, Workload
 
 decide = inner(omfs.decide)
+# By name: a compiled function may not look into a module that is Python's.
+next_agents_s, release_agents, decide_agents, held_by_agents = low.next_s, low.release, low.decide, low.held
+close_agents = low.close
 
 _START = omfs.START
 _VACATE = omfs.VACATE
@@ -92,16 +105,19 @@ def run(
     Raises `BadScenario` for an entitlement of a group that the workload does not have, and where no job may ever start.
     """
     settings = scheduler.omfs
-    state = _at_first(workload, machine, settings)
+    state = at_first(workload, machine, settings, entitled_units(workload, machine, settings))
     if keep_waiting:
         state.job_s[SUBMIT] = math.nan
     _check(workload, state, settings)
-    rows = _replayed(
+    layer, finite = layer_of(agents, machine)
+    rows, log, stop_s = _replayed(
         state,
-        (settings.quantum_s, settings.quantum_protects, settings.literal),
-        scheduler.decide_every_s,
-        math.inf if until_s is None else until_s,
+        (float(settings.quantum_s), settings.quantum_protects, settings.literal),
+        float(scheduler.decide_every_s),
+        math.inf if until_s is None else float(until_s),
         keep_waiting,
+        layer,
+        finite,
     )
     return Schedule(
         workload=replace(workload, submit_s=state.job_s[SUBMIT].copy()) if keep_waiting else workload,
@@ -109,9 +125,10 @@ def run(
         scheduler=scheduler.kind.value,
         start_s=state.job_s[START].copy(),
         end_s=state.job_s[END].copy(),
-        jobs=_stretches(rows),
-        agents=no_stretches(),
+        jobs=stretches_of(rows),
+        agents=stretches(layer, log, stop_s),
         saves=int(state.n[SAVES]),
+        agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
     )
 
 
@@ -135,50 +152,20 @@ def _check(workload: Workload, state: State, settings: EntitlementSettings) -> N
         )
 
 
-def _at_first(workload: Workload, machine: Machine, settings: EntitlementSettings) -> State:
-    """Nothing waits, nothing runs."""
-    count, units = len(workload), machine.units_asked(workload.processors)
-    room = min(count, machine.units) + 1
-    nothing, never = np.zeros(count), np.full(count, math.nan)
-    entitled = entitled_units(workload, machine, settings)
-    job = np.array([units, workload.group, workload.job_class, nothing], np.int64)
-    times_s = [workload.submit_s, workload.run_s / machine.classes[0].speed, never, never]
-    return State(
-        n=np.array([machine.units, 0, 0, 0, 0, 0, 0, 0], np.int64),
-        job=job,
-        job_s=np.array([*times_s, *_cost(settings.save, workload), *_cost(settings.restore, workload)]),
-        queue=np.empty((2, count), np.int64),
-        owner=np.array([*(np.zeros_like(entitled) for _ in range(ENTITLED)), entitled]),
-        run=np.empty((5, room), np.int64),
-        run_s=np.empty((4, room)),
-        save=np.empty((2, room), np.int64),
-        save_s=np.empty((4, room)),
-        claim=np.empty((2, room), np.int64),
-    )
-
-
-def _cost(cost: CostSettings, workload: Workload) -> list[Seconds]:
-    """The three parts of `CostSettings.seconds` for each job."""
-    memory_mib, nothing = workload.memory_mib, np.zeros(len(workload))
-    return [
-        nothing + cost.constant_s,
-        memory_mib / cost.node_mib_s if cost.node_mib_s else nothing,
-        memory_mib / cost.shared_mib_s if cost.shared_mib_s else nothing,
-    ]
-
-
-def _stretches(rows: Rows) -> Stretches:
-    rows = rows[np.lexsort((rows[:, 0], rows[:, 1]))]
-    job, start_s, end_s, units, restore_s, save_s, lost_s = (np.ascontiguousarray(column) for column in rows.T)
-    nowhere = np.full(len(rows), -1, np.int32)
-    return Stretches(job.astype(np.int64), start_s, end_s, units.astype(np.int64), restore_s, save_s, lost_s, nowhere)
-
-
 @compiled
-def _replayed(state: State, rules: tuple[float, bool, bool], every_s: float, until_s: float, keep_waiting: int) -> Rows:
-    """All stretches, in the order of their ends. With `keep_waiting` it writes when each job entered the queue.
+def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - numba takes no keywords
+    state: State,
+    rules: tuple[float, bool, bool],
+    every_s: float,
+    until_s: float,
+    keep_waiting: int,
+    layer: Any,
+    finite: Finite | None,
+) -> tuple[Rows, Any, float]:
+    """All stretches in the order of their ends, the log of agents, and when the replay stopped.
 
-    `rules` are the quantum, whether it protects, and whether the listing counts.
+    `rules` are the quantum, whether it protects, and whether the listing counts. With `keep_waiting` it writes when
+    each job entered the queue. Without a layer what is said of agents is not compiled.
     """
     n, submit_s = state.n, state.job_s[SUBMIT]
     jobs = len(submit_s)
@@ -188,18 +175,31 @@ def _replayed(state: State, rules: tuple[float, bool, bool], every_s: float, unt
     now_s = 0.0 if keep_waiting > 0 else -np.inf
     decide_s = np.inf  # when the decision is due that the latest events asked for
     wake_s = np.inf  # when the next job has run for a quantum, while a claim waits for that
+    agents = layer
     while True:
         if keep_waiting > 0:
             next_s = now_s if come < jobs and n[WAITING] < keep_waiting else np.inf
         else:
             next_s = submit_s[come] if come < jobs else np.inf
-        now_s = min(next_s, _next_end_s(state), wake_s, decide_s)
+        next_s = min(next_s, _next_end_s(state), wake_s, decide_s)
+        if layer is not None:
+            waits_for_none = (
+                agents.rules[0].preemption or held_by_agents(agents) == 0 or not _is_any_due(state, rules[2])
+            )
+            if next_s == np.inf and until_s == np.inf and n[CLAIMS] == 0 and waits_for_none:
+                break
+            agents = grown(agents)
+            next_s = min(next_s, next_agents_s(agents, finite))
+        now_s = next_s
         if not now_s < until_s:
             break
         if len(rows) < n[ROWS] + room:
             rows = _grown(rows)
 
         is_news = end_due(state, rows, now_s)
+        if layer is not None and next_agents_s(agents, finite) <= now_s:
+            give(state, release_agents(agents, finite, now_s), jobs)
+            is_news = True
         begin_complete(state, now_s)
         wait_again(state)
         if wake_s <= now_s:
@@ -217,10 +217,56 @@ def _replayed(state: State, rules: tuple[float, bool, bool], every_s: float, unt
             continue
 
         decide_s = np.inf
-        if _walk(state, rows, rules, now_s):
+        is_claim_waiting = _walk(state, rows, rules, now_s, agents)
+        if is_claim_waiting:
             wake_s = _next_quantum_s(state, rules[0], now_s)
+        if layer is not None:
+            _send_agents(state, agents, finite, now_s, is_claim_waiting, rules[2])
     _stop(state, rows, until_s)
-    return rows[: n[ROWS]]
+    stop_s = now_s if until_s == np.inf else until_s
+    if layer is None:
+        return rows[: n[ROWS]], None, stop_s
+    close_agents(agents, finite, stop_s)
+    return rows[: n[ROWS]], agents.log, stop_s
+
+
+@inner
+def _is_any_due(state: State, literal: bool) -> bool:
+    """Whether a job waits that may ever start."""
+    for place in range(state.n[WAITING]):
+        job = state.queue[QUEUE, place]
+        entitled = state.owner[ENTITLED, state.job[OWNER, job]]
+        if state.job[CLASS, job] != FIXED or state.job[UNITS, job] <= entitled - int(literal):
+            return True
+    return False
+
+
+@inner
+def _send_agents(  # noqa: PLR0917 - numba takes no keywords
+    state: State, layer: Any, finite: Finite | None, now_s: float, is_claim_waiting: bool, literal: bool
+) -> None:
+    """Vacate agents for what is promised; start others on what is idle, unless it is kept for a claim.
+
+    Nor do they start where only they run and a job waits for them: they would follow each other for ever.
+    """
+    n = state.n
+    is_alone = n[RUNNING] + n[SAVING] == 0 and not layer.rules[0].preemption
+    free = n[IDLE]
+    if is_claim_waiting or (is_alone and _is_any_due(state, literal)):
+        free = 0
+    taken, _end_s = decide_agents(layer, finite, now_s, free, max(0, -_coming(state)), np.inf, free)
+    n[IDLE] -= taken
+
+
+@inner
+def _coming(state: State) -> int:
+    """Units that are being saved and promised to nobody; negative: so many are promised that agents must free."""
+    coming = 0
+    for at in range(state.n[SAVING]):
+        coming += state.job[UNITS, state.save[JOB, at]]
+    for at in range(state.n[CLAIMS]):
+        coming -= state.claim[MISSING, at]
+    return coming
 
 
 @inner
@@ -252,7 +298,7 @@ def _next_quantum_s(state: State, quantum_s: float, now_s: float) -> float:
 
 
 @inner
-def _walk(state: State, rows: Rows, rules: tuple[float, bool, bool], now_s: float) -> bool:
+def _walk(state: State, rows: Rows, rules: tuple[float, bool, bool], now_s: float, layer: Any) -> bool:
     """One decision: the claims until no more have others vacated, then the others; see `policy.omfs`.
 
     By the listing it is one walk, in which each job is tried once. Whether a claim must wait for a quantum.
@@ -268,9 +314,9 @@ def _walk(state: State, rows: Rows, rules: tuple[float, bool, bool], now_s: floa
             if is_for_claims:
                 if units > state.owner[ENTITLED, owner] - state.owner[USED, owner] or units >= least_waiting:
                     continue
-            elif not literal and units > n[IDLE]:  # it would be refused
+            elif not literal and units > _there(state, layer)[0]:  # it would be refused
                 continue
-            answer = _try(state, rows, rules, job, now_s)
+            answer = _try(state, rows, rules, job, now_s, layer)
             if answer == _WAIT:
                 least_waiting = units
             elif answer != omfs.REFUSE:
@@ -285,28 +331,40 @@ def _walk(state: State, rows: Rows, rules: tuple[float, bool, bool], now_s: floa
 
 
 @inner
-def _try(state: State, rows: Rows, rules: tuple[float, bool, bool], job: int, now_s: float) -> int:
+def _there(state: State, layer: Any) -> tuple[int, int]:
+    """What is idle, agents' nodes included where they can be vacated, and what is coming and promised to nobody."""
+    idle, coming = int(state.n[IDLE]), int(_coming(state))
+    if layer is not None and layer.rules[0].preemption:
+        units, agents = int(layer.rules[0].units), layer.state[0]
+        idle += int(agents.running) * units
+        coming += int(agents.leaving) * units
+        if coming < 0:  # of the agents that run so many are promised
+            idle += coming
+            coming = 0
+    return idle, coming
+
+
+@inner
+def _try(  # noqa: PLR0917 - numba takes no keywords
+    state: State, rows: Rows, rules: tuple[float, bool, bool], job: int, now_s: float, layer: Any
+) -> int:
     """Ask what becomes of a waiting job, and do it."""
     n = state.n
     units = state.job[UNITS, job]
-    coming = 0
-    for at in range(n[SAVING]):
-        coming += state.job[UNITS, state.save[JOB, at]]
-    for at in range(n[CLAIMS]):
-        coming -= state.claim[MISSING, at]
+    idle, coming = _there(state, layer)
     there = slice(0, n[RUNNING])
     answer, victims = decide(
         units, state.job[OWNER, job], state.job[CLASS, job], now_s,
         state.run[RUN_UNITS, there], state.run[RUN_OWNER, there], state.run[RUN_CLASS, there],
         state.run[RUN_PRIORITY, there], state.run_s[SINCE, there], state.run_s[COST, there],
         state.owner[USED], state.owner[USED_FIXED], state.owner[PROMISED], state.owner[ENTITLED],
-        n[IDLE], coming, *rules,
+        idle, coming, *rules,
     )  # fmt: skip
-    if answer == _START:
+    if answer == _START and units <= n[IDLE]:
         n[IDLE] -= units
         hold(state, job, units)
         begin(state, job, now_s)
-    elif answer == _VACATE:
+    elif answer in (_START, _VACATE):  # starts on agents' nodes, once they are saved
         grant(state, rows, job, victims, now_s, rules[2])
     return answer
 

@@ -7,13 +7,17 @@ there still, and if it started at this very instant, nothing has happened. What 
 it was vacated for, then to the claims before, and what is left is idle.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.compiled import inner
-from gleaner.control.simulation.workload import Counts, JobClass
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.schedule import Stretches
+from gleaner.control.simulation.settings import CostSettings, EntitlementSettings
+from gleaner.control.simulation.workload import Counts, JobClass, Seconds, Workload
 
 Whole = NDArray[np.int64]
 """A table with one row a field and one column an entry: few tables compile much faster than many arrays."""
@@ -61,6 +65,44 @@ SAVED_FROM = COST
 # save: whose claim it is for. claim, in the order in which they were granted: how many units it does not have yet.
 FOR = 1
 MISSING = 1
+
+
+def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings, entitled: Counts) -> State:
+    """Nothing waits, nothing runs."""
+    count, units = len(workload), machine.units_asked(workload.processors)
+    room = min(count, machine.units) + 1
+    nothing, never = np.zeros(count), np.full(count, math.nan)
+    times_s = [workload.submit_s, workload.run_s / machine.classes[0].speed, never, never]
+    return State(
+        n=np.array([machine.units, 0, 0, 0, 0, 0, 0, 0], np.int64),
+        job=np.array([units, workload.group, workload.job_class, nothing], np.int64),
+        job_s=np.array([*times_s, *_cost(settings.save, workload), *_cost(settings.restore, workload)]),
+        queue=np.empty((2, count), np.int64),
+        owner=np.array([*(np.zeros_like(entitled) for _ in range(ENTITLED)), entitled]),
+        run=np.empty((5, room), np.int64),
+        run_s=np.empty((4, room)),
+        save=np.empty((2, room), np.int64),
+        save_s=np.empty((4, room)),
+        claim=np.empty((2, room), np.int64),
+    )
+
+
+def _cost(cost: CostSettings, workload: Workload) -> list[Seconds]:
+    """The three parts of `CostSettings.seconds` for each job."""
+    memory_mib, nothing = workload.memory_mib, np.zeros(len(workload))
+    return [
+        nothing + cost.constant_s,
+        memory_mib / cost.node_mib_s if cost.node_mib_s else nothing,
+        memory_mib / cost.shared_mib_s if cost.shared_mib_s else nothing,
+    ]
+
+
+def stretches_of(rows: Rows) -> Stretches:
+    """The rows in order of starts."""
+    rows = rows[np.lexsort((rows[:, 0], rows[:, 1]))]
+    job, start_s, end_s, units, restore_s, save_s, lost_s = (np.ascontiguousarray(column) for column in rows.T)
+    nowhere = np.full(len(rows), -1, np.int32)
+    return Stretches(job.astype(np.int64), start_s, end_s, units.astype(np.int64), restore_s, save_s, lost_s, nowhere)
 
 
 @inner

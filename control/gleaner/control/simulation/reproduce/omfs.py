@@ -124,8 +124,8 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
             "Without a quantum it is always the job submitted last that is vacated, often while it still restores: "
             "fewer saves than with a short quantum, but that job gets nowhere. A quantum spreads and bounds them.",
             "By the listing a job does not start on exactly as many idle nodes as it asks for (line 26). So nodes that "
-            "a short job leaves stay idle until the next takes them, and fewer long jobs are vacated; but short jobs are "
-            "too, of an owner within its entitlement (line 32).",
+            "a short job leaves stay idle until the next takes them, and fewer long jobs are vacated; but short jobs "
+            "are too, of an owner within its entitlement (line 32).",
         ),
     )
 

@@ -1,0 +1,125 @@
+"""OMFS with agents on idle nodes: an owner that is entitled to nothing, and whose jobs go first."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.simulation.oracle_omfs import FIXED, SAVED, Job, as_workload
+from tests.simulation.test_omfs import BY_WORDS, FREE, PERCENT, UNITS, jobs_of, same
+
+from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import (
+    AgentQueueSettings,
+    AgentSettings,
+    CostSettings,
+    Discipline,
+    EntitlementSettings,
+    SchedulerSettings,
+)
+
+AGENTS = AgentSettings(length_s=100, shortest_slice_s=20, preemption=True, save=CostSettings(constant_s=3))
+
+
+def ran(
+    jobs: list[Job],
+    rules: EntitlementSettings = BY_WORDS,
+    agents: AgentSettings | None = AGENTS,
+    *,
+    until_s: float | None = None,
+) -> Schedule:
+    scheduler = SchedulerSettings(kind=Discipline.OMFS, omfs=rules)
+    return replay(as_workload(jobs, groups=list(PERCENT)), of_processors(UNITS), scheduler, agents, until_s=until_s)
+
+
+def test_agents_go_before_the_jobs_of_owners() -> None:
+    """C's job has two units more than its own, but agents have four: they are saved, from 50 to 53."""
+    found = ran([Job(0, 100, 4, "C"), Job(0, 40, 2, "B"), Job(50, 10, 5, "A")], until_s=90)
+    assert found.start_s.tolist() == [0, 0, 53]
+    assert found.saves == 0
+
+
+def test_agents_are_spared_where_the_others_that_must_give_way_are_enough_alone() -> None:
+    found = ran([Job(0, 200, 8, "C"), Job(50, 10, 5, "A")], until_s=59)
+    assert found.saves == 1
+    assert found.start_s[1] == 52
+    assert found.agents.save_s.tolist() == [0, 0]  # those from the start, and those on what C gave and A did not need
+
+
+def test_agents_and_others_give_way_together() -> None:
+    found = ran([Job(0, 200, 4, "C"), Job(0, 200, 4, "B"), Job(50, 10, 5, "A")], until_s=90)
+    assert found.saves == 1
+    assert found.start_s[2] == 53  # one of four units of C is missing: an agent's save is the longer one
+
+
+def test_what_is_no_claim_starts_on_agents_nodes_too() -> None:
+    found = ran([Job(0, 20, 1, "A"), Job(30, 10, 10, "C")], until_s=90)
+    assert found.start_s.tolist() == [0, 33]
+
+
+def test_without_preemption_a_claim_waits_for_the_boundary_and_no_agent_follows() -> None:
+    patient = AGENTS.model_copy(update={"preemption": False})
+    found = ran([Job(0, 10, 1, "A"), Job(0, 500, 3, "B"), Job(30, 50, 5, "A")], FREE, patient, until_s=400)
+    assert found.start_s.tolist() == [0, 0, 100]
+    assert not np.any((found.agents.start_s > 30) & (found.agents.start_s < 100))
+
+
+def test_a_job_that_may_never_start_does_not_keep_agents_going_for_ever() -> None:
+    for preemption in (False, True):
+        agents = AGENTS.model_copy(update={"preemption": preemption})
+        found = ran([Job(0, 150, 1, "A"), Job(0, 10, 9, "B", FIXED)], BY_WORDS, agents)
+        assert same(found.end_s, [150, math.nan])
+        found = ran([Job(0, 150, 1, "A"), Job(0, 10, 10, "B")], BY_WORDS.model_copy(update={"literal": True}), agents)
+        assert same(found.end_s, [150, math.nan])
+
+
+some_agents = st.builds(
+    AgentSettings,
+    length_s=st.sampled_from([15.0, 50.0]),
+    shortest_slice_s=st.sampled_from([1.0, 10.0]),
+    synchronised=st.booleans(),
+    preemption=st.booleans(),
+    save=st.builds(CostSettings, constant_s=st.integers(0, 3).map(float)),
+    restore=st.builds(CostSettings, constant_s=st.integers(0, 2).map(float)),
+    queue=st.sampled_from([AgentQueueSettings(), AgentQueueSettings(jobs=7, work_s=40)]),
+)
+may_start = jobs_of(st.sampled_from([FIXED, SAVED])).filter(lambda some: any(one.kind is SAVED for one in some))
+
+
+@settings(deadline=None)
+@given(jobs=may_start, agents=some_agents, literal=st.booleans())
+def test_no_more_units_are_held_than_there_are(jobs: list[Job], agents: AgentSettings, literal: bool) -> None:
+    found = ran(jobs, BY_WORDS.model_copy(update={"literal": literal}), agents)
+    for at_s in np.concatenate((found.jobs.start_s, found.agents.start_s)):
+        held = sum(one.units[(one.start_s <= at_s) & (at_s < one.end_s)].sum() for one in (found.jobs, found.agents))
+        assert held <= UNITS
+    for number, job in enumerate(jobs):
+        own = found.jobs.job == number
+        if not math.isnan(found.end_s[number]):
+            assert found.jobs.compute_s[own].sum() == job.run_s
+        else:
+            assert literal or job.kind is FIXED
+
+
+@settings(deadline=None)
+@given(jobs=may_start, agents=some_agents, quantum_s=st.sampled_from([0.0, 7.0]))
+def test_agents_that_are_saved_at_once_and_for_nothing_change_nothing(
+    jobs: list[Job], agents: AgentSettings, quantum_s: float
+) -> None:
+    gone = agents.model_copy(update={"preemption": True, "save": CostSettings()})
+    rules = BY_WORDS.model_copy(update={"quantum_s": quantum_s})
+    with_agents, without = ran(jobs, rules, gone), ran(jobs, rules, None)
+    assert same(with_agents.start_s, without.start_s.tolist())
+    assert same(with_agents.end_s, without.end_s.tolist())
+
+
+@pytest.mark.parametrize("preemption", [False, True])
+def test_without_low_priority_jobs_agents_change_nothing(preemption: bool) -> None:
+    jobs = [Job(0, 200, 8, "C"), Job(50, 10, 5, "A"), Job(60, 10, 5, "B")]
+    none = AGENTS.model_copy(update={"queue": AgentQueueSettings(jobs=0), "preemption": preemption})
+    with_agents, without = ran(jobs, BY_WORDS, none), ran(jobs, BY_WORDS, None)
+    assert with_agents.start_s.tobytes() == without.start_s.tobytes()
+    assert len(with_agents.agents) == 0
