@@ -35,6 +35,7 @@ from gleaner.control.cli.simulate_options import (
     Trace,
     Until,
     Window,
+    check_owners,
     check_places,
     disciplines,
     given,
@@ -87,6 +88,7 @@ def run(
         from gleaner.control.simulation.scenario import read_scenario
 
         settings = read_scenario(scenario, given(context, () if agents is None else (agents,)))
+        check_owners(settings.scheduler.kind, target, entitlement)
         with render.busy("reading the trace"):
             ground = experiment.prepare(settings)
         with render.busy("replaying"):
@@ -99,7 +101,11 @@ def run(
             _report(report, run_page.run_page(outcome, ground))
         found = outcome.measures
         tables = [tabulate.machine_table(found), tabulate.jobs_table(found), tabulate.sizes_table(found, ground.unit)]
-        said = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
+        said = (
+            *tabulate.cleaning_lines(ground.cleaning, len(ground.workload)),
+            *ground.remarks,
+            *experiment.odd(outcome),
+        )
         return _answer(value, tables, said, json)
 
 

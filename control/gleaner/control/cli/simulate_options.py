@@ -56,7 +56,10 @@ def period(text: str) -> tuple[float | None, float | None]:
     begin, colon, end = text.partition(":")
     if not colon or not (begin or end):
         raise ValueError(f"expected BEGIN:END, such as 1d:30d, found {text!r}")
-    return (seconds(begin) if begin else None, seconds(end) if end else None)
+    begin_s, end_s = seconds(begin) if begin else None, seconds(end) if end else None
+    if begin_s is not None and end_s is not None and begin_s >= end_s:
+        raise ValueError(f"it must end after it begins, found {text!r}")
+    return begin_s, end_s
 
 
 def named_number(text: str) -> tuple[str, float]:
@@ -174,6 +177,13 @@ def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Opti
         ends = (("begin_s", begin_s), ("end_s", end_s))
         options += [Option(("measure", key), "--window", value) for key, value in ends if value is not None]
     return options
+
+
+def check_owners(kind: Discipline, targets: Sequence[str] | None, entitlements: Sequence[str] | None) -> None:
+    """That nobody names targets or entitlements for a scheduler that knows none. Raises `BadInput`."""
+    for option, what, own in (("--target", targets, Discipline.SFS), ("--entitlement", entitlements, Discipline.OMFS)):
+        if what and kind is not own:
+            raise BadInput(f"{option} is for {own}, and the scheduler is {kind}")
 
 
 def read(option: str, parse: Callable[[str], T], text: str) -> T:

@@ -139,6 +139,15 @@ def label(scenario: Scenario) -> str:
     return f"{scenario.scheduler.kind.value}, agents of {duration(scenario.agents.length_s)}"
 
 
+def odd(outcome: Outcome) -> tuple[str, ...]:
+    """What is no mistake and yet may not be what was meant."""
+    agents, window = outcome.scenario.agents, outcome.measures.window
+    if agents is not None and agents.length_s > window.length_s:
+        length, whole = duration(agents.length_s), duration(window.length_s)
+        return (f"agents of {length} are longer than the {whole} that are measured: none is seen whole",)
+    return ()
+
+
 def _replay(scenario: Scenario, ground: Ground, agents: AgentSettings | None) -> Schedule:
     settings = scenario.workload
     return replay(
@@ -157,8 +166,8 @@ def _window(settings: MeasureSettings, schedule: Schedule) -> Window:
     end_s = window.end_s if settings.end_s is None else window.begin_s + settings.end_s
     if end_s <= begin_s:
         raise BadScenario(
-            f"the window would begin {settings.begin_s or 0:g} s after the first submission; "
-            f"the last one comes {window.length_s:g} s after it"
+            f"the window would begin {duration(settings.begin_s or 0)} after the first submission and end "
+            f"{duration(end_s - window.begin_s)} after it"
         )
     return Window(begin_s, end_s)
 

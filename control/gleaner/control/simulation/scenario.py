@@ -269,8 +269,9 @@ def _line(text: str, loc: Sequence[str]) -> int | None:
             written = header = _names(match.group(1))
         elif match := re.match(r"\s*([\w.\"' -]+?)\s*=", line):
             written = (*header, *_names(match.group(1)))
-        if len(written) > depth and written == tuple(loc[: len(written)]):
-            found, depth = number, len(written)
+        meets = min(len(written), len(loc))  # a table within the one that is meant is in it, too
+        if meets > depth and written[:meets] == tuple(loc[:meets]):
+            found, depth = number, meets
     return found
 
 

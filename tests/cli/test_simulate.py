@@ -1,0 +1,246 @@
+"""`glean simulate` from the outside: what it prints and writes, and one clear line for whatever is wrong."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from tests.cli.desk import GLEAN
+
+from gleaner.control.cli import app
+
+TRACE = """\
+; Computer: none
+; MaxProcs: 4
+1 0 -1 100 2 -1 -1 2 200 -1 1 1 1 -1 -1 -1 -1 -1
+2 10 -1 100 4 -1 -1 4 100 -1 1 2 1 -1 -1 -1 -1 -1
+3 20 -1 50 1 -1 -1 1 60 -1 1 1 2 -1 -1 -1 -1 -1
+4 30 -1 80.5 1 -1 -1 1 300 -1 1 3 2 -1 -1 -1 -1 -1
+"""
+Glean = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def glean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Glean:
+    """The command in a folder with a trace of four jobs on four processors."""
+    (tmp_path / "trace.swf").write_text(TRACE)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        out, err = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = app.run(["simulate", *arguments])
+        return code, out.getvalue(), err.getvalue()
+
+    return run
+
+
+def refusal(glean: Glean, *arguments: str) -> str:
+    """The one line of a command that must be refused."""
+    code, out, err = glean(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+    return err.removeprefix("glean: ").rstrip()
+
+
+def test_a_run_writes_the_schedule_with_whole_numbers_as_such(glean: Glean, tmp_path: Path) -> None:
+    code, out, err = glean("run", "trace.swf", "--scheduler", "easy", "--schedule", "s.csv")
+    assert code == 0
+    assert "effective load" in out
+    assert "the machine has 4 processors, as the trace says" in err
+    # Job 2 needs all four from 200 on by what is promised; 3 and 4 fit before, but only 3 by its limit.
+    assert (tmp_path / "s.csv").read_text() == (
+        "job,submit,start,end\n1,0,0,100\n2,10,100,200\n3,20,20,70\n4,30,200,280.5\n"
+    )
+
+
+def test_json_has_the_figures_of_the_schedule(glean: Glean, tmp_path: Path) -> None:
+    code, out, err = glean("run", "trace.swf", "--processors", "4", "--json", "-", "--schedule", "s.csv")
+    assert (code, err) == (0, "")
+    value = json.loads(out)
+    rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
+    waits = [float(row["start"]) - float(row["submit"]) for row in rows]
+    assert value["measures"]["waits"]["mean_s"] == pytest.approx(sum(waits) / len(waits))
+    assert (value["scheduler"]["kind"], value["machine"]["cores"], value["agents"]) == ("easy", 4, None)
+    assert value["workload"] == {
+        "name": "trace.swf",
+        "jobs": 4,
+        "read": 4,
+        "rules": [],
+        "until_s": None,
+        "keep_waiting": 0,
+    }
+
+
+def test_the_same_run_gives_the_same_bytes(glean: Glean, tmp_path: Path) -> None:
+    files = ("s.csv", "r.json", "r.html")
+    outputs = ("--schedule", "s.csv", "--json", "r.json", "--report", "r.html")
+    written: list[list[bytes]] = []
+    for _ in range(2):
+        assert glean("run", "trace.swf", "--agents", "60", "--save", "5", *outputs)[0] == 0
+        written.append([(tmp_path / name).read_bytes() for name in files])
+    assert written[0] == written[1]
+
+
+def test_agents_are_compared_with_the_same_trace_without_them(glean: Glean) -> None:
+    agents = ("--agents", "60", "--save", "5", "--restore", "5")
+    code, out, _ = glean("run", "trace.swf", *agents, "--window", "0:200", "--json", "-")
+    value = json.loads(out)
+    assert code == 0
+    measures = value["measures"]
+    effect = measures["effect"]
+    assert effect["effective_load"]["after"] == measures["effective_load"]
+    assert effect["effective_load"]["after"] > effect["effective_load"]["before"]
+    assert sum(measures["parts"].values()) == pytest.approx(1)
+    assert measures["saving"] > 0
+
+
+def test_compare_has_a_row_for_each_scheduler_and_length(glean: Glean) -> None:
+    code, out, _ = glean("compare", "trace.swf", "--schedulers", "fcfs,easy", "--agents", "30,60")
+    assert code == 0
+    labels = [line.split("  ")[0] for line in out.splitlines()[1:]]
+    of_agents = ["agents of 30 s", "agents of 1 min"]
+    assert labels == [f"{kind}{end}" for kind in ("fcfs", "easy") for end in ("", *(f", {one}" for one in of_agents))]
+
+
+def test_a_scenario_file_is_all_that_a_run_needs(glean: Glean, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text('[workload]\ntrace = "trace.swf"\n[machine]\nnodes = 2\ncores = 2\n')
+    code, out, _ = glean("run", "--scenario", "s.toml", "--json", "-")
+    assert (code, json.loads(out)["machine"]["units"]) == (0, 2)
+
+
+def test_jobs_larger_than_the_machine_are_left_out_and_counted(glean: Glean) -> None:
+    code, _, err = glean("run", "trace.swf", "--processors", "3")
+    assert code == 0
+    assert "left out: larger than the machine (3 processors): 1" in err
+
+
+def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
+    assert "agents of 1 h are longer than the 30 s that are measured" in glean("run", "trace.swf", "--agents", "1h")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "no trace is named: give a file"),
+        (("nowhere.swf",), "nowhere.swf: there is no such file"),
+        (("trace.swf", "--processors", "0"), "--processors must be at least 1, found 0"),
+        (("trace.swf", "--processors", "4", "--nodes", "2"), "processors is a pool without nodes"),
+        (("trace.swf", "--cores", "2"), "cores and allocation say nothing without nodes"),
+        (("trace.swf", "--scheduler", "best"), "'best' is not one of 'fcfs', 'easy'"),
+        (("trace.swf", "--scheduler", "sfs"), "sfs needs targets: --target USER=UNITS"),
+        (
+            ("trace.swf", "--scheduler", "sfs", "--target", "9=1"),
+            "user '9' has no job in trace.swf; there are: 1, 2, 3",
+        ),
+        (("trace.swf", "--target", "1=1"), "--target is for sfs, and the scheduler is easy"),
+        (("trace.swf", "--scheduler", "omfs"), "omfs needs entitlements: --entitlement GROUP=PERCENT"),
+        (("trace.swf", "--scheduler", "omfs", "--entitlement", "1:5"), "--entitlement: expected NAME=NUMBER, found"),
+        (
+            ("trace.swf", "--scheduler", "omfs", "--entitlement", "1=60", "--entitlement", "2=41"),
+            "entitlements are 101 % in sum",
+        ),
+        (("trace.swf", "--agents", "5y"), "expected a time such as 90, 15m, 1.5h or 2d, found '5y'"),
+        (("trace.swf", "--agents", "0"), "--agents must be more than 0"),
+        (
+            ("trace.swf", "--agents", "60", "--save", "1m"),
+            "agents would compute nothing: save, restore and margin take",
+        ),
+        (("trace.swf", "--save", "60"), "--save is about agents: give --agents LENGTH too"),
+        (("trace.swf", "--window", "9:5"), "--window: it must end after it begins"),
+        (("trace.swf", "--window", "1d:"), "the window would begin 1 d after the first submission and end 30 s"),
+        (("trace.swf", "--json", "no/where.json"), "no/where.json: there is no folder no"),
+        (("trace.swf", "--report", "."), ". is a folder; name a file"),
+        (("trace.swf", "--scenario", "no.toml"), "no.toml: no such scenario file"),
+        (("trace.swf", "--until", "0"), "--until must be more than 0"),
+        (("trace.swf", "--keep-waiting", "-1"), "--keep-waiting must be at least 0, found -1"),
+    ],
+)
+def test_what_is_wrong_is_one_line(glean: Glean, arguments: tuple[str, ...], expected: str) -> None:
+    assert expected in refusal(glean, "run", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", "empty.swf: "),
+        (TRACE.replace("1 0 -1 100", "1 0 -1 1oo"), "empty.swf, line 3, field 4 (run time): expected a number, found"),
+        (TRACE.rstrip()[:-30], "empty.swf, line 6: it ends after field"),
+        (TRACE.replace("; MaxProcs: 4\n", ""), "empty.swf does not say how large the machine is: give --processors"),
+    ],
+)  # fmt: skip
+def test_a_bad_trace_is_one_line(glean: Glean, tmp_path: Path, lines: str, expected: str) -> None:
+    (tmp_path / "empty.swf").write_text(lines)
+    assert expected in refusal(glean, "run", "empty.swf")
+
+
+def test_a_trace_in_which_nothing_fits_is_one_line(glean: Glean, tmp_path: Path) -> None:
+    (tmp_path / "wide.swf").write_text(TRACE.replace(" 1 1 ", " 9 9 "))
+    large = "\n".join(line for line in TRACE.splitlines() if line.startswith("2"))
+    (tmp_path / "wide.swf").write_text(large + "\n")
+    assert "fits on 2 processors; the smallest asks for 4" in refusal(glean, "run", "wide.swf", "--processors", "2")
+
+
+def test_compare_says_which_schedulers_there_are(glean: Glean) -> None:
+    assert "found 'best'" in refusal(glean, "compare", "trace.swf", "--schedulers", "easy,best")
+
+
+def test_reproduce_says_which_experiments_there_are(glean: Glean) -> None:
+    said = refusal(glean, "reproduce", "nothing")
+    assert said.startswith("there is no experiment 'nothing'; there are: ")
+    assert "fair_share" in said
+
+
+@pytest.mark.slow
+def test_reproduce_shows_published_figures_beside_ours(glean: Glean) -> None:
+    code, out, err = glean("reproduce", "fair_share", "--quick")
+    assert (code, err) == (0, "")
+    assert "published" in out
+    assert "Not published, so chosen here before the first comparison:" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_one_line(glean: Glean) -> None:
+    code, _, err = glean("run", "trace.swf", "--report", "/dev/full")
+    assert (code, err) == (1, "glean: /dev/full: cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("library", ["numpy", "numba", "jinja2"])
+def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, library: str) -> None:
+    (tmp_path / "trace.swf").write_text(TRACE)
+    program = (
+        f"import sys; sys.modules[{library!r}] = None; from gleaner.control.cli.app import run; "
+        "sys.exit(run(['simulate', 'run', 'trace.swf', '--report', 'r.html']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    said = f"glean: {library} is not installed here: pip install 'gleaner-hpc[simulate]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_help_loads_none_of_the_libraries() -> None:
+    program = "import sys, gleaner.control.cli.app; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert {"numpy", "numba", "scipy", "jinja2", "matplotlib"} & set(loaded.stdout.split()) == set()
+
+
+def test_ctrl_c_ends_a_run_quietly(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.swf")  # nobody writes to it: the run waits for ever
+    running = subprocess.Popen(
+        [GLEAN, "simulate", "run", "trace.swf"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with open(tmp_path / "trace.swf", "wb"):  # noqa: PTH123 - opens once the program reads
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    assert (running.returncode, out, err) == (130, b"", b"")

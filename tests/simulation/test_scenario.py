@@ -1,0 +1,170 @@
+"""Scenario files and options become settings, or one line that says what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from gleaner.control.simulation.durations import seconds
+from gleaner.control.simulation.experiment import machine_name, prepare
+from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
+from gleaner.control.simulation.scenario import Option, Scenario, read_scenario
+from gleaner.control.simulation.settings import Discipline
+
+WHOLE = """
+[workload]
+trace = "jobs.swf"
+
+[machine]
+nodes = 64
+cores = 16
+allocation = "cores"
+
+[scheduler]
+kind = "sfs"
+
+[scheduler.sfs]
+targets = { alice = 40 }
+
+[agents]
+length_s = 1800
+save = { constant_s = 20, shared_mib_s = 5000 }
+
+[measure]
+begin_s = 86400
+"""
+
+
+def read(folder: Path, text: str, *options: Option) -> Scenario:
+    path = folder / "scenario.toml"
+    path.write_text(text)
+    return read_scenario(path, options)
+
+
+def refusal(folder: Path, text: str, *options: Option) -> str:
+    """The line, with the file's folder left out."""
+    with pytest.raises(BadScenario) as refused:
+        read(folder, text, *options)
+    said = str(refused.value)
+    assert "\n" not in said
+    return said.replace(f"{folder}/", "")
+
+
+def option(key: str, value: object) -> Option:
+    return Option(tuple(key.split(".")), f"--{key.rsplit('.', maxsplit=1)[-1]}", value)
+
+
+def test_a_whole_scenario_is_read_and_its_trace_stands_beside_it(tmp_path: Path) -> None:
+    found = read(tmp_path, WHOLE)
+    assert found.workload.trace == tmp_path / "jobs.swf"
+    assert found.machine.machine == Machine((NodeClass(64, 16),), Allocation.CORES)
+    assert (found.scheduler.kind, found.scheduler.sfs.targets) == (Discipline.SFS, {"alice": 40})
+    assert found.agents is not None
+    assert found.agents.save.seconds(10_000, at_once=5) == 30
+    assert found.measure.begin_s == 86400
+
+
+def test_nothing_at_all_is_easy_without_agents() -> None:
+    found = read_scenario(None, ())
+    assert (found.scheduler.kind, found.agents, found.machine.machine) == (Discipline.EASY, None, None)
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    options = (
+        option("scheduler.kind", "fcfs"),
+        option("agents.length_s", 900.0),
+        option("agents.save.constant_s", 5.0),
+    )
+    found = read(tmp_path, WHOLE, *options)
+    assert found.scheduler.kind is Discipline.FCFS
+    assert found.agents is not None
+    assert (found.agents.length_s, found.agents.save.constant_s, found.agents.save.shared_mib_s) == (900, 5, 5000)
+
+
+def test_a_machine_given_by_options_replaces_the_files(tmp_path: Path) -> None:
+    assert read(tmp_path, WHOLE, option("machine.processors", 128)).machine.machine == of_processors(128)
+
+
+def test_a_trace_named_on_the_command_line_stands_where_the_user_is(tmp_path: Path) -> None:
+    assert read(tmp_path, WHOLE, option("workload.trace", Path("mine.swf"))).workload.trace == Path("mine.swf")
+
+
+def test_the_shortest_slice_gives_way_to_shorter_agents(tmp_path: Path) -> None:
+    found = read(tmp_path, "", option("agents.length_s", 300.0))
+    assert found.agents is not None
+    assert found.agents.shortest_slice_s == 300
+
+
+def test_classes_of_nodes_are_a_machine(tmp_path: Path) -> None:
+    text = """
+    [[machine.classes]]
+    nodes = 6
+    cores = 16
+    [[machine.classes]]
+    nodes = 2
+    cores = 32
+    speed = 2.0
+    name = "new"
+    priority = 1
+    """
+    machine = read(tmp_path, text).machine.machine
+    assert machine is not None
+    assert machine == Machine((NodeClass(6, 16), NodeClass(2, 32, "new", 2.0, 1)))
+    assert machine_name(machine) == "8 nodes, 160 cores, whole nodes"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[machine]\nnodes = 4\ncoers = 2", "line 3: [machine] unknown key 'coers', did you mean 'cores'? "),
+        ("[scheduler]\nkind = 'easy'\n[schedular]", "line 3: unknown key 'schedular', did you mean 'scheduler'? "),
+        ("[scheduler.sfs]\ntarget = {}", "line 2: [scheduler.sfs] unknown key 'target', did you mean 'targets'? "),
+        ("[scheduler]\nkind = 'best'", "line 2: scheduler.kind must be 'fcfs', 'easy'"),
+        ("[machine]\nnodes = 0", "line 2: machine.nodes must be at least 1, found 0"),
+        ("[machine]\nnodes = 4\nprocessors = 4", "line 1: machine: processors is a pool without nodes"),
+        ("[machine]\ncores = 4", "line 1: machine: cores and allocation say nothing without nodes"),
+        ("[agents]\nlength_s = 60\nshortest_slice_s = 90", "line 1: agents: shortest_slice_s is more than length_s"),
+        ("[agents]\nlength_s = 60\nsave.constant_s = 60", "agents would compute nothing: "),
+        (
+            "[scheduler.omfs.percent]\natlas = 60\nbelle = 60",
+            "line 1: scheduler.omfs: entitlements are 120 % in sum; they go from 0 to 100",
+        ),
+        ("[measure]\nbegin_s = 9\nend_s = 9", "line 1: measure: end_s must be after begin_s"),
+        ("[workload.synthetic]\nsource = 'drawn'", "so it needs a trace whose jobs are drawn"),
+        ("[workload]\ntrace = 'x'\n[workload.synthetic]\njobs = 5", "both a trace and synthetic jobs (distributions)"),
+        ("[workload.synthetic]\njobs = -5", "line 2: workload.synthetic.jobs must be at least 1, found -5"),
+        ("kind = 'easy'\n[scheduler", "not valid TOML: "),
+        ("scheduler = 3", "line 1: scheduler must be a valid dictionary"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
+    said = refusal(tmp_path, text)
+    assert said.startswith("scenario.toml")
+    assert expected in said
+
+
+def test_a_wrong_option_is_called_what_the_user_called_it(tmp_path: Path) -> None:
+    assert refusal(tmp_path, WHOLE, option("machine.nodes", 0)) == "--nodes must be at least 1, found 0"
+
+
+def test_costs_without_agents_are_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "", option("agents.margin_s", 5.0)).startswith("--margin_s is about agents: give --agents")
+
+
+def test_a_scenario_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadScenario, match=r"nowhere\.toml: no such scenario file"):
+        read_scenario(Path("nowhere.toml"), ())
+
+
+def test_synthetic_jobs_need_a_machine_and_no_trace(tmp_path: Path) -> None:
+    text = "[workload.synthetic]\njobs = 50\nload = 0.8\nseed = 3\n"
+    with pytest.raises(BadScenario, match="synthetic jobs need a machine"):
+        prepare(read(tmp_path, text))
+    ground = prepare(read(tmp_path, text + "[machine]\nprocessors = 32"))
+    assert (len(ground.workload), ground.machine.units) == (50, 32)
+
+
+@pytest.mark.parametrize("text", ["", "x", "5 m", "-5", "5y", "m", "1e3"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a time such as"):
+        seconds(text)
