@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.workload import Counts
 
 Table: TypeAlias = NDArray[Any]
@@ -33,7 +33,7 @@ RANGES = np.dtype([(name, np.int64) for name in ("node", "nodes", "cores")])
 RUNNING = np.dtype([("time_s", np.float64), ("stretch", np.int64)])
 
 BY_END, BY_LIMIT, BY_JOB = range(3)
-"""The orders in which what runs is kept; the last has regular jobs by their number, which is their age."""
+"""The orders in which what runs is kept, the last by number, which is a job's age. Agents are in the second alone."""
 
 
 class Book(NamedTuple):
@@ -80,7 +80,7 @@ def _decision(nodes: Table, levels: Table) -> int:
     return int(levels[len(levels) - 1]["cores"] + 2 * len(nodes) + 2)
 
 
-@compiled
+@inner
 def has_room(book: Book) -> bool:
     """Whether what one instant may add fits."""
     stretches = book.many[3]
@@ -90,7 +90,7 @@ def has_room(book: Book) -> bool:
     )
 
 
-@compiled
+@inner
 def settle(book: Book, stretch: int) -> None:
     """What was entered begins: it has its place in each order, and its cores. Or, if it is over, neither any more.
 
@@ -99,7 +99,7 @@ def settle(book: Book, stretch: int) -> None:
     row = book.stretches[stretch]
     is_over = row["is_over"] == 1
     for order in range(3):
-        if order == BY_JOB and row["moved"] == 1:
+        if (order == BY_JOB and row["moved"] == 1) or (order != BY_LIMIT and row["job"] < 0):
             continue
         time_s = row["end_s"] if order == BY_END else row["limit_s"] if order == BY_LIMIT else float(row["job"])
         low, high = 0, book.many[order]
@@ -136,7 +136,7 @@ def settle(book: Book, stretch: int) -> None:
             level["lowest"] = first
 
 
-@compiled
+@inner
 def next_s(book: Book) -> float:
     """When the next stretch ends; infinite where nothing runs."""
     count = book.many[BY_END]

@@ -3,12 +3,12 @@
 import numpy as np
 
 from gleaner.control.policy import migration
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine.book import BY_JOB, Book, settle
 from gleaner.control.simulation.engine.placement import extend
 
-compaction = compiled(migration.compaction)
-priorities = compiled(migration.priorities)
+compaction = inner(migration.compaction)
+priorities = inner(migration.priorities)
 
 NONE, COMPACTION, PRIORITIES = range(3)
 
@@ -49,7 +49,7 @@ def move(book: Book, now_s: float, kind: int, whole: bool) -> float:
     return _moved(book, now_s, book.running[BY_JOB, running - 1 - found]["stretch"], ranges_end, will_be)
 
 
-@compiled
+@inner
 def _moved(book: Book, now_s: float, stretch: int, ranges_end: int, will_be: float) -> float:
     """The old stretch ends with a save, the new one begins with a restore. Its cores are kept from now on."""
     old = book.stretches[stretch]

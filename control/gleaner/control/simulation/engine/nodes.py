@@ -3,6 +3,8 @@
 First come first served and EASY backfilling, where each start is a place, first fit (see `placement`). The rules for
 one instant are those of `queueing`: first what ends, then what is submitted, then one decision. Migration comes last.
 
+Agents start after the decision, on nodes that are wholly idle (see `agent_nodes`).
+
 A job runs at the speed of its slowest node. Moving it takes a save, in which it holds its old cores and the new ones
 are kept for it, and a restore on the new ones; it computes in neither.
 """
@@ -13,8 +15,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine import moving
+from gleaner.control.simulation.engine.agent_nodes import (
+    AGENT,
+    agents_told,
+    come,
+    has_log_room,
+    larger_log,
+    layer_on,
+    leave,
+)
+from gleaner.control.simulation.engine.agents import close
+from gleaner.control.simulation.engine.agents import next_s as next_of_agents
 from gleaner.control.simulation.engine.book import (
     BY_END,
     BY_LIMIT,
@@ -27,10 +40,11 @@ from gleaner.control.simulation.engine.book import (
     next_s,
     settle,
 )
+from gleaner.control.simulation.engine.layer import Layer
 from gleaner.control.simulation.engine.placement import choose, first_with_room, idle_nodes, level_for
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine
-from gleaner.control.simulation.schedule import Parts, Schedule, Stretches, no_stretches
+from gleaner.control.simulation.schedule import Parts, Schedule, Stretches
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, Migration, SchedulerSettings
 from gleaner.control.simulation.workload import Counts, JobClass, Seconds, Workload
 
@@ -47,8 +61,8 @@ _STATE = np.dtype(
 jobs were submitted, the first and the last in the queue, the last that was refused since cores were given back (-1 if
 none), how many wait."""
 
-_ENDED, _FULL, _LOOKS = range(3)
-"""Why the loop stopped: nothing is left, or the book has no room, or it is time to look for a move."""
+_ENDED, _FULL, _LOG_IS_FULL, _LOOKS = range(4)
+"""Why the loop stopped: nothing is left, or the book or the agents' log has no room, or a look for a move is due."""
 
 
 class Rules(NamedTuple):
@@ -77,22 +91,25 @@ def run(
 
     Raises `BadScenario` for what these machines cannot do.
     """
-    _check(workload, machine, scheduler, agents)
+    _check(workload, machine, scheduler)
+    layer = layer_on(machine, agents)
     rules = Rules(
         whole=machine.allocation is Allocation.NODES,
         prefers_one=machine.prefers_one,
         overtaking=scheduler.kind is Discipline.EASY,
-        every_s=scheduler.decide_every_s,
-        until_s=math.inf if until_s is None else until_s,
+        every_s=float(scheduler.decide_every_s),
+        until_s=math.inf if until_s is None else float(until_s),
         keep_waiting=keep_waiting,
         moves=_MOVES[scheduler.migration.kind],
-        look_every_s=scheduler.migration.every_s,
+        look_every_s=float(scheduler.migration.every_s),
     )
     book = new_book(_jobs(workload, scheduler, is_kept_full=keep_waiting > 0), *idle_nodes(machine))
     state = np.array([(0.0 if keep_waiting else -math.inf, math.inf, math.inf, -math.inf, 0, -1, -1, -1, 0)], _STATE)
-    while (step := _replayed(book, state, rules)) != _ENDED:
+    while (step := _replayed(book, state, rules, layer)) != _ENDED:
         if step == _FULL:
             book = larger_book(book)
+        elif step == _LOG_IS_FULL and layer is not None:
+            layer = larger_log(layer)
         else:
             again_s = moving.move(book, float(state["now_s"][0]), rules.moves, rules.whole)
             _look_again(state[0], again_s, rules)
@@ -104,13 +121,13 @@ def run(
         start_s=book.jobs["start_s"].copy(),
         end_s=np.where(book.jobs["end_s"] <= rules.until_s, book.jobs["end_s"], math.nan),
         jobs=stretches,
-        agents=no_stretches(),
+        agents=agents_told(book, layer, machine, _stopped(layer, state, rules)),
         saves=saves,
         parts=parts,
     )
 
 
-def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings, agents: AgentSettings | None) -> None:
+def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings) -> None:
     if scheduler.kind not in {Discipline.FCFS, Discipline.EASY}:
         raise BadScenario(
             f"scheduler {scheduler.kind.value} needs nodes that are alike, given whole or as a pool, and no migration; "
@@ -123,12 +140,12 @@ def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings, a
         raise BadScenario("migration priorities needs classes of nodes with different priorities")
     if kind is not Migration.NONE and not (workload.job_class == JobClass.CHECKPOINTABLE).any():
         raise BadScenario(f"{workload.name}: migration moves jobs that can be saved, and no job is checkpointable")
-    if agents is not None:
-        raise BadScenario("agents need nodes that are alike, given whole or as a pool, and no migration")
 
 
 def _jobs(workload: Workload, scheduler: SchedulerSettings, *, is_kept_full: bool) -> Table:
-    def seconds(cost: CostSettings) -> Seconds:
+    def seconds(cost: CostSettings) -> Seconds | float:
+        if scheduler.migration.kind is Migration.NONE:
+            return 0.0
         return np.array([cost.seconds(float(mib)) for mib in workload.memory_mib])
 
     jobs = np.zeros(len(workload), JOBS)
@@ -144,28 +161,69 @@ def _jobs(workload: Workload, scheduler: SchedulerSettings, *, is_kept_full: boo
     return jobs
 
 
+def _stopped(layer: Layer | None, state: Table, rules: Rules) -> float:
+    """When the replay ended for agents; those that are there then are put into their log."""
+    stop_s = rules.until_s if rules.until_s < math.inf else float(state["now_s"][0])
+    if layer is not None:
+        _closed(layer, stop_s)
+    return stop_s
+
+
 @compiled
-def _replayed(book: Book, state: Table, rules: Rules) -> int:
+def _closed(layer: Layer, stop_s: float) -> None:
+    close(layer, None, stop_s)
+
+
+@compiled
+def _replayed(book: Book, state: Table, rules: Rules, layer: Layer | None) -> int:  # noqa: PLR0912 - one loop
     """Why it stopped; it goes on when it is called again. So moves are compiled only for those who want them."""
     at = state[0]
     while True:
         if not has_room(book):
             return _FULL
-        at["now_s"] = min(_arrival_s(book, state, rules), next_s(book), at["decide_s"], at["look_s"])
-        now_s = at["now_s"]
+        event_s = min(_arrival_s(book, state, rules), next_s(book))
+        agents_s = np.inf
+        if layer is not None:
+            if event_s == np.inf and at["waiting"] == 0 and rules.until_s == np.inf:
+                return _ENDED
+            if not has_log_room(layer):
+                return _LOG_IS_FULL
+            agents_s = next_of_agents(layer, None)
+        now_s = min(event_s, at["decide_s"], at["look_s"], agents_s)
         if not now_s < rules.until_s:
             return _ENDED
-        if _changed(book, state, rules):
+        at["now_s"] = now_s
+        is_changed = _changed(book, state, rules)
+        if layer is not None and agents_s <= now_s:
+            leave(book, layer, now_s)
+            at["refused"] = -1
+            is_changed = True
+        if is_changed:
             at["decide_s"] = now_s if rules.every_s == 0 else np.ceil(now_s / rules.every_s) * rules.every_s
             if rules.moves != moving.NONE:
                 at["look_s"] = np.ceil(max(now_s, at["moved_s"]) / rules.look_every_s) * rules.look_every_s
         if at["decide_s"] <= now_s:
             at["decide_s"] = np.inf
             _decide(book, state, rules)
+            if layer is not None:
+                _have_agents(book, state, rules, layer)
         if at["look_s"] <= now_s:
             at["look_s"] = np.inf
             if at["waiting"] == 0:
                 return _LOOKS
+
+
+@inner
+def _have_agents(book: Book, state: Table, rules: Rules, layer: Layer) -> None:
+    """Agents start where they delay no promise; without promises, where the first job does not wait for them alone."""
+    at = state[0]
+    shadow_s, reserved, extra = np.inf, -1, 0
+    if at["waiting"] > 0:
+        if rules.overtaking:
+            shadow_s, reserved, extra = _reserved(book, int(book.jobs[at["first"]]["processors"]))
+        elif book.many[BY_END] == 0:
+            return
+    come(book, layer, at["now_s"], shadow_s, reserved, extra)
 
 
 def _look_again(at: np.void, again_s: float, rules: Rules) -> None:
@@ -176,7 +234,7 @@ def _look_again(at: np.void, again_s: float, rules: Rules) -> None:
         at["look_s"] = looks * rules.look_every_s
 
 
-@compiled
+@inner
 def _arrival_s(book: Book, state: Table, rules: Rules) -> float:
     at = state[0]
     if at["arrived"] == len(book.jobs):
@@ -186,7 +244,7 @@ def _arrival_s(book: Book, state: Table, rules: Rules) -> float:
     return float(book.jobs[at["arrived"]]["submit_s"])
 
 
-@compiled
+@inner
 def _changed(book: Book, state: Table, rules: Rules) -> bool:
     """Whether anything ended by now, which gives its cores back, or was submitted, which waits."""
     at = state[0]
@@ -211,7 +269,7 @@ def _changed(book: Book, state: Table, rules: Rules) -> bool:
     return is_changed
 
 
-@compiled
+@inner
 def _decide(book: Book, state: Table, rules: Rules) -> None:
     """Start what may start now: the head of the queue while it fits, then those that may overtake it.
 
@@ -270,7 +328,7 @@ def _decide(book: Book, state: Table, rules: Rules) -> None:
     at["refused"] = at["last"]
 
 
-@compiled
+@inner
 def _cores(book: Book, ranges_end: int, level: int) -> int:
     """How many cores of a level the ranges have that were chosen."""
     cores = 0
@@ -281,7 +339,7 @@ def _cores(book: Book, ranges_end: int, level: int) -> int:
     return cores
 
 
-@compiled
+@inner
 def _reserved(book: Book, processors: int) -> tuple[float, int, int]:
     """When and on which level a job of so many processors fits at the latest, and the cores that it leaves there."""
     levels = book.levels.copy()
@@ -305,7 +363,8 @@ def _reserved(book: Book, processors: int) -> tuple[float, int, int]:
 def _told(book: Book, rules: Rules) -> tuple[Stretches, Parts, int]:
     """What the book says, up to the end of the replay, in order of the starts; and how many jobs were saved."""
     told = book.stretches[: book.many[3]]
-    begins = np.flatnonzero(told["start_s"] < rules.until_s)  # what was moved may be about to start
+    is_there = told["start_s"] < rules.until_s  # what was moved may be about to start
+    begins = np.flatnonzero(is_there & (told["job"] != AGENT))
     begins = begins[np.argsort(told["start_s"][begins], kind="stable")]
     rows = told[begins]
     end_s = np.minimum(rows["end_s"], rules.until_s)

@@ -6,7 +6,7 @@ a job goes to the highest level that has room for all of it, and only a job larg
 
 import numpy as np
 
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.compiled import inner
 from gleaner.control.simulation.engine.book import LEVELS, NODES, Book, Table
 from gleaner.control.simulation.machine import Machine
 
@@ -34,7 +34,7 @@ def idle_nodes(machine: Machine) -> tuple[Table, Table]:
     return nodes, levels
 
 
-@compiled
+@inner
 def level_for(levels: Table, processors: int, after: int) -> int:
     """The first level after this one that has room, or -1. The last is all nodes together."""
     last = len(levels) - 1
@@ -49,7 +49,7 @@ def level_for(levels: Table, processors: int, after: int) -> int:
     return -1
 
 
-@compiled
+@inner
 def first_with_room(book: Book, level: int, processors: int) -> int:
     """The first node of a level with room for all of a job, or -1."""
     is_one = level < len(book.levels) - 1
@@ -61,7 +61,7 @@ def first_with_room(book: Book, level: int, processors: int) -> int:
     return -1
 
 
-@compiled
+@inner
 def choose(book: Book, level: int, processors: int, whole: bool, on_one: int) -> tuple[int, float]:
     """Where a job would go on a level that has room: first fit; with `whole`, all cores of each node.
 
@@ -89,7 +89,7 @@ def choose(book: Book, level: int, processors: int, whole: bool, on_one: int) ->
     return ranges_end, speed
 
 
-@compiled
+@inner
 def extend(book: Book, ranges_end: int, node: int, cores: int) -> int:
     """Where the next stretch's ranges end with one more node: in the last of them, if it may be, or in its own."""
     if ranges_end > book.stretches[book.many[3]]["ranges"]:
