@@ -216,7 +216,7 @@ def test_no_agent_starts_where_it_would_delay_a_promise() -> None:
 
 
 def test_agents_leave_the_nodes_to_a_promise_that_it_is_for() -> None:
-    # Job 3 needs both nodes of the lower priority at 100. At 20 one of them is idle, and the one of the higher: that one
+    # Job 3 needs both nodes of the lower priority at 100. At 20 one of them is idle, and that of the higher: this one
     # may be an agent's until 140.
     workload = workload_of([(0, 20, 20, 4), (0, 100, 100, 4), (0, 50, 50, 8)])
     machine = Machine((NodeClass(1, 4, priority=1), NodeClass(2, 4, "low")), Allocation.CORES)
