@@ -10,6 +10,7 @@ was compiled into a loop of another file. So what is kept is found by the source
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -69,4 +70,28 @@ def _cache(function: FunctionType, sources: str) -> Any:
         return (*by_signature(*signature), sources)
 
     cache._index_key = by_sources
+    _make_safe(cache._cache_file)
     return cache
+
+
+def _make_safe(files: Any) -> None:
+    """Keep apart what several processes compile at once, and forgive what another version of the program has kept.
+
+    numba numbers its files. Two processes that compile a function for different types would give both one number, and
+    whoever reads the index afterwards would run the wrong code.
+    """
+    load = files._load_index
+
+    def loaded() -> Any:
+        try:
+            return load()
+        except (AttributeError, ImportError, EOFError, UnpicklingError):
+            return {}  # it names a type that is gone since, or was cut off
+
+    def save(key: Any, code: Any) -> None:
+        name = f"{files._index_name.removesuffix('.nbi')}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+        files._save_data(name, code)
+        files._save_index(files._load_index() | {key: name})
+
+    files._load_index = loaded
+    files.save = save
