@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the images, in the order in which they are needed: build.sh [--only base|pythia|pi|node|head|bench]
+# Build the images, in the order in which they are needed: build.sh [--only base|pythia|pi|node|head|bench|slurm-lab]
 #
 # An image carries the digest of all that went into it as a label; the same digest again is not built again.
 set -euo pipefail
@@ -126,7 +126,8 @@ build_one() {
             docker image inspect --format '{{.Id}}' gleaner/node:$tag >"$work/bench/stands-on"
             build bench
             ;;
-        *) die "no image named $1; there are base, pythia, pi, node, head and bench" ;;
+        slurm-lab) context slurm-lab && build slurm-lab ;; # only for glean simulate validate
+        *) die "no image named $1; there are base, pythia, pi, node, head, bench and slurm-lab" ;;
     esac
 }
 

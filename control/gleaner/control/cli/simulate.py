@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gleaner.control.cli import render, simulate_tune
+from gleaner.control.cli import render, simulate_tune, simulate_validate
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.simulate_options import (
     Allocation,
@@ -157,6 +157,7 @@ def compare(
 
 
 app.command()(simulate_tune.tune)
+app.command()(simulate_validate.validate)
 
 
 @app.command()

@@ -1,0 +1,129 @@
+"""What a validation says: tables for people, all figures for programs."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+
+from gleaner.control.simulation.tables import Table, duration, number, percent
+from gleaner.control.simulation.validate.explain import Reason
+from gleaner.control.simulation.validate.validation import QUANTILES, Distribution, Validation, distribution
+from gleaner.control.simulation.workload import Seconds
+
+_WITHIN_S = (1, 5, 30, 60, 300)
+_WORDS: Mapping[Reason, str] = {
+    Reason.TOGETHER: "no more than {together} apart",
+    Reason.SUBMITTED: "sbatch itself came later",
+    Reason.SCHEDULER: "its turn, and its nodes free: ending a job and looking again take Slurm that long",
+    Reason.PASS: "it could overtake; Slurm sees that only every {interval}",
+    Reason.PLAN: "EASY starts it more than a pass earlier: Slurm keeps certain nodes, not a number of them",
+    Reason.EARLIER: "by our rule it would have delayed the first waiting job",
+    Reason.HANDED_ON: "jobs before it had run at other times",
+}
+
+
+def tables(found: Validation) -> tuple[Table, ...]:
+    """How far apart the starts are, why, and how far Slurm is from itself."""
+    return (_differences(found), _reasons(found), _waits(found))
+
+
+def lines(found: Validation) -> tuple[str, ...]:
+    """What has to be known to read the tables."""
+    plan = found.plan
+    places = f"{plan.offsets} place{'s' if plan.offsets > 1 else ''} in the cycle of backfilling"
+    return (
+        f"{len(found.workload)} jobs on {found.machine.nodes} nodes, replayed {len(found.records)} times by Slurm on "
+        f"{found.place}, {plan.speed:g} times faster than the clock: {places}, {plan.repeats} times each",
+        "both sides: whole nodes, order of submission, EASY (bf_job_part_count_reserve=1), "
+        f"bf_interval={plan.interval_s}, limits of whole minutes",
+        "limits of whole minutes alone give "
+        f"{percent(found.moved_by_limits, 1)} of the jobs another start in our replay",
+    )
+
+
+def _differences(found: Validation) -> Table:
+    rows = [
+        ("real Slurm - our replay", *_row(found.difference_s)),
+        *(() if found.plan.repeats < 2 else (("real Slurm, again at the same place", *_row(found.spread_s())),)),
+        *(() if found.plan.offsets < 2 else (("real Slurm, all replays", *_row(found.spread_of_offsets_s())),)),
+    ]
+    columns = ("starts apart by", *(f"{100 * q:.0f} %" for q in QUANTILES), "mean", *(f"≤ {s} s" for s in _WITHIN_S))
+    return Table(columns, tuple(rows), "Per job: the median of the replays against ours; the range of the replays")
+
+
+def _row(apart_s: Seconds) -> tuple[str, ...]:
+    told = distribution(apart_s)
+    within = (percent(float((np.abs(apart_s) <= limit_s).mean()), 1) for limit_s in _WITHIN_S)
+    return (*(duration(one) for one in told.quantiles_s), duration(told.mean_s), *within)
+
+
+def _reasons(found: Validation) -> Table:
+    starts = found.starts_s.size
+    words = {"together": duration(found.plan.tolerances.together_s), "interval": duration(found.plan.interval_s)}
+    rows = [
+        (reason.value, _WORDS[reason].format(**words), number(count, 0), percent(count / starts, 1), duration(median_s))
+        for reason, (count, median_s) in found.counts().items()
+    ]
+    columns = ("why", "", "starts", "share", "median difference")
+    return Table(columns, tuple(rows), f"Why: the largest part of each difference, over all {starts} starts", left=2)
+
+
+def _waits(found: Validation) -> Table:
+    rows = [("our replay", *_wait(found.simulated.wait_s, found.simulated.end_s))]
+    for place, one in enumerate(found.records, start=1):
+        waits_s = one.start_s - found.workload.submit_s
+        rows.append((f"real Slurm {place}, from {one.offset_s:g} s of the cycle", *_wait(waits_s, one.end_s)))
+    return Table(("", "mean wait", "median", "95th", "last end"), tuple(rows))
+
+
+def _wait(waits_s: Seconds, end_s: Seconds) -> tuple[str, ...]:
+    figures = (waits_s.mean(), np.median(waits_s), np.quantile(waits_s, 0.95), end_s.max())
+    return tuple(duration(float(one)) for one in figures)
+
+
+def as_json(found: Validation) -> dict[str, object]:
+    """All of it; times in seconds from the first submission."""
+    simulated = found.simulated
+    return {
+        "workload": found.workload.name,
+        "nodes": found.machine.nodes,
+        "place": found.place,
+        "plan": asdict(found.plan),
+        "difference_s": _value(distribution(found.difference_s)),
+        "spread_s": _value(distribution(found.spread_s())),
+        "spread_of_offsets_s": _value(distribution(found.spread_of_offsets_s())),
+        "within": {str(limit_s): found.within(limit_s) for limit_s in _WITHIN_S},
+        "moved_by_limits": found.moved_by_limits,
+        "reasons": {
+            reason.value: {"starts": count, "median_s": median_s}
+            for reason, (count, median_s) in found.counts().items()
+        },
+        "mean_wait_s": {
+            "simulated": float(simulated.wait_s.mean()),
+            "real": [float((one.start_s - found.workload.submit_s).mean()) for one in found.records],
+        },
+        "jobs": [
+            {
+                "job": int(found.workload.job[place]),
+                "nodes": int(found.machine.units_asked(found.workload.processors)[place]),
+                "submit_s": float(found.workload.submit_s[place]),
+                "run_s": float(found.workload.run_s[place]),
+                "limit_s": float(found.workload.limit_s[place]),
+                "simulated_s": float(simulated.start_s[place]),
+                "real_s": [float(one.start_s[place]) for one in found.records],
+                "allowed_s": [_known(float(one[place])) for one in found.allowed_s],
+                "backfilled": [bool(one.by_backfill[place]) for one in found.records],
+                "reasons": [one[place].value for one in found.reasons],
+            }
+            for place in range(len(found.workload))
+        ],
+    }
+
+
+def _value(told: Distribution) -> dict[str, object]:
+    value: dict[str, object] = asdict(told)
+    return value | {"quantiles": QUANTILES}
+
+
+def _known(value_s: float) -> float | None:
+    return None if np.isnan(value_s) else value_s

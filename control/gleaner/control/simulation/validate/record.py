@@ -1,0 +1,88 @@
+"""What the real Slurm wrote down of one replay: its record of complete jobs, and the log of its controller."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.failures import SimulationError
+from gleaner.control.simulation.workload import Seconds
+
+
+class ReplayFailed(SimulationError):
+    """The real Slurm did not do its part; the message has its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One replay. Arrays have one entry a job, in the workload's order; times count from the workload's origin."""
+
+    offset_s: float
+    """Where in the cycle of backfilling the workload's origin fell."""
+    submit_s: Seconds
+    start_s: Seconds
+    end_s: Seconds
+    by_backfill: NDArray[np.bool_]
+    """Whether backfilling started it, not the quick look after each event."""
+
+
+def record(answer: Mapping[str, Any], *, offset_s: float) -> Record:
+    """What the driver's last line says. Raises `ReplayFailed` if a job has not ended well."""
+    ids: Sequence[int] = answer["ids"]
+    found = complete_jobs(answer["jobs"])
+    for job in ids:
+        if job not in found:
+            raise ReplayFailed(f"Slurm's record of complete jobs lacks job {job}")
+        if (state := found[job]["JobState"]) != "COMPLETED":
+            raise ReplayFailed(f"job {job} of the real Slurm ended as {state}, not COMPLETED")
+
+    def times_s(field: str) -> Seconds:
+        return np.array([moment_s(found[job][field]) for job in ids]) - float(answer["origin_s"])
+
+    backfilled = started_by_backfill(answer["log"])
+    return Record(
+        offset_s=offset_s,
+        submit_s=times_s("SubmitTime"),
+        start_s=times_s("StartTime"),
+        end_s=times_s("EndTime"),
+        by_backfill=np.array([job in backfilled for job in ids], dtype=np.bool_),
+    )
+
+
+def complete_jobs(text: str) -> dict[int, dict[str, str]]:
+    r"""The fields of each line that jobcomp/filetxt wrote, by the job's number.
+
+    >>> complete_jobs("JobId=7 JobState=COMPLETED StartTime=2026-01-01T00:00:09 \n")
+    {7: {'JobState': 'COMPLETED', 'StartTime': '2026-01-01T00:00:09'}}
+    """
+    found: dict[int, dict[str, str]] = {}
+    for line in text.splitlines():
+        fields = dict(re.findall(r"(\w+)=(\S*)", line))
+        if "JobId" in fields:
+            found[int(fields.pop("JobId"))] = fields
+    return found
+
+
+def started_by_backfill(log: str) -> set[int]:
+    """The jobs that slurmctld's log says backfilling has started.
+
+    >>> started_by_backfill("[...] sched/backfill: _start_job: Started JobId=4 in all on n14")
+    {4}
+    """
+    return {int(job) for job in re.findall(r"sched/backfill: _start_job: Started JobId=(\d+)", log)}
+
+
+def moment_s(text: str) -> float:
+    """A time as Slurm writes it, by UTC, in seconds since 1970. Raises `ReplayFailed`.
+
+    >>> moment_s("1970-01-01T00:01:00")
+    60.0
+    """
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise ReplayFailed(f"Slurm wrote {text!r} where a time was expected") from None

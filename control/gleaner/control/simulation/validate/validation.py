@@ -1,0 +1,193 @@
+"""One workload, replayed by us and, several times, by the real Slurm; and how far apart the starts are."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import SchedulerSettings
+from gleaner.control.simulation.validate import laboratory
+from gleaner.control.simulation.validate.configuration import CGROUP_CONF, SlurmSettings, slurm_conf
+from gleaner.control.simulation.validate.explain import Reason, Tolerances, allowed_s, reasons
+from gleaner.control.simulation.validate.record import Record, record
+from gleaner.control.simulation.validate.workloads import as_slurm_has_it
+from gleaner.control.simulation.workload import Seconds, Workload
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_PATIENCE_S = 30
+"""Real seconds that a program of Slurm's may take to answer."""
+_LEAD_S = 10
+"""Of Slurm's time, between its being up and the first submission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the real Slurm replays."""
+
+    speed: float = 60
+    offsets: int = 2
+    """Replays begin at so many places of the cycle of backfilling, as far apart as can be."""
+    repeats: int = 2
+    """So often at each of them."""
+    interval_s: int = 30
+    tolerances: Tolerances = field(default_factory=Tolerances)
+
+    @property
+    def offsets_s(self) -> tuple[float, ...]:
+        """One for each replay."""
+        return tuple(
+            self.interval_s * place / self.offsets for place in range(self.offsets) for _ in range(self.repeats)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Of differences, in seconds."""
+
+    mean_s: float
+    mean_absolute_s: float
+    quantiles_s: tuple[float, ...]
+    least_s: float
+    most_s: float
+
+    @property
+    def median_s(self) -> float:
+        return self.quantiles_s[QUANTILES.index(0.5)]
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What came out. Arrays have one entry a job, or one row a replay and one column a job."""
+
+    workload: Workload
+    machine: Machine
+    plan: Plan
+    place: str
+    simulated: Schedule
+    records: tuple[Record, ...]
+    allowed_s: tuple[Seconds, ...]
+    reasons: tuple[tuple[Reason, ...], ...]
+    moved_by_limits: float
+    """The share of jobs that start at another time in our replay only because Slurm's limits are whole minutes."""
+
+    @property
+    def starts_s(self) -> NDArray[np.float64]:
+        return np.array([one.start_s for one in self.records])
+
+    @property
+    def difference_s(self) -> Seconds:
+        """The median over the replays of how much later each job really started than in our replay."""
+        return np.asarray(np.median(self.starts_s, axis=0) - self.simulated.start_s)
+
+    def within(self, seconds: float) -> float:
+        """The share of jobs whose difference is at most this."""
+        return float((np.abs(self.difference_s) <= seconds).mean())
+
+    def spread_s(self) -> Seconds:
+        """How far the real starts of each job are apart between replays of one offset, the widest of the offsets."""
+        offsets = np.array([one.offset_s for one in self.records])
+        groups = [self.starts_s[offsets == offset] for offset in np.unique(offsets)]
+        return np.asarray(np.max([group.max(axis=0) - group.min(axis=0) for group in groups], axis=0))
+
+    def spread_of_offsets_s(self) -> Seconds:
+        """How far they are apart between all replays."""
+        return np.asarray(self.starts_s.max(axis=0) - self.starts_s.min(axis=0))
+
+    def counts(self) -> Mapping[Reason, tuple[int, float]]:
+        """For each reason the starts that it explains, over all replays, and their median difference."""
+        differences = (self.starts_s - self.simulated.start_s).ravel()
+        names = [reason for one in self.reasons for reason in one]
+        chosen = {reason: [k for k, name in enumerate(names) if name is reason] for reason in Counter(names)}
+        return {
+            reason: (len(chosen[reason]), float(np.median(differences[chosen[reason]])))
+            for reason in Reason
+            if reason in chosen
+        }
+
+
+def distribution(differences_s: Seconds) -> Distribution:
+    """The quantiles of `QUANTILES`, and what lies around them.
+
+    >>> distribution(np.array([-1.0, 0.0, 4.0])).median_s
+    0.0
+    """
+    return Distribution(
+        mean_s=float(differences_s.mean()),
+        mean_absolute_s=float(np.abs(differences_s).mean()),
+        quantiles_s=tuple(np.quantile(differences_s, QUANTILES).tolist()),
+        least_s=float(differences_s.min()),
+        most_s=float(differences_s.max()),
+    )
+
+
+def validate(
+    workload: Workload,
+    machine: Machine,
+    plan: Plan,
+    place: laboratory.Place,
+    *,
+    progress: Callable[[int, int], None] = lambda done, whole: None,
+) -> Validation:
+    """Replay in both worlds a workload whose first job comes at 0. Raises `ReplayFailed`, and what `replay` raises."""
+    told = as_slurm_has_it(workload)
+    simulated = replay(told, machine, SchedulerSettings())
+    exact = replay(workload, machine, SchedulerSettings())
+    whole = len(told) * len(plan.offsets_s)
+    records: list[Record] = []
+    for offset_s in plan.offsets_s:
+        before = len(told) * len(records)
+        task = _task(told, machine, plan, offset_s, float(simulated.end_s.max()))
+        answer = laboratory.run(
+            place,
+            task,
+            speed=plan.speed,
+            longest_s=2 * _PATIENCE_S + 2 * float(task["wait_s"]) / plan.speed,
+            ended=partial(_add, progress, before, whole),
+        )
+        records.append(record(answer, offset_s=offset_s))
+    allowed = [allowed_s(told, machine, one) for one in records]
+    why = (
+        tuple(reasons(told, simulated.start_s, instants, one, told=plan.tolerances))
+        for instants, one in zip(allowed, records, strict=True)
+    )
+    moved = float((exact.start_s != simulated.start_s).mean())
+    return Validation(told, machine, plan, place.name, simulated, tuple(records), tuple(allowed), tuple(why), moved)
+
+
+def _add(progress: Callable[[int, int], None], before: int, whole: int, jobs: int) -> None:
+    progress(before + jobs, whole)
+
+
+def _task(workload: Workload, machine: Machine, plan: Plan, offset_s: float, end_s: float) -> dict[str, Any]:
+    """What the driver is told."""
+    settings = SlurmSettings(
+        machine.nodes, interval_s=plan.interval_s, longest_s=float(workload.limit_s.max()), most_waiting=len(workload)
+    )
+    return {
+        "nodes": machine.nodes,
+        "files": {"slurm.conf": slurm_conf(settings), "cgroup.conf": CGROUP_CONF},
+        "jobs": _jobs(workload, machine),
+        "patience_s": _PATIENCE_S * plan.speed,
+        "lead_s": _LEAD_S,
+        "cycle_s": plan.interval_s,
+        "offset_s": offset_s,
+        "wait_s": end_s + 3600,
+    }
+
+
+def _jobs(workload: Workload, machine: Machine) -> list[dict[str, int]]:
+    arrays = {
+        "submit_s": workload.submit_s,
+        "run_s": workload.run_s,
+        "minutes": workload.limit_s / 60,
+        "nodes": machine.units_asked(workload.processors),
+    }
+    columns = [array.astype(np.int64).tolist() for array in arrays.values()]
+    return [dict(zip(arrays, row, strict=True)) for row in zip(*columns, strict=True)]
