@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.simulation.made import busy
 from tests.simulation.pages import NASTY, everything
@@ -91,14 +91,14 @@ limits = st.floats(-1e9, 1e9, allow_nan=False).map(lambda value: round(value, 6)
 
 @given(low=limits, size=st.floats(1e-6, 1e10), unit=st.sampled_from(list(Unit)))
 def test_ticks_are_few_round_and_told_apart(low: float, size: float, unit: Unit) -> None:
+    assume(size > 1e-3 * abs(low))  # figures of a report differ in their first digits
     axis = Axis("", unit, from_zero=False)
     along = scale(axis, [low, low + size], 0, 800)
     assert along.low <= low + 1e-8 * size
     assert along.high >= low + size * (1 - 1e-8)
     marks = ticks(axis, along, [])
     assert 2 <= len(marks) <= 13
-    if size > 1e-3 * abs(low):
-        assert len({text for _, text in marks}) == len(marks)
+    assert len({text for _, text in marks}) == len(marks)
     assert all(-1e-6 <= along(value) <= 800 + 1e-6 for value, _ in marks)
 
 
