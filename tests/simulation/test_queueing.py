@@ -167,6 +167,17 @@ def test_where_jobs_run_to_their_limits_nobody_waits_longer_than_first_come_firs
     assert (scheduled("conservative", exact, processors).start_s <= in_order.start_s).all()
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_long_queue_is_scheduled_as_a_short_one(seed: int) -> None:
+    """As long as several of the blocks in which a queue is passed over."""
+    random = np.random.default_rng(seed)
+    limit_s = random.integers(1, random.choice([20, 2000]), 700)
+    sizes = random.integers(1, random.choice([4, 16, 64]), 700)
+    rows = zip(np.sort(random.integers(0, 3000, 700)), random.integers(0, limit_s), limit_s, sizes, strict=True)
+    workload = workload_of(rows)
+    assert scheduled("easy", workload, 64).start_s.tolist() == starts("easy", jobs_of(workload), 64)
+
+
 @every_kind
 def test_the_same_workload_gives_the_same_bytes(kind: str) -> None:
     random = np.random.default_rng(7)

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 GONE = 2**62
 """Units of a job that left the middle of a queue: more than there ever are, so it fits nowhere."""
+BLOCK = 32
+"""Jobs of a queue that are passed over together."""
 
 
 def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled one may call no other; numba takes no keywords
@@ -30,6 +32,10 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
     ends_units: NDArray[np.int64],
     units: NDArray[np.int64],
     limit_s: NDArray[np.float64],
+    least_units: NDArray[np.int64],
+    least_limit_s: NDArray[np.float64],
+    first: int,
+    last: int,
     refused: int,
     overtaking: bool,
     starts: NDArray[np.int64],
@@ -43,17 +49,34 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
     gives back. Their first `running` entries count, and what starts is added to them, so there must be room. Nothing
     may be expected to end before `now_s`.
 
-    `units` and `limit_s`: what the waiting jobs ask for, in the order of the queue, the first of them not `GONE`.
-    `refused`: so many from the first on were refused at an earlier decision, since which nothing was given back: of
-    them only the first is looked at. Without `overtaking` the queue is first come, first served.
+    `units` and `limit_s`: what the waiting jobs ask for, in the order of the queue, which goes from `first` to before
+    `last`; the first of them is not `GONE`. `refused`: so many from the first on were refused at an earlier decision,
+    since which nothing was given back: of them only the first is looked at. Without `overtaking` the queue is first
+    come, first served.
+
+    `least_units` and `least_limit_s`: for each `BLOCK` of the arrays no more than any job of it asks for, so that a long
+    queue need not be walked. Zeros are always true; the bounds are made sharper where they let too much pass.
     """
     found = 0
     shadow_s = math.inf
     extra = free
     is_blocked = False
-    position = 0
-    while position < len(units):
+    position = first
+    block_units, block_limit_s, whole_from = GONE, math.inf, -1
+    while position < last:
+        if is_blocked and position % BLOCK == 0:
+            block = position // BLOCK
+            if whole_from == position - BLOCK:
+                least_units[block - 1], least_limit_s[block - 1] = block_units, block_limit_s
+            block_units, block_limit_s, whole_from = GONE, math.inf, -1
+            in_time = now_s + least_limit_s[block] <= shadow_s
+            if least_units[block] > free or (least_units[block] > extra and not in_time):
+                position += BLOCK
+                continue
+            whole_from = position
         asked = units[position]
+        if asked != GONE:
+            block_units, block_limit_s = min(block_units, asked), min(block_limit_s, limit_s[position])
         end_s = now_s + limit_s[position]
         if asked > free:
             if not is_blocked and asked != GONE:
@@ -67,7 +90,7 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
                 extra -= asked
                 if free == 0 or not overtaking:
                     break
-                position = max(position, refused - 1)
+                position = max(position, first + refused - 1)
             position += 1
             continue
         if is_blocked and end_s > shadow_s:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gleaner.control.policy import backfill
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine.agents import close, decide, held, next_s, release
 from gleaner.control.simulation.engine.heap import expect, forget, pop, push
 from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
@@ -65,6 +65,18 @@ def run(
     )
 
 
+@inner
+def _least(units: Counts, limit_s: Seconds) -> tuple[Counts, Seconds]:
+    """For each block of the queue the least that a job of it asks for, of those yet to come too."""
+    blocks = len(units) // backfill.BLOCK + 1
+    least_units, least_limit_s = np.full(blocks, backfill.GONE), np.full(blocks, np.inf)
+    for job in range(len(units)):
+        block = job // backfill.BLOCK
+        least_units[block] = min(least_units[block], units[job])
+        least_limit_s[block] = min(least_limit_s[block], limit_s[job])
+    return least_units, least_limit_s
+
+
 @compiled
 def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each step would cost more than the step
     submit_s: Seconds,
@@ -88,6 +100,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     start_s = np.full(jobs, np.nan)
     end_s = np.full(jobs, np.nan)
     queue = units.copy()  # the waiting jobs are queue[head:tail], with gaps where jobs overtook
+    least_units, least_limit_s = _least(units, limit_s)
     head = tail = waiting = 0
     room = min(jobs, capacity) + 1
     heap_s, heap_job, running = np.empty(room), np.empty(room, np.int64), 0
@@ -165,15 +178,19 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
                 ends,
                 ends_s,
                 ends_units,
-                queue[head:tail],
-                limit_s[head:tail],
+                queue,
+                limit_s,
+                least_units,
+                least_limit_s,
+                head,
+                tail,
                 refused,
                 overtaking,
                 starts,
             )
         owed = 0  # to jobs that wait for agents to be saved
         for entry in range(found):
-            job = head + int(starts[entry])
+            job = int(starts[entry])
             if units[job] > free or (owed > 0 and not overtaking):
                 ends = forget(ends_s, ends_units, ends, float(now_s + limit_s[job]), int(units[job]))
                 owed += int(units[job])
