@@ -41,36 +41,30 @@ def test_a_change_of_a_core_reaches_the_loop_of_another_file_into_which_it_was_c
 
 
 TYPES = """
-import sys, time
-from pathlib import Path
+import sys
 from gleaner.control.simulation.compiled import compiled
 
 @compiled
 def doubled(x):
     return x + x
 
-Path(sys.argv[1]).touch()
-while len(list(Path(sys.argv[1]).parent.glob("*.ready"))) < 2:
-    time.sleep(0.01)
-print(doubled(float(sys.argv[2]) if "." in sys.argv[2] else int(sys.argv[2])))
+print(doubled(float(sys.argv[1]) if "." in sys.argv[1] else int(sys.argv[1])))
 """
 
 
-def test_processes_that_compile_a_function_for_different_types_at_once_keep_their_code_apart(tmp_path: Path) -> None:
+def test_what_is_compiled_for_one_type_takes_no_place_of_what_another_process_compiled_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """The second process knows nothing of the first: as if both had read the index before either wrote it."""
     (tmp_path / "types_of_it.py").write_text(TYPES)
-    for _ in range(2):
-        for ready in tmp_path.glob("*.ready"):
-            ready.unlink()
-        both = [
-            subprocess.Popen(
-                [sys.executable, tmp_path / "types_of_it.py", tmp_path / f"{said}.ready", said],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for said in ("21", "1.5")
-        ]
-        assert [process.communicate(timeout=60)[0].strip() for process in both] == ["42", "3.0"]
-    assert len({path.name for path in tmp_path.rglob("*.nbc")}) == 2
+    kept: set[Path] = set()
+    for said, doubled in (("21", "42"), ("1.5", "3.0")):
+        for index in tmp_path.rglob("*.nbi"):
+            index.unlink()
+        arguments: list[str | Path] = [sys.executable, tmp_path / "types_of_it.py", said]
+        assert subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.strip() == doubled
+        assert kept < set(tmp_path.rglob("*.nbc"))
+        kept = set(tmp_path.rglob("*.nbc"))
 
 
 def test_an_index_that_cannot_be_read_any_more_is_made_anew(tmp_path: Path) -> None:
