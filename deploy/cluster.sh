@@ -122,6 +122,8 @@ down() {
     command -v dockerd >/dev/null || { say "cluster: nothing to remove, there is no Docker Engine here"; return; }
     docker version >/dev/null 2>&1 || "$repo_dir/deploy/engine.sh" start >/dev/null
     labelled container -a | xargs -r "$docker_client" rm -f -v >/dev/null
+    # Laboratories of glean simulate validate, should one have been left.
+    docker container ls -a -q --filter label=org.gleaner.lab | xargs -r "$docker_client" rm -f -v >/dev/null
     labelled network | xargs -r "$docker_client" network rm >/dev/null
     labelled volume | xargs -r "$docker_client" volume rm >/dev/null
     bridge_rule remove

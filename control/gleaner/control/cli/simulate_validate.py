@@ -40,6 +40,7 @@ def validate(
     offsets: Annotated[int, typer.Option(min=1, help="Begin at so many places of backfilling's cycle.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, help="So often at each of them.")] = 2,
     interval: Annotated[int, typer.Option(min=1, help="bf_interval, in seconds.")] = 30,
+    resolution: Annotated[int, typer.Option(min=1, help="bf_resolution, in seconds.")] = 60,
     tolerance: Annotated[str, typer.Option(metavar="TIME", help="What is no difference.")] = "5s",
     engine: Annotated[
         str | None,
@@ -53,7 +54,6 @@ def validate(
     with simulation_parts():
         from gleaner.control.simulation.machine import of_nodes
         from gleaner.control.simulation.validate import laboratory, outputs
-        from gleaner.control.simulation.validate.explain import Tolerances
         from gleaner.control.simulation.validate.validation import Plan
         from gleaner.control.simulation.validate.validation import validate as run
         from gleaner.control.simulation.validate.workloads import made
@@ -64,7 +64,7 @@ def validate(
             workload = made(machine, jobs=jobs, length_s=length_s, load=load, seed=seed)
         else:
             workload, remarks = _of_trace(trace, machine, jobs, length_s)
-        plan = Plan(speed, offsets, repeats, interval, Tolerances(together_s, interval))
+        plan = Plan(speed, offsets, repeats, interval, resolution, together_s)
         place = laboratory.find(engine)
         try:
             with render.steps(f"the real Slurm on {place.name}") as draw:

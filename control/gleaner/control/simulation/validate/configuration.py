@@ -45,6 +45,7 @@ def slurm_conf(settings: SlurmSettings) -> str:
         "SlurmdPidFile=@FOLDER@/slurmd-%n.pid",
         "SlurmctldLogFile=@FOLDER@/slurmctld.log",
         "SlurmctldDebug=info",
+        "DebugFlags=Backfill",  # it says when each pass begins
         "SlurmdDebug=error",
         "JobCompType=jobcomp/filetxt",
         "JobCompLoc=@FOLDER@/jobs",

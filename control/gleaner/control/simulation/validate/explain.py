@@ -6,6 +6,7 @@ after it is the job's own: Slurm had the nodes and took its time, or planned oth
 handed on: the job met another cluster than in our replay, since jobs before it had run at other times.
 """
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -17,6 +18,9 @@ from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.settings import SchedulerSettings
 from gleaner.control.simulation.validate.record import Record
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
+
+_PASS_TAKES_S = 5.0
+"""From the beginning of a pass to the start of its last job, at most."""
 
 
 class Reason(StrEnum):
@@ -30,9 +34,11 @@ class Reason(StrEnum):
     """Its nodes were free and its turn had come; ending a job and the next look at the queue take Slurm some time."""
     PASS = "next pass of backfill"  # noqa: S105 - no password
     """It could overtake, which Slurm sees only at its next pass."""
+    MISSED = "chance missed"
+    """It could have overtaken between two passes, and at the next no longer could."""
     PLAN = "another plan"
-    """EASY would have started it more than a pass earlier: Slurm reserves certain nodes, not a number of nodes, and
-    rounds the times of its plan."""
+    """A pass left it waiting though EASY would have started it: Slurm rounds the times of its plan, and reserves
+    certain nodes, not a number of nodes."""
     EARLIER = "earlier than EASY allows"
     """By the rule it would have delayed the first waiting job."""
     HANDED_ON = "handed on"
@@ -40,28 +46,35 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerances:
-    """What is no difference, and what Slurm's own rhythm explains."""
+class Verdicts:
+    """What the rule says of a real replay. One entry a job."""
 
-    together_s: float = 5.0
-    pass_s: float = 30.0
-    """From one pass of backfilling to the next (bf_interval)."""
-    slack_s: float = 10.0
-    """How much later than that a pass may come: it waits for others and takes its time."""
+    allowed_s: Seconds
+    """The first instant at which EASY would have started it; NaN: none up to its real start."""
+    passed_over: NDArray[np.bool_]
+    """Whether a pass of backfilling left it waiting when EASY would have started it."""
+    pass_s: Seconds
+    """The first pass since it was allowed to start; NaN if there was none up to its start."""
 
 
-def allowed_s(workload: Workload, machine: Machine, real: Record) -> Seconds:
-    """The first instant at which EASY would have started each job, given what really ran and waited.
-
-    NaN: none up to its real start.
-    """
-    found = np.full(len(workload), np.nan)
-    for now_s in np.unique(np.concatenate((real.submit_s, real.end_s, real.start_s))).tolist():
-        waits = np.flatnonzero((real.submit_s <= now_s) & (real.start_s >= now_s))
-        if np.isnan(found[waits]).any():
-            starting = waits[_starts_at(now_s, waits, workload, machine, real)]
-            found[starting[np.isnan(found[starting])]] = now_s
-    return found
+def judge(workload: Workload, machine: Machine, real: Record) -> Verdicts:
+    """Ask the rule at each event and at each pass, given what really ran and waited."""
+    allowed, first_pass_s = np.full((2, len(workload)), np.nan)
+    passed_over = np.zeros(len(workload), np.bool_)
+    passes = set(real.passes_s.tolist())
+    for now_s in np.unique(np.concatenate((real.submit_s, real.end_s, real.start_s, real.passes_s))).tolist():
+        # Slurm cuts the fractions of its times: what starts in this second may have waited at this instant.
+        waits = np.flatnonzero((real.submit_s <= now_s) & (real.start_s >= math.floor(now_s)))
+        if not len(waits):
+            continue
+        starting = waits[_starts_at(now_s, waits, workload, machine, real)]
+        fresh = starting[np.isnan(allowed[starting])]
+        allowed[fresh] = np.minimum(now_s, real.start_s[fresh])
+        if now_s in passes:
+            seen = waits[~np.isnan(allowed[waits]) & np.isnan(first_pass_s[waits])]
+            first_pass_s[seen] = now_s
+            passed_over[starting] |= real.start_s[starting] > now_s + _PASS_TAKES_S
+    return Verdicts(allowed, passed_over, first_pass_s)
 
 
 def _starts_at(now_s: float, waits: Counts, workload: Workload, machine: Machine, real: Record) -> NDArray[np.bool_]:
@@ -69,7 +82,7 @@ def _starts_at(now_s: float, waits: Counts, workload: Workload, machine: Machine
 
     A replay that begins now tells: what runs comes first in its queue, for the rest of its time, and so runs at once.
     """
-    runs = np.flatnonzero((real.start_s < now_s) & (real.end_s > now_s))
+    runs = np.flatnonzero((real.start_s < math.floor(now_s)) & (real.end_s > now_s))
     rest_s = np.maximum(real.start_s[runs] + workload.limit_s[runs] - now_s, 1)  # Slurm lets it run past its limit
     jobs = np.concatenate((runs, waits))
     times_s = np.concatenate((rest_s, workload.limit_s[waits]))
@@ -79,30 +92,31 @@ def _starts_at(now_s: float, waits: Counts, workload: Workload, machine: Machine
 
 
 def reasons(
-    workload: Workload, simulated_s: Seconds, allowed: Seconds, real: Record, *, told: Tolerances
+    workload: Workload, simulated_s: Seconds, verdicts: Verdicts, real: Record, *, together_s: float
 ) -> list[Reason]:
-    """Why each job's real start is not the simulated one."""
-    return [
-        _reason(
-            difference_s=float(real.start_s[job] - simulated_s[job]),
-            own_s=float(real.start_s[job] - allowed[job]),
-            late_s=float(real.submit_s[job] - workload.submit_s[job]),
-            by_backfill=bool(real.by_backfill[job]),
-            told=told,
-        )
-        for job in range(len(workload))
-    ]
+    """Why each job's real start is not the simulated one; up to `together_s` apart is no difference."""
+    found: list[Reason] = []
+    for job in range(len(workload)):
+        difference_s = float(real.start_s[job] - simulated_s[job])
+        own_s = float(real.start_s[job] - verdicts.allowed_s[job])
+        if abs(difference_s) <= together_s:
+            found.append(Reason.TOGETHER)
+        elif math.isnan(own_s):
+            found.append(Reason.EARLIER)
+        elif abs(difference_s - own_s) > own_s:
+            late_s = float(real.submit_s[job] - workload.submit_s[job])
+            found.append(Reason.SUBMITTED if 0 < difference_s - own_s <= late_s + 1 else Reason.HANDED_ON)
+        else:
+            found.append(_own(verdicts, real, job))
+    return found
 
 
-def _reason(*, difference_s: float, own_s: float, late_s: float, by_backfill: bool, told: Tolerances) -> Reason:
-    """`own_s` is NaN where EASY would not have started the job at all."""
-    if abs(difference_s) <= told.together_s:
-        return Reason.TOGETHER
-    if np.isnan(own_s):
-        return Reason.EARLIER
-    handed_on_s = difference_s - own_s
-    if abs(handed_on_s) > own_s:
-        return Reason.SUBMITTED if 0 < handed_on_s <= late_s + 1 else Reason.HANDED_ON
-    if own_s > told.pass_s + told.slack_s:
+def _own(verdicts: Verdicts, real: Record, job: int) -> Reason:
+    """Why it did not start when it was allowed to."""
+    if verdicts.passed_over[job]:
         return Reason.PLAN
-    return Reason.PASS if by_backfill else Reason.SCHEDULER
+    if math.isnan(verdicts.pass_s[job]):
+        return Reason.SCHEDULER
+    if real.start_s[job] <= verdicts.pass_s[job] + _PASS_TAKES_S:
+        return Reason.PASS if real.by_backfill[job] else Reason.SCHEDULER
+    return Reason.MISSED

@@ -16,7 +16,8 @@ _WORDS: Mapping[Reason, str] = {
     Reason.SUBMITTED: "sbatch itself came later",
     Reason.SCHEDULER: "its turn, and its nodes free: ending a job and looking again take Slurm that long",
     Reason.PASS: "it could overtake; Slurm sees that only every {interval}",
-    Reason.PLAN: "EASY starts it more than a pass earlier: Slurm keeps certain nodes, not a number of them",
+    Reason.MISSED: "it could overtake between two passes, and at the next no longer",
+    Reason.PLAN: "a pass left it, EASY would not: Slurm rounds its plan to {resolution}, and keeps certain nodes",
     Reason.EARLIER: "by our rule it would have delayed the first waiting job",
     Reason.HANDED_ON: "jobs before it had run at other times",
 }
@@ -35,7 +36,7 @@ def lines(found: Validation) -> tuple[str, ...]:
         f"{len(found.workload)} jobs on {found.machine.nodes} nodes, replayed {len(found.records)} times by Slurm on "
         f"{found.place}, {plan.speed:g} times faster than the clock: {places}, {plan.repeats} times each",
         "both sides: whole nodes, order of submission, EASY (bf_job_part_count_reserve=1), "
-        f"bf_interval={plan.interval_s}, limits of whole minutes",
+        f"bf_interval={plan.interval_s}, bf_resolution={plan.resolution_s}, limits of whole minutes",
         "limits of whole minutes alone give "
         f"{percent(found.moved_by_limits, 1)} of the jobs another start in our replay",
     )
@@ -59,7 +60,8 @@ def _row(apart_s: Seconds) -> tuple[str, ...]:
 
 def _reasons(found: Validation) -> Table:
     starts = found.starts_s.size
-    words = {"together": duration(found.plan.tolerances.together_s), "interval": duration(found.plan.interval_s)}
+    words = {"together": duration(found.plan.together_s), "interval": duration(found.plan.interval_s)}
+    words["resolution"] = duration(found.plan.resolution_s)
     rows = [
         (reason.value, _WORDS[reason].format(**words), number(count, 0), percent(count / starts, 1), duration(median_s))
         for reason, (count, median_s) in found.counts().items()
@@ -111,7 +113,7 @@ def as_json(found: Validation) -> dict[str, object]:
                 "limit_s": float(found.workload.limit_s[place]),
                 "simulated_s": float(simulated.start_s[place]),
                 "real_s": [float(one.start_s[place]) for one in found.records],
-                "allowed_s": [_known(float(one[place])) for one in found.allowed_s],
+                "allowed_s": [_known(float(one.allowed_s[place])) for one in found.verdicts],
                 "backfilled": [bool(one.by_backfill[place]) for one in found.records],
                 "reasons": [one[place].value for one in found.reasons],
             }

@@ -28,6 +28,8 @@ class Record:
     end_s: Seconds
     by_backfill: NDArray[np.bool_]
     """Whether backfilling started it, not the quick look after each event."""
+    passes_s: Seconds
+    """When backfilling began each of its passes; not one entry a job."""
 
 
 def record(answer: Mapping[str, Any], *, offset_s: float) -> Record:
@@ -50,6 +52,7 @@ def record(answer: Mapping[str, Any], *, offset_s: float) -> Record:
         start_s=times_s("StartTime"),
         end_s=times_s("EndTime"),
         by_backfill=np.array([job in backfilled for job in ids], dtype=np.bool_),
+        passes_s=np.array(passes_s(answer["log"])) - float(answer["origin_s"]),
     )
 
 
@@ -76,6 +79,15 @@ def started_by_backfill(log: str) -> set[int]:
     return {int(job) for job in re.findall(r"sched/backfill: _start_job: Started JobId=(\d+)", log)}
 
 
+def passes_s(log: str) -> list[float]:
+    """When slurmctld's log says that backfilling began to look.
+
+    >>> passes_s("[1970-01-01T00:01:00.250] sched/backfill: _attempt_backfill: beginning")
+    [60.25]
+    """
+    return [moment_s(text) for text in re.findall(r"\[(\S+)\] sched/backfill: _attempt_backfill: beginning", log)]
+
+
 def moment_s(text: str) -> float:
     """A time as Slurm writes it, by UTC, in seconds since 1970. Raises `ReplayFailed`.
 
@@ -83,6 +95,6 @@ def moment_s(text: str) -> float:
     60.0
     """
     try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
     except ValueError:
         raise ReplayFailed(f"Slurm wrote {text!r} where a time was expected") from None

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import SchedulerSettings
 from gleaner.control.simulation.validate import laboratory
 from gleaner.control.simulation.validate.configuration import CGROUP_CONF, SlurmSettings, slurm_conf
-from gleaner.control.simulation.validate.explain import Reason, Tolerances, allowed_s, reasons
+from gleaner.control.simulation.validate.explain import Reason, Verdicts, judge, reasons
 from gleaner.control.simulation.validate.record import Record, record
 from gleaner.control.simulation.validate.workloads import as_slurm_has_it
 from gleaner.control.simulation.workload import Seconds, Workload
@@ -37,7 +37,9 @@ class Plan:
     repeats: int = 2
     """So often at each of them."""
     interval_s: int = 30
-    tolerances: Tolerances = field(default_factory=Tolerances)
+    resolution_s: int = 60
+    together_s: float = 5
+    """Starts no further apart than this are one."""
 
     @property
     def offsets_s(self) -> tuple[float, ...]:
@@ -72,7 +74,7 @@ class Validation:
     place: str
     simulated: Schedule
     records: tuple[Record, ...]
-    allowed_s: tuple[Seconds, ...]
+    verdicts: tuple[Verdicts, ...]
     reasons: tuple[tuple[Reason, ...], ...]
     moved_by_limits: float
     """The share of jobs that start at another time in our replay only because Slurm's limits are whole minutes."""
@@ -152,13 +154,13 @@ def validate(
             ended=partial(_add, progress, before, whole),
         )
         records.append(record(answer, offset_s=offset_s))
-    allowed = [allowed_s(told, machine, one) for one in records]
+    verdicts = tuple(judge(told, machine, one) for one in records)
     why = (
-        tuple(reasons(told, simulated.start_s, instants, one, told=plan.tolerances))
-        for instants, one in zip(allowed, records, strict=True)
+        tuple(reasons(told, simulated.start_s, verdict, one, together_s=plan.together_s))
+        for verdict, one in zip(verdicts, records, strict=True)
     )
     moved = float((exact.start_s != simulated.start_s).mean())
-    return Validation(told, machine, plan, place.name, simulated, tuple(records), tuple(allowed), tuple(why), moved)
+    return Validation(told, machine, plan, place.name, simulated, tuple(records), verdicts, tuple(why), moved)
 
 
 def _add(progress: Callable[[int, int], None], before: int, whole: int, jobs: int) -> None:
@@ -168,7 +170,11 @@ def _add(progress: Callable[[int, int], None], before: int, whole: int, jobs: in
 def _task(workload: Workload, machine: Machine, plan: Plan, offset_s: float, end_s: float) -> dict[str, Any]:
     """What the driver is told."""
     settings = SlurmSettings(
-        machine.nodes, interval_s=plan.interval_s, longest_s=float(workload.limit_s.max()), most_waiting=len(workload)
+        machine.nodes,
+        interval_s=plan.interval_s,
+        resolution_s=plan.resolution_s,
+        longest_s=float(workload.limit_s.max()),
+        most_waiting=len(workload),
     )
     return {
         "nodes": machine.nodes,
