@@ -75,3 +75,14 @@ def test_an_index_that_cannot_be_read_any_more_is_made_anew(tmp_path: Path) -> N
         index.write_bytes(index.read_bytes()[:-20])
     assert run(tmp_path) == "2 0"
     assert run(tmp_path) == "2 1"
+
+
+def test_a_file_that_changes_while_a_program_starts_spoils_nothing_for_the_next(tmp_path: Path) -> None:
+    """The program has imported the core as it was, and compiles and keeps it after the file has changed."""
+    loop = textwrap.dedent(LOOP.format(folder=str(tmp_path)))
+    changed = CORE.format("2  # longer, so that Python sees it too")
+    late = f"import a_core\nopen(a_core.__file__, 'w').write({changed!r})\n"
+    (tmp_path / "a_core.py").write_text(CORE.format(1))
+    (tmp_path / "a_loop.py").write_text(loop.replace("import a_core\n", late))
+    assert run(tmp_path) == "2 0"
+    assert run(tmp_path) == "3 0"

@@ -9,12 +9,13 @@ was compiled into a loop of another file. So what is kept is found by the source
 
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
+from enum import Enum
 from pickle import UnpicklingError
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+import numpy as np
 from numba.core.caching import FunctionCache
 
 P = ParamSpec("P")
@@ -47,17 +48,35 @@ def _kept(function: Callable[P, R], **options: bool) -> Callable[P, R]:
 
 
 def _sources_of(function: FunctionType) -> str:
-    """A hash of its file, and of those of the compiled functions and the modules of ours that its module imports.
+    """A hash of its code, and of all of ours that it may use: compiled functions, and the constants beside them.
 
-    Whether it names them does not matter: it may name a number that stands beside one of them.
+    Of what was imported, not of the files: these may have been changed since. Whether it names what its module imports
+    does not matter: it may name a number that stands beside one of them.
     """
-    files = {Path(function.__code__.co_filename).read_bytes()}
+    parts = {repr(_code_of(function.__code__)), *_constants_of(function.__globals__)}
     for used in list(function.__globals__.values()):
         if id(used) in _SOURCES:
-            files.add(_SOURCES[id(used)].encode())
+            parts.add(_SOURCES[id(used)])
         elif isinstance(used, ModuleType) and used.__name__.startswith("gleaner."):
-            files.add(Path(str(used.__file__)).read_bytes())
-    return hashlib.sha256(b"\0".join(sorted(hashlib.sha256(file).digest() for file in files))).hexdigest()
+            parts |= _constants_of(vars(used))
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+
+
+def _code_of(code: CodeType) -> tuple[object, ...]:
+    """What a function does, without where it stands."""
+    constants = [_code_of(value) if isinstance(value, CodeType) else value for value in code.co_consts]
+    return (code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants)
+
+
+def _constants_of(names: dict[str, Any]) -> set[str]:
+    """Numbers, texts, types of arrays and enumerations, by name: what the compiler puts in as it is."""
+    found: set[str] = set()
+    for name, value in list(names.items()):
+        if isinstance(value, int | float | str | tuple | np.dtype | np.generic) and not name.startswith("__"):
+            found.add(f"{name} {value!r}")
+        elif isinstance(value, type) and issubclass(value, Enum):
+            found.add(f"{name} {[(entry.name, entry.value) for entry in value]}")
+    return found
 
 
 def _cache(function: FunctionType, sources: str) -> Any:
