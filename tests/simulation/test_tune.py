@@ -92,7 +92,10 @@ def test_a_limit_in_per_cent_of_no_wait_is_refused(tmp_path: Path) -> None:
         (lambda: asked(level=1.0), "between 0 and 1"),
         (lambda: replace(asked(), shortest_slice_s=1.0), "control takes none below 5 s"),
         (lambda: replace(asked(), save_spread=-0.1), "cannot be negative"),
-        (lambda: asked(agents=AgentSettings(queue=AgentQueueSettings(jobs=5))), "endless low-priority queue"),
+        (
+            lambda: asked(agents=AgentSettings(queue=AgentQueueSettings(jobs=5, work_s=60))),
+            "endless low-priority queue",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(wrong: object, said: str) -> None:

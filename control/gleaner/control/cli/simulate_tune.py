@@ -87,7 +87,7 @@ def tune(
         typer.Option(metavar="SHARE|TIME", help="By how much regular jobs may wait longer on average: 1%, or 90s."),
     ] = "1%",
     lengths: Annotated[
-        str | None, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.  [default: 10m to 4h]")
+        str | None, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.  [default: 5m to 4h]")
     ] = None,
     margins: Annotated[
         str | None, typer.Option(metavar="TIME,TIME", help="Margins to try.  [default: 10s to 5m]")

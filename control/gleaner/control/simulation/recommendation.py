@@ -46,6 +46,11 @@ class Setting:
         return f"agents of {exact(self.length_s)} {ends}, margin {exact(self.margin_s)}{vacated}"
 
     @property
+    def kind(self) -> tuple[bool, float, bool]:
+        """What it is but for the margin."""
+        return (self.preemption, self.length_s, self.synchronised)
+
+    @property
     def plainness(self) -> tuple[bool, float, bool, float]:
         """Less is simpler."""
         return (self.preemption, self.length_s, not self.synchronised, -self.margin_s)
@@ -142,6 +147,7 @@ class Recommendation:
     setting: Setting | None
     reasons: tuple[str, ...]
     runner_up: Setting | None = None
+    """The best of another length or another way to end."""
     nearest: Setting | None = None
     """Only without a setting: the one that delays regular jobs least."""
 
@@ -157,7 +163,7 @@ def recommend(tried: Sequence[Evidence], limit: WaitLimit) -> Recommendation:
     best = max(useful, key=_rank)
     as_good = [evidence for evidence in useful if best.ahead_of(evidence).low <= 0]
     chosen = min(as_good, key=lambda evidence: evidence.setting.plainness)
-    others = [evidence for evidence in useful if evidence is not chosen]
+    others = [evidence for evidence in useful if evidence.setting.kind != chosen.setting.kind]
     runner_up = max(others, key=_rank) if others else None
     reasons = [_why(chosen, limit), _how_chosen(chosen, best, len(within), len(tried))]
     if runner_up is not None:
@@ -197,7 +203,7 @@ def _how_chosen(chosen: Evidence, best: Evidence, within: int, tried: int) -> st
 def _beside(chosen: Evidence, other: Evidence, limit: WaitLimit) -> str:
     difference = other.ahead_of(chosen).mean
     more = f"{_points(abs(difference))} {'more' if difference > 0 else 'less'} effective load"
-    return f"The next would be {other.setting.said}: {more}, {limit.shown(limit.growth(other).mean)} wait."
+    return f"The next other kind is {other.setting.said}: {more}, {limit.shown(limit.growth(other).mean)} wait."
 
 
 def _beyond(chosen: Evidence, tried: Sequence[Evidence], limit: WaitLimit) -> str | None:
@@ -221,7 +227,7 @@ def _none(tried: Sequence[Evidence], within: Sequence[Evidence], limit: WaitLimi
             f"{_points(best.gain.mean)} ({_points(best.gain.low)} to {_points(best.gain.high)})."
         )
         return Recommendation(None, (reason,), nearest=best.setting)
-    nearest = min(tried, key=lambda evidence: (limit.growth(evidence).high, evidence.setting.plainness))
+    nearest = max(tried, key=lambda evidence: (-limit.growth(evidence).high, *_rank(evidence)))
     growth = limit.growth(nearest)
     reasons = [
         f"None of {len(tried)} settings keeps the wait within the limit of {limit.said}. The nearest is "

@@ -19,7 +19,7 @@ from gleaner.control.simulation.trial import Conditions, safety
 from gleaner.control.simulation.variants import Variation, variation
 from gleaner.control.simulation.workload import Workload
 
-LENGTHS_S = tuple(60.0 * minutes for minutes in (10, 15, 20, 30, 45, 60, 90, 120, 180, 240))
+LENGTHS_S = tuple(60.0 * minutes for minutes in (5, 10, 15, 20, 30, 45, 60, 90, 120, 240))
 MARGINS_S = (10.0, 30.0, 60.0, 120.0, 300.0)
 SHORTEST_LENGTH_S = 30.0
 """Control takes none below (`RoundSettings.length_s`)."""

@@ -29,8 +29,7 @@ def best_margins(tuning: Tuning) -> tuple[Tried, ...]:
     """Of the settings that differ by the margin alone, the one with the highest effective load; in their order."""
     best: dict[tuple[bool, float, bool], Tried] = {}
     for one in tuning.tried:
-        setting = one.evidence.setting
-        kind = (setting.preemption, setting.length_s, setting.synchronised)
+        kind = one.evidence.setting.kind
         if kind not in best or one.evidence.effective_load.mean > best[kind].evidence.effective_load.mean:
             best[kind] = one
     return tuple(best.values())
@@ -52,7 +51,6 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
                 exact(setting.margin_s),
                 percent(evidence.effective_load.mean),
                 _points(evidence.gain),
-                duration(evidence.wait_s.mean),
                 _growth(limit.growth(evidence), limit.shown),
                 duration(one.p95_wait_s.mean),
                 percent(one.saving + one.restoring),
@@ -67,9 +65,8 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
         "margin",
         "effective load",
         "more, points",
-        "wait",
-        "wait, interval",
-        "95th",
+        "mean wait",
+        "95th percentile",
         "saves, restores",
         "lost",
         "",

@@ -5,8 +5,9 @@ same kind:
 
 - Whole weeks of the trace are drawn with replacement and put one after the other (the block bootstrap; Künsch, The
   Jackknife and the Bootstrap for General Stationary Observations, 1989). A week keeps its days and nights, its bursts
-  and its users' sessions; what runs or waits at its end goes on into the next. A trace of less than four weeks is cut
-  into days, and one of less than four days is kept as it is, but for single submissions (below).
+  and its users' sessions; what runs or waits at its end goes on into the next. One history has at most half a year,
+  however long the trace is: more seeds say more than longer ones. A trace of less than four weeks is cut into days,
+  and one of less than four days is kept as it is, but for single submissions (below).
 - The whole is moved by a random time, so that the boundaries of the rounds, which are multiples of the length,
   meet it elsewhere.
 - Only where nothing can be drawn: each submission is moved by up to `JITTER_S`, since the starts of single jobs
@@ -26,6 +27,8 @@ WEEK_S = 7 * DAY_S
 LEAST_BLOCKS = 4
 """Fewer say too little about how one differs from the other."""
 JITTER_S = 60
+LONGEST_S = 26 * WEEK_S
+"""Of one history."""
 MOVED_DAYS = 7
 """A variant is moved by up to so many days, in whole seconds: more than the longest round."""
 
@@ -41,6 +44,11 @@ class Variation:
     """Jobs at the end of the trace that fill no block. They are in no variant."""
 
     @property
+    def drawn(self) -> int:
+        """How many blocks make one history."""
+        return min(self.blocks, int(LONGEST_S / self.block_s)) if self.blocks else 0
+
+    @property
     def is_resampled(self) -> bool:
         """Whether variants are other histories; else only this one, with other chances."""
         return self.blocks > 0
@@ -50,7 +58,7 @@ class Variation:
         """It in words.
 
         >>> Variation(WEEK_S, 12, 0).said
-        '12 whole weeks of the trace, drawn with replacement and moved against the rounds'
+        '12 of 12 whole weeks of the trace, drawn with replacement and moved against the rounds'
         """
         if not self.is_resampled:
             return (
@@ -59,7 +67,10 @@ class Variation:
             )
         unit = "weeks" if self.block_s == WEEK_S else "days"
         missing = f" (its last {self.left_out} jobs fill none and are left out)" if self.left_out else ""
-        return f"{self.blocks} whole {unit} of the trace{missing}, drawn with replacement and moved against the rounds"
+        return (
+            f"{self.drawn} of {self.blocks} whole {unit} of the trace{missing}, drawn with replacement and moved "
+            "against the rounds"
+        )
 
 
 def variation(workload: Workload) -> Variation:
@@ -94,9 +105,9 @@ def _drawn(workload: Workload, how: Variation, chance: np.random.Generator) -> t
     edges: Counts = np.asarray(np.searchsorted(workload.submit_s, edges_s), dtype=np.int64)
     jobs: list[Counts] = []
     times_s: list[Seconds] = []
-    drawn = chance.integers(0, how.blocks, how.blocks)
+    drawn = chance.integers(0, how.blocks, how.drawn)
     while not (edges[drawn + 1] > edges[drawn]).any():  # a trace with gaps of weeks: a variant has at least one job
-        drawn = chance.integers(0, how.blocks, how.blocks)
+        drawn = chance.integers(0, how.blocks, how.drawn)
     for place, block in enumerate(drawn):
         first, last = int(edges[block]), int(edges[block + 1])
         jobs.append(np.arange(first, last, dtype=np.int64))
