@@ -20,8 +20,9 @@ JOBS = np.dtype(
 """`start_s` and `end_s` are found out, and `submit_s` where the queue is kept full. `after`: the next in the queue."""
 NODES = np.dtype([(name, np.int64) for name in ("cores", "free", "kind", "level", "number")] + [("speed", np.float64)])
 """In the order in which they are filled. `kind`: which class of the machine; `number`: which node of the machine."""
-LEVELS = np.dtype([(name, np.int64) for name in ("start", "cores", "free", "lowest")])
-"""Of each priority the first node, all cores, the free ones, and a node before which none has any; then one for all."""
+LEVELS = np.dtype([(name, np.int64) for name in ("start", "cores", "free", "lowest")] + [("speed", np.float64)])
+"""Of each priority the first node, all cores, the free ones, a node before which none has any, and the speed of the
+fastest; then one for all."""
 STRETCHES = np.dtype(
     [(name, np.float64) for name in ("start_s", "end_s", "limit_s", "restore_s", "save_s")]
     + [(name, np.int64) for name in ("job", "moved", "is_over", "ranges")]

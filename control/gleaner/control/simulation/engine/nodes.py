@@ -270,7 +270,7 @@ def _changed(book: Book, state: Table, rules: Rules) -> bool:
 
 
 @inner
-def _decide(book: Book, state: Table, rules: Rules) -> None:
+def _decide(book: Book, state: Table, rules: Rules) -> None:  # noqa: PLR0915 - one function, or it is compiled twice
     """Start what may start now: the head of the queue while it fits, then those that may overtake it.
 
     EASY: those may that end by the head's shadow time, or leave it enough cores on the level where it will start.
@@ -290,6 +290,10 @@ def _decide(book: Book, state: Table, rules: Rules) -> None:
             shadow_s, reserved, extra = _reserved(book, int(book.jobs[at["first"]]["processors"]))
         held, ranges_end, speed = 0, 0, 1.0
         while level >= 0:
+            is_late = at["now_s"] + row["limit_s"] / book.levels[level]["speed"] > shadow_s
+            if is_late and processors > extra and (reserved in (level, everywhere)):
+                level = level_for(book.levels, processors, level)
+                continue
             on_one = first_with_room(book, level, processors) if rules.prefers_one else -1
             ranges_end, speed = choose(book, level, processors, rules.whole, on_one)
             held = 0

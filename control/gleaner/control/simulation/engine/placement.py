@@ -31,6 +31,7 @@ def idle_nodes(machine: Machine) -> tuple[Table, Table]:
     levels["start"] = levels["lowest"] = np.append(begins, len(order))
     levels["cores"] = np.append(np.add.reduceat(nodes["cores"], begins), nodes["cores"].sum())
     levels["free"] = levels["cores"]
+    levels["speed"] = np.append(np.maximum.reduceat(nodes["speed"], begins), nodes["speed"].max())
     return nodes, levels
 
 
