@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.oracle import jobs_of, starts, workload_of
 
@@ -16,6 +16,8 @@ from gleaner.control.simulation.workload import Workload
 
 KINDS = ("fcfs", "easy", "conservative")
 every_kind = pytest.mark.parametrize("kind", KINDS)
+compiling = settings(deadline=None)
+"""The first example of a test may compile."""
 
 TEN_JOBS = workload_of(
     [  # submit, run, limit, processors
@@ -79,6 +81,7 @@ def workloads(draw: st.DrawFn) -> tuple[Workload, int]:
 
 
 @every_kind
+@compiling
 @given(case=workloads())
 def test_it_agrees_with_the_readable_scheduler(kind: str, case: tuple[Workload, int]) -> None:
     workload, processors = case
@@ -86,6 +89,7 @@ def test_it_agrees_with_the_readable_scheduler(kind: str, case: tuple[Workload, 
 
 
 @every_kind
+@compiling
 @given(case=workloads())
 def test_no_more_units_are_used_than_there_are(kind: str, case: tuple[Workload, int]) -> None:
     workload, processors = case
@@ -96,6 +100,7 @@ def test_no_more_units_are_used_than_there_are(kind: str, case: tuple[Workload, 
 
 
 @every_kind
+@compiling
 @given(case=workloads())
 def test_every_job_runs_once_after_its_submission_and_for_as_long_as_it_takes(
     kind: str, case: tuple[Workload, int]
@@ -137,6 +142,7 @@ def heads(schedule: Schedule, processors: int) -> list[Head]:
 
 
 @pytest.mark.parametrize("kind", ["fcfs", "easy"])
+@compiling
 @given(case=workloads())
 def test_the_head_of_the_queue_starts_no_later_than_promised(kind: str, case: tuple[Workload, int]) -> None:
     workload, processors = case
@@ -146,6 +152,7 @@ def test_the_head_of_the_queue_starts_no_later_than_promised(kind: str, case: tu
 
 
 @pytest.mark.parametrize("kind", ["fcfs", "easy"])  # under the third, others' promises may stand in its way
+@compiling
 @given(case=workloads())
 def test_the_head_of_the_queue_never_waits_for_units_that_are_free(kind: str, case: tuple[Workload, int]) -> None:
     workload, processors = case
@@ -157,6 +164,7 @@ def test_the_head_of_the_queue_never_waits_for_units_that_are_free(kind: str, ca
             assert used + workload.processors[head.job] > processors
 
 
+@compiling
 @given(case=workloads())
 def test_where_jobs_run_to_their_limits_nobody_waits_longer_than_first_come_first_served(
     case: tuple[Workload, int],

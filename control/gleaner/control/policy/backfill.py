@@ -54,8 +54,8 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
     since which nothing was given back: of them only the first is looked at. Without `overtaking` the queue is first
     come, first served.
 
-    `least_units` and `least_limit_s`: for each `BLOCK` of the arrays no more than any job of it asks for, so that a long
-    queue need not be walked. Zeros are always true; the bounds are made sharper where they let too much pass.
+    `least_units` and `least_limit_s`: for each `BLOCK` of the arrays no more than any job of it asks for, so that long
+    queues need not be walked. Zeros are always true; the bounds are made sharper where they let too much pass.
     """
     found = 0
     shadow_s = math.inf
