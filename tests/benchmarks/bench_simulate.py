@@ -27,6 +27,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks import bench_tune
 from tests.simulation import shipped
 
 from gleaner.control.simulation import traces
@@ -81,6 +82,8 @@ def main() -> None:
         status.update("replaying")
         rates = _rates(options.most)
         memory_mib = _memory_mib(options.most)
+        status.update("tuning")
+        sweeps = [bench_tune.swept(name, seeds=2 if options.quick else 10) for name in bench_tune.GRIDS]
         peers: list[Peer] = []
         if not options.alone:
             status.update("installing AccaSim")
@@ -92,11 +95,14 @@ def main() -> None:
             ]
     facts |= {"compiling": compiling, "memory_mib": memory_mib}
     facts |= {"rates": [asdict(rate) for rate in rates], "peers": [asdict(peer) for peer in peers]}
+    facts |= {"sweeps": [asdict(sweep) for sweep in sweeps]}
     for table in (_peers_table(peers), _rates_table(rates)):
         console.print(table)
     for kind, seconds in compiling.items():
         console.print(f"{kind}: compiled in {seconds['cold']:.1f} s, taken from the cache in {seconds['cached']:.2f} s")
     console.print(f"Peak memory with {options.most} jobs: {memory_mib:.0f} MiB. {os.cpu_count()} cores.")
+    for sweep in sweeps:
+        console.print(sweep.said)
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(json.dumps(facts, indent=2) + "\n")
     console.print(f"The same figures: {OUTPUT}")

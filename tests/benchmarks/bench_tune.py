@@ -40,6 +40,14 @@ class Swept:
     workers: int
     seconds: float
 
+    @property
+    def said(self) -> str:
+        """It in words."""
+        return (
+            f"Tuning, {self.grid}: {self.settings} settings from {self.jobs:,} jobs, {self.seeds} seeds, "
+            f"{self.replays} replays of half a year each, on {self.workers} cores in {self.seconds:.1f} s"
+        )
+
 
 def swept(name: str, *, jobs: int = JOBS, seeds: int = 10) -> Swept:
     """Time one sweep of a Lublin-Feitelson workload at 80 % load of 4,000 nodes."""
@@ -70,11 +78,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=JOBS)
     options = parser.parse_args()
     for name in GRIDS:
-        one = swept(name, jobs=options.jobs, seeds=options.seeds)
-        print(
-            f"{one.grid}: {one.settings} settings from {one.jobs:,} jobs, {one.seeds} seeds, {one.replays} replays of "
-            f"half a year each, on {one.workers} cores in {one.seconds:.1f} s"
-        )
+        print(swept(name, jobs=options.jobs, seeds=options.seeds).said)
 
 
 if __name__ == "__main__":
