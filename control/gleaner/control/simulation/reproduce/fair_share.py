@@ -97,7 +97,8 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
         title=f"Simultaneous Fair-Share (Steffen, 2019): means over {len(seeds)} seeds",
         not_published=(
             f"When in the day jobs are submitted: {told.submitted_after_s:g} s after it begins, so that the decision "
-            f"of that instant does not see them and the first that does comes {told.decide_every_s:g} s later.",
+            f"of that instant does not see them and the first that does comes {told.decide_every_s:g} s later, as the "
+            "0.003 days of the released program suggest.",
             "The random numbers of the run times: so means and the range of single seeds are given.",
             "In which time utilisation was taken: until the last job ends, and in the days of submission.",
         ),
@@ -194,7 +195,7 @@ def _starts(set_up: _SetUp, founds: Sequence[Found], at_once: Sequence[Found]) -
                 f"{start.printed} (their program: {start.program:g})",
                 round(mean, 4),
                 f"{lies} {start.least:g} to {start.most:g}; seeds {min(days):.4g} to {max(days):.4g}; "
-                f"if the decision of that instant sees the jobs {if_seen:.4f}",
+                f"{if_seen:.4f} if jobs are seen at once",
             )
         )
     return rows
