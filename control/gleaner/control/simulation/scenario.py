@@ -75,6 +75,9 @@ class MachineSettings(_Table):
     """Of each node; by default 1."""
     allocation: Allocation | None = None
     """By default whole nodes, and with `processors` the pool."""
+    prefers_one: bool = False
+    """Where nodes are shared: a job goes to the first node that has room for all of it, and only if none has over
+    several; by default to the first free cores, wherever they are."""
     classes: tuple[ClassSettings, ...] = ()
 
     @model_validator(mode="after")
@@ -85,6 +88,8 @@ class MachineSettings(_Table):
             raise ValueError(f"allocation {self.allocation} needs nodes, and processors is a pool without them")
         if self.classes and (self.nodes or self.cores):
             raise ValueError("classes say how many nodes and cores there are; leave nodes and cores out")
+        if self.prefers_one and self.allocation is not Allocation.CORES:
+            raise ValueError("prefers_one is about shared nodes: it needs allocation = 'cores'")
         if self.nodes is None and not self.classes and (self.cores or self.allocation in _OF_NODES):
             raise ValueError("cores and allocation say nothing without nodes")
         return self
@@ -96,10 +101,10 @@ class MachineSettings(_Table):
             return of_processors(self.processors)
         allocation = self.allocation or Allocation.NODES
         if self.nodes is not None:
-            return Machine((NodeClass(self.nodes, self.cores or 1),), allocation)
+            return Machine((NodeClass(self.nodes, self.cores or 1),), allocation, self.prefers_one)
         if self.classes:
             kinds = (NodeClass(one.nodes, one.cores, one.name, one.speed, one.priority) for one in self.classes)
-            return Machine(tuple(kinds), allocation)
+            return Machine(tuple(kinds), allocation, self.prefers_one)
         return None
 
 
