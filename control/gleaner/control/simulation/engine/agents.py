@@ -61,6 +61,24 @@ def held(layer: Layer) -> int:
 
 
 @inner
+def held_past(layer: Layer, finite: Finite | None, at_s: float) -> int:
+    """Units of the machine that agents hold past that instant."""
+    state = layer.state[0]
+    units = int(layer.rules[0].units)
+    if finite is not None:
+        return past_of_places(layer, finite, at_s) * units
+    nodes = 0
+    for entry in range(state.leavings):
+        if layer.leavings[entry].end_s > at_s:
+            nodes += int(layer.leavings[entry].nodes)
+    entry = int(state.last) - 1
+    while entry >= state.first and layer.entries[entry].end_s > at_s:
+        nodes += int(layer.entries[entry].nodes)
+        entry -= 1
+    return nodes * units
+
+
+@inner
 def release(layer: Layer, finite: Finite | None, now_s: float) -> int:
     """Give back what ends by now; how many units. `layer.freed` tells when each was expected to end."""
     state = layer.state[0]
@@ -85,9 +103,9 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
 ) -> tuple[int, float]:
     """Vacate agents for what is owed to regular jobs, start others: how many units these take, and when they will end.
 
-    `free` units are idle, `owed` of these and of what agents hold to jobs that start when they are free. Of the idle
-    ones `extra` may be held past the shadow time, if agents count as regular work does. With preemption they do not:
-    then `extra` is of all units that regular work does not hold.
+    `free` units are idle; `owed` are owed to jobs that start as soon as that many are. New agents may hold `extra`
+    units past the shadow time. With preemption the loop has taken from what its scheduler leaves what other agents
+    hold (`held_past`), since that does not count them.
     """
     rules, state = layer.rules[0], layer.state[0]
     units = int(rules.units)
@@ -100,8 +118,6 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
     free -= max(0, owed - int(state.leaving) * units)
     end_s = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised))
     if end_s > shadow_s:
-        if rules.preemption:
-            extra -= units * (_past(layer, shadow_s) if finite is None else past_of_places(layer, finite, shadow_s))
         free = min(free, extra)
     if free < units:
         return 0, end_s
@@ -148,21 +164,27 @@ def close(layer: Layer, finite: Finite | None, stop_s: float) -> None:
 
 @inner
 def _vacate(layer: Layer, now_s: float, needed: int) -> None:
-    """Save so many agents, less those that end before they could be saved.
+    """So many agents more have to leave.
 
     Those that end first go first, of these those that started first: their save is due soonest anyway, and they have
-    had the most of what their restore has cost.
+    had the most of what their restore has cost. Who ends before it could be saved is left alone.
     """
     rules, state, entries = layer.rules[0], layer.state[0], layer.entries
-    coming_s = now_s + save_seconds(layer, needed * rules.places)
     entry = int(state.first)
-    while entry < state.last and entries[entry].end_s <= coming_s:
-        needed -= int(entries[entry].nodes)
-        entry += 1
-    there = 0
-    for other in range(entry, state.last):
-        there += int(entries[other].nodes)
-    needed = min(needed, there)
+    passed = int(state.coming)  # nodes of this entry that have to leave already
+    while entry < state.last:
+        if passed >= entries[entry].nodes:
+            passed -= int(entries[entry].nodes)
+            entry += 1
+        elif needed > 0 and entries[entry].end_s <= now_s + save_seconds(layer, needed * rules.places):
+            passed += 1
+            needed -= 1
+            state.coming += 1
+            state.leaving += 1
+            state.running -= 1
+        else:
+            break
+    needed = min(needed, int(state.running))
     if needed <= 0:
         return
     gone_s = now_s + save_seconds(layer, needed * rules.places)
@@ -173,22 +195,38 @@ def _vacate(layer: Layer, now_s: float, needed: int) -> None:
     while left > 0:
         if entries[entry].end_s != group_s:
             group_s = entries[entry].end_s
-            begin_s = min(now_s, _begin_s(layer, entry))
-        nodes = min(left, int(entries[entry].nodes))
+            other = entry
+            while other > state.first and entries[other - 1].end_s == group_s:
+                other -= 1
+            begin_s = _begin_s(layer, other)
+            if begin_s <= now_s:  # it stays so, however many are at it now
+                while other < state.last and entries[other].end_s == group_s:
+                    entries[other].begin_s = begin_s
+                    other += 1
+            begin_s = min(now_s, begin_s)
+        nodes = min(left, int(entries[entry].nodes) - passed)
+        passed = 0
         saved += _spend(layer, entry, nodes, gone_s, begin_s)
         entries[entry].nodes -= nodes
         left -= nodes
         entry += 1
     while state.first < state.last and entries[state.first].nodes == 0:
         state.first += 1
-    state.running -= needed
-    state.leaving += needed
+    _leave(layer, gone_s, needed, saved)
+
+
+@inner
+def _leave(layer: Layer, gone_s: float, nodes: int, saved: int) -> None:
+    """Note that these nodes will be free then."""
+    state = layer.state[0]
+    state.running -= nodes
+    state.leaving += nodes
     at = state.leavings
     while at > 0 and layer.leavings[at - 1].end_s > gone_s:
         layer.leavings[at] = layer.leavings[at - 1]
         at -= 1
     layer.leavings[at].end_s = gone_s
-    layer.leavings[at].nodes = needed
+    layer.leavings[at].nodes = nodes
     layer.leavings[at].saved = saved
     state.leavings += 1
 
@@ -207,21 +245,6 @@ def _release_leavings(layer: Layer, now_s: float) -> None:
         for entry in range(gone, state.leavings):
             leavings[entry - gone] = leavings[entry]
         state.leavings -= gone
-
-
-@inner
-def _past(layer: Layer, shadow_s: float) -> int:
-    """Nodes that agents hold past that instant."""
-    state = layer.state[0]
-    nodes = 0
-    for entry in range(state.leavings):
-        if layer.leavings[entry].end_s > shadow_s:
-            nodes += int(layer.leavings[entry].nodes)
-    entry = int(state.last) - 1
-    while entry >= state.first and layer.entries[entry].end_s > shadow_s:
-        nodes += int(layer.entries[entry].nodes)
-        entry -= 1
-    return nodes
 
 
 @inner
@@ -246,6 +269,7 @@ def _enter(layer: Layer, now_s: float, end_s: float, nodes: int) -> None:
             entry.nodes = of_these
             entry.restore_s = restore_seconds(layer, of_these * layer.rules[0].places) if was_saved else 0.0
             entry.was_saved = was_saved
+            entry.begin_s = math.inf
             state.last += 1
     state.saved -= restored
 
@@ -257,6 +281,8 @@ def _begin_s(layer: Layer, first: int) -> float:
     That is as soon as those that are there by then must; one that starts later finds them at it.
     """
     rules, entries = layer.rules[0], layer.entries
+    if entries[first].begin_s < math.inf:
+        return float(entries[first].begin_s)
     end_s = float(entries[first].end_s)
     begin_s = math.inf
     nodes = 0
@@ -283,7 +309,10 @@ def _end_first_group(layer: Layer) -> None:
         nodes += int(entries[entry].nodes)
         entry += 1
     state.first = entry
-    state.running -= nodes
+    coming = min(nodes, int(state.coming))
+    state.coming -= coming
+    state.leaving -= coming
+    state.running -= nodes - coming
     freed(layer, end_s, nodes)
 
 

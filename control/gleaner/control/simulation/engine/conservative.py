@@ -2,21 +2,27 @@
 
 The rule for one instant is that of `queueing`. What ends compresses the schedule; after that what is submitted gets
 its reservations, in the order of the queue; then every job whose promise is due starts.
+
+Agents (`agents`) start last, where they delay no promise. To the schedule they are work that ends when they do. With
+preemption it does not know of them: a job that is due waits until they are saved, and what was promised its units at
+its end waits for it, as long as that took.
 """
 
 import math
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.policy import backfill
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.compiled import compiled, inner
+from gleaner.control.simulation.engine.agents import agent_end, close, decide, held_past, next_s, release
 from gleaner.control.simulation.engine.heap import pop, push
+from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.schedule import Schedule, no_stretches, uninterrupted
+from gleaner.control.simulation.schedule import Schedule, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
@@ -40,7 +46,8 @@ def run(
     speed = machine.classes[0].speed
     units = machine.units_asked(workload.processors).copy()  # as the next: one type, whatever memory they are in
     submit_s = np.full(len(workload), math.nan) if keep_waiting else workload.submit_s.copy()
-    start_s, end_s = _replayed(
+    layer, finite = layer_of(agents, machine)
+    start_s, end_s, log, stop_s = _replayed(
         submit_s,
         workload.run_s / speed,
         np.where(workload.limit_s > 0, workload.limit_s / speed, 1.0),  # nobody can be promised no time at all
@@ -48,6 +55,8 @@ def run(
         machine.units,
         math.inf if until_s is None else float(until_s),
         keep_waiting,
+        layer,
+        finite,
     )
     return Schedule(
         workload=replace(workload, submit_s=submit_s) if keep_waiting else workload,
@@ -56,7 +65,8 @@ def run(
         start_s=start_s,
         end_s=end_s,
         jobs=uninterrupted(workload, units, start_s, end_s, until_s),
-        agents=no_stretches(),
+        agents=stretches(layer, log, stop_s),
+        agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
     )
 
 
@@ -75,8 +85,14 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     capacity: int,
     until_s: float,
     keep_waiting: int,
-) -> tuple[Seconds, Seconds]:
-    """When each job starts and ends. With `keep_waiting` it writes to `submit_s` when each entered the queue."""
+    layer: Any,
+    finite: Finite | None,
+) -> tuple[Seconds, Seconds, Any, float]:
+    """When each job starts and ends, the log of agents, and when the replay stopped.
+
+    With `keep_waiting` it writes to `submit_s` when each entered the queue. Without a layer what is said of agents is
+    not compiled: hence the many questions whether there is one.
+    """
     jobs = len(units)
     start_s = np.full(jobs, np.nan)
     end_s = np.full(jobs, np.nan)
@@ -86,8 +102,17 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     waiting = 0
     room = min(jobs, capacity) + 1
     heap_s, heap_job, running = np.empty(room), np.empty(room, np.int64), 0
-    ended_s, ended_units = np.empty(room), np.empty(room, np.int64)
+    agents, kept_s = layer, start_s  # when the reservation began of what runs
+    preemption = False
+    most = room
+    if layer is not None:
+        kept_s = np.full(jobs, np.nan)
+        preemption = bool(layer.rules[0].preemption)
+        most += capacity + 1  # every unit may be an agent's
+    ended_s, ended_units = np.empty(most), np.empty(most, np.int64)
     steps_s, steps_free, steps = np.zeros(2 * room + 16), np.full(2 * room + 16, capacity), 1
+    free = capacity
+    owed = 0  # to jobs that are due and wait for agents to be saved
     now_s = 0.0
     next_promise_s = np.inf
     better_until_s = -np.inf
@@ -95,12 +120,18 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         steps_s[0] = -np.inf
     while True:
         if keep_waiting > 0:
-            next_s = now_s if known < jobs and waiting < keep_waiting else np.inf
+            event_s = now_s if known < jobs and waiting < keep_waiting else np.inf
         else:
-            next_s = submit_s[known] if known < jobs else np.inf
+            event_s = submit_s[known] if known < jobs else np.inf
         if running > 0:
-            next_s = min(next_s, heap_s[0])
-        now_s = min(next_s, next_promise_s)
+            event_s = min(event_s, heap_s[0])
+        agents_s = np.inf
+        if layer is not None:
+            if event_s == np.inf and waiting == 0 and until_s == np.inf:
+                break
+            agents = grown(agents)
+            agents_s = next_s(agents, finite)
+        now_s = min(event_s, next_promise_s, agents_s)
         if not now_s < until_s:
             break
 
@@ -108,9 +139,16 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         while running > 0 and heap_s[0] <= now_s:
             job = int(heap_job[0])
             running = pop(heap_s, heap_job, running)
-            ended_s[ended] = start_s[job] + limit_s[job]
+            ended_s[ended] = kept_s[job] + limit_s[job]
             ended_units[ended] = units[job]
+            free += int(units[job])
             ended += 1
+        if layer is not None and agents_s <= now_s:
+            free += release(agents, finite, now_s)
+            for gone in range(0 if preemption else agents.state[0].freed):
+                ended_s[ended] = agents.freed[gone].end_s
+                ended_units[ended] = agents.freed[gone].units
+                ended += 1
         first = 0 if ended > 0 else waiting
         while known < jobs and (waiting < keep_waiting if keep_waiting > 0 else submit_s[known] <= now_s):
             if keep_waiting > 0:
@@ -125,7 +163,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
             waiting += 1
             known += 1
 
-        while 2 * (running + ended + waiting) + 4 > len(steps_s):
+        while 2 * (most - room + running + ended + waiting) + 4 > len(steps_s):
             steps_s, steps_free = _doubled(steps_s), _doubled(steps_free)
         steps, left_s = conservative(
             now_s,
@@ -141,14 +179,21 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         )
         if ended > 0:
             better_until_s = left_s
-        if ended > 0 or next_promise_s <= now_s:  # promises may have changed, or are due: all are looked through
+        if (
+            ended > 0 or next_promise_s <= now_s or owed > 0
+        ):  # promises may have changed, or are due: all are looked through
             first = 0
             next_promise_s = np.inf
+        owed = 0
         left = first
         for entry in range(first, waiting):
             job = int(queue[entry])
-            if promised_s[entry] > now_s:
+            is_early = promised_s[entry] > now_s
+            if is_early:
                 next_promise_s = min(next_promise_s, promised_s[entry])
+            elif units[job] > free:
+                owed += int(units[job])
+            if is_early or units[job] > free:
                 if left < entry:
                     queue[left] = job
                     queue_units[left] = queue_units[entry]
@@ -157,10 +202,46 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
                 left += 1
                 continue
             start_s[job] = now_s
+            kept_s[job] = promised_s[entry]
+            free -= int(units[job])
             end_s[job] = now_s + run_s[job]
             running = push(heap_s, heap_job, running, float(end_s[job]), job)
         waiting = left
+        if layer is not None:
+            gone_s = agent_end(now_s, float(layer.rules[0].length_s), 0.0, bool(layer.rules[0].synchronised))
+            idle = free
+            for step in range(steps):
+                if steps_s[step] < gone_s:
+                    theirs = held_past(agents, finite, float(steps_s[step])) if preemption else 0
+                    idle = min(idle, int(steps_free[step]) - theirs)
+            taken, gone_s = decide(agents, finite, now_s, free, owed, now_s, idle)
+            if taken > 0:
+                free -= taken
+                if not preemption:
+                    steps = _held(steps, steps_s, steps_free, gone_s, taken)
     for entry in range(running):
         if heap_s[entry] > until_s:
             end_s[heap_job[entry]] = np.nan
-    return start_s, end_s
+    stop_s = now_s if until_s == np.inf else until_s
+    if layer is None:
+        return start_s, end_s, None, stop_s
+    close(agents, finite, stop_s)
+    return start_s, end_s, agents.log, stop_s
+
+
+@inner
+def _held(steps: int, steps_s: Seconds, steps_free: Counts, end_s: float, units: int) -> int:
+    """How many steps there are when so many units are no longer free from the first one, which is now, to that end."""
+    at = 1
+    while at < steps and steps_s[at] < end_s:
+        at += 1
+    if at == steps or steps_s[at] > end_s:
+        for step in range(steps, at, -1):
+            steps_s[step] = steps_s[step - 1]
+            steps_free[step] = steps_free[step - 1]
+        steps_s[at] = end_s
+        steps_free[at] = steps_free[at - 1]
+        steps += 1
+    for step in range(at):
+        steps_free[step] -= units
+    return steps

@@ -59,7 +59,8 @@ _STATE = np.dtype(
         ("first", "i8"),  # of the entries in force
         ("last", "i8"),  # behind them; with a finite queue: behind the slots in use
         ("running", "i8"),  # nodes with agents
-        ("leaving", "i8"),  # nodes with agents that are being vacated
+        ("leaving", "i8"),  # nodes with agents that have to leave
+        ("coming", "i8"),  # of the nodes leaving those of the first entries, which end as early by themselves
         ("leavings", "i8"),  # entries of that array
         ("freed", "i8"),  # entries of that array
         ("logged", "i8"),  # entries of that array
@@ -67,7 +68,16 @@ _STATE = np.dtype(
         ("wake_s", "f8"),  # when agents may start although nothing ends
     ]
 )
-_ENTRY = np.dtype([("start_s", "f8"), ("end_s", "f8"), ("nodes", "i8"), ("restore_s", "f8"), ("was_saved", "?")])
+_ENTRY = np.dtype(
+    [
+        ("start_s", "f8"),
+        ("end_s", "f8"),
+        ("nodes", "i8"),
+        ("restore_s", "f8"),
+        ("was_saved", "?"),  # its jobs must be restored
+        ("begin_s", "f8"),  # when its save began; infinite: nobody asked yet
+    ]
+)
 _LEAVING = np.dtype([("end_s", "f8"), ("nodes", "i8"), ("saved", "i8")])
 _FREED = np.dtype([("end_s", "f8"), ("units", "i8")])
 _LOG = np.dtype([("start_s", "f8"), ("end_s", "f8"), ("nodes", "i8"), ("restore_s", "f8"), ("save_s", "f8")])
@@ -107,7 +117,7 @@ class Layer(NamedTuple):
     state: Records
     """One record."""
     entries: Records
-    """Agents that started at one instant and end at one instant, by both. `was_saved`: their jobs must be restored."""
+    """Agents that started at one instant and end at one instant, by both."""
     leavings: Records
     """Agents that are being vacated, by when they are gone; `saved` nodes' jobs come back as saved ones."""
     freed: Records
@@ -257,6 +267,8 @@ def _cost(settings: CostSettings) -> tuple[float, float, float]:
 def _finite(agents: AgentSettings, nodes: int) -> Finite | None:
     if agents.queue.jobs is None:
         return None
+    stock = np.zeros(1, _STOCK)
+    stock["next_s"] = math.inf
     slots = np.zeros(nodes, _SLOT)
     slots["order"] = np.arange(nodes)
     places = np.zeros((nodes, agents.jobs_per_agent), _PLACE)
@@ -265,7 +277,7 @@ def _finite(agents: AgentSettings, nodes: int) -> Finite | None:
     jobs["left_s"] = agents.queue.work_s
     jobs["end_s"] = math.nan
     return Finite(
-        stock=np.zeros(1, _STOCK),
+        stock=stock,
         slots=slots,
         places=places,
         groups=np.zeros(nodes + 1, _GROUP),

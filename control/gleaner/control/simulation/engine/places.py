@@ -63,18 +63,11 @@ def next_s(layer: Layer, finite: Finite) -> float:
 @inner
 def advance(layer: Layer, finite: Finite, now_s: float) -> None:
     """Do all that is due by now; what is given back is noted in `layer.freed`."""
-    stock, slots, groups = finite.stock[0], finite.slots, finite.groups
+    stock, groups = finite.stock[0], finite.groups
     stock.is_stale = True
     stock.latest_s = now_s
     _complete(layer, finite, now_s)
-    for group in range(stock.groups):
-        if groups[group].begin_s != math.inf or groups[group].busy == 0 or _begin_s(layer, finite, group) > now_s:
-            continue
-        groups[group].begin_s = now_s
-        for at in range(layer.state[0].last):
-            slot = int(slots[at].order)
-            if slots[slot].end_s == groups[group].end_s and not slots[slot].is_leaving:
-                _begin(finite, slot, now_s)
+    _begin_due(layer, finite, now_s)
     _end_all(layer, finite, now_s, False)
     to = 0
     for group in range(stock.groups):
@@ -84,6 +77,7 @@ def advance(layer: Layer, finite: Finite, now_s: float) -> None:
     stock.groups = to
     _refill(layer, finite, now_s)
     _end_all(layer, finite, now_s, True)
+    _begin_due(layer, finite, now_s)
 
 
 @inner
@@ -110,31 +104,42 @@ def start(layer: Layer, finite: Finite, now_s: float, end_s: float, nodes: int) 
 
 @inner
 def vacate(layer: Layer, finite: Finite, now_s: float, needed: int) -> None:
-    """Save so many agents, less those that end before they could be saved; see `agents` for which."""
+    """So many agents more have to leave; see `agents` for which."""
     state, slots = layer.state[0], finite.slots
-    coming_s = now_s + save_seconds(layer, needed * finite.places.shape[1])
-    for at in range(state.last):
-        slot = int(slots[at].order)
-        if not slots[slot].is_leaving and slots[slot].end_s <= coming_s:
-            needed -= 1
-    chosen = 0
+    places = finite.places.shape[1]
     busy = 0
-    for at in range(state.last):
-        slot = int(slots[at].order)
-        if chosen < needed and not slots[slot].is_leaving and slots[slot].end_s > coming_s:
-            busy += int(slots[slot].busy)
-            chosen += 1
-    gone_s = now_s + save_seconds(layer, busy)
-    for at in range(state.last):
-        slot = int(slots[at].order)
-        if chosen > 0 and not slots[slot].is_leaving and slots[slot].end_s > coming_s:
-            finite.groups[_group(finite, float(slots[slot].end_s))].busy -= slots[slot].busy
+    last = 0  # of the positions looked at
+    while last < state.last and needed > 0:
+        slot = slots[slots[last].order]
+        if not slot.is_leaving:
+            if slot.end_s > now_s + save_seconds(layer, needed * places):
+                break
+            slot.is_leaving = True
+            state.running -= 1
+            state.leaving += 1
+            needed -= 1
+        last += 1
+    gone_s = math.inf
+    for is_counted in (False, True):  # how long a save takes depends on how many there are
+        left = needed
+        for at in range(last, state.last):
+            slot = int(slots[at].order)
+            if left == 0 or slots[slot].is_leaving:
+                continue
+            left -= 1
+            if not is_counted:
+                busy += int(slots[slot].busy)
+                continue
+            group = finite.groups[_group(finite, float(slots[slot].end_s))]
+            group.busy -= slots[slot].busy
+            if group.busy == 0:
+                group.begin_s = math.inf
             _begin(finite, slot, now_s)
             slots[slot].end_s = gone_s
             slots[slot].is_leaving = True
             state.running -= 1
             state.leaving += 1
-            chosen -= 1
+        gone_s = now_s + save_seconds(layer, busy)
     finite.stock[0].is_stale = True
     finite.stock[0].latest_s = now_s
 
@@ -145,6 +150,20 @@ def close(layer: Layer, finite: Finite, stop_s: float) -> None:
     _complete(layer, finite, stop_s)
     for at in range(layer.state[0].last):
         _log(layer, finite, int(finite.slots[at].order), stop_s)
+
+
+@inner
+def _begin_due(layer: Layer, finite: Finite, now_s: float) -> None:
+    """Groups in which so many jobs run that they have to be saved from now on begin to."""
+    slots, groups = finite.slots, finite.groups
+    for group in range(finite.stock[0].groups):
+        if groups[group].begin_s != math.inf or groups[group].busy == 0 or _begin_s(layer, finite, group) > now_s:
+            continue
+        groups[group].begin_s = now_s
+        for at in range(layer.state[0].last):
+            slot = int(slots[at].order)
+            if slots[slot].end_s == groups[group].end_s:
+                _begin(finite, slot, now_s)
 
 
 @inner

@@ -15,7 +15,7 @@ import numpy as np
 
 from gleaner.control.policy import backfill
 from gleaner.control.simulation.compiled import compiled, inner
-from gleaner.control.simulation.engine.agents import close, decide, held, next_s, release
+from gleaner.control.simulation.engine.agents import close, decide, held, held_past, next_s, release
 from gleaner.control.simulation.engine.heap import expect, forget, pop, push
 from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
 from gleaner.control.simulation.machine import Machine
@@ -209,6 +209,8 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
                 if running == 0 and waiting > 0 and not preemption:
                     continue  # the first job waits for agents alone
                 shadow_s, extra = np.inf, free
+            if preemption and shadow_s < np.inf:
+                extra -= held_past(agents, finite, float(shadow_s))
             taken, gone_s = decide(agents, finite, now_s, free, owed, shadow_s, extra)
             if taken > 0:
                 free -= taken

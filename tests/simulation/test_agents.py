@@ -1,0 +1,319 @@
+"""Agents on idle nodes: by hand, against second-by-second agents, and what must always hold."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.simulation.oracle import jobs_of, workload_of
+from tests.simulation.oracle_agents import Slice, simulated
+
+from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import (
+    AgentQueueSettings,
+    AgentSettings,
+    CostSettings,
+    Discipline,
+    SchedulerSettings,
+)
+from gleaner.control.simulation.workload import Workload
+
+KINDS = ("fcfs", "easy", "conservative")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+without_deadline = settings(deadline=None, max_examples=60)  # the first example may have to compile
+
+
+def scheduled(kind: str, workload: Workload, nodes: int, agents: AgentSettings | None, **stop: Any) -> Schedule:
+    return replay(workload, of_nodes(nodes), SchedulerSettings(kind=Discipline(kind)), agents, **stop)
+
+
+def slices(schedule: Schedule) -> list[Slice]:
+    """Each agent by itself."""
+    parts = schedule.agents
+    columns = zip(parts.start_s, parts.end_s, parts.compute_s, parts.save_s, parts.units, strict=True)
+    return sorted(Slice(*map(float, column[:4])) for column in columns for _ in range(int(column[4])))
+
+
+def length(length_s: float, **others: Any) -> AgentSettings:
+    return AgentSettings.model_validate({"length_s": length_s, "shortest_slice_s": 1} | others)
+
+
+FOUR_JOBS = workload_of(
+    [  # submit, run, limit, nodes
+        (0, 5, 6, 2),
+        (2, 3, 4, 1),
+        (3, 4, 4, 4),
+        (4, 3, 3, 1),
+    ]
+)
+"""For four nodes. Drawn below: a row a node, a column a second; an agent restores (r), computes (a) and saves (s)."""
+COSTS: dict[str, Any] = {"save": CostSettings(constant_s=1), "restore": CostSettings(constant_s=1)}
+
+
+def test_synchronised_agents_end_together_and_regular_jobs_wait_for_them() -> None:
+    # 111112223333   At 2 no node is free for job 2, as one would be without agents: it takes one of job 1's at 5. Job 3
+    # 111114443333   is promised 9 then, when job 2 has reached its limit, so job 4 may overtake. All have ended at 8,
+    # aaaaaaas3333   and nothing regular is left at 12.
+    # aaaaaaas3333
+    schedule = scheduled("easy", FOUR_JOBS, 4, length(8, **COSTS))
+    assert schedule.start_s.tolist() == [0, 5, 8, 5]
+    assert slices(schedule) == [Slice(0, 8, 7, 1)] * 2
+
+
+def test_a_slice_that_its_costs_eat_computes_nothing() -> None:
+    # 11111ras3333   At 4 job 2 starts, and job 4 overtakes, since job 3 is promised 8, when job 2 will have reached its
+    # 11111ras3333   limit. At 5 the two saved jobs go on; at 7 agents start with new ones, which must be saved at once.
+    # aaas222s3333
+    # aaas444s3333
+    schedule = scheduled("easy", FOUR_JOBS, 4, length(4, **COSTS))
+    assert schedule.start_s.tolist() == [0, 4, 8, 4]
+    assert slices(schedule) == [Slice(0, 4, 3, 1)] * 2 + [Slice(5, 8, 1, 1)] * 2 + [Slice(7, 8, 0, 1)] * 2
+
+
+def test_preempted_agents_are_saved_and_their_nodes_given_to_the_job_that_waits() -> None:
+    # 11111.3333444   At 2 an agent is saved for job 2, at 4 the other one for job 4, which might end when job 3 is
+    # 11111.3333raa   promised to start, at 7. It might not any more at 5, when the save is over. Job 2 ends early.
+    # aas2223333raa
+    # aaaas.3333aaa
+    schedule = scheduled("easy", FOUR_JOBS, 4, length(8, preemption=True, **COSTS))
+    assert schedule.start_s.tolist() == [0, 3, 6, 10]
+    last = [Slice(10, 13, 2, 0)] * 2 + [Slice(10, 13, 3, 0)]
+    assert slices(schedule) == [Slice(0, 3, 2, 1), Slice(0, 5, 4, 1), *last]
+
+
+def test_agents_that_end_one_by_one_keep_a_wide_job_waiting() -> None:
+    # 11111222.....3333444   First come first served promises nothing, so at 5 an agent takes the node job 2 leaves.
+    # 11111aaaaaaas3333raa   At 8 job 3 waits for that agent alone, and no other one starts.
+    # aaaaaaas.....3333raa
+    # aaaaaaas.....3333raa
+    schedule = scheduled("fcfs", FOUR_JOBS, 4, length(8, synchronised=False, **COSTS))
+    assert schedule.start_s.tolist() == [0, 5, 13, 17]
+    assert slices(schedule) == [Slice(0, 8, 7, 1)] * 2 + [Slice(5, 13, 7, 1)] + [Slice(17, 20, 2, 0)] * 3
+
+
+def test_a_finite_queue_is_worked_off_exactly() -> None:
+    # 0-8: jobs 0 and 1 compute for 6 seconds, since to save both takes 2. 8-16: they go on at 10 and are complete at
+    # 13. Job 2 starts then, on one place, and computes for 2 seconds, since to save it takes 1. 16-24: it goes on at
+    # 17, has 7 seconds left, and is saved at 23. 24-26: it goes on at 25, and is complete at 26.
+    one_node_left = workload_of([(0, 30, 30, 1)])
+    queue = AgentQueueSettings(jobs=3, work_s=9, memory_mib=1)
+    shared = CostSettings(shared_mib_s=1)
+    schedule = scheduled(
+        "easy", one_node_left, 2, length(8, jobs_per_agent=2, save=shared, restore=shared, queue=queue)
+    )
+    assert schedule.agent_jobs_end_s is not None
+    assert schedule.agent_jobs_end_s.tolist() == [13, 13, 26]
+    assert slices(schedule) == [Slice(0, 8, 6, 2), Slice(8, 16, 5, 1), Slice(16, 24, 6, 1), Slice(24, 26, 1, 0)]
+
+
+def test_saves_and_restores_share_the_storage_with_those_of_the_same_instant() -> None:
+    nodes = 10
+    busy = workload_of([(0, 30, 30, 1)])
+    shared = CostSettings(constant_s=1, shared_mib_s=10)
+    queue = AgentQueueSettings(memory_mib=2)
+    schedule = scheduled("easy", busy, nodes, length(10, save=shared, restore=shared, queue=queue, margin_s=1))
+    per_save_s = 1 + 9 * 2 / 10
+    parts = schedule.agents
+    assert parts.units.tolist() == [9, 9, 9]
+    assert parts.save_s == pytest.approx(per_save_s + 1)
+    assert parts.restore_s == pytest.approx([0, per_save_s, per_save_s])
+
+
+def test_without_low_priority_work_agents_change_nothing() -> None:
+    nothing = length(8, queue=AgentQueueSettings(jobs=0))
+    for kind in KINDS:
+        alone, beside = scheduled(kind, FOUR_JOBS, 4, None), scheduled(kind, FOUR_JOBS, 4, nothing)
+        assert beside.start_s.tobytes() == alone.start_s.tobytes()
+        assert len(beside.agents) == 0
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[Workload, int]:
+    """Few instants and few sizes, so that much happens at once. Some jobs run for no time."""
+    nodes = draw(st.integers(1, 8))
+    jobs = draw(st.integers(1, 16))
+    span = draw(st.sampled_from([1, 20, 60]))
+
+    def column(low: int, high: int) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=jobs, max_size=jobs))
+
+    limits = column(1, draw(st.sampled_from([4, 20])))
+    runs = [min(run, limit) for run, limit in zip(column(0, 20), limits, strict=True)]
+    return workload_of(zip(sorted(column(0, span)), runs, limits, column(1, nodes), strict=True)), nodes
+
+
+costs = st.builds(CostSettings, constant_s=st.integers(0, 3), shared_mib_s=st.sampled_from([0, 1]))
+
+
+@st.composite
+def some_agents(draw: st.DrawFn, *, preemption: bool | None = None, free: bool = False) -> AgentSettings:
+    length_s = draw(st.integers(1, 25))
+    is_finite = draw(st.booleans())
+    return AgentSettings(
+        length_s=length_s,
+        synchronised=draw(st.booleans()),
+        shortest_slice_s=draw(st.integers(1, length_s)),
+        agents_at_most=draw(st.sampled_from([3, 100])),
+        jobs_per_agent=draw(st.integers(1, 3)),
+        margin_s=draw(st.integers(0, 2)),
+        save=CostSettings() if free else draw(costs),
+        restore=CostSettings() if free else draw(costs),
+        preemption=draw(st.booleans()) if preemption is None else preemption,
+        queue=AgentQueueSettings(
+            jobs=draw(st.integers(0, 15)) if is_finite else None,
+            work_s=draw(st.integers(1, 25)) if is_finite else 0,
+            memory_mib=draw(st.integers(0, 2)),
+        ),
+    )
+
+
+@every_kind
+@without_deadline
+@given(workloads(), st.data())
+def test_it_agrees_with_agents_second_by_second(kind: str, case: tuple[Workload, int], data: st.DataObject) -> None:
+    workload, nodes = case
+    rules = data.draw(some_agents(preemption=False if kind == "conservative" else None))
+    schedule = scheduled(kind, workload, nodes, rules)
+    jobs = jobs_of(workload)
+    site = simulated(kind, jobs, nodes, rules)
+    assert schedule.start_s.tolist() == [job.start_s for job in jobs]
+    assert slices(schedule) == site.slices
+    if schedule.agent_jobs_end_s is not None:
+        ends = schedule.agent_jobs_end_s
+        assert {number: ends[number] for number in np.flatnonzero(~np.isnan(ends))} == {
+            job.number: job.end_s for job in site.done
+        }
+
+
+@every_kind
+@without_deadline
+@given(workloads(), some_agents())
+def test_no_more_nodes_are_used_than_there_are(kind: str, case: tuple[Workload, int], rules: AgentSettings) -> None:
+    workload, nodes = case
+    schedule = scheduled(kind, workload, nodes, rules)
+    parts = [schedule.jobs, schedule.agents]
+    instants = np.unique(np.concatenate([part.start_s for part in parts]))
+    for at_s in instants:
+        used = sum(int(part.units[(part.start_s <= at_s) & (at_s < part.end_s)].sum()) for part in parts)
+        assert used <= nodes
+    assert all((part.compute_s >= 0).all() for part in parts)
+    assert not np.isnan(schedule.end_s).any()
+
+
+@every_kind
+@without_deadline
+@given(workloads(), some_agents(preemption=True, free=True))
+def test_with_free_preemption_no_regular_job_starts_at_another_time(
+    kind: str, case: tuple[Workload, int], rules: AgentSettings
+) -> None:
+    workload, nodes = case
+    with_agents, alone = scheduled(kind, workload, nodes, rules), scheduled(kind, workload, nodes, None)
+    assert with_agents.start_s.tolist() == alone.start_s.tolist()
+
+
+@every_kind
+@without_deadline
+@given(workloads(), some_agents(preemption=False))
+def test_agents_of_a_round_end_at_one_boundary(kind: str, case: tuple[Workload, int], rules: AgentSettings) -> None:
+    workload, nodes = case
+    endless = rules.model_copy(update={"queue": AgentQueueSettings(), "synchronised": True})
+    schedule = scheduled(kind, workload, nodes, endless)
+    stop_s = schedule.end_s.max()
+    ends = schedule.agents.end_s
+    assert np.all((ends % rules.length_s == 0) | (ends == stop_s))
+    assert np.all(np.ceil(ends / rules.length_s) == np.floor(schedule.agents.start_s / rules.length_s) + 1)
+
+
+@without_deadline
+@given(workloads(), some_agents(preemption=False))
+def test_the_first_job_starts_no_later_than_promised_though_agents_come(
+    case: tuple[Workload, int], rules: AgentSettings
+) -> None:
+    """A promise is made from what runs then; agents that come later must not break it."""
+    workload, nodes = case
+    schedule = scheduled("easy", workload, nodes, rules)
+    units = workload.processors
+    for job, submit_s in enumerate(workload.submit_s):
+        is_head = not np.any((workload.submit_s[:job] <= submit_s) & (schedule.start_s[:job] > submit_s))
+        if not is_head or schedule.start_s[job] == submit_s:
+            continue
+        agents = schedule.agents
+        held = [(schedule.start_s, schedule.start_s + workload.limit_s, schedule.end_s, units)]
+        ended = rules.length_s * (agents.start_s // rules.length_s + 1)
+        held += [
+            (
+                agents.start_s,
+                ended if rules.synchronised else agents.start_s + rules.length_s,
+                agents.end_s,
+                agents.units,
+            )
+        ]
+        free = nodes
+        ends: list[tuple[float, int]] = []
+        for start_s, expected_s, end_s, of in held:
+            is_there = (start_s <= submit_s) & (end_s > submit_s)
+            free -= int(of[is_there].sum())
+            ends += zip(expected_s[is_there].tolist(), of[is_there].tolist(), strict=True)
+        for promised_s, of_these in sorted(ends):
+            free += of_these
+            if free >= units[job]:
+                assert schedule.start_s[job] <= promised_s
+                break
+
+
+@without_deadline
+@given(workloads(), some_agents())
+def test_an_endless_queue_and_one_too_long_to_end_are_the_same(
+    case: tuple[Workload, int], rules: AgentSettings
+) -> None:
+    """Two engines: entries with counts, and places."""
+    workload, nodes = case
+    queue = rules.queue
+    endless = rules.model_copy(update={"queue": AgentQueueSettings(memory_mib=queue.memory_mib)})
+    long = rules.model_copy(update={"queue": AgentQueueSettings(jobs=200, work_s=1e6, memory_mib=queue.memory_mib)})
+    one, other = scheduled("easy", workload, nodes, endless), scheduled("easy", workload, nodes, long)
+    assert one.start_s.tolist() == other.start_s.tolist()
+    assert slices(one) == slices(other)
+
+
+def test_effective_load_with_agents_is_at_least_that_without_them() -> None:
+    """Endless queue, fixed window, free saves: as a paired mean over many workloads."""
+    window_s, nodes = 2000, 16
+    rng = np.random.Generator(np.random.PCG64(7))
+    gains: list[float] = []
+    for _ in range(60):
+        jobs = 150
+        run_s = np.ceil(rng.exponential(60, jobs))
+        columns = (np.sort(rng.integers(0, window_s, jobs)), run_s, 2 * run_s, rng.integers(1, nodes // 2, jobs))
+        workload = workload_of(zip(*(column.tolist() for column in columns), strict=True))
+        loads = [
+            sum(float(part.compute_s @ part.units) for part in (schedule.jobs, schedule.agents)) / (window_s * nodes)
+            for schedule in (
+                scheduled("easy", workload, nodes, agents, until_s=window_s)
+                for agents in (None, length(100, shortest_slice_s=10))
+            )
+        ]
+        assert loads[1] <= 1 + 1e-9
+        gains.append(loads[1] - loads[0])
+    assert np.mean(gains) > 0
+    assert np.mean(gains) - 3 * np.std(gains) / math.sqrt(len(gains)) > 0
+
+
+def test_the_same_input_gives_the_same_bytes() -> None:
+    rules = length(8, **COSTS)
+    one, other = (scheduled("easy", FOUR_JOBS, 4, rules).agents for _ in range(2))
+    assert [column.tobytes() for column in one] == [column.tobytes() for column in other]
+
+
+def test_a_log_that_outgrows_its_room_loses_nothing() -> None:
+    jobs = 3000
+    workload = workload_of((10.0 * job, 5.0, 6.0, 1) for job in range(jobs))
+    schedule = scheduled("easy", workload, 2, length(4))
+    parts = schedule.agents
+    assert len(parts) > 2 * 1024
+    held_s = float((parts.end_s - parts.start_s) @ parts.units) + 5 * jobs
+    assert held_s == 2 * schedule.end_s.max()  # no node is ever idle
