@@ -13,7 +13,10 @@ from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
+    AgentQueueSettings,
+    AgentSettings,
     Backfill,
+    CostSettings,
     Discipline,
     PrioritySettings,
     SchedulerSettings,
@@ -181,6 +184,67 @@ def test_by_age_alone_with_a_reservation_it_is_easy_backfilling(jobs: list[Job])
 def test_by_age_alone_without_one_it_is_first_come_first_served(jobs: list[Job]) -> None:
     by_age = SchedulerSettings(kind=Discipline.PRIORITY)
     assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=Discipline.FCFS), nodes=8)
+
+
+AGENTS = st.builds(
+    lambda length_s, synchronised, shortest, save_s, restore_s, preemption, at_most, jobs: AgentSettings(
+        length_s=length_s,
+        synchronised=synchronised,
+        shortest_slice_s=length_s * shortest,
+        save=CostSettings(constant_s=save_s),
+        restore=CostSettings(constant_s=restore_s),
+        preemption=preemption,
+        agents_at_most=at_most,
+        queue=AgentQueueSettings(jobs=jobs, work_s=11),
+    ),
+    st.integers(3, 12),
+    st.booleans(),
+    st.sampled_from([0.1, 0.5, 1.0]),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from([3, 99]),
+    st.sampled_from([None, 5]),
+)
+
+
+@settings(deadline=None)  # the first example may compile
+@given(jobs=JOBS, agents=AGENTS, backfill=st.sampled_from(Backfill))
+def test_with_agents_too_by_age_alone_it_is_the_simpler_engine(
+    jobs: list[Job], agents: AgentSettings, backfill: Backfill
+) -> None:
+    simpler = SchedulerSettings(kind=Discipline.FCFS if backfill is Backfill.NONE else Discipline.EASY)
+    by_age = SchedulerSettings(kind=Discipline.PRIORITY, priority=PrioritySettings(backfill=backfill))
+    ours, theirs = (replay(as_workload(jobs), of_nodes(8), each, agents) for each in (by_age, simpler))
+    assert ours.start_s.tolist() == theirs.start_s.tolist()
+    for name in ("start_s", "end_s", "units", "save_s", "restore_s"):
+        assert getattr(ours.agents, name).tolist() == getattr(theirs.agents, name).tolist()
+
+
+@settings(deadline=None)  # the first example may compile
+@given(jobs=JOBS, scheduler=SCHEDULERS, agents=AGENTS)
+def test_agents_and_jobs_together_use_no_more_nodes_than_there_are(
+    jobs: list[Job], scheduler: SchedulerSettings, agents: AgentSettings
+) -> None:
+    jobs = [*jobs, *(Job(jobs[-1].submit_s, 1, 1, 1, user) for user in "abc")]
+    found = replay(as_workload(jobs), of_nodes(8), scheduler, agents)
+    assert not np.isnan(found.end_s).any()
+    for at_s in [*found.start_s, *found.agents.start_s]:
+        holding = (found.agents.start_s <= at_s) & (found.agents.end_s > at_s)
+        assert _used(found, at_s) + int(found.agents.units[holding].sum()) <= 8
+
+
+@settings(deadline=None)  # the first example may compile
+@given(jobs=JOBS, scheduler=SCHEDULERS, agents=AGENTS)
+def test_agents_without_work_change_nothing(
+    jobs: list[Job], scheduler: SchedulerSettings, agents: AgentSettings
+) -> None:
+    jobs = [*jobs, *(Job(jobs[-1].submit_s, 1, 1, 1, user) for user in "abc")]
+    idle = agents.model_copy(update={"queue": AgentQueueSettings(jobs=0)})
+    without = replay(as_workload(jobs), of_nodes(8), scheduler)
+    found = replay(as_workload(jobs), of_nodes(8), scheduler, idle)
+    assert found.start_s.tolist() == without.start_s.tolist()
+    assert len(found.agents) == 0
 
 
 def test_a_target_of_a_stranger_is_refused() -> None:

@@ -2,23 +2,28 @@
 
 The rule for one instant is that of `queueing`: first what ends is given back, then what is submitted joins the queue,
 then one decision is taken with all of it known, or at the next multiple of `decide_every_s`. Where nothing came or
-ended since a decision there is no other. Of equal priorities the job that was submitted first goes first.
+ended since a decision there is no other. Of equal priorities the job that was submitted first goes first. Agents too
+are treated as they are there: with a promise they keep clear of it, else none start while the first job waits for
+agents alone.
 
 All priorities grow alike with time (see `policy.priority`), so the queue is kept in one order for good.
 """
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.policy import fairshare, priority
 from gleaner.control.simulation.compiled import compiled, inner
+from gleaner.control.simulation.engine.agents import close, decide, held, held_past, next_s, release
 from gleaner.control.simulation.engine.heap import expect, forget, pop, push
+from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.schedule import Schedule, no_stretches, uninterrupted
+from gleaner.control.simulation.schedule import Schedule, uninterrupted
 from gleaner.control.simulation.settings import (
     AgentSettings,
     Backfill,
@@ -55,7 +60,8 @@ def run(
     since_s = np.zeros(len(workload)) if keep_waiting else workload.submit_s
     limit_s = workload.limit_s  # as it was asked for, whatever the speed of the machine
     key = priority.core(0.0, since_s, units, limit_s, weights.per_second, weights.per_unit, weights.per_limit_s)
-    start_s, end_s = _replayed(
+    layer, finite = layer_of(agents, machine)
+    start_s, end_s, log, stop_s = _replayed(
         submit_s,
         workload.run_s / speed,
         workload.limit_s / speed,
@@ -66,9 +72,11 @@ def run(
         targets,
         machine.units,
         0 if weights.backfill is Backfill.NONE else 1,
-        scheduler.decide_every_s,
-        math.inf if until_s is None else until_s,
+        float(scheduler.decide_every_s),
+        math.inf if until_s is None else float(until_s),
         keep_waiting,
+        layer,
+        finite,
     )
     return Schedule(
         workload=replace(workload, submit_s=submit_s) if keep_waiting else workload,
@@ -77,7 +85,8 @@ def run(
         start_s=start_s,
         end_s=end_s,
         jobs=uninterrupted(workload, units, start_s, end_s, until_s),
-        agents=no_stretches(),
+        agents=stretches(layer, log, stop_s),
+        agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
     )
 
 
@@ -108,8 +117,13 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     every_s: float,
     until_s: float,
     keep_waiting: int,
-) -> tuple[Seconds, Seconds]:
-    """When each job starts and ends. With `keep_waiting` it writes to `submit_s` when each entered the queue.
+    layer: Any,
+    finite: Finite | None,
+) -> tuple[Seconds, Seconds, Any, float]:
+    """When each job starts and ends, the log of agents, and when the replay stopped.
+
+    With `keep_waiting` it writes to `submit_s` when each entered the queue. Without a layer what is said of agents is
+    not compiled: hence the many questions whether there is one.
 
     `key`: the priority that each job would have at time 0; with `keep_waiting`, if it had entered then.
     """
@@ -120,19 +134,31 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
     head = tail = come = 0
     room = min(jobs, capacity) + 1
     heap_s, heap_job, running = np.empty(room), np.empty(room, np.int64), 0
-    ends_s, ends_units, ends = np.empty(room), np.empty(room, np.int64), 0
+    agents = layer
+    most_ends = room
+    preemption = False
+    if layer is not None:
+        most_ends = capacity + 1
+        preemption = bool(layer.rules[0].preemption)
+    ends_s, ends_units, ends = np.empty(most_ends), np.empty(most_ends, np.int64), 0
     holds = np.zeros(len(targets), np.int64)
     free = capacity
     now_s = 0.0 if keep_waiting > 0 else -np.inf
     decide_s = np.inf  # when the decision is due that the latest events asked for
     while True:
         if keep_waiting > 0:
-            next_s = now_s if come < jobs and tail - head < keep_waiting else np.inf
+            event_s = now_s if come < jobs and tail - head < keep_waiting else np.inf
         else:
-            next_s = submit_s[come] if come < jobs else np.inf
+            event_s = submit_s[come] if come < jobs else np.inf
         if running > 0:
-            next_s = min(next_s, heap_s[0])
-        now_s = min(next_s, decide_s)
+            event_s = min(event_s, heap_s[0])
+        agents_s = np.inf
+        if layer is not None:
+            if event_s == np.inf and head == tail and until_s == np.inf:
+                break
+            agents = grown(agents)
+            agents_s = next_s(agents, finite)
+        now_s = min(event_s, decide_s, agents_s)
         if not now_s < until_s:
             break
 
@@ -144,6 +170,17 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
             free += int(units[job])
             holds[owner[job]] -= units[job]
             is_news = True
+        lent = 0
+        if layer is not None:
+            if agents_s <= now_s:
+                free += release(agents, finite, now_s)
+                is_news = True
+                if not preemption:
+                    for entry in range(agents.state[0].freed):
+                        gone = agents.freed[entry]
+                        ends = forget(ends_s, ends_units, ends, float(gone.end_s), int(gone.units))
+            if preemption:
+                lent = held(agents)
         while come < jobs and (tail - head < keep_waiting if keep_waiting > 0 else submit_s[come] <= now_s):
             if keep_waiting > 0:
                 submit_s[come] = now_s
@@ -151,7 +188,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
             tail = _queued(queue, head, tail, key, come)
             come += 1
             is_news = True
-        if head == tail:
+        if head == tail and layer is None:
             decide_s = np.inf
             continue
         if is_news and decide_s == np.inf:
@@ -161,22 +198,45 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
 
         decide_s = np.inf
         waiting, due_s, due_units = queue[head:tail], ends_s[:ends], ends_units[:ends]
-        started, _shadow_s, _spare = choose(
-            waiting, units, owner, limit_s, holds, targets, free, reservations, now_s, due_s, due_units
+        chosen, shadows_s, spare = choose(
+            waiting, units, owner, limit_s, holds, targets, free + lent, reservations, now_s, due_s, due_units
         )
-        for entry in range(len(started)):
-            job = int(started[entry])
+        started = 0
+        owed = 0  # to jobs that wait for agents to be saved
+        for entry in range(len(chosen)):
+            job = int(chosen[entry])
+            if units[job] > free or (owed > 0 and reservations == 0):
+                owed += int(units[job])
+                continue
             start_s[job] = now_s
             end_s[job] = now_s + run_s[job]
             running = push(heap_s, heap_job, running, float(end_s[job]), job)
             ends = expect(ends_s, ends_units, ends, float(now_s + limit_s[job]), int(units[job]))
             free -= int(units[job])
             holds[owner[job]] += units[job]
-        head = _without(queue, head, len(started), start_s)
+            started += 1
+        head = _without(queue, head, started, start_s)
+        if layer is not None:
+            shadow_s, extra = np.inf, free
+            if len(shadows_s) > 0:
+                shadow_s, extra = float(shadows_s[0]), int(spare[0])
+                if preemption:
+                    extra -= held_past(agents, finite, shadow_s)
+            elif running == 0 and head < tail and not preemption:
+                continue  # the first job waits for agents alone
+            taken, gone_s = decide(agents, finite, now_s, free, owed, shadow_s, extra)
+            if taken > 0:
+                free -= taken
+                if not preemption:
+                    ends = expect(ends_s, ends_units, ends, gone_s, taken)
     for entry in range(running):
         if heap_s[entry] > until_s:
             end_s[heap_job[entry]] = np.nan
-    return start_s, end_s
+    stop_s = now_s if until_s == np.inf else until_s
+    if layer is None:
+        return start_s, end_s, None, stop_s
+    close(agents, finite, stop_s)
+    return start_s, end_s, agents.log, stop_s
 
 
 @inner
