@@ -79,7 +79,9 @@ def easy(cluster: Cluster) -> None:
 def conservative(cluster: Cluster, *, something_ended: bool = True) -> None:
     for job in cluster.waiting:
         if something_ended or math.isnan(job.promised_s):
-            job.promised_s = _earliest(cluster, job)
+            earliest_s = _earliest(cluster, job)
+            assert not earliest_s > job.promised_s, "a promise was broken"
+            job.promised_s = earliest_s
     for job in [job for job in cluster.waiting if job.promised_s <= cluster.now_s]:
         cluster.start(job)
 
