@@ -8,8 +8,10 @@ from tests.simulation.made import busy
 
 from gleaner.control.simulation.journal import Outcome
 from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.measures import measure
+from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches, uninterrupted
-from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
 from gleaner.control.simulation.trial import Conditions, figures, safety, trial
 
 MARGINS_S = (0.0, 40.0, 1000.0)
@@ -81,3 +83,28 @@ def test_the_margin_of_the_settings_counts_for_nothing() -> None:
     conditions = Conditions(of_processors(16), SchedulerSettings(), (10.0,), 0.25)
     plain = AgentSettings(length_s=3600, shortest_slice_s=120)
     assert trial(busy(), conditions, plain) == trial(busy(), conditions, plain.model_copy(update={"margin_s": 600.0}))
+
+
+@pytest.mark.parametrize("synchronised", [True, False])
+@pytest.mark.parametrize("preemption", [True, False])
+def test_a_margin_worked_out_afterwards_is_the_one_that_a_replay_with_it_gives(
+    synchronised: bool, preemption: bool
+) -> None:
+    workload, machine, scheduler = busy(), of_processors(16), SchedulerSettings()
+    agents = AgentSettings(
+        length_s=3600,
+        shortest_slice_s=400,
+        synchronised=synchronised,
+        preemption=preemption,
+        save=CostSettings(constant_s=60),
+        restore=CostSettings(constant_s=30),
+    )
+    afterwards = trial(workload, Conditions(machine, scheduler, (0.0, 120.0), 0.0), agents)
+    with_margin = replay(workload, machine, scheduler, agents.model_copy(update={"margin_s": 120.0}))
+    without_agents = replay(workload, machine, scheduler)
+    measured = measure(with_margin)
+    assert afterwards["mean_wait_s"] == [measured.waits.mean_s]
+    # Not the same to the last digit: an agent that starts within the margin has nothing to restore for the next.
+    assert afterwards["effective_load"][1] == pytest.approx(measured.effective_load, abs=2e-4)
+    assert afterwards["effective_load"][0] - afterwards["effective_load"][1] > 0.001
+    assert afterwards["effective_load"][1] > measure(without_agents).effective_load + 0.1
