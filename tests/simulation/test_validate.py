@@ -284,6 +284,18 @@ def test_without_slurm_and_without_a_container_one_line_says_what_is_missing(
         laboratory.find(engine=f"unix://{tmp_path}/none.sock")
 
 
+def test_a_machine_that_has_the_programs_needs_no_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in laboratory.PROGRAMS:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    place = laboratory.find()
+    assert place.name == "on this machine"
+    assert place.command(20)[:6] == (
+        "env", "FAKETIME_DONT_RESET=1", "faketime", "-m", "-f", "@2026-01-01 00:00:00 x20"
+    )  # fmt: skip
+
+
 def place_of(script: str, *options: str) -> laboratory.Place:
     """A place whose driver is this text, in a world without faketime."""
     return laboratory.Place("a test", ("env", f"PATH={os.environ['FAKES']}"), sys.executable, ("-c", script, *options))

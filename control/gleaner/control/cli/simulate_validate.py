@@ -67,7 +67,7 @@ def validate(
         plan = Plan(speed, offsets, repeats, interval, resolution, together_s)
         place = laboratory.find(engine)
         try:
-            with render.steps(f"the real Slurm on {place.name}") as draw:
+            with render.steps(f"the real Slurm {place.name}") as draw:
                 found = run(workload, machine, plan, place, progress=draw)
         except KeyboardInterrupt:
             raise Interrupted("stopped: every process that was started has ended") from None

@@ -58,7 +58,7 @@ def find(engine: str | None = None) -> Place:
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if engine is None and not missing:
-        return Place("this machine", (), sys.executable, ("-I", str(driver)))
+        return Place("on this machine", (), sys.executable, ("-I", str(driver)))
     host = engine or (f"unix://{_OWN_ENGINE}" if Path(_OWN_ENGINE).exists() else None)
     docker = ("/usr/bin/docker" if Path("/usr/bin/docker").exists() else "docker", *(("--host", host) if host else ()))
     if not _has_image(docker):
@@ -67,7 +67,7 @@ def find(engine: str | None = None) -> Place:
     name = f"gleaner-lab-{uuid.uuid4().hex[:12]}"
     options = ("--rm", "--interactive", "--init", "--network=none", "--hostname=lab", f"--label={LABEL}")
     return Place(
-        "a container",
+        "in a container",
         (*docker, "run", *options, f"--name={name}", IMAGE),
         "python3",
         ("-c", driver.read_text(encoding="utf-8")),

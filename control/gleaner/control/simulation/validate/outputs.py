@@ -32,14 +32,24 @@ def lines(found: Validation) -> tuple[str, ...]:
     """What has to be known to read the tables."""
     plan = found.plan
     places = f"{plan.offsets} place{'s' if plan.offsets > 1 else ''} in the cycle of backfilling"
+    replays = len(found.records)
     return (
-        f"{len(found.workload)} jobs on {found.machine.nodes} nodes, replayed {len(found.records)} times by Slurm on "
-        f"{found.place}, {plan.speed:g} times faster than the clock: {places}, {plan.repeats} times each",
+        f"{len(found.workload)} jobs on {found.machine.nodes} nodes, replayed {_times(replays)} by Slurm "
+        f"{found.place}, {plan.speed:g} times faster than the clock: {places}, {_times(plan.repeats)} each",
         "both sides: whole nodes, order of submission, EASY (bf_job_part_count_reserve=1), "
         f"bf_interval={plan.interval_s}, bf_resolution={plan.resolution_s}, limits of whole minutes",
         "limits of whole minutes alone give "
         f"{percent(found.moved_by_limits, 1)} of the jobs another start in our replay",
     )
+
+
+def _times(count: int) -> str:
+    """How often.
+
+    >>> _times(1), _times(4)
+    ('once', '4 times')
+    """
+    return "once" if count == 1 else f"{count} times"
 
 
 def _differences(found: Validation) -> Table:
