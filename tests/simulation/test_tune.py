@@ -72,6 +72,14 @@ def test_every_setting_is_tried_once_and_the_answer_has_its_evidence(tmp_path: P
     assert named in {one.evidence.setting for one in found.tried}
 
 
+def test_what_is_tried_beside_a_setting_does_not_change_its_evidence(tmp_path: Path) -> None:
+    several = tuned(tmp_path, asked(Grid((3600.0,), (True,), (10.0, 60.0, 600.0))))
+    alone = tuned(tmp_path, asked(Grid((3600.0,), (True,), (60.0,))))
+    (evidence,) = (one.evidence for one in several.tried if one.evidence.setting.margin_s == 60)
+    assert evidence == alone.tried[0].evidence
+    assert len({one.evidence.effective_loads for one in several.tried}) == 3
+
+
 def test_agents_that_would_compute_nothing_are_left_out_and_named(tmp_path: Path) -> None:
     found = tuned(tmp_path, asked(Grid((120.0, 3600.0), (True,), (10.0,))))
     assert [setting.length_s for setting in found.left_out] == [120.0]
