@@ -225,8 +225,9 @@ def simulation_parts() -> Generator[None]:
             raise
         raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[simulate]'") from error
     except Exception as error:
-        from gleaner.control.simulation.failures import SimulationError
+        from gleaner.control.simulation.failures import SimulationError, raise_if_interrupted
 
+        raise_if_interrupted(error)
         if not isinstance(error, SimulationError):
             raise
         raise BadInput(one_line(str(error))) from error

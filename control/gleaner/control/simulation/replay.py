@@ -5,7 +5,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from gleaner.control.simulation.failures import BadScenario, BadTrace
+from gleaner.control.simulation.failures import BadScenario, BadTrace, raise_if_interrupted
 from gleaner.control.simulation.machine import Allocation, Machine
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, Migration, SchedulerSettings
@@ -57,7 +57,11 @@ def replay(
     if keep_waiting < 0 or (until_s is not None and not until_s > 0):
         raise BadScenario(f"keep_waiting is {keep_waiting} and until_s {until_s}: neither may be negative")
     run = _engine(machine, scheduler)
-    return run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
+    try:
+        return run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
+    except SystemError as error:
+        raise_if_interrupted(error)
+        raise
 
 
 def _engine(machine: Machine, scheduler: SchedulerSettings) -> _Run:
