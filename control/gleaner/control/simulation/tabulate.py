@@ -92,8 +92,21 @@ def comparison_table(outcomes: Sequence[Outcome]) -> Table:
         times = (duration(waits.mean_s), duration(waits.median_s), duration(waits.p95_s), duration(waits.p99_s))
         effect = change(found.effect.mean_wait_s.relative) if found.effect else ""
         loads = (percent(found.effective_load), percent(found.regular_load), percent(found.idle))
-        rows.append((one.label, *loads, *times, slowed, effect))
-    columns = ("", "effective", "regular", "idle", "mean wait", "median", "95th", "99th", "slowdown", "wait change")
+        never = number(found.jobs - found.started, 0) if found.started < found.jobs else ""
+        rows.append((one.label, *loads, *times, slowed, effect, never))
+    columns = (
+        "",
+        "effective",
+        "regular",
+        "idle",
+        "mean wait",
+        "median",
+        "95th",
+        "99th",
+        "slowdown",
+        "wait change",
+        "never started",
+    )
     return _without_empty(Table(columns, tuple(rows)))
 
 
