@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulation.oracle_omfs import FIXED, SAVED, Job, as_workload
+from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload
 from tests.simulation.test_omfs import BY_WORDS, FREE, PERCENT, UNITS, jobs_of, same
 
+from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule
@@ -76,6 +77,36 @@ def test_a_job_that_may_never_start_does_not_keep_agents_going_for_ever() -> Non
         assert same(found.end_s, [150, math.nan])
 
 
+def test_by_the_listing_two_owners_within_their_entitlements_vacate_each_other_for_ever() -> None:
+    """Each time that agents end there is a decision, in which one takes the place of the other while it restores."""
+    jobs = [
+        Job(5, 12, 3, "C", KILLED),
+        Job(7, 28, 2, "A", memory_mib=3),
+        Job(15, 8, 6, "A", memory_mib=2),
+        Job(18, 37, 1, "C", FIXED),
+        Job(19, 25, 2, "A", FIXED),
+        Job(20, 4, 1, "A"),
+        Job(24, 33, 3, "A", memory_mib=4),
+        Job(29, 29, 7, "A", memory_mib=4),
+        Job(33, 29, 3, "B", memory_mib=2),
+        Job(55, 21, 7, "C", KILLED),
+        Job(56, 37, 6, "C", KILLED),
+    ]
+    listing = EntitlementSettings(
+        percent=PERCENT,
+        quantum_s=0,
+        literal=True,
+        save=CostSettings(constant_s=1),
+        restore=CostSettings(constant_s=3, node_mib_s=1, shared_mib_s=0.5),
+    )
+    agents = AgentSettings(length_s=15, shortest_slice_s=1, synchronised=False, save=CostSettings(constant_s=2))
+    with pytest.raises(BadScenario, match="jobs vacate each other without end"):
+        ran(jobs, listing, agents)
+    assert ran(jobs, listing, agents, until_s=400).saves > 0
+    by_words = ran(jobs, listing.model_copy(update={"literal": False}), agents)
+    assert not np.isnan(by_words.end_s[[6, 8]]).any()
+
+
 some_agents = st.builds(
     AgentSettings,
     length_s=st.sampled_from([15.0, 50.0]),
@@ -92,7 +123,8 @@ may_start = jobs_of(st.sampled_from([FIXED, SAVED])).filter(lambda some: any(one
 @settings(deadline=None)
 @given(jobs=may_start, agents=some_agents, literal=st.booleans())
 def test_no_more_units_are_held_than_there_are(jobs: list[Job], agents: AgentSettings, literal: bool) -> None:
-    found = ran(jobs, BY_WORDS.model_copy(update={"literal": literal}), agents)
+    until_s = 1000.0 if literal else None  # the listing may go on for ever
+    found = ran(jobs, BY_WORDS.model_copy(update={"literal": literal}), agents, until_s=until_s)
     for at_s in np.concatenate((found.jobs.start_s, found.agents.start_s)):
         held = sum(one.units[(one.start_s <= at_s) & (at_s < one.end_s)].sum() for one in (found.jobs, found.agents))
         assert held <= UNITS

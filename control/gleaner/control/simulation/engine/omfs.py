@@ -85,6 +85,8 @@ close_agents = low.close
 _START = omfs.START
 _VACATE = omfs.VACATE
 _WAIT = omfs.WAIT
+_STRETCHES = 1000
+"""Of one job, on average: where nothing else ends a replay, it is given up when there are more."""
 _NOBODY = 2**62
 """Units: more than any claim asks for."""
 
@@ -102,7 +104,9 @@ def run(
 
     A non-preemptible job that is larger than its owner's entitlement never starts.
 
-    Raises `BadScenario` for an entitlement of a group that the workload does not have, and where no job may ever start.
+    Raises `BadScenario` for an entitlement of a group that the workload does not have, where no job may ever start, and
+    where jobs vacate each other without end (with agents the listing comes to that, since a job that restores is fair
+    game, and agents see to it that there is always another decision).
     """
     settings = scheduler.omfs
     state = at_first(workload, machine, settings, entitled_units(workload, machine, settings))
@@ -119,6 +123,11 @@ def run(
         layer,
         finite,
     )
+    if stop_s == -math.inf:
+        raise BadScenario(
+            "scheduler.omfs: jobs vacate each other without end, before they have restored; "
+            "raise `quantum_s`, leave `literal` out, or set an end of the replay"
+        )
     return Schedule(
         workload=replace(workload, submit_s=state.job_s[SUBMIT].copy()) if keep_waiting else workload,
         machine=machine,
@@ -193,6 +202,8 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - numba takes no keywords
         now_s = next_s
         if not now_s < until_s:
             break
+        if n[ROWS] > _STRETCHES * (jobs + 100) and until_s == np.inf:
+            return rows[:0], None if layer is None else agents.log, -np.inf
         if len(rows) < n[ROWS] + room:
             rows = _grown(rows)
 
