@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import jobs_of, workload_of
 from tests.simulation.oracle_agents import Slice, simulated
 
+from gleaner.control.policy import rounds
+from gleaner.control.simulation.engine import agents
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule
@@ -27,8 +29,8 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 without_deadline = settings(deadline=None, max_examples=60)  # the first example may have to compile
 
 
-def scheduled(kind: str, workload: Workload, nodes: int, agents: AgentSettings | None, **stop: Any) -> Schedule:
-    return replay(workload, of_nodes(nodes), SchedulerSettings(kind=Discipline(kind)), agents, **stop)
+def scheduled(kind: str, workload: Workload, nodes: int, rules: AgentSettings | None, **stop: Any) -> Schedule:
+    return replay(workload, of_nodes(nodes), SchedulerSettings(kind=Discipline(kind)), rules, **stop)
 
 
 def slices(schedule: Schedule) -> list[Slice]:
@@ -121,6 +123,11 @@ def test_saves_and_restores_share_the_storage_with_those_of_the_same_instant() -
     assert parts.units.tolist() == [9, 9, 9]
     assert parts.save_s == pytest.approx(per_save_s + 1)
     assert parts.restore_s == pytest.approx([0, per_save_s, per_save_s])
+
+
+def test_how_many_start_is_decided_by_the_very_functions_that_live_control_calls() -> None:
+    compiled: list[Any] = [agents.agents_to_start, agents.agent_end]
+    assert [function.py_func for function in compiled] == [rounds.agents_to_start, rounds.agent_end]
 
 
 def test_without_low_priority_work_agents_change_nothing() -> None:
@@ -241,7 +248,7 @@ def test_the_first_job_starts_no_later_than_promised_though_agents_come(
         is_head = not np.any((workload.submit_s[:job] <= submit_s) & (schedule.start_s[:job] > submit_s))
         if not is_head or schedule.start_s[job] == submit_s:
             continue
-        agents = schedule.agents
+        layer = schedule.agents
         held = [(schedule.start_s, schedule.start_s + workload.limit_s, schedule.end_s, units)]
         ended = rules.length_s * (agents.start_s // rules.length_s + 1)
         held += [
@@ -293,8 +300,8 @@ def test_effective_load_with_agents_is_at_least_that_without_them() -> None:
         loads = [
             sum(float(part.compute_s @ part.units) for part in (schedule.jobs, schedule.agents)) / (window_s * nodes)
             for schedule in (
-                scheduled("easy", workload, nodes, agents, until_s=window_s)
-                for agents in (None, length(100, shortest_slice_s=10))
+                scheduled("easy", workload, nodes, rules, until_s=window_s)
+                for rules in (None, length(100, shortest_slice_s=10))
             )
         ]
         assert loads[1] <= 1 + 1e-9
