@@ -250,13 +250,13 @@ def test_the_first_job_starts_no_later_than_promised_though_agents_come(
             continue
         layer = schedule.agents
         held = [(schedule.start_s, schedule.start_s + workload.limit_s, schedule.end_s, units)]
-        ended = rules.length_s * (agents.start_s // rules.length_s + 1)
+        ended = rules.length_s * (layer.start_s // rules.length_s + 1)
         held += [
             (
-                agents.start_s,
-                ended if rules.synchronised else agents.start_s + rules.length_s,
-                agents.end_s,
-                agents.units,
+                layer.start_s,
+                ended if rules.synchronised else layer.start_s + rules.length_s,
+                layer.end_s,
+                layer.units,
             )
         ]
         free = nodes

@@ -168,16 +168,18 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
 
 
 _EXPLAINED = (
-    "Queue always full: with one end every gain lies within the published ones; idle nodes are fewer by 43 to 66 % from "
-    "an hour on at costs of 5 and 10 minutes. Agents each of one length cost 2.3 to 5.9 points of regular load and gain "
-    "less, or nothing: nodes come free one by one, which is the sheaf problem that the authors describe.",
-    "Arrivals, one end: 98.8 % is reached with costs of 1 minute at up to an hour, and with 5 minutes where the jobs "
-    "are the model's. With 5 minutes and the log's, an hour gives 98.4 and 97.9 %: saves and restores take about the "
-    "same share (0.8 and 1.0 %), but jobs of 128 nodes and more leave as much again idle, since agents keep clear of what is "
-    "promised; the model's many small jobs leave less than 0.1 %. Ends of rounds that are too short make 0.1 % of it.",
+    "Queue always full: with one end every gain lies within the published ones; idle nodes are fewer by 43 to 66 "
+    "% from an hour on at costs of 5 and 10 minutes. Agents each of one length cost 2.3 to 5.9 points of regular "
+    "load and gain less, or nothing: nodes come free one by one, which is the sheaf problem that the authors "
+    "describe.",
+    "Arrivals, one end: 98.8 % is reached with costs of 1 minute at up to an hour, and with 5 minutes where the "
+    "jobs are the model's. With 5 minutes and the log's, an hour gives 98.4 and 97.9 %: saves and restores take "
+    "about the same share (0.8 and 1.0 %), but jobs of 128 nodes and more leave as much again idle, since agents "
+    "keep clear of what is promised; the model's many small jobs leave less than 0.1 %. Ends of rounds that are "
+    "too short make 0.1 % of it.",
     "The best length depends on the costs: 30 minutes at 1 minute, an hour at 5, two hours or more at 10.",
-    "Regular load changes by less than a point with one end, as published. The mean wait does change: by half an hour "
-    "or less at 15 minutes, by 3 to 5 hours at 240; with one length by 5 to 17 hours.",
+    "Regular load changes by less than a point with one end, as published. The mean wait does change: by half an "
+    "hour or less at 15 minutes, by 3 to 5 hours at 240; with one length by 5 to 17 hours.",
 )
 
 
