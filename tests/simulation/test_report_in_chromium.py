@@ -5,7 +5,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 from tests.simulation.pages import everything
 from tests.simulation.shipped import PATH
 
@@ -91,7 +91,7 @@ def test_the_figures_show_under_the_pointer(browser: Browser, reports: dict[str,
     shown = Shown(browser, reports["compare"], "light")
     page, tip = shown.page, shown.page.locator("#tip")
     assert not tip.is_visible()
-    page.locator("figure", has_text="Effective load against").locator(".hit").first.hover()
+    _point_at(page.locator("figure", has_text="Effective load against").locator(".hit").first)
     assert tip.is_visible()
     assert tip.inner_text().splitlines()[0] == "length of agents: 30 min"
     assert "%" in tip.inner_text()
@@ -104,10 +104,10 @@ def test_the_figures_show_under_the_pointer(browser: Browser, reports: dict[str,
 def test_the_gantt_chart_names_what_is_pointed_at(browser: Browser, reports: dict[str, Path]) -> None:
     shown = Shown(browser, reports["run"], "light")
     blocks = shown.page.locator("figure", has_text="Who had which").locator(".block")
-    widths: list[float] = blocks.evaluate_all(
+    sizes: list[float] = blocks.evaluate_all(
         "all => all.map(one => one.width.baseVal.value * one.height.baseVal.value)"
     )
-    blocks.nth(widths.index(max(widths))).hover()  # others may be too small to be hit in their middle
+    _point_at(blocks.nth(sizes.index(max(sizes))))  # others may be too small to be hit in their middle
     said = shown.page.locator("#tip").inner_text()
     assert said.startswith(("job ", "agent"))
     assert "processor" in said
@@ -117,7 +117,7 @@ def test_the_gantt_chart_names_what_is_pointed_at(browser: Browser, reports: dic
 def test_nasty_names_do_nothing(browser: Browser, reports: dict[str, Path]) -> None:
     shown = Shown(browser, reports["everything"], "light")
     assert shown.page.title().startswith("</script>")
-    shown.page.locator(".hit").first.hover()
+    _point_at(shown.page.locator(".hit").first)
     assert shown.page.title() != "taken"
     assert shown.page.locator("img").count() == 0
     shown.check()
@@ -129,6 +129,13 @@ def test_a_narrow_screen_has_it_all_without_scrolling_sideways(browser: Browser,
     shown.page.set_viewport_size({"width": 400, "height": 800})
     assert shown.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     shown.page.context.close()
+
+
+def _point_at(thing: Locator) -> None:
+    """Scroll there, and when the page has taken notice of it, as it hides figures then, move the pointer there."""
+    thing.scroll_into_view_if_needed()
+    thing.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    thing.hover()
 
 
 def _colours(page: Page, png: bytes) -> int:
