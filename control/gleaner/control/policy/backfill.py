@@ -204,6 +204,8 @@ def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
             promised_s[turn] = start_s
         # First the old reservation is given back, then the new one is taken.
         for is_new in (False, True):
+            if is_new and turn < 0:
+                break
             begin_s = start_s if is_new else old_s
             finish_s = start_s + limit_s[turn] if is_new else old_end_s
             if not begin_s < finish_s:  # there was no promise, or it ended when it was expected to, or takes nothing
