@@ -30,15 +30,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.benchmarks import bench_tune
 from tests.simulation import shipped
 
-from gleaner.control.simulation import traces
-from gleaner.control.simulation.distributions import Exponential
 from gleaner.control.simulation.machine import Machine, of_nodes, of_processors
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
-from gleaner.control.simulation.swf import write_swf
-from gleaner.control.simulation.synthetic import LimitSettings, Source, SyntheticSettings, make
 from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.workloads import traces
+from gleaner.control.simulation.workloads.distributions import Exponential
+from gleaner.control.simulation.workloads.swf import write_swf
+from gleaner.control.simulation.workloads.synthetic import LimitSettings, Source, SyntheticSettings, make
 
 OUTPUT = Path("bench-output/simulate.json")
 ACCASIM = Path("bench-output/accasim")

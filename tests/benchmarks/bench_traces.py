@@ -18,11 +18,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gleaner.control.simulation import sacct, traces
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.swf import write_swf
-from gleaner.control.simulation.synthetic import Source, SyntheticSettings, make
 from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.workloads import sacct, traces
+from gleaner.control.simulation.workloads.swf import write_swf
+from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings, make
 
 OUTPUT = Path("bench-output/traces.json")
 JOBS = 1_000_000

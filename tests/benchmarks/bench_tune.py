@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gleaner.control.simulation.distributions import Exponential
 from gleaner.control.simulation.machine import of_nodes
-from gleaner.control.simulation.recommendation import WaitLimit
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.sweep import default_workers
-from gleaner.control.simulation.synthetic import LimitSettings, Source, SyntheticSettings, make
-from gleaner.control.simulation.tune import Grid, Question, tune
+from gleaner.control.simulation.tuning.recommendation import WaitLimit
+from gleaner.control.simulation.tuning.sweep import default_workers
+from gleaner.control.simulation.tuning.tune import Grid, Question, tune
+from gleaner.control.simulation.workloads.distributions import Exponential
+from gleaner.control.simulation.workloads.synthetic import LimitSettings, Source, SyntheticSettings, make
 
 NODES = 4000
 JOBS = 100_000

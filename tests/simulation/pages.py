@@ -2,6 +2,7 @@
 
 import math
 
+from gleaner.control.simulation.figures.tables import Table
 from gleaner.control.simulation.report.page import (
     Axis,
     Bars,
@@ -22,7 +23,6 @@ from gleaner.control.simulation.report.page import (
     Text,
     Unit,
 )
-from gleaner.control.simulation.tables import Table
 
 NASTY = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\"> & \"quoted\""
 """A name as nobody should give a user or a job."""

@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.traces import trace
 
 from gleaner.control.simulation.failures import BadTrace
-from gleaner.control.simulation.traces import Trace, read
+from gleaner.control.simulation.workloads.traces import Trace, read
 
 GOOD = "1 0 5 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.simulation.oracle_priorities import Job, as_workload
 
-from gleaner.control.simulation.fairness import jain, throughput
+from gleaner.control.simulation.figures.fairness import jain, throughput
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.settings import Discipline, SchedulerSettings

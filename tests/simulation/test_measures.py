@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.failures import BadScenario
-from gleaner.control.simulation.integrals import by_bin, waiting
+from gleaner.control.simulation.figures.integrals import by_bin, waiting
+from gleaner.control.simulation.figures.measures import Measures, Waits, Window, measure
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.measures import Measures, Waits, Window, measure
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings

@@ -10,7 +10,7 @@ from tests.simulation.oracle import workload_of
 from tests.simulation.oracle_nodes import replayed, work_of
 
 from gleaner.control.simulation.failures import BadScenario
-from gleaner.control.simulation.integrals import between
+from gleaner.control.simulation.figures.integrals import between
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule

@@ -10,9 +10,9 @@ from tests.simulation.oracle import workload_of
 from tests.simulation.test_nodes import TEN_JOBS, TWO_NODES, cases, migrations, savable, scheduler
 
 from gleaner.control.simulation.engine import nodes
+from gleaner.control.simulation.figures.occupancy import occupancy
+from gleaner.control.simulation.figures.placing import placed
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes, of_processors
-from gleaner.control.simulation.occupancy import occupancy
-from gleaner.control.simulation.placing import placed
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches
 from gleaner.control.simulation.settings import Migration

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.simulation.recommendation import Evidence, Setting, WaitLimit, recommend
+from gleaner.control.simulation.tuning.recommendation import Evidence, Setting, WaitLimit, recommend
 
 LIMIT = WaitLimit(0.01)
 

@@ -6,10 +6,10 @@ from tests.simulation import shipped
 from tests.simulation.oracle import jobs_of, starts, starts_one_by_one
 from tests.simulation.traces import trace
 
-from gleaner.control.simulation import traces
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+from gleaner.control.simulation.workloads import traces
 
 EASY = SchedulerSettings(kind=Discipline.EASY)
 

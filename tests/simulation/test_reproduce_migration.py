@@ -2,7 +2,7 @@
 
 import pytest
 
-from gleaner.control.simulation.occupancy import EMPTY, FULL, MIXED
+from gleaner.control.simulation.figures.occupancy import EMPTY, FULL, MIXED
 from gleaner.control.simulation.reproduce import migration
 from gleaner.control.simulation.reproduce.comparison import settings_of
 from gleaner.control.simulation.reproduce.migration import MigrationExperiment, found, submitted

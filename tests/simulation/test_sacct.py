@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.control.simulation import sacct
 from gleaner.control.simulation.failures import BadTrace
-from gleaner.control.simulation.traces import Trace, read
+from gleaner.control.simulation.workloads import sacct
+from gleaner.control.simulation.workloads.traces import Trace, read
 
 HEADER = sacct.COLUMNS
 GOOD = {

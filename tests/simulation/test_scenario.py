@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.simulation.durations import seconds
 from gleaner.control.simulation.experiment import machine_name, prepare
 from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.figures.durations import seconds
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.scenario import Option, Scenario, read_scenario
 from gleaner.control.simulation.settings import Discipline

@@ -14,12 +14,12 @@ import pytest
 from tests.simulation.made import busy
 
 from gleaner.control.simulation.failures import BadScenario, SimulationError
-from gleaner.control.simulation.journal import Journal, Outcome
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.sweep import Sweep, Task
-from gleaner.control.simulation.trial import Conditions
-from gleaner.control.simulation.variants import variation
+from gleaner.control.simulation.tuning.journal import Journal, Outcome
+from gleaner.control.simulation.tuning.sweep import Sweep, Task
+from gleaner.control.simulation.tuning.trial import Conditions
+from gleaner.control.simulation.tuning.variants import variation
 
 AGENTS = AgentSettings(
     length_s=3600, shortest_slice_s=120, save=CostSettings(constant_s=60), restore=CostSettings(constant_s=30)

@@ -12,9 +12,9 @@ from tests.simulation import shipped
 from tests.simulation.traces import trace
 
 from gleaner.control.simulation.failures import BadTrace
-from gleaner.control.simulation.swf import read_swf, write_swf
-from gleaner.control.simulation.traces import read
 from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workloads.swf import read_swf, write_swf
+from gleaner.control.simulation.workloads.traces import read
 
 HEADER = """\
 ; Version: 2.2

@@ -9,11 +9,19 @@ from hypothesis import strategies as st
 from numpy.random import PCG64, Generator
 from tests.simulation.traces import trace
 
-from gleaner.control.simulation import lublin, synthetic
-from gleaner.control.simulation.distributions import Constant, Distribution, Exponential, LogNormal, Uniform, whole
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import of_nodes, of_processors
-from gleaner.control.simulation.synthetic import (
+from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workloads import lublin, synthetic
+from gleaner.control.simulation.workloads.distributions import (
+    Constant,
+    Distribution,
+    Exponential,
+    LogNormal,
+    Uniform,
+    whole,
+)
+from gleaner.control.simulation.workloads.synthetic import (
     COMMON_LIMITS_S,
     LimitSettings,
     OwnerSettings,
@@ -22,8 +30,7 @@ from gleaner.control.simulation.synthetic import (
     limits_s,
     make,
 )
-from gleaner.control.simulation.traces import read
-from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workloads.traces import read
 
 MANY = 200_000
 POOL = of_processors(128)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from tests.simulation.made import busy
 
-from gleaner.control.simulation.journal import Outcome
+from gleaner.control.simulation.figures.measures import measure
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.measures import measure
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.trial import Conditions, figures, safety, trial
+from gleaner.control.simulation.tuning.journal import Outcome
+from gleaner.control.simulation.tuning.trial import Conditions, figures, safety, trial
 
 MARGINS_S = (0.0, 40.0, 1000.0)
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gleaner.control.simulation.figures.tables import Table
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import SchedulerSettings
-from gleaner.control.simulation.tables import Table
 from gleaner.control.simulation.validate import laboratory, outputs
 from gleaner.control.simulation.validate.configuration import SlurmSettings, limits_s, slurm_conf
 from gleaner.control.simulation.validate.explain import Reason, judge, reasons

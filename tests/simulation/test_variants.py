@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.simulation.variants import DAY_S, WEEK_S, variant, variation
+from gleaner.control.simulation.tuning.variants import DAY_S, WEEK_S, variant, variation
 from gleaner.control.simulation.workload import Workload
 
 

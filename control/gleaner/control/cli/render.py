@@ -29,7 +29,7 @@ from gleaner.control.cli.answer import Answer, Configuration, Fetched
 from gleaner.control.cli.failures import one_line
 from gleaner.control.cli.toml import toml
 from gleaner.control.life import State
-from gleaner.control.simulation.tables import Table as Sheet
+from gleaner.control.simulation.figures.tables import Table as Sheet
 
 PIPE_WIDTH = 100_000
 """Columns when stdout is not a terminal: nothing is cut off."""

@@ -83,7 +83,8 @@ def run(
     """Replay a trace once, and with --agents once more without them to compare."""
     check_places(json, schedule, report)
     with simulation_parts():
-        from gleaner.control.simulation import experiment, outputs, tabulate
+        from gleaner.control.simulation import experiment
+        from gleaner.control.simulation.figures import outputs, tabulate
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
@@ -139,7 +140,8 @@ def compare(
     kinds = read("--schedulers", disciplines, schedulers)
     lengths_s = read("--agents", lengths, agents) if agents else ()
     with simulation_parts():
-        from gleaner.control.simulation import experiment, outputs, tabulate
+        from gleaner.control.simulation import experiment
+        from gleaner.control.simulation.figures import outputs, tabulate
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
@@ -197,7 +199,7 @@ def _answer(value: dict[str, object], tables: Iterable[Any], remarks: tuple[str,
     if json == "-":
         return Answer(value, as_json=True)
     if json is not None:
-        from gleaner.control.simulation import outputs
+        from gleaner.control.simulation.figures import outputs
 
         path = Path(json)
         with write(path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 import typer
 
 from gleaner.control.cli.failures import BadInput, Failure, one_line
-from gleaner.control.simulation.durations import seconds
+from gleaner.control.simulation.figures.durations import seconds
 from gleaner.control.simulation.settings import Discipline
 
 if TYPE_CHECKING:

@@ -34,13 +34,13 @@ from gleaner.control.cli.simulate_options import (
     write,
 )
 from gleaner.control.cli.simulate_options import lengths as times
-from gleaner.control.simulation.durations import seconds
+from gleaner.control.simulation.figures.durations import seconds
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.experiment import Ground
     from gleaner.control.simulation.scenario import Scenario
     from gleaner.control.simulation.settings import AgentSettings
-    from gleaner.control.simulation.tune import Grid, Question, Tuning
+    from gleaner.control.simulation.tuning.tune import Grid, Question, Tuning
 
 ASSUMED_S = 60.0
 """What a save takes, and a restore, where nobody says."""
@@ -137,9 +137,9 @@ def tune(
     limit = read("--wait-limit", share_or_time, wait_limit)
     with simulation_parts():
         from gleaner.control.simulation import experiment
-        from gleaner.control.simulation.recommendation import WaitLimit
         from gleaner.control.simulation.scenario import read_scenario
-        from gleaner.control.simulation.tune import Question
+        from gleaner.control.simulation.tuning.recommendation import WaitLimit
+        from gleaner.control.simulation.tuning.tune import Question
 
         told = read_scenario(scenario, [option for option in given(context) if option.key[0] != "agents"])
         _check(told)
@@ -197,7 +197,7 @@ def _slice(told: "Scenario") -> float | None:
 
 
 def _grid(lengths: str | None, margins: str | None, *, synchronised: bool | None, preemption: bool) -> "Grid":
-    from gleaner.control.simulation.tune import LENGTHS_S, MARGINS_S, Grid
+    from gleaner.control.simulation.tuning.tune import LENGTHS_S, MARGINS_S, Grid
 
     return Grid(
         lengths_s=LENGTHS_S if lengths is None else read("--lengths", times, lengths),
@@ -213,8 +213,8 @@ def _default_state() -> Path:
 
 
 def _tuned(told: "Scenario", ground: "Ground", question: "Question", state: Path, workers: int | None) -> "Tuning":
-    from gleaner.control.simulation.sweep import default_workers
-    from gleaner.control.simulation.tune import tune as find
+    from gleaner.control.simulation.tuning.sweep import default_workers
+    from gleaner.control.simulation.tuning.tune import tune as find
 
     standing = _Standing(state=state)
     with _resumable(standing), render.steps("replaying") as draw:
@@ -247,7 +247,7 @@ def _resumable(standing: _Standing) -> Generator[None]:
 
 
 def _write(tuning: "Tuning", settings: Path | None, agent_settings: Path | None) -> None:
-    from gleaner.control.simulation import advice
+    from gleaner.control.simulation.tuning import advice
 
     for path, text in (
         (settings, advice.control_settings(tuning)),
@@ -262,8 +262,9 @@ def _answer(
     tuning: "Tuning", ground: "Ground", assumed: tuple[str, ...], json: str | None, report: Path | None
 ) -> Answer:
     """Exit code 1 says that nothing can be recommended."""
-    from gleaner.control.simulation import outputs, tabulate, tuned
     from gleaner.control.simulation.experiment import machine_name
+    from gleaner.control.simulation.figures import outputs, tabulate
+    from gleaner.control.simulation.tuning import tuned
 
     remarks = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks, *assumed)
     found = 0 if tuning.recommendation.setting else 1

@@ -12,7 +12,7 @@ from gleaner.control.cli import render
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.simulate_options import Cores, Json, Trace, check_places, read, simulation_parts, write
-from gleaner.control.simulation.durations import seconds
+from gleaner.control.simulation.figures.durations import seconds
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.machine import Machine
@@ -75,7 +75,7 @@ def validate(
         if json == "-":
             return Answer(value, as_json=True)
         if json is not None:
-            from gleaner.control.simulation.outputs import write_json
+            from gleaner.control.simulation.figures.outputs import write_json
 
             with write(Path(json)):
                 write_json(Path(json), value)
@@ -84,9 +84,9 @@ def validate(
 
 def _of_trace(path: Path, machine: "Machine", jobs: int, length_s: float) -> "tuple[Workload, tuple[str, ...]]":
     """The first jobs that fit, and what was done to them."""
-    from gleaner.control.simulation import traces
-    from gleaner.control.simulation.tabulate import cleaning_lines
+    from gleaner.control.simulation.figures.tabulate import cleaning_lines
     from gleaner.control.simulation.validate.workloads import cut
+    from gleaner.control.simulation.workloads import traces
 
     trace = traces.read(path, processors=machine.cores)
     workload, factor = cut(trace.workload, jobs=jobs, length_s=length_s)

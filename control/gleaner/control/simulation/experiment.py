@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gleaner.control.simulation import traces
 from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.figures.measures import Measures, Window, default_window, measure
+from gleaner.control.simulation.figures.tables import duration
 from gleaner.control.simulation.machine import Allocation, Machine, of_processors
-from gleaner.control.simulation.measures import Measures, Window, default_window, measure
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.scenario import MeasureSettings, Scenario, WorkloadSettings
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
-from gleaner.control.simulation.synthetic import make
-from gleaner.control.simulation.tables import duration
 from gleaner.control.simulation.workload import Cleaning, JobClass, Workload
+from gleaner.control.simulation.workloads import traces
+from gleaner.control.simulation.workloads.synthetic import make
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gleaner.control.cli.wording import complaint, unknown_key
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
-from gleaner.control.simulation.synthetic import Source, SyntheticSettings
+from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]

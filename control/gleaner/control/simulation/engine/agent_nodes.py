@@ -13,8 +13,8 @@ from gleaner.control.simulation.engine.agents import decide, release
 from gleaner.control.simulation.engine.book import BY_LIMIT, Book, settle
 from gleaner.control.simulation.engine.layer import Layer, Records, layer_of, stretches
 from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.figures.occupancy import node_cores
 from gleaner.control.simulation.machine import Allocation, Machine, of_nodes
-from gleaner.control.simulation.occupancy import node_cores
 from gleaner.control.simulation.schedule import Stretches, no_stretches
 from gleaner.control.simulation.settings import AgentSettings
 from gleaner.control.simulation.workload import Counts

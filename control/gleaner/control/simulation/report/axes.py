@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gleaner.control.simulation.figures.tables import duration, number, percent
 from gleaner.control.simulation.report.page import Axis, Unit
-from gleaner.control.simulation.tables import duration, number, percent
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _STEPS_S = tuple(

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from gleaner.control.simulation.experiment import Outcome
-from gleaner.control.simulation.fairness import throughput
-from gleaner.control.simulation.integrals import by_bin, waiting
-from gleaner.control.simulation.measures import Window
+from gleaner.control.simulation.figures.fairness import throughput
+from gleaner.control.simulation.figures.integrals import by_bin, waiting
+from gleaner.control.simulation.figures.measures import Window
 from gleaner.control.simulation.report.page import PALETTE, Axis, Curve, Layer, Lines, Role, Stack, Unit
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.workload import Seconds

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from gleaner.control.simulation.tables import Table
+from gleaner.control.simulation.figures.tables import Table
 
 
 class Unit(StrEnum):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
+from gleaner.control.simulation.figures.tables import Table
 from gleaner.control.simulation.report.axes import Scale, scale, ticks, written
 from gleaner.control.simulation.report.page import PALETTE, Bars, Curve, Lines, Role, Stack
 from gleaner.control.simulation.report.svg import (
@@ -21,7 +22,6 @@ from gleaner.control.simulation.report.svg import (
     path,
     picture,
 )
-from gleaner.control.simulation.tables import Table
 
 _BASE = HEIGHT - BOTTOM
 

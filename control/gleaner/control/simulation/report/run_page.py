@@ -4,7 +4,17 @@ import json
 from collections.abc import Sequence
 
 from gleaner.control.simulation.experiment import Ground, Outcome, machine_name
-from gleaner.control.simulation.measures import Measures
+from gleaner.control.simulation.figures.measures import Measures
+from gleaner.control.simulation.figures.tables import change, duration, number, percent
+from gleaner.control.simulation.figures.tabulate import (
+    cleaning_lines,
+    comparison_table,
+    jobs_table,
+    machine_table,
+    owners_table,
+    size_name,
+    sizes_table,
+)
 from gleaner.control.simulation.report.over_time import busy_plot, owners_plot, queue_plot, queues_plot
 from gleaner.control.simulation.report.page import (
     PALETTE,
@@ -25,16 +35,6 @@ from gleaner.control.simulation.report.page import (
     Unit,
 )
 from gleaner.control.simulation.report.who_had_what import gantt_parts
-from gleaner.control.simulation.tables import change, duration, number, percent
-from gleaner.control.simulation.tabulate import (
-    cleaning_lines,
-    comparison_table,
-    jobs_table,
-    machine_table,
-    owners_table,
-    size_name,
-    sizes_table,
-)
 
 _METHOD = (
     "Effective load: unit time that was computed and kept, by regular jobs and by agents' jobs, over all unit time. "

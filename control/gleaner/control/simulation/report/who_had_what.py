@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from gleaner.control.simulation.figures.measures import Window
+from gleaner.control.simulation.figures.placing import placed
+from gleaner.control.simulation.figures.tables import duration
 from gleaner.control.simulation.machine import Allocation
-from gleaner.control.simulation.measures import Window
-from gleaner.control.simulation.placing import placed
 from gleaner.control.simulation.report.page import Axis, Block, Gantt, Part, Role, Text, Unit
 from gleaner.control.simulation.schedule import Schedule, Stretches
-from gleaner.control.simulation.tables import duration
 
 _STRETCHES = 800
 """About so many pieces of work are quick to draw and can still be told apart."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from gleaner.control.simulation.figures.tables import Table
 from gleaner.control.simulation.report.gantt import draw_gantt
 from gleaner.control.simulation.report.page import (
     Bars,
@@ -20,7 +21,6 @@ from gleaner.control.simulation.report.page import (
     Text,
 )
 from gleaner.control.simulation.report.plots import bars_table, draw_bars, draw_lines, draw_stack, lines_table
-from gleaner.control.simulation.tables import Table
 
 _HERE = Path(__file__).parent
 

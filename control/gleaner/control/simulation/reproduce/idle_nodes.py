@@ -12,14 +12,14 @@ from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from gleaner.control.simulation import synthetic, traces
-from gleaner.control.simulation.distributions import Uniform
+from gleaner.control.simulation.figures.measures import Window, measure
 from gleaner.control.simulation.machine import of_nodes
-from gleaner.control.simulation.measures import Window, measure
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.reproduce.comparison import Comparison, Row
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.workloads import synthetic, traces
+from gleaner.control.simulation.workloads.distributions import Uniform
 
 _DAY_S = 86400.0
 _FOLDER = "GLEANER_TRACES"

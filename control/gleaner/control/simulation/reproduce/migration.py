@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from gleaner.control.simulation.figures.occupancy import EMPTY, FULL, MIXED, occupancy
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
-from gleaner.control.simulation.occupancy import EMPTY, FULL, MIXED, occupancy
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.reproduce.comparison import Comparison, Row
 from gleaner.control.simulation.settings import (

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from gleaner.control.simulation.figures.tables import Table
 from gleaner.control.simulation.report.page import Page, Part, Points, Section, Text
 from gleaner.control.simulation.reproduce.comparison import Comparison
-from gleaner.control.simulation.tables import Table
 
 
 def table(comparison: Comparison) -> Table:

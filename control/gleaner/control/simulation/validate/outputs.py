@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from gleaner.control.simulation.tables import Table, duration, number, percent
+from gleaner.control.simulation.figures.tables import Table, duration, number, percent
 from gleaner.control.simulation.validate.explain import Reason
 from gleaner.control.simulation.validate.validation import QUANTILES, Distribution, Validation, distribution
 from gleaner.control.simulation.workload import Seconds

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from gleaner.control.simulation import synthetic
-from gleaner.control.simulation.distributions import Exponential, Uniform
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.synthetic import LimitSettings, SyntheticSettings
 from gleaner.control.simulation.validate.configuration import limits_s
 from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.workloads import synthetic
+from gleaner.control.simulation.workloads.distributions import Exponential, Uniform
+from gleaner.control.simulation.workloads.synthetic import LimitSettings, SyntheticSettings
 
 _SHARE_OF_NODES = 0.1
 """The mean size of a made job."""

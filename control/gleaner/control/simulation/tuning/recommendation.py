@@ -9,8 +9,8 @@ Without one within the limit there is no recommendation, only what is nearest.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gleaner.control.simulation.confidence import Interval, interval
-from gleaner.control.simulation.tables import change, duration, percent
+from gleaner.control.simulation.figures.tables import change, duration, percent
+from gleaner.control.simulation.tuning.confidence import Interval, interval
 
 
 def exact(seconds: float) -> str:

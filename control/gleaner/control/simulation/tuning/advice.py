@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from gleaner.control.simulation.recommendation import exact
-from gleaner.control.simulation.trial import safety
-from gleaner.control.simulation.tune import Tuning
+from gleaner.control.simulation.tuning.recommendation import exact
+from gleaner.control.simulation.tuning.trial import safety
+from gleaner.control.simulation.tuning.tune import Tuning
 
 _WIDTH = 96
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gleaner.control.simulation.figures.occupancy import node_cores
 from gleaner.control.simulation.machine import Allocation
-from gleaner.control.simulation.occupancy import node_cores
 from gleaner.control.simulation.schedule import Schedule, Stretches
 from gleaner.control.simulation.workload import Counts
 

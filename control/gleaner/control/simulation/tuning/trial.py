@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.agent.margin import SAFETY_QUANTILE
-from gleaner.control.simulation.journal import Outcome
+from gleaner.control.simulation.figures.measures import Window, default_window
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.measures import Window, default_window
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
+from gleaner.control.simulation.tuning.journal import Outcome
 from gleaner.control.simulation.workload import Seconds, Workload
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.compiled import compiled
-from gleaner.control.simulation.integrals import between
+from gleaner.control.simulation.figures.integrals import between
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.workload import Counts, Seconds

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.failures import BadScenario
-from gleaner.control.simulation.fairness import jain
-from gleaner.control.simulation.integrals import UnitTime, between
-from gleaner.control.simulation.occupancy import occupancy
+from gleaner.control.simulation.figures.fairness import jain
+from gleaner.control.simulation.figures.integrals import UnitTime, between
+from gleaner.control.simulation.figures.occupancy import occupancy
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.workload import Codes, Seconds
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gleaner.control.simulation.experiment import Outcome
-from gleaner.control.simulation.measures import Change, Measures, Owner, Waits
-from gleaner.control.simulation.tables import Table, change, duration, number, percent
+from gleaner.control.simulation.figures.measures import Change, Measures, Owner, Waits
+from gleaner.control.simulation.figures.tables import Table, change, duration, number, percent
 from gleaner.control.simulation.workload import Cleaning
 
 _OWNERS = 10

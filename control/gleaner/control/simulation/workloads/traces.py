@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gleaner.control.simulation.cleaning import Records, clean
 from gleaner.control.simulation.failures import BadTrace
-from gleaner.control.simulation.sacct import read_sacct
-from gleaner.control.simulation.source import lines_of
-from gleaner.control.simulation.swf import read_swf
 from gleaner.control.simulation.workload import Cleaning, Seconds, Workload
+from gleaner.control.simulation.workloads.cleaning import Records, clean
+from gleaner.control.simulation.workloads.sacct import read_sacct
+from gleaner.control.simulation.workloads.source import lines_of
+from gleaner.control.simulation.workloads.swf import read_swf
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from gleaner.control.simulation.advice import agent_settings, control_settings, slurm_words
-from gleaner.control.simulation.confidence import Interval
-from gleaner.control.simulation.recommendation import exact
+from gleaner.control.simulation.figures.tables import Table, duration, percent
 from gleaner.control.simulation.report.page import (
     Axis,
     Card,
@@ -20,9 +18,11 @@ from gleaner.control.simulation.report.page import (
     Text,
     Unit,
 )
-from gleaner.control.simulation.tables import Table, duration, percent
-from gleaner.control.simulation.trial import safety
-from gleaner.control.simulation.tune import Tried, Tuning
+from gleaner.control.simulation.tuning.advice import agent_settings, control_settings, slurm_words
+from gleaner.control.simulation.tuning.confidence import Interval
+from gleaner.control.simulation.tuning.recommendation import exact
+from gleaner.control.simulation.tuning.trial import safety
+from gleaner.control.simulation.tuning.tune import Tried, Tuning
 
 
 def best_margins(tuning: Tuning) -> tuple[Tried, ...]:

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.failures import SimulationError
-from gleaner.control.simulation.journal import Journal, Outcome, key_of
 from gleaner.control.simulation.settings import AgentSettings
-from gleaner.control.simulation.trial import Conditions, trial
-from gleaner.control.simulation.variants import Variation, variant
+from gleaner.control.simulation.tuning.journal import Journal, Outcome, key_of
+from gleaner.control.simulation.tuning.trial import Conditions, trial
+from gleaner.control.simulation.tuning.variants import Variation, variant
 from gleaner.control.simulation.workload import Workload
 
 
@@ -194,7 +194,7 @@ def _key(digest: str, task: Task) -> str:
 
 def _program() -> str:
     """The version of what computes outcomes: its own text, since a version's number does not change while one works."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     sums = hashlib.sha256()
     for folder in (here, here.parent / "policy"):
         for path in sorted(folder.rglob("*.py")):

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.integrals import by_bin
+from gleaner.control.simulation.figures.integrals import by_bin
 from gleaner.control.simulation.schedule import Stretches
 from gleaner.control.simulation.workload import Codes, Seconds
 

@@ -23,7 +23,7 @@ def between(stretches: Stretches, begin_s: float, end_s: float) -> UnitTime:
     borders = _borders(stretches)
     units = stretches.units
     inside = [np.clip(border, begin_s, end_s) for border in borders]
-    return UnitTime(*(float(np.sum((after - before) * units)) for before, after in pairwise(inside)))
+    return UnitTime(*(np.asarray(np.sum((after - before) * units)) for before, after in pairwise(inside)))
 
 
 def by_bin(stretches: Stretches, edges_s: Seconds) -> UnitTime:

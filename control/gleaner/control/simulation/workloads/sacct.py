@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gleaner.control.simulation.cleaning import UNKNOWN, Ending, Records
 from gleaner.control.simulation.failures import BadTrace
-from gleaner.control.simulation.source import lines_of
 from gleaner.control.simulation.workload import Codes, Counts, Seconds
+from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records
+from gleaner.control.simulation.workloads.source import lines_of
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")

@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from gleaner.control.simulation.confidence import Interval, interval
 from gleaner.control.simulation.failures import BadScenario
-from gleaner.control.simulation.journal import Journal, Outcome
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.recommendation import Evidence, Recommendation, Setting, WaitLimit, exact, recommend
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
-from gleaner.control.simulation.sweep import Sweep, Task
-from gleaner.control.simulation.trial import Conditions, safety
-from gleaner.control.simulation.variants import Variation, variation
+from gleaner.control.simulation.tuning.confidence import Interval, interval
+from gleaner.control.simulation.tuning.journal import Journal, Outcome
+from gleaner.control.simulation.tuning.recommendation import (
+    Evidence,
+    Recommendation,
+    Setting,
+    WaitLimit,
+    exact,
+    recommend,
+)
+from gleaner.control.simulation.tuning.sweep import Sweep, Task
+from gleaner.control.simulation.tuning.trial import Conditions, safety
+from gleaner.control.simulation.tuning.variants import Variation, variation
 from gleaner.control.simulation.workload import Workload
 
 LENGTHS_S = tuple(60.0 * minutes for minutes in (5, 10, 15, 20, 30, 45, 60, 90, 120, 240))

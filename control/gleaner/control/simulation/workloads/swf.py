@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.cleaning import UNKNOWN, Ending, Records
-from gleaner.control.simulation.digits import plain_rows
 from gleaner.control.simulation.failures import BadTrace
-from gleaner.control.simulation.source import lines_of
 from gleaner.control.simulation.workload import Codes, Seconds, Workload
+from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records
+from gleaner.control.simulation.workloads.digits import plain_rows
+from gleaner.control.simulation.workloads.source import lines_of
 
 FIELDS = (
     "job number",

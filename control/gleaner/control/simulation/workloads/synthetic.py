@@ -10,11 +10,11 @@ import numpy as np
 from numpy.random import PCG64, Generator
 from pydantic import BaseModel, ConfigDict, Field
 
-from gleaner.control.simulation import lublin
-from gleaner.control.simulation.distributions import Constant, Distribution, Exponential, Uniform, whole
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.workload import Counts, JobClass, Seconds, Workload
+from gleaner.control.simulation.workloads import lublin
+from gleaner.control.simulation.workloads.distributions import Constant, Distribution, Exponential, Uniform, whole
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 COMMON_LIMITS_S: Seconds = np.array(

@@ -1,0 +1,1 @@
+"""Where workloads come from: logs in two formats, cleaned by named rules, and made ones."""
