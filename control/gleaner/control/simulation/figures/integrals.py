@@ -1,7 +1,7 @@
 """How much unit time the stretches of a schedule hold, by what it went into: in one window, or in many bins."""
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,12 @@ def between(stretches: Stretches, begin_s: float, end_s: float) -> UnitTime:
     borders = _borders(stretches)
     units = stretches.units
     inside = [np.clip(border, begin_s, end_s) for border in borders]
-    return UnitTime(*(np.asarray(np.sum((after - before) * units)) for before, after in pairwise(inside)))
+    return UnitTime(*(_sum((after - before) * units) for before, after in pairwise(inside)))
+
+
+def _sum(amounts: Seconds) -> Any:
+    """In one order, whatever the number of cores: a dot product may be split among them."""
+    return np.sum(amounts)
 
 
 def by_bin(stretches: Stretches, edges_s: Seconds) -> UnitTime:
