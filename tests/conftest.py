@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import Engine
 from tests.postgres import PostgresMissing, Server, running
 
 from gleaner.control.queue.engine import connect, migrate
 
 TEMPLATE = "with_tables"
+
+# What is compiled first, or shares its core with another test, is slow once; that is no fault of the code.
+settings.register_profile("unhurried", settings(), deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

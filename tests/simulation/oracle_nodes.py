@@ -189,13 +189,14 @@ def replayed(
         if has_changed and kind is not Migration.NONE:
             instants.append(look_s)
         site.now_s = min(instants)
+        is_news = False  # a look alone is none: what was refused is not tried again
         for stretch in [stretch for stretch in site.running if stretch.end_s == site.now_s]:
             site.give_back(stretch)
-            has_changed = True
+            is_news = has_changed = True
         while coming and coming[0].submit_s == site.now_s:
             site.waiting.append(coming.pop(0))
-            has_changed = True
-        if has_changed:
+            is_news = has_changed = True
+        if is_news:
             site.decide(overtaking=overtaking)
             look_s = math.ceil(max(site.now_s, settled_s) / every_s) * every_s
         if has_changed and look_s == site.now_s and kind is not Migration.NONE:
