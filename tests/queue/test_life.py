@@ -134,7 +134,7 @@ def test_only_a_waiting_job_is_claimed(scene: Scene, stand: Callable[[Scene], in
     assert [each.attempt for each in claimed] == ([attempt + 1] if claimed else [])
 
 
-OPEN = {running, going_on, lost_new, lost_saved}
+OPEN = (running, going_on, lost_new, lost_saved)
 """Where the latest attempt may still report."""
 REPORTS: dict[str, Callable[[Scene, int, int], None]] = {
     "saved": lambda scene, job, attempt: scene.saved(job, attempt, number=7),
