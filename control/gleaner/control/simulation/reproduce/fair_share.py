@@ -100,7 +100,8 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
             f"of that instant does not see them and the first that does comes {told.decide_every_s:g} s later, as the "
             "0.003 days of the released program suggest.",
             "The random numbers of the run times: so means and the range of single seeds are given.",
-            "In which time utilisation was taken: until the last job ends, and in the days of submission.",
+            "In which time utilisation was taken: until the last job ends, and in the days of submission "
+            "(settled after the first run; both are given).",
         ),
         rows=tuple(rows),
         explained=(

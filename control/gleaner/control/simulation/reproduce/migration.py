@@ -125,7 +125,7 @@ def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
         not_published=(
             f"The mean size and run time: {told.mean_cores:g} cores and {told.mean_run_s / 60:g} minutes.",
             "How Slurm placed jobs: on the first free cores, as it does unless told otherwise, or on one node if one "
-            "has room for all of the job; both are given.",
+            "has room for all of the job; both are given (the second was added after the first comparison).",
             f"What a move costs each job: {told.cost.constant_s:g} s and the time for its memory "
             f"({told.memory_mib_per_core:g} MiB a core) for each of save and restore: 1 minute in all for a serial "
             "job, 10 for the largest.",
