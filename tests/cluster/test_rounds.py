@@ -47,8 +47,8 @@ def test_a_regular_job_as_wide_as_all_nodes_starts_at_the_end_of_the_round(quiet
     assert started_s is not None
     assert boundary_s - 30 <= started_s <= boundary_s + SLACK_S
     # Also one that regular work overtook before it started may have ended: only those that ran are meant.
-    ran = {a["id"] for a in found}
-    ended = [a for a in cluster.api("GET", "/agents") if a["ended_s"] and a["scheduler_id"] in ran]
+    ran = {a["name"] for a in found}
+    ended = [a for a in cluster.api("GET", "/agents") if a["ended_s"] and a["name"] in ran]
     assert len(ended) == 3
     assert all(a["ended_s"] <= boundary_s for a in ended), "an agent outlived the shared end"
 
