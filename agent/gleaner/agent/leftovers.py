@@ -13,6 +13,7 @@ from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, 
 log = structlog.get_logger()
 
 LOG_AGE_S = 7 * 24 * 3600.0
+"""What agents have printed is kept this long, here and in the storage."""
 
 
 def reap(runtime: Runtime, *, agent: str, whole_node: bool) -> list[ContainerId]:

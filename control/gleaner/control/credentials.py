@@ -10,8 +10,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-LOG_AGE_S = 7 * 24 * 3600.0
-"""What agents have printed is kept this long."""
+from gleaner.agent.leftovers import LOG_AGE_S
 
 
 def token_file(folder: Path, name: str) -> Path:

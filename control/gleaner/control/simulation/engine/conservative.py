@@ -9,7 +9,6 @@ its end waits for it, as long as that took.
 """
 
 import math
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,11 +17,12 @@ from numpy.typing import NDArray
 from gleaner.control.policy import backfill
 from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine.agents import agent_end, close, decide, held_past, next_s, release
+from gleaner.control.simulation.engine.counted import schedule, stopped, submissions
 from gleaner.control.simulation.engine.heap import pop, push
-from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
+from gleaner.control.simulation.engine.layer import Finite, grown, layer_of
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.schedule import Schedule, uninterrupted
+from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
@@ -45,9 +45,9 @@ def run(
         raise BadScenario("conservative backfilling decides whenever a job comes or ends: decide_every_s must be 0")
     speed = machine.classes[0].speed
     units = machine.units_asked(workload.processors).copy()  # as the next: one type, whatever memory they are in
-    submit_s = np.full(len(workload), math.nan) if keep_waiting else workload.submit_s.copy()
+    submit_s = submissions(workload, keep_waiting)
     layer, finite = layer_of(agents, machine)
-    start_s, end_s, log, stop_s = _replayed(
+    replayed = _replayed(
         submit_s,
         workload.run_s / speed,
         np.where(workload.limit_s > 0, workload.limit_s / speed, 1.0),  # nobody can be promised no time at all
@@ -58,15 +58,17 @@ def run(
         layer,
         finite,
     )
-    return Schedule(
-        workload=replace(workload, submit_s=submit_s) if keep_waiting else workload,
-        machine=machine,
-        scheduler=scheduler.kind.value,
-        start_s=start_s,
-        end_s=end_s,
-        jobs=uninterrupted(workload, units, start_s, end_s, until_s),
-        agents=stretches(layer, log, stop_s),
-        agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
+    return schedule(
+        workload,
+        machine,
+        scheduler,
+        replayed,
+        units=units,
+        submit_s=submit_s,
+        until_s=until_s,
+        keep_waiting=keep_waiting,
+        layer=layer,
+        finite=finite,
     )
 
 
@@ -219,10 +221,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
                 free -= taken
                 if not preemption:
                     steps = _held(steps, steps_s, steps_free, gone_s, taken)
-    for entry in range(running):
-        if heap_s[entry] > until_s:
-            end_s[heap_job[entry]] = np.nan
-    stop_s = now_s if until_s == np.inf else until_s
+    stop_s = stopped(now_s, until_s, heap_s, heap_job, running, end_s)
     if layer is None:
         return start_s, end_s, None, stop_s
     close(agents, finite, stop_s)

@@ -25,6 +25,7 @@ import numpy as np
 from gleaner.control.policy import omfs
 from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine import agents as low
+from gleaner.control.simulation.engine.counted import refuse_strangers
 from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
 from gleaner.control.simulation.engine.vacating import (
     CLAIMS,
@@ -143,10 +144,7 @@ def run(
 
 def entitled_units(workload: Workload, machine: Machine, settings: EntitlementSettings) -> Counts:
     """What each of the workload's groups is entitled to: its share of the units, rounded down (line 22)."""
-    strangers = sorted(set(settings.percent) - set(workload.groups))
-    if strangers:
-        known = ", ".join(workload.groups[:5]) + (", …" if len(workload.groups) > 5 else "")
-        raise BadScenario(f"scheduler.omfs.percent: {strangers[0]!r} is no group of {workload.name} (it has {known})")
+    refuse_strangers("scheduler.omfs.percent", "group", settings.percent, workload.groups, workload.name)
     shares = [settings.percent.get(group, 0.0) * machine.units / 100 for group in workload.groups]
     return np.array([math.floor(share + 1e-9) for share in shares], np.int64)
 

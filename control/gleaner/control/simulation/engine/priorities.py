@@ -10,7 +10,6 @@ All priorities grow alike with time (see `policy.priority`), so the queue is kep
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,12 @@ from numpy.typing import NDArray
 from gleaner.control.policy import fairshare, priority
 from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine.agents import close, decide, held, held_past, next_s, release
+from gleaner.control.simulation.engine.counted import forget_released, refuse_strangers, schedule, stopped, submissions
 from gleaner.control.simulation.engine.heap import expect, forget, pop, push
-from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
+from gleaner.control.simulation.engine.layer import Finite, grown, layer_of
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.schedule import Schedule, uninterrupted
+from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentSettings,
     Backfill,
@@ -56,12 +56,12 @@ def run(
     speed = machine.classes[0].speed
     weights = scheduler.priority
     units = machine.units_asked(workload.processors)
-    submit_s = np.full(len(workload), math.nan) if keep_waiting else workload.submit_s.copy()
+    submit_s = submissions(workload, keep_waiting)
     since_s = np.zeros(len(workload)) if keep_waiting else workload.submit_s
     limit_s = workload.limit_s  # as it was asked for, whatever the speed of the machine
     key = priority.core(0.0, since_s, units, limit_s, weights.per_second, weights.per_unit, weights.per_limit_s)
     layer, finite = layer_of(agents, machine)
-    start_s, end_s, log, stop_s = _replayed(
+    replayed = _replayed(
         submit_s,
         workload.run_s / speed,
         workload.limit_s / speed,
@@ -78,24 +78,23 @@ def run(
         layer,
         finite,
     )
-    return Schedule(
-        workload=replace(workload, submit_s=submit_s) if keep_waiting else workload,
-        machine=machine,
-        scheduler=scheduler.kind.value,
-        start_s=start_s,
-        end_s=end_s,
-        jobs=uninterrupted(workload, units, start_s, end_s, until_s),
-        agents=stretches(layer, log, stop_s),
-        agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
+    return schedule(
+        workload,
+        machine,
+        scheduler,
+        replayed,
+        units=units,
+        submit_s=submit_s,
+        until_s=until_s,
+        keep_waiting=keep_waiting,
+        layer=layer,
+        finite=finite,
     )
 
 
 def targets_of(workload: Workload, share: ShareSettings) -> NDArray[np.float64]:
     """The target throughput of each of the workload's users, in units."""
-    strangers = sorted(set(share.targets) - set(workload.users))
-    if strangers:
-        known = ", ".join(workload.users[:5]) + (", …" if len(workload.users) > 5 else "")
-        raise BadScenario(f"scheduler.sfs.targets: {strangers[0]!r} is no user of {workload.name} (it has {known})")
+    refuse_strangers("scheduler.sfs.targets", "user", share.targets, workload.users, workload.name)
     targets = share.factor * np.array([share.targets.get(user, share.others) for user in workload.users])
     if not np.any(targets > 0):
         raise BadScenario("scheduler.sfs: nobody has a target throughput; set `targets` or `others`")
@@ -176,9 +175,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
                 free += release(agents, finite, now_s)
                 is_news = True
                 if not preemption:
-                    for entry in range(agents.state[0].freed):
-                        gone = agents.freed[entry]
-                        ends = forget(ends_s, ends_units, ends, float(gone.end_s), int(gone.units))
+                    ends = forget_released(agents, ends_s, ends_units, ends)
             if preemption:
                 lent = held(agents)
         while come < jobs and (tail - head < keep_waiting if keep_waiting > 0 else submit_s[come] <= now_s):
@@ -229,10 +226,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
                 free -= taken
                 if not preemption:
                     ends = expect(ends_s, ends_units, ends, gone_s, taken)
-    for entry in range(running):
-        if heap_s[entry] > until_s:
-            end_s[heap_job[entry]] = np.nan
-    stop_s = now_s if until_s == np.inf else until_s
+    stop_s = stopped(now_s, until_s, heap_s, heap_job, running, end_s)
     if layer is None:
         return start_s, end_s, None, stop_s
     close(agents, finite, stop_s)

@@ -8,7 +8,6 @@ it decides as though their nodes were free, and what it starts on those waits fo
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,11 @@ import numpy as np
 from gleaner.control.policy import backfill
 from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine.agents import close, decide, held, held_past, next_s, release
+from gleaner.control.simulation.engine.counted import forget_released, schedule, stopped, submissions
 from gleaner.control.simulation.engine.heap import expect, forget, pop, push
-from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
+from gleaner.control.simulation.engine.layer import Finite, grown, layer_of
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.schedule import Schedule, uninterrupted
+from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
@@ -38,9 +38,9 @@ def run(
     """Replay a workload that fits the machine; see `replay`, which checks that and has the same arguments."""
     speed = machine.classes[0].speed
     units = machine.units_asked(workload.processors).copy()  # as the next: one type, whatever memory they are in
-    submit_s = np.full(len(workload), math.nan) if keep_waiting else workload.submit_s.copy()
+    submit_s = submissions(workload, keep_waiting)
     layer, finite = layer_of(agents, machine)
-    start_s, end_s, log, stop_s = _replayed(
+    replayed = _replayed(
         submit_s,
         workload.run_s / speed,
         workload.limit_s / speed,
@@ -53,15 +53,17 @@ def run(
         layer,
         finite,
     )
-    return Schedule(
-        workload=replace(workload, submit_s=submit_s) if keep_waiting else workload,
-        machine=machine,
-        scheduler=scheduler.kind.value,
-        start_s=start_s,
-        end_s=end_s,
-        jobs=uninterrupted(workload, units, start_s, end_s, until_s),
-        agents=stretches(layer, log, stop_s),
-        agent_jobs_end_s=None if finite is None else finite.jobs["end_s"].copy(),
+    return schedule(
+        workload,
+        machine,
+        scheduler,
+        replayed,
+        units=units,
+        submit_s=submit_s,
+        until_s=until_s,
+        keep_waiting=keep_waiting,
+        layer=layer,
+        finite=finite,
     )
 
 
@@ -147,9 +149,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
                 decide_s = now_s
                 if not preemption:
                     refused = 0
-                    for entry in range(agents.state[0].freed):
-                        gone = agents.freed[entry]
-                        ends = forget(ends_s, ends_units, ends, float(gone.end_s), int(gone.units))
+                    ends = forget_released(agents, ends_s, ends_units, ends)
             if preemption:
                 lent = held(agents)
         while tail < jobs and (waiting < keep_waiting if keep_waiting > 0 else submit_s[tail] <= now_s):
@@ -216,10 +216,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
                 free -= taken
                 if not preemption:
                     ends = expect(ends_s, ends_units, ends, gone_s, taken)
-    for entry in range(running):
-        if heap_s[entry] > until_s:
-            end_s[heap_job[entry]] = np.nan
-    stop_s = now_s if until_s == np.inf else until_s
+    stop_s = stopped(now_s, until_s, heap_s, heap_job, running, end_s)
     if layer is None:
         return start_s, end_s, None, stop_s
     close(agents, finite, stop_s)
