@@ -1,5 +1,10 @@
 """The fast reader of numbers reads them as Python does, or not at all."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,3 +59,37 @@ def test_what_it_reads_is_what_python_reads(text: str) -> None:
 )
 def test_what_is_not_plain_is_not_read(line: str) -> None:
     assert plain_rows(f"1 2\n{line}\n", 2, 2) is None
+
+
+PLAIN = """
+import sys
+from pathlib import Path
+from gleaner.control.simulation.workloads.swf import read_swf
+
+records = read_swf(Path(sys.argv[1])).records
+columns = (records.job, records.submit_s, records.run_s, records.limit_s, records.processors, records.memory_mib)
+print([column.tolist() for column in columns])
+"""
+
+
+def test_the_reader_gives_the_same_numbers_compiled_and_plain(tmp_path: Path) -> None:
+    jobs = range(1, 60)
+    lines = [
+        f"{job} {job * 4999}.25 -1 {job * 131} {job} -1 -1 {job} {job * 86_399} 70000 1 7 3 -1 -1 -1 -1 -1"
+        for job in jobs
+    ]
+    log = tmp_path / "log.swf"
+    log.write_text("\n".join([*lines, lines[0].replace(" 131 ", " 999999999999999 ")]) + "\n")
+    said = {
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", PLAIN, log],
+            env={**os.environ, "NUMBA_DISABLE_JIT": without_compiler},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for without_compiler in ("0", "1")
+    }
+    assert len(said) == 1
+    assert ", 5097541.0, " in said.pop()  # the last but one limit, 59 * 86,399

@@ -26,14 +26,17 @@ def _rows_filled(text: NDArray[np.uint8], rows: NDArray[np.float64], powers: NDA
     for index in range(len(text) + 1):
         byte = text[index] if index < len(text) else _NEW_LINE
         if _ZERO <= byte <= _NINE:
-            value = 10 * value + (byte - _ZERO)
+            if digits == _MOST_DIGITS:
+                return -1
+            # As wide without the compiler, where a byte less a small number would stay a byte and overflow.
+            value = 10 * value + np.int64(byte - _ZERO)
             digits += 1
             if decimals >= 0:
                 decimals += 1
             is_in_number = True
         elif byte == _BLANK or _TAB <= byte <= _RETURN:
             if is_in_number:
-                if digits == 0 or digits > _MOST_DIGITS or decimals == 0 or column == rows.shape[1]:
+                if digits == 0 or decimals == 0 or column == rows.shape[1]:
                     return -1
                 number = value / powers[max(decimals, 0)]
                 rows[row, column] = -number if is_negative else number
