@@ -10,7 +10,8 @@ from tests.queue.scene import Scene
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control import pruner
 from gleaner.control.pruner import DAY_S, prune
-from gleaner.control.queue import logs, reads
+from gleaner.control.queue import decisions, logs, reads
+from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.tables import EVENT, LOG, TOKEN, TRIMMED
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 from gleaner.control.site import Site
@@ -98,3 +99,13 @@ def test_a_queue_that_does_not_answer_is_left_for_the_next_pass(scene: Scene, si
     assert rows(scene)["log"] == 7000
     prune(site, scene.now_s)
     assert rows(scene)["log"] == 2500
+
+
+def test_old_decisions_are_removed_too(scene: Scene, site: Site) -> None:
+    told = {"kind": DecisionKind.HOLD, "policy": "governing", "given": {}, "answer": {}, "acted": False}
+    old = scene.do(decisions.record, subjects=["slurm 1"], now_s=scene.now_s, **told)
+    scene.now_s += 11 * DAY_S
+    young = scene.do(decisions.record, subjects=["slurm 1"], now_s=scene.now_s, **told)
+    prune(site, scene.now_s)
+    assert [each.id for each in scene.look(decisions.latest, "slurm 1", 9)] == [young]
+    assert young > old

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import structlog
 from sqlalchemy import Connection
 
-from gleaner.control.queue import retention
+from gleaner.control.queue import decisions, retention
 from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueBusy, QueueError
 from gleaner.control.site import Site
@@ -57,6 +57,11 @@ def _removals(site: Site, before_s: float) -> Iterator[tuple[str, int]]:
                 rows = retention.remove_agents(db, agents.unused, before_s=before_s)
             yield "agents", rows
         name = agents.last
+    rows = REMOVED
+    while rows == REMOVED:
+        with _writing(site) as db:
+            rows = decisions.remove_old(db, before_s=before_s, at_most=REMOVED)
+        yield "decisions", rows
     job: int | None = 0
     while job is not None:
         with snapshot(site.engine) as db:

@@ -8,12 +8,9 @@ from enum import StrEnum
 from typing import Any, cast
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
-    Enum,
     ForeignKeyConstraint,
     Index,
-    Integer,
     Table,
     Text,
     TextClause,
@@ -23,7 +20,8 @@ from sqlalchemy import (
 from sqlmodel import JSON, Field, SQLModel
 
 from gleaner.control.life import WAITING, Outcome, State
-from gleaner.control.queue import site_tables
+from gleaner.control.queue import decision_tables
+from gleaner.control.queue.columns import BIG, BIG_ID, JSON_OR_NULL, words
 
 
 class Ending(StrEnum):
@@ -80,25 +78,6 @@ def listed(*words: StrEnum) -> str:
     return ", ".join(f"'{word.value}'" for word in sorted(words))
 
 
-def _values(kind: type[StrEnum]) -> list[str]:
-    return [member.value for member in kind]
-
-
-def _words(kind: type[StrEnum], name: str) -> Any:
-    # SQLAlchemy would store the members' names.
-    return Enum(
-        kind,
-        name=name,
-        native_enum=False,
-        create_constraint=True,
-        length=16,
-        values_callable=_values,
-    )
-
-
-BIG: Any = BigInteger()
-JSON_OR_NULL: Any = JSON(none_as_null=True)
-BIG_ID: Any = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up INTEGER PRIMARY KEY only
 CHURNED = {"postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"}}
 """For a table whose rows are written anew at every move. By default PostgreSQL lets a fifth of a table die before it
 cleans up, and a claim steps over what is dead at the front of the index of the waiting jobs."""
@@ -164,7 +143,7 @@ class Agent(SQLModel, table=True):
     )
 
     name: str = Field(primary_key=True)
-    phase: Phase = Field(sa_type=_words(Phase, "phase"))
+    phase: Phase = Field(sa_type=words(Phase, "phase"))
     scheduler_id: str | None
     end_s: float
     submitted_s: float
@@ -217,8 +196,8 @@ class Job(SQLModel, table=True):
     index: int | None
     spec: int = Field(sa_type=BIG)
     lane: int
-    state: State = Field(sa_type=_words(State, "state"))
-    outcome: Outcome | None = Field(sa_type=_words(Outcome, "outcome"))
+    state: State = Field(sa_type=words(State, "state"))
+    outcome: Outcome | None = Field(sa_type=words(Outcome, "outcome"))
     exit_code: int | None
     held: bool
     hold_reason: str | None = Field(sa_type=Text)
@@ -270,7 +249,7 @@ class Attempt(SQLModel, table=True):
     node: str
     claimed_s: float
     ended_s: float | None
-    ending: Ending | None = Field(sa_type=_words(Ending, "ending"))
+    ending: Ending | None = Field(sa_type=words(Ending, "ending"))
     exit_code: int | None
     detail: str = Field(sa_type=Text)
     from_attempt: int | None
@@ -300,7 +279,7 @@ class Generation(SQLModel, table=True):
     log_lines: int = Field(sa_type=BIG)
     open_lines: dict[str, str] | None = Field(sa_type=JSON_OR_NULL)
     published_s: float
-    standing: Standing = Field(sa_type=_words(Standing, "standing"))
+    standing: Standing = Field(sa_type=words(Standing, "standing"))
     has_memory: bool = Field(sa_column_kwargs={"server_default": true()})
     kind: int | None
     """Of the node that saved it, as far as it is known."""
@@ -354,7 +333,7 @@ class Token(SQLModel, table=True):
     __table_args__ = (CheckConstraint("role <> 'user' OR \"group\" IS NOT NULL", "user_has_group"),)
 
     hash: str = Field(primary_key=True)
-    role: Role = Field(sa_type=_words(Role, "role"))
+    role: Role = Field(sa_type=words(Role, "role"))
     name: str = Field(index=True)
     group: str | None
     issued_s: float
@@ -376,8 +355,8 @@ EVENT = _table(Event)
 LOG = _table(Log)
 TRIMMED = _table(Trimmed)
 TOKEN = _table(Token)
-METADATA = site_tables.METADATA
-"""All tables, those of `site_tables` too."""
+METADATA = decision_tables.METADATA
+"""All tables, those of `site_tables` and `decision_tables` too."""
 
 
 def _where(condition: str) -> dict[str, TextClause]:

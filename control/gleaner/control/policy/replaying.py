@@ -1,0 +1,11 @@
+"""Every policy whose decisions are stored, by name: from what it was given to what it answered, once more. Pure.
+
+JSON in, JSON out, so that a stored decision can be decided again elsewhere and much later.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Replay = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+REPLAYS: Mapping[str, Replay] = {}
