@@ -39,6 +39,7 @@ def decided(
         int(wish.kind),
         NOW_S,
         np.array([job.units for job in running], np.int64),
+        np.array([job.units for job in running], np.int64),
         np.array([owners.index(job.owner) for job in running], np.int64),
         np.array([job.kind for job in running], np.int64),
         np.array([job.priority for job in running], np.int64),

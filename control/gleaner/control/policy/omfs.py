@@ -66,6 +66,7 @@ def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one 
     job_class: int,
     now_s: float,
     units: NDArray[np.int64],
+    gives: NDArray[np.int64],
     owners: NDArray[np.int64],
     classes: NDArray[np.int64],
     priority: NDArray[np.int64],
@@ -84,8 +85,9 @@ def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one 
     """What becomes of one waiting job, and the positions of the running jobs to vacate for it, in the order chosen.
 
     The job asks for `asked` units (nodes, or processors). Classes are 0 non-preemptible, 1 preemptible (it is killed),
-    2 checkpointable (it is saved). `units` to `cost_s` have one entry a running job: whose it is, its priority (more
-    is better), since when it runs without a break, and what saving it would take. `used`, of it `used_fixed` (by
+    2 checkpointable (it is saved). `units` to `cost_s` have one entry a running job: what it holds, what of that this job
+    could use (all of it, where units need only be counted), whose it is, its priority (more is better), since when it
+    runs without a break, and what saving it would take. `used`, of it `used_fixed` (by
     non-preemptible jobs) and `promised` (to claims that have not started), and `entitled` have one entry an owner; what
     is being vacated is not used. `idle` units can be had now, `coming` ones soon.
     """
@@ -122,7 +124,7 @@ def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one 
             is_young = now_s < since_s[at] + quantum_s
             below = 0
             lost_s = 0.0
-            if is_chosen[at]:
+            if is_chosen[at] or gives[at] == 0:
                 continue
             if not literal:
                 if classes[at] == 0 or left[whose] <= entitled[whose] or (protects and is_young):
@@ -150,15 +152,15 @@ def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one 
         left[owners[best]] -= units[best]
         victims[found] = best
         found += 1
-        freed += units[best]
+        freed += gives[best]
     if literal:
         return VACATE, victims[:found]
     # Those chosen first may not be needed beside those chosen last; who was the last to be chosen is spared first.
     surplus = idle + coming + freed - asked
     for turn in range(found - 1, -1, -1):
         at = victims[turn]
-        if units[at] <= surplus:
-            surplus -= units[at]
+        if gives[at] <= surplus:
+            surplus -= gives[at]
             is_chosen[at] = False
     kept = 0
     for turn in range(found):

@@ -364,8 +364,8 @@ def _try(  # noqa: PLR0917 - numba takes no keywords
     there = slice(0, n[RUNNING])
     answer, victims = decide(
         units, state.job[OWNER, job], state.job[CLASS, job], now_s,
-        state.run[RUN_UNITS, there], state.run[RUN_OWNER, there], state.run[RUN_CLASS, there],
-        state.run[RUN_PRIORITY, there], state.run_s[SINCE, there], state.run_s[COST, there],
+        state.run[RUN_UNITS, there], state.run[RUN_UNITS, there], state.run[RUN_OWNER, there],
+        state.run[RUN_CLASS, there], state.run[RUN_PRIORITY, there], state.run_s[SINCE, there], state.run_s[COST, there],
         state.owner[USED], state.owner[USED_FIXED], state.owner[PROMISED], state.owner[ENTITLED],
         idle, coming, *rules,
     )  # fmt: skip
