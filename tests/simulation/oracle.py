@@ -76,12 +76,17 @@ def easy(cluster: Cluster) -> None:
             extra -= 0 if ends_in_time else job.units
 
 
-def conservative(cluster: Cluster, *, something_ended: bool = True) -> None:
+def promise(cluster: Cluster, *, something_ended: bool = True) -> None:
+    """The first half of conservative backfilling. What is due and could not start keeps the promise that it had."""
     for job in cluster.waiting:
-        if something_ended or math.isnan(job.promised_s):
+        if (something_ended and not job.promised_s < cluster.now_s) or math.isnan(job.promised_s):
             earliest_s = _earliest(cluster, job)
             assert not earliest_s > job.promised_s, "a promise was broken"
             job.promised_s = earliest_s
+
+
+def conservative(cluster: Cluster, *, something_ended: bool = True) -> None:
+    promise(cluster, something_ended=something_ended)
     for job in [job for job in cluster.waiting if job.promised_s <= cluster.now_s]:
         cluster.start(job)
 

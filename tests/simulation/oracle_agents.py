@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from tests.simulation.oracle import Cluster, Job, conservative, easy, fcfs
+from tests.simulation.oracle import Cluster, Job, conservative, easy, fcfs, promise
 
 from gleaner.control.simulation.settings import AgentSettings
 
@@ -182,6 +182,22 @@ def decide(site: Site) -> tuple[float, int]:
     return site.shadow(site.waiting[0]) if site.waiting else (math.inf, 0)
 
 
+def keep_promises(site: Site, *, something_ended: bool) -> None:
+    """Conservative backfilling that may have agents vacated, and does not know of them.
+
+    What starts late, since agents had to be saved, has the reservation that it was promised, not one from its start.
+    """
+    reserved = [Job(job.submit_s, job.run_s, job.limit_s, job.units, job.promised_s) for job in site.regular]
+    promise(Cluster(site.units, site.now_s, reserved, site.waiting), something_ended=something_ended)
+    site.owed = 0
+    for job in [job for job in site.waiting if job.promised_s <= site.now_s]:
+        if site.fits(job):
+            site.start(job)
+        else:
+            site.owed += job.units
+    vacate(site)
+
+
 def vacate(site: Site) -> None:
     needed = site.owed - site.free - site.leaving
     if needed <= 0:
@@ -210,7 +226,8 @@ def may_start(site: Site, end_s: float, shadow_s: float, extra: int) -> bool:
         case "easy":
             return end_s <= shadow_s or extra > 0
         case _:
-            held = [(site.now_s, job.expected_end_s, job.units) for job in site.running]
+            held = [(site.now_s, agent.end_s, agent.units) for agent in site.agents]
+            held += [(site.now_s, job.promised_s + job.limit_s, job.units) for job in site.regular]
             held += [(job.promised_s, job.promised_s + job.limit_s, job.units) for job in site.waiting]
             return all(
                 sum(units for start_s, stop_s, units in held if start_s <= at_s < stop_s) < site.units
@@ -239,13 +256,13 @@ def start_agents(site: Site, shadow_s: float, extra: int) -> None:
 
 
 def end_all(site: Site) -> bool:
-    """End what ends now; whether anything did."""
+    """End what ends now; whether anything did that the scheduler knows of."""
     before = list(site.running)
     site.running = [job for job in before if isinstance(job, Agent) or job.end_s > site.now_s]
     advance(site)
-    has_ended = any(job not in site.running for job in before)
-    site.has_news |= has_ended
-    return has_ended
+    ended = [job for job in before if job not in site.running]
+    site.has_news |= bool(ended)
+    return any(not (isinstance(job, Agent) and site.rules.preemption) for job in ended)
 
 
 def pass_second(site: Site) -> None:
@@ -274,11 +291,15 @@ def simulated(kind: str, jobs: Sequence[Job], units: int, rules: AgentSettings) 
             site.wake_s, site.has_news = math.inf, True
         while coming and coming[0].submit_s == site.now_s:
             may_start_now = coming[0].units <= site.free + len(site.agents) * rules.preemption
-            site.has_news |= may_start_now or not site.waiting
+            site.has_news |= may_start_now or not site.waiting or kind == "conservative"
             site.waiting.append(coming.pop(0))
+        site.has_news |= any(job.promised_s == site.now_s for job in site.waiting)
         while site.has_news or not rules.preemption:  # what takes no time may happen several times in one instant
             site.has_news = False
-            if kind == "conservative":
+            if kind == "conservative" and rules.preemption:
+                keep_promises(site, something_ended=has_ended)
+                shadow_s, extra = math.inf, 0
+            elif kind == "conservative":
                 conservative(site, something_ended=has_ended)
                 shadow_s, extra = math.inf, 0
             else:

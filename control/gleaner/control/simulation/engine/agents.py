@@ -109,7 +109,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
     """
     rules, state = layer.rules[0], layer.state[0]
     units = int(rules.units)
-    needed = -(-(owed - free) // units) - int(state.leaving)
+    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may owe some, too
     if needed > 0:
         if finite is not None:
             vacate_places(layer, finite, now_s, needed)
