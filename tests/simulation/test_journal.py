@@ -61,7 +61,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path / "sweep.jsonl").__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("line", [b"nonsense", b"[]", b'{"key": "a"}', b"\xff"])
+@pytest.mark.parametrize("line", [b"nonsense", b"[]", b'{"key": "a"}', b'{"key":"a","outcome":[1]}', b"\xff"])
 def test_a_file_that_is_no_journal_is_refused_with_its_line(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "sweep.jsonl"
     path.write_bytes(b'{"key":"a","outcome":{"value":[1.0]}}\n' + line + b"\n")

@@ -5,8 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.tuning.variants import DAY_S, WEEK_S, variant, variation
 from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings, make
+
+MACHINE = of_processors(16)
 
 
 def made(submit_s: list[float]) -> Workload:
@@ -48,7 +52,7 @@ def test_jobs_that_fill_no_week_are_counted_and_named() -> None:
 
 def test_a_variant_is_made_of_whole_weeks_that_keep_their_hours() -> None:
     workload = hourly(60, first_s=1e6)
-    changed = variant(workload, variation(workload), 7)
+    changed = variant(workload, MACHINE, variation(workload), 7)
     assert len(changed) == 8 * 168
     weeks = changed.job.reshape(8, 168)
     assert (np.diff(weeks, axis=1) == 1).all()  # within a week all jobs of one week, in order
@@ -60,18 +64,32 @@ def test_a_history_of_a_long_trace_has_half_a_year() -> None:
     workload = hourly(400)
     how = variation(workload)
     assert (how.blocks, how.drawn) == (57, 26)
-    assert len(variant(workload, how, 1)) == 26 * 168
+    assert len(variant(workload, MACHINE, how, 1)) == 26 * 168
     assert "26 of 57 whole weeks" in how.said
 
 
 def test_a_short_trace_stays_itself_but_for_a_minute() -> None:
     workload = hourly(2)
     how = variation(workload)
-    changed = variant(workload, how, 3)
+    changed = variant(workload, MACHINE, how, 3)
     assert not how.is_resampled
     assert changed.job.tolist() == workload.job.tolist()
     assert np.abs(np.diff(changed.submit_s) - 3600).max() <= 60
     assert "too short to say how other weeks would differ" in how.said
+
+
+@pytest.mark.parametrize("source", list(Source))
+def test_jobs_that_are_made_are_made_anew_for_each_seed(source: Source) -> None:
+    settings = SyntheticSettings(source=source, jobs=200, load=0.7)
+    workload = make(settings, MACHINE, hourly(2))
+    how = variation(workload, settings)
+    one, again, other = (variant(workload, MACHINE, how, seed) for seed in (1, 1, 2))
+    assert one.submit_s.tobytes() == again.submit_s.tobytes()
+    assert one.run_s.tobytes() == again.run_s.tobytes()
+    assert np.diff(one.submit_s).tolist() not in (np.diff(other.submit_s).tolist(), np.diff(workload.submit_s).tolist())
+    assert len(one) == len(other) == 200
+    assert how.is_resampled
+    assert "made as [workload.synthetic] says" in how.said
 
 
 @given(
@@ -82,9 +100,9 @@ def test_a_short_trace_stays_itself_but_for_a_minute() -> None:
 def test_variants_are_in_order_and_the_same_for_the_same_seed(times: list[int], seed: int, other: int) -> None:
     workload = made([float(at) for at in times])
     how = variation(workload)
-    first = variant(workload, how, seed)
-    variant(workload, how, other)
-    again = variant(workload, how, seed)
+    first = variant(workload, MACHINE, how, seed)
+    variant(workload, MACHINE, how, other)
+    again = variant(workload, MACHINE, how, seed)
     assert len(first) > 0
     assert (np.diff(first.submit_s) >= 0).all()
     assert (first.submit_s >= 0).all()

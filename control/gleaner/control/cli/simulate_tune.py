@@ -156,7 +156,7 @@ def tune(
             first_seed=seed,
             level=confidence,
         )
-        with render.busy("reading the trace"):
+        with render.busy("reading the trace" if told.workload.trace else "making the jobs"):
             ground = experiment.prepare(told)
         experiment.check(told.scheduler, ground)
         tuning = _tuned(told, ground, question, state or _default_state(), workers)
@@ -230,6 +230,7 @@ def _tuned(told: "Scenario", ground: "Ground", question: "Question", state: Path
             question,
             state=state,
             workers=workers or default_workers(),
+            made=told.workload.synthetic,
             progress=progress,
         )
 
@@ -266,7 +267,12 @@ def _answer(
     from gleaner.control.simulation.figures import outputs, tabulate
     from gleaner.control.simulation.tuning import tuned
 
-    remarks = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks, *assumed)
+    remarks = (
+        *tabulate.cleaning_lines(ground.cleaning, len(ground.workload)),
+        *ground.remarks,
+        *assumed,
+        *tuned.odd(tuning),
+    )
     found = 0 if tuning.recommendation.setting else 1
     if report is not None:
         from gleaner.control.simulation import report as page

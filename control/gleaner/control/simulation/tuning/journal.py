@@ -75,8 +75,8 @@ class Journal:
         for number, line in enumerate(text[:whole].splitlines(), start=1):
             try:
                 entry = cast("Mapping[str, object]", json.loads(line))
-                outcomes[cast("str", entry["key"])] = cast("Outcome", entry["outcome"])
-            except (ValueError, KeyError, TypeError) as error:
+                outcomes[str(entry["key"])] = _outcome(entry["outcome"])
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BadState(f"{self.path}, line {number}: not an outcome of a sweep; remove the file") from error
         return outcomes
 
@@ -87,3 +87,9 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+
+def _outcome(value: object) -> Outcome:
+    """Raises what Python does where it is none."""
+    figures = cast("Outcome", value)
+    return {name: [float(one) for one in found] for name, found in figures.items()}

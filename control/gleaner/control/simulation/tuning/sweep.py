@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.failures import SimulationError
+from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.settings import AgentSettings
 from gleaner.control.simulation.tuning.journal import Journal, Outcome, key_of
 from gleaner.control.simulation.tuning.trial import Conditions, trial
@@ -57,7 +58,8 @@ class Sweep:
             workload=sums.hexdigest(),
             users=self.workload.users,
             groups=self.workload.groups,
-            how=asdict(self.how),
+            how=asdict(replace(self.how, made=None)),
+            made=None if self.how.made is None else self.how.made.model_dump(mode="json"),
             machine=asdict(self.conditions.machine),
             scheduler=self.conditions.scheduler.model_dump(mode="json"),
             margins_s=self.conditions.margins_s,
@@ -156,12 +158,12 @@ def _end_with_parent() -> None:
 
 
 def _perform(folder: str, rest: _Rest, task: Task) -> Outcome:
-    return trial(_variant(folder, rest.how, task.seed), rest.conditions, task.agents)
+    return trial(_variant(folder, rest.conditions.machine, rest.how, task.seed), rest.conditions, task.agents)
 
 
 @lru_cache(maxsize=1)
-def _variant(folder: str, how: Variation, seed: int) -> Workload:
-    return variant(_stored(folder), how, seed)
+def _variant(folder: str, machine: Machine, how: Variation, seed: int) -> Workload:
+    return variant(_stored(folder), machine, how, seed)
 
 
 @lru_cache(maxsize=1)

@@ -25,6 +25,7 @@ from gleaner.control.simulation.tuning.sweep import Sweep, Task
 from gleaner.control.simulation.tuning.trial import Conditions, safety
 from gleaner.control.simulation.tuning.variants import Variation, variation
 from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.workloads.synthetic import SyntheticSettings
 
 LENGTHS_S = tuple(60.0 * minutes for minutes in (5, 10, 15, 20, 30, 45, 60, 90, 120, 240))
 MARGINS_S = (10.0, 30.0, 60.0, 120.0, 300.0)
@@ -150,6 +151,8 @@ class Tuning:
     how: Variation
     wait_without_s: Interval
     load_without: Interval
+    never_started: float
+    """How many jobs never start, as a mean over the seeds: under omfs what is too large for its group."""
     tried: tuple[Tried, ...]
     left_out: tuple[Setting, ...]
     """They would compute nothing."""
@@ -164,10 +167,12 @@ def tune(
     *,
     state: Path,
     workers: int,
+    made: SyntheticSettings | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Tuning:
     """Try every setting under every seed, and recommend one. What is done is kept in a journal in the folder `state`.
 
+    `made` says how the workload was made, where it is no trace.
     Raises `BadScenario` where the question cannot be answered, and what `Sweep.outcomes` raises.
     """
     settings = [setting for setting in question.grid.settings if question.fits(setting)]
@@ -177,7 +182,7 @@ def tune(
             f"{exact(question.slice_s)} and a save takes {exact(question.save_s)}"
         )
     margins_s = tuple(sorted(set(question.grid.margins_s)))
-    how = variation(workload)
+    how = variation(workload, made)
     sweep = Sweep(workload, how, Conditions(machine, scheduler, margins_s, question.save_spread))
     seeds = range(question.first_seed, question.first_seed + question.seeds)
     kinds = list(dict.fromkeys(question.agents_of(setting).model_dump_json() for setting in settings))
@@ -210,6 +215,7 @@ def tune(
         how=how,
         wait_without_s=_interval([outcome["mean_wait_s"][0] for outcome in without], question),
         load_without=_interval([outcome["effective_load"][0] for outcome in without], question),
+        never_started=sum(outcome["never_started"][0] for outcome in without) / len(without),
         tried=tried,
         left_out=tuple(setting for setting in question.grid.settings if not question.fits(setting)),
         recommendation=recommend([one.evidence for one in tried], question.limit),

@@ -124,6 +124,14 @@ def notes(tuning: Tuning) -> tuple[str, ...]:
     )
 
 
+def odd(tuning: Tuning) -> tuple[str, ...]:
+    """What is no mistake and yet may not be what was meant."""
+    if not tuning.never_started:
+        return ()
+    count = f"{tuning.never_started:.0f} jobs of a variant"
+    return (f"{count}, on average, never start under {tuning.scheduler}; the waits are those of the others",)
+
+
 def page(tuning: Tuning, subtitle: str, remarks: Sequence[str]) -> Page:
     """The report: what to set and why, the curves behind it, all figures, and how they were made."""
     recommendation = tuning.recommendation
@@ -260,6 +268,7 @@ def as_json(tuning: Tuning) -> dict[str, object]:
         "save_s": question.save_s,
         "save_spread": question.save_spread,
         "shortest_slice_s": question.slice_s,
+        "never_started": tuning.never_started,
         "without_agents": {
             "effective_load": asdict(tuning.load_without),
             "mean_wait_s": asdict(tuning.wait_without_s),

@@ -12,6 +12,7 @@ same kind:
   meet it elsewhere.
 - Only where nothing can be drawn: each submission is moved by up to `JITTER_S`, since the starts of single jobs
   hang on seconds.
+- A workload that is made is made anew for each seed.
 
 Every setting, and the machine without agents, see the same variant of a seed: what is compared is paired.
 """
@@ -20,7 +21,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
+from gleaner.control.simulation.workloads.synthetic import SyntheticSettings, make
 
 DAY_S = 86400.0
 WEEK_S = 7 * DAY_S
@@ -42,6 +45,8 @@ class Variation:
     blocks: int
     left_out: int
     """Jobs at the end of the trace that fill no block. They are in no variant."""
+    made: SyntheticSettings | None = None
+    """How the workload is made, if it is."""
 
     @property
     def drawn(self) -> int:
@@ -51,7 +56,7 @@ class Variation:
     @property
     def is_resampled(self) -> bool:
         """Whether variants are other histories; else only this one, with other chances."""
-        return self.blocks > 0
+        return self.blocks > 0 or self.made is not None
 
     @property
     def said(self) -> str:
@@ -60,6 +65,8 @@ class Variation:
         >>> Variation(WEEK_S, 12, 0).said
         '12 of 12 whole weeks of the trace, drawn with replacement and moved against the rounds'
         """
+        if self.made is not None:
+            return "each with jobs of its own, made as [workload.synthetic] says, and moved against the rounds"
         if not self.is_resampled:
             return (
                 f"the trace itself, moved against the rounds, each submission by up to {JITTER_S} s; it is too short "
@@ -73,8 +80,10 @@ class Variation:
         )
 
 
-def variation(workload: Workload) -> Variation:
-    """How variants of this workload are made: of weeks, of days, or of nothing smaller than itself."""
+def variation(workload: Workload, made: SyntheticSettings | None = None) -> Variation:
+    """How variants of this workload are made: anew, of weeks, of days, or of nothing smaller than itself."""
+    if made is not None:
+        return Variation(0.0, 0, 0, made)
     first_s, last_s = float(workload.submit_s[0]), float(workload.submit_s[-1])
     for block_s in (WEEK_S, DAY_S):
         # A trace that ends some hours before the end of its last week has that week, with the few jobs it lacks.
@@ -85,11 +94,18 @@ def variation(workload: Workload) -> Variation:
     return Variation(0.0, 0, 0)
 
 
-def variant(workload: Workload, how: Variation, seed: int) -> Workload:
-    """One history of the kind. The same seed gives the same, whatever else was drawn before."""
+def variant(workload: Workload, machine: Machine, how: Variation, seed: int) -> Workload:
+    """One history of the kind. The same seed gives the same, whatever else was drawn before.
+
+    Where jobs of a trace were drawn to make the workload, they are drawn again from these.
+    """
     chance = np.random.Generator(np.random.PCG64(seed))
     moved_s = float(chance.integers(0, MOVED_DAYS * int(DAY_S)))
-    if how.is_resampled:
+    if how.made is not None:
+        own = np.random.SeedSequence((how.made.seed, seed)).generate_state(1)
+        workload = make(how.made.model_copy(update={"seed": int(own[0])}), machine, workload)
+        chosen, submit_s = np.arange(len(workload)), workload.submit_s
+    elif how.is_resampled:
         chosen, submit_s = _drawn(workload, how, chance)
     else:
         chosen = np.arange(len(workload))
