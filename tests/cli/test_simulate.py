@@ -73,6 +73,13 @@ def test_json_has_the_figures_of_the_schedule(glean: Glean, tmp_path: Path) -> N
         "jobs": 4,
         "read": 4,
         "rules": [],
+        "conventions": {
+            "size": None,
+            "past_limit": "ends",
+            "zero_run_time": "kept",
+            "too_large": "left-out",
+            "ties": "number",
+        },
         "until_s": None,
         "keep_waiting": 0,
     }
@@ -121,6 +128,14 @@ def test_jobs_larger_than_the_machine_are_left_out_and_counted(glean: Glean) -> 
     assert "left out: larger than the machine (3 processors): 1" in err
 
 
+def test_what_a_job_of_the_log_is_taken_to_be_can_be_said(glean: Glean) -> None:
+    conventions = ("--convention", "too-large=shrunk", "--convention", "ties=file")
+    code, out, err = glean("run", "trace.swf", "--processors", "3", *conventions)
+    assert code == 0
+    assert "changed: larger than the machine (3 processors), now as large: 1" in err
+    assert "effective load" in out
+
+
 def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
     assert "agents of 1 h are longer than the 30 s that are measured" in glean("run", "trace.swf", "--agents", "1h")[2]
 
@@ -133,7 +148,22 @@ def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
         (("trace.swf", "--processors", "0"), "--processors must be at least 1, found 0"),
         (("trace.swf", "--processors", "4", "--nodes", "2"), "processors is a pool without nodes"),
         (("trace.swf", "--cores", "2"), "cores and allocation say nothing without nodes"),
-        (("trace.swf", "--scheduler", "best"), "'best' is not one of 'fcfs', 'easy'"),
+        (("trace.swf", "--processors", "x"), "Invalid value for '--processors': must be a valid integer"),
+        (("trace.swf", "--processors", "9" * 20), "--processors must be at most 1000000000, found 9999"),
+        (("trace.swf", "--scheduler", "best"), "Invalid value for '--scheduler': 'best' is not one of 'fcfs', 'easy'"),
+        (("trace.swf", "--agents", "9" * 400), "--agents': expected a time of at most 15 digits, found '9999"),
+        (("trace.swf", "--until", "nan"), "--until': expected a time such as 90, 15m, 1.5h or 2d, found 'nan'"),
+        (("trace.swf", "--window", "1:inf"), "--window: expected a time such as 90, 15m, 1.5h or 2d, found 'inf'"),
+        (("trace.swf", "--convention", "size"), "--convention: expected NAME=CHOICE, such as size=allocated, found"),
+        (
+            ("trace.swf", "--convention", "past=raised"),
+            "--convention past=raised: unknown key 'past'; allowed here: past_limit, size,",
+        ),
+        (
+            ("trace.swf", "--convention", "ties=order"),
+            "--convention ties=order must be 'number' or 'file', found 'order'",
+        ),
+        (("--convention", "ties=file", "--processors", "4"), "conventions are for traces, and none is named"),
         (("trace.swf", "--scheduler", "sfs"), "sfs needs targets: --target USER=UNITS"),
         (
             ("trace.swf", "--scheduler", "sfs", "--target", "9=1"),
@@ -172,6 +202,7 @@ def test_what_is_wrong_is_one_line(glean: Glean, arguments: tuple[str, ...], exp
         ("", "empty.swf: "),
         (TRACE.replace("1 0 -1 100", "1 0 -1 1oo"), "empty.swf, line 3, field 4 (run time): expected a number, found"),
         (TRACE.rstrip()[:-30], "empty.swf, line 6: it ends after field"),
+        (TRACE.replace("4", "9" * 14, 1), "the machine has 99999999999999 processors: give --processors, at most 10"),
         (TRACE.replace("; MaxProcs: 4\n", ""), "empty.swf does not say how large the machine is: give --processors"),
     ],
 )  # fmt: skip

@@ -8,15 +8,16 @@ import pytest
 from tests.simulation.traces import trace
 
 from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.workloads.conventions import USUAL, Conventions
 from gleaner.control.simulation.workloads.traces import Trace, read
 
 GOOD = "1 0 5 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1"
 
 
-def reading(folder: Path, *lines: str, processors: int | None = None) -> Trace:
+def reading(folder: Path, *lines: str, processors: int | None = None, conventions: Conventions = USUAL) -> Trace:
     path = folder / "log.swf"
     path.write_text("\n".join(lines) + "\n")
-    return read(path, processors=processors)
+    return read(path, processors=processors, conventions=conventions)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +102,58 @@ def test_cleaning_a_real_log_says_what_it_did() -> None:
     assert found.cleaning.read == 447794
     assert found.cleaning.rules == (
         ("left out: cancelled before it started", 8),
+        ("kept: as many processors as it asked for, though it was given others", 6974),
         ("changed: no limit, so its run time is its limit", 2),
         ("changed: it ran past its limit, where it now ends", 7092),
         ("kept: it ran for 0 s", 2),
     )
+
+
+PAST = "1 0 5 130 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1"
+ZERO = "1 0 5 0 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1"
+GIVEN_MORE = "1 0 5 60 16 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1"
+
+
+@pytest.mark.parametrize(
+    ("line", "asked", "job", "rule"),
+    [
+        (PAST, {}, (120, 120, 4), "changed: it ran past its limit, where it now ends"),
+        (PAST, {"past_limit": "raised"}, (130, 130, 4), "changed: it ran past its limit, which is now its run time"),
+        (ZERO, {}, (0, 120, 4), "kept: it ran for 0 s"),
+        (ZERO, {"zero_run_time": "second"}, (1, 120, 4), "changed: it ran for 0 s, now for 1 s"),
+        (GIVEN_MORE, {}, (60, 120, 4), "kept: as many processors as it asked for, though it was given others"),
+        (
+            GIVEN_MORE.replace(" 16 ", " 2 "),
+            {"size": "allocated"},
+            (60, 120, 2),
+            "kept: as many processors as it was given, though it asked for others",
+        ),
+        (
+            GOOD.replace(" 4 ", " 16 "),
+            {"too_large": "shrunk"},
+            (60, 120, 8),
+            "changed: larger than the machine (8 processors), now as large",
+        ),
+    ],
+)
+def test_each_convention_is_counted_and_can_be_another(
+    tmp_path: Path, line: str, asked: dict[str, str], job: tuple[int, int, int], rule: str
+) -> None:
+    found = reading(tmp_path, line, processors=8, conventions=Conventions.model_validate(asked))
+    jobs = found.workload
+    assert (jobs.run_s[0], jobs.limit_s[0], jobs.processors[0]) == job
+    assert found.cleaning.rules == ((rule, 1),)
+
+
+def test_jobs_that_ran_for_no_time_can_be_left_out(tmp_path: Path) -> None:
+    found = reading(tmp_path, ZERO, GOOD.replace("1", "2", 1), conventions=Conventions(zero_run_time="left-out"))
+    assert found.workload.job.tolist() == [2]
+    assert found.cleaning.rules == (("left out: it ran for 0 s", 1),)
+
+
+def test_jobs_of_one_instant_can_be_in_the_order_of_the_file(tmp_path: Path) -> None:
+    lines = [f"{job} {at} 5 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1" for job, at in ((3, 9), (2, 0), (1, 9))]
+    assert reading(tmp_path, *lines, conventions=Conventions(ties="file")).workload.job.tolist() == [2, 3, 1]
 
 
 def test_every_rule_of_the_page_about_simulations_is_one_of_the_codes() -> None:
@@ -114,4 +163,4 @@ def test_every_rule_of_the_page_about_simulations_is_one_of_the_codes() -> None:
     package = root / "control" / "gleaner" / "control" / "simulation" / "workloads"
     code = "".join((package / f"{name}.py").read_text() for name in ("cleaning", "sacct"))
     assert [rule for rule in told if rule not in code] == []
-    assert len(told) == 16
+    assert len(told) == 18

@@ -64,9 +64,11 @@ def test_what_is_not_plain_is_not_read(line: str) -> None:
 PLAIN = """
 import sys
 from pathlib import Path
+from gleaner.control.simulation.workloads.source import lines_of
 from gleaner.control.simulation.workloads.swf import read_swf
 
-records = read_swf(Path(sys.argv[1])).records
+path = Path(sys.argv[1])
+records = read_swf(path, lines_of(path), size="requested").records
 columns = (records.job, records.submit_s, records.run_s, records.limit_s, records.processors, records.memory_mib)
 print([column.tolist() for column in columns])
 """

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gleaner.control.simulation.failures import BadTrace
 from gleaner.control.simulation.workloads import sacct
+from gleaner.control.simulation.workloads.conventions import Conventions
 from gleaner.control.simulation.workloads.traces import Trace, read
 
 HEADER = sacct.COLUMNS
@@ -39,7 +40,7 @@ def text(*jobs: dict[str, str], columns: str = HEADER) -> str:
 
 def reading(folder: Path, *jobs: dict[str, str], columns: str = HEADER) -> Trace:
     path = folder / "jobs.txt"
-    path.write_text(text(*jobs, columns=columns))
+    path.write_text(text(*jobs, columns=columns), encoding="latin-1")
     return read(path)
 
 
@@ -111,7 +112,20 @@ def test_what_cannot_be_simulated_is_left_out_and_counted(tmp_path: Path, change
     assert found.cleaning.read == 2
 
 
-@pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "CANCELLED by 1000"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "FAILED",
+        "TIMEOUT",
+        "BOOT_FAIL",
+        "REQUEUED",
+        "DEADLINE",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "CANCELLED by 1000",
+    ],
+)
 def test_a_job_that_ran_counts_however_it_ended(tmp_path: Path, state: str) -> None:
     assert reading(tmp_path, {"State": state}).cleaning.rules == ()
 
@@ -182,7 +196,21 @@ def test_owners_do_not_depend_on_the_order_of_the_lines(tmp_path: Path) -> None:
         ("JobIDRaw", "101_7", "a job's number"),
         ("Submit", "2026-13-31T10:00:00", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "Unknown", "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "-5", "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "1969-01-31T10:00:00", "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "1000000000000000000", "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "9" * 30, "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "2026-01-31T10:00:00Z", "a time such as 2026-01-31T12:00:00"),
+        ("Eligible", "-7", "a time such as 2026-01-31T12:00:00"),
         ("Start", "yesterday", "a time such as 2026-01-31T12:00:00"),
+        ("JobIDRaw", "101+0", "a job's number"),
+        ("JobIDRaw", "9" * 30, "a job's number"),
+        ("JobIDRaw", "\xb2", "a job's number"),
+        ("ElapsedRaw", "9" * 400, "seconds, or days-hours:minutes:seconds"),
+        ("ElapsedRaw", "-5", "seconds, or days-hours:minutes:seconds"),
+        ("TimelimitRaw", "\xb2", "minutes, UNLIMITED or Partition_Limit"),
+        ("AllocCPUS", "9" * 30, "a number of processors"),
+        ("ReqMem", "9" * 400 + "M", "a size such as 4000M, 16Gn or 2Gc"),
         ("ElapsedRaw", "10m", "seconds, or days-hours:minutes:seconds"),
         ("TimelimitRaw", "unlimited", "minutes, UNLIMITED or Partition_Limit"),
         ("AllocCPUS", "sixty", "a number of processors"),
@@ -198,6 +226,32 @@ def test_a_misspelt_value_is_named_with_its_line_and_column(
     assert (
         str(refused.value) == f"{tmp_path / 'jobs.txt'}, line 4, column {column}: expected {expected}, found {wrong!r}"
     )
+
+
+def test_files_of_several_months_may_follow_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text("\n" + text({}, {"JobIDRaw": "102"}) + text({"JobIDRaw": "102"}, {"JobIDRaw": "103"}))
+    found = read(path)
+    assert found.workload.job.tolist() == [101, 102, 103]
+    assert found.cleaning.rules == (("left out: an earlier run of a job that was requeued", 1),)
+
+
+def test_only_jobs_that_are_used_are_counted_as_changed(tmp_path: Path) -> None:
+    late = {"Eligible": "2026-01-31T10:00:20", "TimelimitRaw": "Partition_Limit"}
+    found = reading(tmp_path, {**late, "State": "PENDING"}, {"JobIDRaw": "102"}, {**late, "State": "RUNNING"})
+    assert [rule for rule, _ in found.cleaning.rules if rule.startswith("changed")] == []
+
+
+def test_of_two_numbers_of_processors_the_allocated_counts_unless_the_other_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    columns = f"{HEADER},ReqCPUS"
+    path.write_text(text({"ReqCPUS": "60"}, {"JobIDRaw": "102", "AllocCPUS": "0", "ReqCPUS": "8"}, columns=columns))
+    found = read(path)
+    assert found.workload.processors.tolist() == [64, 8]
+    assert found.cleaning.rules == (("kept: as many processors as it was given, though it asked for others", 1),)
+    found = read(path, conventions=Conventions(size="requested"))
+    assert found.workload.processors.tolist() == [60, 8]
+    assert found.cleaning.rules == (("kept: as many processors as it asked for, though it was given others", 1),)
 
 
 def test_a_truncated_line_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import gzip
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from tests.simulation.traces import trace
 
 from gleaner.control.simulation.failures import BadTrace
 from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workloads.source import lines_of
 from gleaner.control.simulation.workloads.swf import read_swf, write_swf
 from gleaner.control.simulation.workloads.traces import read
 
@@ -67,10 +70,26 @@ def test_the_header_says_how_large_the_machine_is_and_when_second_0_was(tmp_path
     assert read(writing(tmp_path, JOBS)).processors is None
 
 
+@pytest.mark.parametrize("size", ["\xb2", "many", "9" * 5000, "0", "-1", "4x"])
+def test_a_header_that_is_no_number_says_nothing(tmp_path: Path, size: str) -> None:
+    path = tmp_path / "log.swf"
+    path.write_bytes(f"; MaxProcs: {size}\n{JOBS}".encode("latin-1"))
+    assert read(path).processors is None
+
+
+def test_a_log_may_come_through_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(read, pipe)
+        pipe.write_bytes(gzip.compress((HEADER + JOBS).encode()))
+        assert len(found.result(timeout=30).workload) == 2
+
+
 def test_empty_lines_comments_between_jobs_and_line_ends_of_other_systems_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "log.swf"
     first, second = JOBS.splitlines()
-    path.write_bytes(f"\r\n{first}\r\n\r\n; in between\r\n\t{second}  \r\n".encode())
+    path.write_bytes(f"\r\n{first}\r\n\r\n; in between\r\n  ; and not at the edge\r\n\t{second}  \r\n".encode())
     assert read(path).workload.job.tolist() == [1, 2]
 
 
@@ -96,7 +115,14 @@ GOOD = "1 10 5 60 4 -1 512 8 120 1024 1 7 3 -1 -1 -1 -1 -1"
         (GOOD.replace(" 60 ", " nan "), ", field 4 (run time): expected a number, found 'nan'"),
         (GOOD.replace(" 60 ", " 6_0 "), ", field 4 (run time): expected a number, found '6_0'"),
         (GOOD.replace(" 4 ", " 4.5 "), ", field 5 (allocated processors): expected a whole number, found '4.5'"),
-        (GOOD.replace(" 8 ", " 1e300 "), ", field 8 (requested processors): expected a whole number, found '1e300'"),
+        (
+            GOOD.replace(" 8 ", " 1e300 "),
+            ", field 8 (requested processors): expected a number of at most 15 digits, found '1e300'",
+        ),
+        (
+            GOOD.replace(" 10 ", " 1e300 "),
+            ", field 2 (submit time): expected a number of at most 15 digits, found '1e300'",
+        ),
         (GOOD + "x", ", field 18 (think time): expected a number, found '-1x'"),
         (GOOD[: GOOD.index(" 512")], ": it ends after field 6 (average CPU time); expected 18 fields"),
         (GOOD + " -1", ": 19 fields; expected 18"),
@@ -128,6 +154,7 @@ def test_a_log_whose_lines_are_all_short_is_refused_at_the_first(tmp_path: Path)
         (b"a|b\n1|2\n", "line 1: the header has no column JobIDRaw, Submit"),
         (gzip.compress(JOBS.encode(), mtime=0)[:-20], "the gzip file is broken or cut short"),
         (gzip.compress(JOBS.encode(), mtime=0)[:30] + bytes(40), "the gzip file is broken or cut short"),
+        (b"\x00|\xff\x12\n", "expected Standard Workload Format or the output of sacct --parsable2; it starts with"),
         (b"\x1f\x8b", "the gzip file is broken or cut short"),
     ],
 )
@@ -251,5 +278,6 @@ def test_the_reference_logs_have_the_waits_that_their_files_say() -> None:
 
 
 def test_a_log_keeps_its_lines_in_order_until_it_is_cleaned() -> None:
-    records = read_swf(trace("SDSC-SP2.pyssEASY.swf.gz")).records
+    path = trace("SDSC-SP2.pyssEASY.swf.gz")
+    records = read_swf(path, lines_of(path), size="requested").records
     assert records.job[:3].tolist() == [9, 8, 4]

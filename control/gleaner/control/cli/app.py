@@ -68,6 +68,11 @@ def _show(answer: Answer) -> None:
         raise Failure(f"cannot write the answer: {error.strerror}") from error
 
 
+def _plain(said: str) -> str:
+    """The words without what only the library that checks options means by them."""
+    return said.replace(": Value error, ", ": ").replace(": Input should be ", ": must be ")
+
+
 def _give_up_stdout() -> None:
     """Let what is still buffered go nowhere, or Python complains once more at its end."""
     with suppress(OSError, ValueError):
@@ -86,7 +91,7 @@ def run(arguments: list[str] | None = None) -> int:
         render.remark(str(failure))
         return failure.exit_code
     except typer.TyperException as error:
-        said = error.format_message()
+        said = _plain(error.format_message())
         if not said.startswith("Usage:"):
             command = one_line(getattr(getattr(error, "ctx", None), "command_path", "glean"))
             if command.endswith(" submit") and said.startswith("No such option"):

@@ -13,6 +13,7 @@ from gleaner.control.cli import render, simulate_tune, simulate_validate
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.simulate_options import (
     Allocation,
+    ConventionChoices,
     Cores,
     Entitlements,
     Json,
@@ -72,6 +73,7 @@ def run(
     preemption: Preemption = None,
     target: Targets = None,
     entitlement: Entitlements = None,
+    convention: ConventionChoices = None,
     until: Until = None,
     keep_waiting: KeepWaiting = None,
     window: Window = None,
@@ -128,6 +130,7 @@ def compare(
     preemption: Preemption = None,
     target: Targets = None,
     entitlement: Entitlements = None,
+    convention: ConventionChoices = None,
     until: Until = None,
     keep_waiting: KeepWaiting = None,
     window: Window = None,

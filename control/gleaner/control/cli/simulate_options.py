@@ -68,10 +68,22 @@ def named_number(text: str) -> tuple[str, float]:
     >>> named_number("alice=400")
     ('alice', 400.0)
     """
-    match = re.fullmatch(r"(.+)=(\d+(?:\.\d+)?)", text)
+    match = re.fullmatch(r"(.+)=(\d{1,15}(?:\.\d+)?)", text, re.ASCII)
     if match is None:
         raise ValueError(f"expected NAME=NUMBER, found {text!r}")
     return match.group(1), float(match.group(2))
+
+
+def named_choice(text: str) -> tuple[str, str]:
+    """A name and what is chosen for it.
+
+    >>> named_choice("size=allocated")
+    ('size', 'allocated')
+    """
+    name, equals, choice = text.partition("=")
+    if not (name and equals and choice):
+        raise ValueError(f"expected NAME=CHOICE, such as size=allocated, found {text!r}")
+    return name, choice
 
 
 Trace: TypeAlias = Annotated[
@@ -118,6 +130,14 @@ Targets: TypeAlias = Annotated[
 ]
 Entitlements: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="GROUP=PERCENT", help="omfs: a group's entitlement; repeatable.")
+]
+ConventionChoices: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=CHOICE",
+        help="What a job of the log is: size=allocated, past-limit=raised, zero-run-time=second, too-large=shrunk, "
+        "ties=file; repeatable.",
+    ),
 ]
 Until: TypeAlias = Annotated[float | None, typer.Option(parser=_time, metavar="TIME", help="Stop there.")]
 KeepWaiting: TypeAlias = Annotated[
@@ -172,6 +192,9 @@ def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Opti
         for text in cast("Sequence[str]", found.get(name) or ()):
             who, amount = read(f"--{name}", named_number, text)
             options.append(Option(("scheduler", *key, who), f"--{name} {text}", amount))
+    for text in cast("Sequence[str]", found.get("convention") or ()):
+        name, choice = read("--convention", named_choice, text)
+        options.append(Option(("workload", "conventions", name.replace("-", "_")), f"--convention {text}", choice))
     if window := found.get("window"):
         begin_s, end_s = read("--window", period, str(window))
         ends = (("begin_s", begin_s), ("end_s", end_s))

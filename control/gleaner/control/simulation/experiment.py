@@ -10,7 +10,7 @@ from gleaner.control.simulation.figures.measures import Measures, Window, defaul
 from gleaner.control.simulation.figures.tables import duration
 from gleaner.control.simulation.machine import Allocation, Machine, of_processors
 from gleaner.control.simulation.replay import replay
-from gleaner.control.simulation.scenario import MeasureSettings, Scenario, WorkloadSettings
+from gleaner.control.simulation.scenario import MOST, MeasureSettings, Scenario, WorkloadSettings
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Cleaning, JobClass, Workload
@@ -52,12 +52,17 @@ def prepare(scenario: Scenario) -> Ground:
     settings, machine = scenario.workload, scenario.machine.machine
     if settings.trace is None:
         return _made(settings, machine)
-    trace = traces.read(settings.trace, processors=machine.cores if machine else None)
+    trace = traces.read(settings.trace, processors=machine.cores if machine else None, conventions=settings.conventions)
     remarks: list[str] = []
     if machine is None:
         if trace.processors is None:
             raise BadScenario(
                 f"{settings.trace} does not say how large the machine is: give --processors, or --nodes and --cores"
+            )
+        if trace.processors > MOST:
+            raise BadScenario(
+                f"{settings.trace} says that the machine has {trace.processors} processors: give --processors, "
+                f"at most {MOST}"
             )
         machine = of_processors(trace.processors)
         remarks.append(f"the machine has {trace.processors} processors, as the trace says")

@@ -17,16 +17,18 @@ from gleaner.control.cli.wording import complaint, unknown_key
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
+from gleaner.control.simulation.workloads.conventions import USUAL, Conventions
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]
 
-_MOST = 10**9
+MOST = 10**9
+"""Nodes, cores, processors."""
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class WorkloadSettings(_Table):
@@ -38,6 +40,8 @@ class WorkloadSettings(_Table):
     """`[workload.synthetic]`: jobs that are made; with `source = "drawn"` from those of the trace."""
     job_class: JobClassName = "non-preemptible"
     """What may be done to its jobs when they run; only omfs asks."""
+    conventions: Conventions = USUAL
+    """`[workload.conventions]`: what a job of the trace is taken to be."""
     until_s: float | None = Field(default=None, gt=0)
     """The replay stops there."""
     keep_waiting: int = Field(default=0, ge=0)
@@ -45,6 +49,8 @@ class WorkloadSettings(_Table):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        if self.trace is None and self.conventions != USUAL:
+            raise ValueError("conventions are for traces, and none is named")
         if self.synthetic is not None:
             draws = self.synthetic.source is Source.DRAWN
             if draws and self.trace is None:
@@ -59,8 +65,8 @@ class WorkloadSettings(_Table):
 class ClassSettings(_Table):
     """`[[machine.classes]]`: nodes that are alike."""
 
-    nodes: int = Field(ge=1, le=_MOST)
-    cores: int = Field(default=1, ge=1, le=_MOST)
+    nodes: int = Field(ge=1, le=MOST)
+    cores: int = Field(default=1, ge=1, le=MOST)
     name: str = "all"
     speed: float = Field(default=1, gt=0)
     priority: int = 0
@@ -69,9 +75,9 @@ class ClassSettings(_Table):
 class MachineSettings(_Table):
     """`[machine]`: a pool of processors, or nodes; without it the trace's header says how many processors."""
 
-    processors: int | None = Field(default=None, ge=1, le=_MOST)
-    nodes: int | None = Field(default=None, ge=1, le=_MOST)
-    cores: int | None = Field(default=None, ge=1, le=_MOST)
+    processors: int | None = Field(default=None, ge=1, le=MOST)
+    nodes: int | None = Field(default=None, ge=1, le=MOST)
+    cores: int | None = Field(default=None, ge=1, le=MOST)
     """Of each node; by default 1."""
     allocation: Allocation | None = None
     """By default whole nodes, and with `processors` the pool."""
@@ -235,11 +241,11 @@ def _beside(settings: Scenario, path: Path | None) -> Scenario:
 def _said(errors: list[ErrorDetails], path: Path | None, text: str, origins: Mapping[tuple[str, ...], str]) -> str:
     error = errors[0]
     loc = tuple(str(part) for part in error["loc"] if isinstance(part, str))
+    unknown = unknown_key(loc[-1], _allowed(loc[:-1])) if error["type"] == "extra_forbidden" else ""
     if loc in origins:
-        return complaint(origins[loc], error)
-    if error["type"] == "extra_forbidden":
-        said = unknown_key(loc[-1], _allowed(loc[:-1]))
-        said = f"[{'.'.join(loc[:-1])}] {said}" if loc[:-1] else said
+        return f"{origins[loc]}: {unknown}" if unknown else complaint(origins[loc], error)
+    if unknown:
+        said = f"[{'.'.join(loc[:-1])}] {unknown}" if loc[:-1] else unknown
     else:
         said = complaint(".".join(loc), error).removeprefix(": ")
     if path is None:

@@ -9,7 +9,7 @@ from gleaner.control.simulation import costs
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Discipline(StrEnum):

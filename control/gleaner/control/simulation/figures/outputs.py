@@ -56,6 +56,7 @@ def _common(ground: Ground, scenario: Scenario) -> dict[str, object]:
             "jobs": len(ground.workload),
             "read": ground.cleaning.read,
             "rules": [{"rule": rule, "jobs": count} for rule, count in ground.cleaning.rules],
+            "conventions": scenario.workload.conventions,
             "until_s": scenario.workload.until_s,
             "keep_waiting": scenario.workload.keep_waiting,
         },

@@ -8,12 +8,14 @@ for a person to judge: its cleaned logs leave them out.
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation.failures import BadTrace
 from gleaner.control.simulation.workload import Classes, Cleaning, Codes, Counts, JobClass, Seconds, Workload
+from gleaner.control.simulation.workloads.conventions import Conventions, Size
 
 UNKNOWN = -1
 """In any number of a record, as in the Standard Workload Format."""
@@ -57,8 +59,8 @@ class Records:
     groups: tuple[str, ...]
     passed_over: tuple[tuple[str, int], ...] = ()
     """Lines that the reader itself left out, by rule."""
-    changed: tuple[tuple[str, int], ...] = ()
-    """Jobs that the reader itself changed, by rule."""
+    told: tuple[tuple[str, Mask], ...] = ()
+    """Which jobs the reader itself changed, or had a choice about, by rule."""
 
     def __len__(self) -> int:
         return len(self.job)
@@ -77,7 +79,15 @@ class Records:
             user=self.user[chosen],
             group=self.group[chosen],
             ending=self.ending[chosen],
+            told=tuple((rule, mask[chosen]) for rule, mask in self.told),
         )
+
+
+def differing(size: Size) -> str:
+    """The rule that says which number counts where a log has two."""
+    if size == "requested":
+        return "kept: as many processors as it asked for, though it was given others"
+    return "kept: as many processors as it was given, though it asked for others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,37 +99,58 @@ class Cleaned:
     cleaning: Cleaning
 
 
-def clean(records: Records, *, processors: int | None) -> Cleaned:
+def clean(path: Path, records: Records, *, processors: int | None, conventions: Conventions) -> Cleaned:
     """The jobs that can be simulated on so many processors (None: any), by time of submission, then by number.
 
-    A run time of 0 stays: it is less than half a second where a log has whole seconds. Raises `BadTrace` if no job
-    is left, and says which rules took them.
+    A run time of 0 stays unless another convention is asked for: it is less than half a second where a log has whole
+    seconds. Raises `BadTrace` if no job is left, and says which rules took them.
     """
+    if not len(records):
+        raise BadTrace(f"{path}: it holds no jobs")
     met = [(f"left out: {rule}", count) for rule, count in records.passed_over]
     left = np.ones(len(records), bool)
-    for rule, mask in _unusable(records, processors):
+    for rule, mask in _unusable(records, processors, conventions):
         count = int((left & mask).sum())
         left &= ~mask
         if count:
             met.append((f"left out: {rule}", count))
     if not left.any():
-        raise BadTrace(_nothing_left(records, met, processors))
+        raise BadTrace(_nothing_left(path, records, met, processors))
     chosen = np.flatnonzero(left)
-    kept = records.only(chosen[np.lexsort((records.job[chosen], records.submit_s[chosen]))])
-    limit_s = np.where(kept.limit_s > 0, kept.limit_s, np.maximum(kept.run_s, 1.0))
-    changes = {
-        "changed: no limit, so its run time is its limit": kept.limit_s <= 0,
-        "changed: it ran past its limit, where it now ends": kept.run_s > limit_s,
-        "kept: it ran for 0 s": kept.run_s == 0,
-    }
-    met.extend((f"changed: {rule}", count) for rule, count in records.changed)
-    met.extend((rule, int(mask.sum())) for rule, mask in changes.items() if mask.any())
+    order = (
+        (records.submit_s[chosen],) if conventions.ties == "file" else (records.job[chosen], records.submit_s[chosen])
+    )
+    kept, changes = _changed(records.only(chosen[np.lexsort(order)]), processors, conventions)
+    met.extend((rule, int(mask.sum())) for rule, mask in (*kept.told, *changes) if mask.any())
     read = len(records) + sum(count for _, count in records.passed_over)
     wait_s = np.where(kept.wait_s < 0, np.nan, kept.wait_s)
-    return Cleaned(_workload(kept, limit_s), wait_s, Cleaning(read, tuple(met)))
+    return Cleaned(_workload(kept), wait_s, Cleaning(read, tuple(met)))
 
 
-def _unusable(records: Records, processors: int | None) -> list[tuple[str, Mask]]:
+def _changed(kept: Records, processors: int | None, conventions: Conventions) -> tuple[Records, list[tuple[str, Mask]]]:
+    """The same jobs with what has to be changed, and which jobs each change, or each choice, met."""
+    is_zero, no_limit = kept.run_s == 0, kept.limit_s <= 0
+    run_s = np.where(is_zero, 1.0, kept.run_s) if conventions.zero_run_time == "second" else kept.run_s
+    limit_s = np.where(no_limit, np.maximum(run_s, 1.0), kept.limit_s)
+    is_past = run_s > limit_s
+    told: list[tuple[str, Mask]] = []
+    size = kept.processors
+    if processors is not None and conventions.too_large == "shrunk":
+        told.append((f"changed: larger than the machine ({processors} processors), now as large", size > processors))
+        size = np.minimum(size, processors)
+    told.append(("changed: no limit, so its run time is its limit", no_limit))
+    if conventions.past_limit == "raised":
+        told.append(("changed: it ran past its limit, which is now its run time", is_past))
+        limit_s = np.maximum(limit_s, run_s)
+    else:
+        told.append(("changed: it ran past its limit, where it now ends", is_past))
+        run_s = np.minimum(run_s, limit_s)
+    takes = "changed: it ran for 0 s, now for 1 s" if conventions.zero_run_time == "second" else "kept: it ran for 0 s"
+    told.append((takes, is_zero))
+    return replace(kept, run_s=run_s, limit_s=limit_s, processors=size), told
+
+
+def _unusable(records: Records, processors: int | None, conventions: Conventions) -> list[tuple[str, Mask]]:
     """The rules that leave a job out, in the order in which they are asked: the first that it meets counts."""
     ran = records.run_s > 0
     rules = [
@@ -132,18 +163,20 @@ def _unusable(records: Records, processors: int | None) -> list[tuple[str, Mask]
         ("negative run time", records.run_s < 0),
         ("no number of processors", records.processors <= 0),
     ]
-    if processors is not None:
+    if conventions.zero_run_time == "left-out":
+        rules.append(("it ran for 0 s", records.run_s == 0))
+    if processors is not None and conventions.too_large == "left-out":
         rules.append((f"larger than the machine ({processors} processors)", records.processors > processors))
     return rules
 
 
-def _workload(kept: Records, limit_s: Seconds) -> Workload:
+def _workload(kept: Records) -> Workload:
     return Workload(
         name=kept.name,
         job=kept.job,
         submit_s=kept.submit_s,
-        run_s=np.minimum(kept.run_s, limit_s),
-        limit_s=limit_s,
+        run_s=kept.run_s,
+        limit_s=kept.limit_s,
         processors=kept.processors,
         memory_mib=np.maximum(kept.memory_mib, 0.0),
         user=kept.user,
@@ -154,10 +187,10 @@ def _workload(kept: Records, limit_s: Seconds) -> Workload:
     )
 
 
-def _nothing_left(records: Records, met: list[tuple[str, int]], processors: int | None) -> str:
+def _nothing_left(path: Path, records: Records, met: list[tuple[str, int]], processors: int | None) -> str:
     sizes = records.processors[records.processors > 0]
     if processors is not None and len(sizes) and sizes.min() > processors:
         fit = f"fits on {processors} processors; the smallest asks for {sizes.min()}"
-        return f"{records.name}: none of its {len(records)} jobs {fit}"
+        return f"{path}: none of its {len(records)} jobs {fit}"
     reasons = "; ".join(f"{rule}: {count}" for rule, count in met)
-    return f"{records.name}: none of its {len(records)} jobs can be simulated ({reasons or 'it holds none'})"
+    return f"{path}: none of its {len(records)} jobs can be simulated ({reasons or 'it holds none'})"

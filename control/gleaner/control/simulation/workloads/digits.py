@@ -8,6 +8,8 @@ from gleaner.control.simulation.compiled import compiled
 _TAB, _NEW_LINE, _RETURN, _BLANK, _MINUS, _POINT, _ZERO, _NINE = b"\t\n\r -.09"
 _MOST_DIGITS = 15
 """As many fit in float64 whatever they are, so a number of so many is read exactly, decimals and all."""
+_NOTHING = np.int64(0)
+"""As wide without the compiler: a Python number and a byte make a byte, which overflows."""
 _POWERS = np.array([10.0**exponent for exponent in range(_MOST_DIGITS + 1)])
 
 
@@ -21,14 +23,14 @@ def plain_rows(text: str, lines: int, width: int) -> NDArray[np.float64] | None:
 def _rows_filled(text: NDArray[np.uint8], rows: NDArray[np.float64], powers: NDArray[np.float64]) -> int:
     """How many rows the text filled, or -1 if something in it is not plain."""
     row, column = 0, 0
-    value, digits, decimals = 0, 0, -1
+    digits, decimals = 0, -1
+    value = _NOTHING
     is_negative, is_in_number = False, False
     for index in range(len(text) + 1):
         byte = text[index] if index < len(text) else _NEW_LINE
         if _ZERO <= byte <= _NINE:
             if digits == _MOST_DIGITS:
                 return -1
-            # As wide without the compiler, where a byte less a small number would stay a byte and overflow.
             value = 10 * value + np.int64(byte - _ZERO)
             digits += 1
             if decimals >= 0:
@@ -41,7 +43,8 @@ def _rows_filled(text: NDArray[np.uint8], rows: NDArray[np.float64], powers: NDA
                 number = value / powers[max(decimals, 0)]
                 rows[row, column] = -number if is_negative else number
                 column += 1
-                value, digits, decimals = 0, 0, -1
+                value = _NOTHING
+                digits, decimals = 0, -1
                 is_negative, is_in_number = False, False
             if byte == _NEW_LINE and column > 0:
                 if column < rows.shape[1]:

@@ -11,7 +11,7 @@ from gleaner.control.simulation.workload import Seconds
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Constant(_Table):

@@ -6,11 +6,14 @@ r"""Slurm's accounting as `sacct --parsable2` writes it: a header line with the 
 The columns may stand in any order, and others beside them. Needed are JobIDRaw (each task of an array has its own),
 Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), State, and one that says how large a job was:
 
-- AllocCPUS (or NCPUS) is what it held; ReqCPUS, what it asked for, stands in where it held nothing;
+- AllocCPUS (or NCPUS) is what it held; ReqCPUS, what it asked for, stands in where it held nothing (or the other way
+  round if that is asked for);
 - without either, NNodes: then the sizes are nodes.
 
 Left out, the others do without: Eligible (a job is then taken as ready when it was submitted), ReqMem (no memory),
-User and Account (one user, one group). `TZ=UTC` keeps the hour in which a clock is set back from coming twice.
+User and Account (one user, one group). `TZ=UTC` keeps the hour in which a clock is set back from coming twice. Files of
+several months may follow each other: their header lines are passed over. The components of a heterogeneous job have
+numbers of their own, and are jobs of their own here.
 """
 
 import functools
@@ -25,8 +28,9 @@ import numpy as np
 
 from gleaner.control.simulation.failures import BadTrace
 from gleaner.control.simulation.workload import Codes, Counts, Seconds
-from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records
-from gleaner.control.simulation.workloads.source import lines_of
+from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, differing
+from gleaner.control.simulation.workloads.conventions import Size
+from gleaner.control.simulation.workloads.source import Blocks
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
@@ -48,9 +52,11 @@ _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024
 _TIMES_1024 = {"": 1, "K": 1024, "M": 1024**2}
 _PER_PROCESSOR, _PER_NODE = 1.0, 2.0
 _OF = {"c": _PER_PROCESSOR, "n": _PER_NODE}
-_COUNT = re.compile(r"(\d+)([KM]?)", re.ASCII)
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([cn]?)", re.ASCII)
-_SPAN = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", re.ASCII)
+_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
+"""As many digits fit in float64 whatever they are."""
+_COUNT = re.compile(r"(\d{1,9})([KM]?)", re.ASCII)
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)([KMGTP]?)([cn]?)", re.ASCII)
+_SPAN = re.compile(r"(?:(\d{1,7})-)?(\d{1,9}):(\d\d):(\d\d)", re.ASCII)
 _STATE = re.compile(r"[A-Z_]+")
 _DATE_LENGTH = len("2026-01-31T12:00:00")
 
@@ -99,29 +105,31 @@ class _Log:
         return names, place[self.column(name).astype(np.int64)]
 
 
-def read_sacct(path: Path) -> tuple[Records, float]:
-    """The jobs, in seconds since the midnight (UTC) before the first was submitted, and that midnight.
+def read_sacct(path: Path, lines: Blocks, *, size: Size) -> tuple[Records, float]:
+    """The jobs of a file with these lines, in seconds since the midnight (UTC) before the first was submitted, and
+    that midnight.
 
     Job steps are passed over, and of a job that was requeued all runs but the last. Raises `BadTrace` with file,
     line and column for what is not as Slurm writes it.
     """
     log = _Log()
-    for block in _blocks(path, log):
+    for block in _blocks(path, lines, log):
         for name in block.columns:
             _put(log, block, name)
-    return _records(path.name, log)
+    return _records(path.name, log, size)
 
 
-def _blocks(path: Path, log: _Log) -> Iterator[_Block]:
+def _blocks(path: Path, blocks: Blocks, log: _Log) -> Iterator[_Block]:
+    header = ""
     places: dict[str, int] = {}
     width = 0
-    for first, lines in lines_of(path):
-        begin = 0
-        if not places:
-            header = lines[0].rstrip("\r\n").split("|")
-            places, width, begin = _places(path, header), len(header), 1
-        numbers = [number for number, line in enumerate(lines[begin:], first + begin) if line.strip()]
-        rows = [lines[number - first].rstrip("\r\n") for number in numbers]
+    for first, lines in blocks:
+        rows = [line.rstrip("\r\n ") for line in lines]
+        if not header:
+            header = next(filter(None, rows), "")
+            places, width = _places(path, first + rows.index(header), header.split("|")), header.count("|") + 1
+        numbers = [number for number, row in enumerate(rows, first) if row and row != header]
+        rows = [rows[number - first] for number in numbers]
         for number, row in zip(numbers, rows, strict=True):
             if row.count("|") != width - 1:
                 found = row.count("|") + 1
@@ -142,7 +150,7 @@ def _without_steps(block: _Block, log: _Log) -> _Block:
     return _Block(block.path, list(compress(block.lines, is_job)), columns)
 
 
-def _places(path: Path, header: Sequence[str]) -> dict[str, int]:
+def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
     """Where each column that is used stands."""
     places = {_ALSO.get(name, name): place for place, name in reversed(list(enumerate(header)))}
     missing = [name for name in _NEEDED if name not in places]
@@ -150,7 +158,7 @@ def _places(path: Path, header: Sequence[str]) -> dict[str, int]:
         missing.append(_SIZES[0])
     if missing:
         lacks = f"the header has no column {', '.join(missing)}"
-        raise BadTrace(f"{path}, line 1: {lacks}; ask sacct for --parsable2 --format {COLUMNS}")
+        raise BadTrace(f"{path}, line {line}: {lacks}; ask sacct for --parsable2 --format {COLUMNS}")
     return {name: place for name, place in places.items() if name in _PARSERS or name in _TIMES or name in _OWNERS}
 
 
@@ -180,22 +188,31 @@ def _times(block: _Block, name: str) -> Seconds:
         seconds[others] = [_instant_s(texts[index]) for index in others.tolist()]
     except ValueError:
         raise block.refused(name, _A_TIME, _is_no_time) from None
-    if name == "Submit" and (seconds < 0).any():
+    if (seconds < UNKNOWN).any():
+        raise block.refused(name, _A_TIME, _is_no_time)
+    if name == "Submit" and (seconds == UNKNOWN).any():
         raise block.refused(name, _A_TIME, lambda text: text in _UNKNOWN_TIMES)
     return seconds
 
 
 def _instant_s(text: str) -> float:
-    """Of a time that is not written as a date."""
-    return float(UNKNOWN) if text in _UNKNOWN_TIMES else float(int(text))
+    """Of a time that is not written as a date. Raises `ValueError`."""
+    if text in _UNKNOWN_TIMES:
+        return float(UNKNOWN)
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    return float(text)
 
 
 def _is_no_time(text: str) -> bool:
+    """Also what is before 1970: there was no Slurm."""
     try:
-        np.datetime64(text, "s") if len(text) == _DATE_LENGTH else _instant_s(text)
+        if len(text) != _DATE_LENGTH:
+            _instant_s(text)
+            return False
+        return bool(np.datetime64(text, "s").astype(np.int64) < UNKNOWN)
     except ValueError:
         return True
-    return False
 
 
 @functools.cache
@@ -210,7 +227,7 @@ def _count(text: str) -> float:
 
 
 def _job(text: str) -> float:
-    return float(text) if text.isdigit() else math.nan
+    return float(text) if _NUMBER.fullmatch(text) else math.nan
 
 
 def _span_s(text: str) -> float:
@@ -219,7 +236,7 @@ def _span_s(text: str) -> float:
     >>> _span_s("90"), _span_s("1-00:01:30")
     (90.0, 86490.0)
     """
-    if text.isdigit():
+    if _NUMBER.fullmatch(text):
         return float(text)
     match = _SPAN.fullmatch(text)
     if not match:
@@ -241,7 +258,7 @@ def _limit_s(text: str) -> float:
         case "Partition_Limit":
             return _PARTITION_LIMIT
         case _:
-            return float(text) * 60 if text.isdigit() else _span_s(text)
+            return float(text) * 60 if _NUMBER.fullmatch(text) else _span_s(text)
 
 
 @functools.cache
@@ -281,19 +298,21 @@ _PARSERS: dict[str, tuple[Callable[[str], float], str]] = {
 }
 
 
-def _records(name: str, log: _Log) -> tuple[Records, float]:
+def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
     """What the columns say of each job."""
     job = log.column("JobIDRaw").astype(np.int64)
     submitted_s, eligible_s, start_s = (log.column(column) for column in ("Submit", "Eligible", "Start"))
     submit_s: Seconds = np.maximum(submitted_s, eligible_s)
     midnight_s = float(submit_s.min() // _DAY_S * _DAY_S) if len(job) else 0.0
-    processors, nodes = _sizes(log)
+    processors, nodes, differ = _sizes(log, size)
     of, memory_mib = log.column("ReqMem of"), log.column("ReqMem")
     factor: Counts = np.where(of == _PER_PROCESSOR, processors, np.where(of == _PER_NODE, nodes, 1))
-    limit_s, changed = _with_partition_limits(log.column("TimelimitRaw"))
-    late = int((eligible_s > submitted_s).sum())
-    if late:
-        changed = ("submitted only when it could start at all (a dependency, a begin time)", late), *changed
+    limit_s, is_partitions = _with_partition_limits(log.column("TimelimitRaw"))
+    told = (
+        ("changed: submitted only when it could start at all (a dependency, a begin time)", eligible_s > submitted_s),
+        ("changed: its limit was its partition's; the longest of the log stands for it", is_partitions),
+        (differing(size), differ),
+    )
     users, user = log.owners("User")
     groups, group = log.owners("Account")
     records = Records(
@@ -311,29 +330,31 @@ def _records(name: str, log: _Log) -> tuple[Records, float]:
         users=users,
         groups=groups,
         passed_over=(("a step of a job", log.steps),) if log.steps else (),
-        changed=changed,
+        told=told,
     )
     return _last_runs(records), midnight_s
 
 
-def _sizes(log: _Log) -> tuple[Counts, Counts]:
-    """Processors and nodes of each job; where the file has no processors, nodes are what counts."""
+def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
+    """Processors and nodes of each job, and which had two numbers of processors.
+
+    Where the file has no processors, nodes are what counts.
+    """
     allocated, requested, nodes = (log.column(column) for column in _SIZES)
-    processors: Seconds = np.where(allocated > 0, allocated, requested)
+    first, second = (requested, allocated) if size == "requested" else (allocated, requested)
+    processors: Seconds = np.where(first > 0, first, second)
     if not {"AllocCPUS", "ReqCPUS"} & log.numbers.keys():
         processors = nodes
-    return processors.astype(np.int64), np.maximum(nodes, 1).astype(np.int64)
+    differ = (allocated > 0) & (requested > 0) & (allocated != requested)
+    return processors.astype(np.int64), np.maximum(nodes, 1).astype(np.int64), differ
 
 
-def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, tuple[tuple[str, int], ...]]:
+def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
     """The limit of a partition is not in the accounting: the longest limit that anyone named stands for it."""
     is_partitions = limit_s == _PARTITION_LIMIT
-    if not is_partitions.any():
-        return limit_s, ()
     named = limit_s[(limit_s > 0) & (limit_s < _NO_LIMIT_S)]
     longest_s = float(named.max()) if len(named) else _NO_LIMIT_S
-    rule = "its limit was its partition's; the longest of the log stands for it"
-    return np.where(is_partitions, longest_s, limit_s), ((rule, int(is_partitions.sum())),)
+    return np.where(is_partitions, longest_s, limit_s), is_partitions
 
 
 def _last_runs(records: Records) -> Records:

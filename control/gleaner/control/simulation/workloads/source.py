@@ -12,19 +12,20 @@ _GZIP = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 23
 """Large enough for the cost of a block not to matter, small enough for its lines not to fill the memory."""
 
+Blocks = Iterator[tuple[int, list[str]]]
+"""Some lines at a time, each time with the number of the first; lines count from 1."""
 
-def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Blocks of lines, each with the number of its first; lines count from 1.
+
+def lines_of(path: Path) -> Blocks:
+    """All lines, read once, so that the file may be a pipe.
 
     Whether a file is compressed is seen from its first bytes, not from its name. Bytes beyond ASCII, which logs have
     in comments and names, are read as Latin-1: every byte is a character, so no line is ever refused for them.
     Raises `BadTrace` if there is no such file, or it cannot be read or uncompressed.
     """
-    with _failures(path):
-        with path.open("rb") as raw:
-            is_gzip = raw.read(2) == _GZIP
+    with _failures(path), path.open("rb") as raw:
         first = 1
-        with gzip.open(path, "rb") if is_gzip else path.open("rb") as file:
+        with gzip.open(raw) if raw.peek(len(_GZIP)).startswith(_GZIP) else raw as file:
             while lines := file.readlines(_BLOCK_BYTES):
                 yield first, [line.decode("latin-1") for line in lines]
                 first += len(lines)

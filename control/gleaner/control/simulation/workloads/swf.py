@@ -2,7 +2,7 @@
 
 What a job is taken to be, where the format offers two numbers:
 
-- processors: requested (field 8), else allocated (field 5);
+- processors: requested (field 8), else allocated (field 5), or the other way round if that is asked for;
 - limit: requested time (field 9); `cleaning` puts the run time where there is none;
 - memory: requested (field 10), else used (field 7), in KB for each processor, here MiB for the whole job.
 """
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from gleaner.control.simulation.failures import BadTrace
 from gleaner.control.simulation.workload import Codes, Seconds, Workload
-from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records
+from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records, differing
+from gleaner.control.simulation.workloads.conventions import Size
 from gleaner.control.simulation.workloads.digits import plain_rows
-from gleaner.control.simulation.workloads.source import lines_of
+from gleaner.control.simulation.workloads.source import Blocks
 
 FIELDS = (
     "job number",
@@ -46,7 +47,7 @@ _WHOLE = (0, 4, 7, 10, 11, 12)
 """Those that are read and must be whole numbers."""
 _READ = (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12)
 _ENDINGS = {2: Ending.PART, 3: Ending.PART, 4: Ending.PART, 5: Ending.CANCELLED}
-_COMMENT = re.compile(r";\s*(\w+)\s*:\s*(.*?)\s*$")
+_COMMENT = re.compile(r"\s*;\s*(\w+)\s*:\s*(.*?)\s*$")
 _KB_PER_MIB = 1024.0
 _EXACT = 2.0**53
 """Above it, whole numbers are no longer all there as float64."""
@@ -61,23 +62,23 @@ class SwfLog:
     """The first line of each label."""
 
 
-def read_swf(path: Path) -> SwfLog:
-    """The whole file, compressed or not.
+def read_swf(path: Path, blocks: Blocks, *, size: Size) -> SwfLog:
+    """The whole file, whose lines these are.
 
     Raises `BadTrace` with file, line and field for a line that is not 18 numbers.
     """
     header: dict[str, str] = {}
-    blocks: list[NDArray[np.float64]] = []
-    for first, lines in lines_of(path):
-        if any(line.startswith(";") for line in lines):
+    rows: list[NDArray[np.float64]] = []
+    for first, lines in blocks:
+        if any(";" in line for line in lines):
             for match in map(_COMMENT.match, lines):
                 if match:
                     header.setdefault(match[1], match[2])
             # An empty line keeps the count of lines.
-            lines = ["\n" if line.startswith(";") else line for line in lines]  # noqa: PLW2901
-        blocks.append(_numbers(path, first, lines)[:, _READ])
-    rows = np.concatenate(blocks) if blocks else np.empty((0, len(_READ)))
-    return SwfLog(_records(path.name, rows), header)
+            lines = ["\n" if line.lstrip().startswith(";") else line for line in lines]  # noqa: PLW2901
+        rows.append(_numbers(path, first, lines)[:, _READ])
+    whole = np.concatenate(rows) if rows else np.empty((0, len(_READ)))
+    return SwfLog(_records(path.name, whole, size), header)
 
 
 def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
@@ -90,10 +91,9 @@ def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
             rows = np.loadtxt(lines, comments=None, ndmin=2)
         except ValueError:
             raise _bad_line(path, first, lines) from None
-    if rows.shape[1] != len(FIELDS) or not np.isfinite(rows).all():
-        raise _bad_line(path, first, lines)
-    whole = rows[:, _WHOLE]
-    if not (np.rint(whole) == whole).all() or np.abs(whole).max() > _EXACT:
+    whole = rows[:, _WHOLE] if rows.shape[1] == len(FIELDS) else rows
+    # No comparison holds for what is not a number.
+    if whole is rows or not (np.abs(rows) <= _EXACT).all() or not (np.rint(whole) == whole).all():
         raise _bad_line(path, first, lines)
     return np.asarray(rows, dtype=np.float64)
 
@@ -126,15 +126,15 @@ def _expected(text: str, *, is_whole: bool) -> str:
         return "a number"
     if not np.isfinite(value) or "_" in text:
         return "a number"
-    if is_whole and (value != round(value) or abs(value) > _EXACT):
+    if is_whole and value != round(value):
         return "a whole number"
-    return ""
+    return "" if abs(value) <= _EXACT else "a number of at most 15 digits"
 
 
-def _records(name: str, rows: NDArray[np.float64]) -> Records:
+def _records(name: str, rows: NDArray[np.float64], size: Size) -> Records:
     column: dict[str, NDArray[np.float64]] = {FIELDS[place]: rows[:, i].copy() for i, place in enumerate(_READ)}
     requested, allocated = column["requested processors"], column["allocated processors"]
-    processors: NDArray[np.float64] = np.where(requested > 0, requested, allocated)
+    processors = _of_two(requested, allocated) if size == "requested" else _of_two(allocated, requested)
     kb: NDArray[np.float64] = np.where(
         column["requested memory"] > 0, column["requested memory"], column["used memory"]
     )
@@ -157,7 +157,12 @@ def _records(name: str, rows: NDArray[np.float64]) -> Records:
         ending=ending,
         users=users,
         groups=groups,
+        told=((differing(size), (requested > 0) & (allocated > 0) & (requested != allocated)),),
     )
+
+
+def _of_two(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(first > 0, first, second)
 
 
 def _names(numbers: NDArray[np.float64]) -> tuple[tuple[str, ...], Codes]:

@@ -1,14 +1,17 @@
 """Reading a trace, whatever its format: the one door."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from gleaner.control.simulation.failures import BadTrace
 from gleaner.control.simulation.workload import Cleaning, Seconds, Workload
-from gleaner.control.simulation.workloads.cleaning import Records, clean
+from gleaner.control.simulation.workloads.cleaning import clean
+from gleaner.control.simulation.workloads.conventions import USUAL, Conventions
 from gleaner.control.simulation.workloads.sacct import read_sacct
-from gleaner.control.simulation.workloads.source import lines_of
+from gleaner.control.simulation.workloads.source import Blocks, lines_of
 from gleaner.control.simulation.workloads.swf import read_swf
 
 
@@ -27,58 +30,49 @@ class Trace:
     header: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def read(path: Path, *, processors: int | None = None) -> Trace:
+def read(path: Path, *, processors: int | None = None, conventions: Conventions = USUAL) -> Trace:
     """The jobs of a file in Standard Workload Format, or of `sacct --parsable2`, that can be simulated.
 
     `processors` is the size of the simulated machine; larger jobs are left out. Without it the header's counts, if
     there is one. Raises `BadTrace` if the file is neither, a line is not what it should be, or no job fits.
     """
-    if _is_sacct(path):
-        records, starts_at = read_sacct(path)
-        return _trace(path, records, processors=processors, of_header=None, starts_at=starts_at, header={})
-    log = read_swf(path)
-    return _trace(
-        path,
-        log.records,
-        processors=processors,
-        of_header=_positive(log.header.get("MaxProcs")) or _positive(log.header.get("MaxNodes")),
-        starts_at=_positive(log.header.get("UnixStartTime")),
-        header=log.header,
-    )
+    blocks = lines_of(path)
+    is_sacct, looked_at = _is_sacct(path, blocks)
+    blocks = chain(looked_at, blocks)
+    if is_sacct:
+        records, starts_at = read_sacct(path, blocks, size=conventions.size or "allocated")
+        found = clean(path, records, processors=processors, conventions=conventions)
+        return Trace(found.workload, found.cleaning, None, found.wait_s, starts_at)
+    log = read_swf(path, blocks, size=conventions.size or "requested")
+    of_header = _positive(log.header.get("MaxProcs")) or _positive(log.header.get("MaxNodes"))
+    found = clean(path, log.records, processors=processors or of_header, conventions=conventions)
+    starts = _positive(log.header.get("UnixStartTime"))
+    return Trace(found.workload, found.cleaning, of_header, found.wait_s, starts, log.header)
 
 
-def _trace(
-    path: Path,
-    records: Records,
-    *,
-    processors: int | None,
-    of_header: int | None,
-    starts_at: float | None,
-    header: Mapping[str, str],
-) -> Trace:
-    if not len(records):
-        raise BadTrace(f"{path}: it holds no jobs")
-    cleaned = clean(records, processors=processors or of_header)
-    return Trace(cleaned.workload, cleaned.cleaning, of_header, cleaned.wait_s, starts_at, header)
+def _is_sacct(path: Path, blocks: Blocks) -> tuple[bool, list[tuple[int, list[str]]]]:
+    """Seen from the first line that is not empty; and the blocks that were taken for it.
 
-
-def _is_sacct(path: Path) -> bool:
-    """Seen from the first line that is not empty. Raises `BadTrace` if it is of neither format."""
-    for _, lines in lines_of(path):
-        for line in lines:
+    Raises `BadTrace` if it is of neither format.
+    """
+    looked_at: list[tuple[int, list[str]]] = []
+    for block in blocks:
+        looked_at.append(block)
+        for line in block[1]:
             if line.strip():
-                return _is_header_of_sacct(path, line.strip())
+                return _is_header_of_sacct(path, line.strip()), looked_at
     raise BadTrace(f"{path}: it is empty")
 
 
 def _is_header_of_sacct(path: Path, line: str) -> bool:
     if line.startswith(";"):
         return False
-    if "|" in line:
-        return True
-    words = line.split()
-    if 2 * sum(map(_is_number, words)) >= len(words):
-        return False
+    if line.replace("\t", " ").isprintable():
+        if "|" in line:
+            return True
+        words = line.split()
+        if 2 * sum(map(_is_number, words)) >= len(words):
+            return False
     raise BadTrace(
         f"{path}: expected Standard Workload Format or the output of sacct --parsable2; it starts with {line[:40]!r}"
     )
@@ -94,5 +88,5 @@ def _is_number(text: str) -> bool:
 
 def _positive(text: str | None) -> int | None:
     """The number that a header's value starts with, if it is one; -1 and 0 mean unknown."""
-    number = (text or "").split(maxsplit=1)[:1]
-    return int(number[0]) if number and number[0].isdigit() and int(number[0]) > 0 else None
+    number = re.match(r"[0-9]{1,15}(?=\s|$)", text or "")
+    return int(number[0]) or None if number else None
