@@ -1,0 +1,159 @@
+"""What is decided about the owners' jobs: what may be known of the cluster, and what is ruled. Plain values.
+
+`policy.governing` decides; both sides can be written as JSON, so that a decision is stored and replayed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from pydantic import TypeAdapter
+
+AGENTS = "gleaner's agents"
+"""The owner of our agents in a view."""
+
+
+class JobClass(IntEnum):
+    """What its owner allows to be done with a job; the numbers are `policy.omfs`'s."""
+
+    NON_PREEMPTIBLE = 0
+    PREEMPTIBLE = 1
+    CHECKPOINTABLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GovernRules:
+    """What the admin has set; see `settings.GoverningSettings`."""
+
+    quantum_s: float
+    quantum_protects: bool
+    saves_left: int
+    """So many more of the owners' jobs may be vacated within this hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Processors and memory on one node."""
+
+    cpus: int
+    memory_mib: int
+
+    def plus(self, other: "Room") -> "Room":
+        return Room(self.cpus + other.cpus, self.memory_mib + other.memory_mib)
+
+    def less(self, other: "Room") -> "Room":
+        return Room(max(0, self.cpus - other.cpus), max(0, self.memory_mib - other.memory_mib))
+
+
+NOTHING = Room(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a job asks for: so many equal pieces. `apart`: each on a node of its own; `whole`: and alone there."""
+
+    pieces: int
+    piece: Room
+    apart: bool = True
+    whole: bool = False
+    nodes: tuple[str, ...] | None = None
+    """The nodes that it may use; None: all."""
+
+    @property
+    def cpus(self) -> int:
+        """All together."""
+        return self.pieces * self.piece.cpus
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """One job that we hold, or that we have released and that has not started (`released`)."""
+
+    job: str
+    owner: str
+    job_class: JobClass
+    wish: Wish
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """One job on the nodes; `holds` says what it has of each.
+
+    `leaving`: it was told to go and has time left for that. `stays`: it was told, and did not go: ask it no more.
+    `priority`: more is better. `cost_s`: what saving it takes, as far as is known.
+    """
+
+    job: str
+    owner: str
+    job_class: JobClass
+    since_s: float
+    holds: Mapping[str, Room]
+    priority: int = 0
+    cost_s: float = 0.0
+    leaving: bool = False
+    stays: bool = False
+
+    @property
+    def cpus(self) -> int:
+        """All together."""
+        return sum(room.cpus for room in self.holds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class GovernView:
+    """All that may be known. `waiting` is in the order of submission; `free` is what is idle on each usable node."""
+
+    now_s: float
+    rules: GovernRules
+    entitled_cpus: Mapping[str, int]
+    size: Mapping[str, Room]
+    """What each usable node has in all."""
+    free: Mapping[str, Room]
+    waiting: tuple[WaitingJob, ...]
+    running: tuple[RunningJob, ...]
+
+
+class Verdict(StrEnum):
+    """What becomes of a waiting job."""
+
+    START = "start"
+    """It is released: there is idle room for it."""
+    CLAIM = "claim"
+    """It is released at the top: it is owed. Victims, if any, make room for it."""
+    HOLD = "hold"
+    """It stays held, or is held again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """One waiting job's verdict, in words too."""
+
+    job: str
+    verdict: Verdict
+    victims: tuple[str, ...] = ()
+    why: str = ""
+
+
+_VIEWS = TypeAdapter(GovernView)
+_RULINGS = TypeAdapter(tuple[Ruling, ...])
+
+
+def as_given(view: GovernView) -> dict[str, Any]:
+    """The view as plain JSON."""
+    given: dict[str, Any] = _VIEWS.dump_python(view, mode="json")
+    return given
+
+
+def as_answer(rulings: tuple[Ruling, ...]) -> dict[str, Any]:
+    """The rulings as plain JSON, with a sentence for each job that they are about."""
+    because = {f"slurm {ruling.job}": ruling.why for ruling in rulings}
+    for ruling in rulings:
+        because |= {f"slurm {victim}": f"it gives way for job {ruling.job}: {ruling.why}" for victim in ruling.victims}
+    return {"rulings": _RULINGS.dump_python(rulings, mode="json"), "because": because}
+
+
+def view_of(given: Mapping[str, Any]) -> GovernView:
+    """The view that was stored so."""
+    return _VIEWS.validate_python(given)

@@ -1,0 +1,332 @@
+"""Which held job of the cluster's owners starts, and who gives way for it: OMFS on nodes that have a shape. Pure.
+
+`policy.omfs.decide` answers for each job, as in the simulator; here is what a real cluster adds to it:
+
+- A job needs its processors in pieces, on nodes that it may use. So it is asked for with what is free on the nodes
+  where it would go (its *targets*), and only jobs that hold something there can be its victims.
+- What was released and has not started is *promised*: its targets are kept out of what others find idle.
+- A claim (a job that fits what is left of its owner's entitlement) is released at the top of the scheduler's queue even
+  where nobody can give way for it, since then the scheduler keeps the next free processors for it. It is not held.
+- Gleaner's own agents are what an owner with entitlement 0 has: never too young to give way, and first.
+
+Claims come first, in the order of submission, and again after each that had others vacated; then all others. See
+`policy.omfs` for why no owner below its entitlement loses anything, and why it does not go round in circles.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gleaner.control.policy import omfs
+from gleaner.control.policy.governed import (
+    AGENTS,
+    NOTHING,
+    GovernView,
+    JobClass,
+    Room,
+    Ruling,
+    RunningJob,
+    Verdict,
+    WaitingJob,
+    Wish,
+    as_answer,
+    view_of,
+)
+
+_FIRST_TO_GO = -(2**62)
+
+
+@dataclass(slots=True)
+class _Site:
+    """The cluster while decisions are taken. `free` and `coming` are what nobody was promised yet."""
+
+    view: GovernView
+    owners: list[str]
+    free: dict[str, Room]
+    coming: dict[str, Room]
+    candidates: list[RunningJob]
+    used: dict[str, int]
+    used_fixed: dict[str, int]
+    promised: dict[str, int]
+    saves_left: int
+    rulings: dict[str, Ruling] = field(default_factory=dict[str, Ruling])
+
+
+def govern(view: GovernView) -> tuple[Ruling, ...]:
+    """A ruling for each waiting job, in their order. One that was released and may stay so is a start or a claim."""
+    site = _site(view)
+    for job in view.waiting:
+        if job.released and _is_claim(site, job):
+            _claim(site, job)
+    is_vacated = True
+    while is_vacated:
+        is_vacated = False
+        for job in view.waiting:
+            if job.job not in site.rulings and _is_claim(site, job):
+                ruling = _claim(site, job)
+                is_vacated = is_vacated or bool(ruling.victims)
+    for job in view.waiting:
+        if job.job not in site.rulings:
+            _on_idle(site, job)
+    return tuple(site.rulings[job.job] for job in view.waiting)
+
+
+def _site(view: GovernView) -> _Site:
+    owners = sorted({*view.entitled_cpus, *(j.owner for j in view.waiting), *(j.owner for j in view.running), AGENTS})
+    stand = [job for job in view.running if not job.leaving]
+    coming = dict.fromkeys(view.free, NOTHING)
+    for job in view.running:
+        for node, room in job.holds.items():
+            if job.leaving and node in coming:
+                coming[node] = coming[node].plus(room)
+    return _Site(
+        view=view,
+        owners=owners,
+        free=dict(view.free),
+        coming=coming,
+        candidates=[job for job in stand if not job.stays],
+        used={owner: sum(job.cpus for job in stand if job.owner == owner) for owner in owners},
+        used_fixed={
+            owner: sum(job.cpus for job in stand if job.owner == owner and job.job_class is JobClass.NON_PREEMPTIBLE)
+            for owner in owners
+        },
+        promised=dict.fromkeys(owners, 0),
+        saves_left=view.rules.saves_left,
+    )
+
+
+def _entitled(site: _Site, owner: str) -> int:
+    return site.view.entitled_cpus.get(owner, 0)
+
+
+def _is_claim(site: _Site, job: WaitingJob) -> bool:
+    return job.wish.cpus <= _entitled(site, job.owner) - site.used[job.owner]
+
+
+def _would_exceed(site: _Site, job: WaitingJob) -> bool:
+    fixed = site.used_fixed[job.owner] + job.wish.cpus
+    return job.job_class is JobClass.NON_PREEMPTIBLE and fixed > _entitled(site, job.owner)
+
+
+def _exceeds(site: _Site, job: WaitingJob) -> str:
+    entitled, fixed = _entitled(site, job.owner), site.used_fixed[job.owner]
+    has = f"{job.owner} may have {entitled} CPUs in non-preemptible jobs and has {fixed}"
+    return f"{has}, this one asks for {job.wish.cpus}; declare it preemptible or checkpointable to use what is idle"
+
+
+def _claim(site: _Site, job: WaitingJob) -> Ruling:
+    """What is owed: on idle room, on what is coming, by victims, or at the top of the queue until there is some."""
+    targets = targets_of(job.wish, site.free, site.coming, _may_go(site), site.view.size)
+    victims: list[RunningJob] = []
+    why = f"{job.owner} is entitled to {_entitled(site, job.owner)} CPUs and has {site.used[job.owner]}"
+    if targets is None:
+        why += "; nobody can give way for it now, so it has the next CPUs that fall free"
+    else:
+        answer, victims = _decided(site, job, targets)
+        if answer in {omfs.WAIT, omfs.REFUSE}:
+            why += "; those that must give way have not run for a quantum, so it has the next CPUs that fall free"
+        elif sum(1 for one in victims if one.owner != AGENTS) > site.saves_left:
+            victims = []
+            why += "; as many jobs were vacated this hour as the admin allows, so it has the next CPUs that fall free"
+        else:
+            _vacate(site, victims)
+            _promise(site, _needs(job.wish, targets, site.view.size))
+    _count(site, job)
+    ruling = Ruling(job.job, Verdict.CLAIM, tuple(one.job for one in victims), why)
+    site.rulings[job.job] = ruling
+    return ruling
+
+
+def _on_idle(site: _Site, job: WaitingJob) -> None:
+    """What is not owed runs on idle room, if there is enough for it now."""
+    if _would_exceed(site, job):
+        site.rulings[job.job] = Ruling(job.job, Verdict.HOLD, (), _exceeds(site, job))
+        return
+    targets = targets_of(job.wish, site.free, {}, (), site.view.size)
+    answer = omfs.REFUSE
+    if targets is not None:
+        answer, _ = _decided(site, job, targets)
+    if answer == omfs.START and targets is not None:
+        _promise(site, _needs(job.wish, targets, site.view.size))
+        _count(site, job)
+        site.rulings[job.job] = Ruling(job.job, Verdict.START, (), "there is idle room for it")
+        return
+    entitled = _entitled(site, job.owner)
+    why = f"{job.owner} is entitled to {entitled} CPUs and has {site.used[job.owner]}, so it waits for "
+    why += "what was promised to its owner" if targets is not None else f"{job.wish.cpus} idle CPUs"
+    site.rulings[job.job] = Ruling(job.job, Verdict.HOLD, (), why)
+
+
+def _may_go(site: _Site) -> tuple[dict[str, Room], ...]:
+    """What may be vacated on each node: agents, then what ran for a quantum, then the rest unless it is protected.
+
+    Each has what comes before it in it.
+    """
+    rules = site.view.rules
+    grades = tuple(dict.fromkeys(site.free, NOTHING) for _ in range(2 if rules.quantum_protects else 3))
+    for job in site.candidates:
+        if job.job_class is JobClass.NON_PREEMPTIBLE or site.used[job.owner] <= _entitled(site, job.owner):
+            continue
+        is_young = site.view.now_s < job.since_s + rules.quantum_s
+        for grade in grades[0 if job.owner == AGENTS else 2 if is_young else 1 :]:
+            for node in job.holds.keys() & grade.keys():
+                grade[node] = grade[node].plus(job.holds[node])
+    return grades
+
+
+def _decided(site: _Site, job: WaitingJob, targets: Sequence[str]) -> tuple[int, list[RunningJob]]:
+    """What `policy.omfs` says of the job, node by node: all nodes' victims, or none where one node's are not enough."""
+    victims: list[RunningJob] = []
+    answers: set[int] = {omfs.START}
+    for node, need in _needs(job.wish, targets, site.view.size).items():
+        for of in (_cpus, _memory):
+            free, coming = of(site.free[node]), of(site.coming[node])
+            coming += sum(of(one.holds.get(node, NOTHING)) for one in victims)
+            if of is _memory and free >= need.memory_mib:
+                continue
+            gives = [0 if one in victims else of(one.holds.get(node, NOTHING)) for one in site.candidates]
+            answer, found = _ask(site, job, _Question(of(need), free, coming, gives), victims)
+            answers.add(answer)
+            victims += found
+    if omfs.REFUSE in answers or omfs.WAIT in answers:
+        return (omfs.REFUSE if omfs.REFUSE in answers else omfs.WAIT), []
+    return (omfs.VACATE if omfs.VACATE in answers else omfs.START), victims
+
+
+def _cpus(room: Room) -> int:
+    return room.cpus
+
+
+def _memory(room: Room) -> int:
+    return room.memory_mib
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """So many processors (or so much memory) of one node, what is there of it, and what each candidate holds."""
+
+    asked: int
+    idle: int
+    coming: int
+    gives: Sequence[int]
+
+
+def _ask(
+    site: _Site, job: WaitingJob, question: _Question, victims: Sequence[RunningJob]
+) -> tuple[int, list[RunningJob]]:
+    """One question to `policy.omfs`: the answer, and who must go beside those who must go already."""
+    running, rules = site.candidates, site.view.rules
+    used = [site.used[owner] - sum(one.cpus for one in victims if one.owner == owner) for owner in site.owners]
+    entitled = [_entitled(site, owner) for owner in site.owners]
+    own = site.owners.index(job.owner)
+    if job.wish.cpus <= entitled[own] - used[own]:
+        entitled[own] = max(entitled[own], used[own] + question.asked)  # owed as a whole, so is each part of it
+    answer, found = omfs.decide(
+        question.asked,
+        own,
+        int(job.job_class),
+        site.view.now_s,
+        np.array([one.cpus for one in running], np.int64),
+        np.array(question.gives, np.int64),
+        np.array([site.owners.index(one.owner) for one in running], np.int64),
+        np.array([int(one.job_class) for one in running], np.int64),
+        np.array([_FIRST_TO_GO if one.owner == AGENTS else one.priority for one in running], np.int64),
+        np.array([-np.inf if one.owner == AGENTS else one.since_s for one in running], np.float64),
+        np.array([one.cost_s for one in running], np.float64),
+        np.array(used, np.int64),
+        np.zeros(len(used), np.int64),  # `_would_exceed` has asked that already
+        np.array([site.promised[owner] for owner in site.owners], np.int64),
+        np.array(entitled, np.int64),
+        question.idle,
+        question.coming,
+        rules.quantum_s,
+        rules.quantum_protects,
+        False,
+    )
+    return answer, [running[int(at)] for at in found]
+
+
+def _vacate(site: _Site, victims: Sequence[RunningJob]) -> None:
+    for one in victims:
+        site.candidates.remove(one)
+        site.used[one.owner] -= one.cpus
+        site.saves_left -= one.owner != AGENTS
+        for node, room in one.holds.items():
+            if node in site.coming:
+                site.coming[node] = site.coming[node].plus(room)
+
+
+def _promise(site: _Site, needs: Mapping[str, Room]) -> None:
+    """Take the room out of what others find: first what is idle, then what is coming."""
+    for node, need in needs.items():
+        rest = need.less(site.free[node])
+        site.free[node] = site.free[node].less(need)
+        site.coming[node] = site.coming[node].less(rest)
+
+
+def _count(site: _Site, job: WaitingJob) -> None:
+    site.used[job.owner] += job.wish.cpus
+    site.promised[job.owner] += job.wish.cpus
+    if job.job_class is JobClass.NON_PREEMPTIBLE:
+        site.used_fixed[job.owner] += job.wish.cpus
+
+
+def _needs(wish: Wish, targets: Sequence[str], size: Mapping[str, Room]) -> dict[str, Room]:
+    """What the job needs on each of its targets."""
+    needs: dict[str, Room] = {}
+    for node in targets:
+        needs[node] = size[node] if wish.whole else needs.get(node, NOTHING).plus(wish.piece)
+    return needs
+
+
+def targets_of(
+    wish: Wish,
+    free: Mapping[str, Room],
+    coming: Mapping[str, Room],
+    may_go: Sequence[Mapping[str, Room]],
+    size: Mapping[str, Room],
+) -> list[str] | None:
+    """A node for each piece of the job, or None if it cannot be placed.
+
+    First nodes where what is free and what is coming is enough, the fullest first, so that wide jobs find whole nodes
+    later; then those where it is enough with the first of `may_go`, those with most room first; and so on.
+    """
+    allowed = free.keys() if wish.nodes is None else free.keys() & set(wish.nodes)
+    now = {node: free[node].plus(coming.get(node, NOTHING)) for node in allowed}
+    found: list[str] = []
+
+    def place(room: Mapping[str, Room], nodes: Sequence[str]) -> None:
+        for node in nodes:
+            taken = found.count(node)
+            fitting = _pieces(room[node], size[node] if wish.whole else wish.piece)
+            most = min(fitting, 1) if wish.apart else fitting
+            found.extend([node] * min(most - taken, wish.pieces - len(found)))
+
+    place(now, sorted(now, key=lambda node: (now[node].cpus, node)))
+    for grade in may_go:
+        if len(found) < wish.pieces:
+            full = {node: room.plus(grade.get(node, NOTHING)) for node, room in now.items()}
+            place(full, sorted(now, key=lambda node: (-now[node].cpus, node)))
+    return found if len(found) == wish.pieces else None
+
+
+def _pieces(room: Room, piece: Room) -> int:
+    """How many pieces fit."""
+    by_cpus = room.cpus // max(1, piece.cpus)
+    return min(by_cpus, room.memory_mib // piece.memory_mib) if piece.memory_mib else by_cpus
+
+
+def entitlements(percent: Mapping[str, float], cpus: int) -> dict[str, int]:
+    """What each owner may have of so many processors, rounded down (line 22 of the listing).
+
+    >>> entitlements({"physics": 50, "chemistry": 33.3}, 18)
+    {'physics': 9, 'chemistry': 5}
+    """
+    return {owner: int(share * cpus / 100 + 1e-9) for owner, share in percent.items()}
+
+
+def replay(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same decision once more, from what was stored."""
+    return as_answer(govern(view_of(given)))
