@@ -12,7 +12,7 @@ from tests.simulation.oracle_agents import Slice, simulated
 
 from gleaner.control.policy import rounds
 from gleaner.control.simulation.engine import agents
-from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.machine import Machine, NodeClass, of_nodes
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
@@ -122,6 +122,15 @@ def test_a_finite_queue_is_worked_off_exactly() -> None:
     assert schedule.agent_jobs_end_s is not None
     assert schedule.agent_jobs_end_s.tolist() == [13, 13, 26]
     assert slices(schedule) == [Slice(0, 8, 6, 2), Slice(8, 16, 5, 1), Slice(16, 24, 6, 1), Slice(24, 26, 1, 0)]
+
+
+@pytest.mark.parametrize("preemption", [False, True])
+def test_on_faster_nodes_low_priority_jobs_take_less_time(preemption: bool) -> None:
+    machine = Machine((NodeClass(2, speed=2.0),))
+    rules = length(100, preemption=preemption, queue=AgentQueueSettings(jobs=1, work_s=30))
+    schedule = replay(workload_of([(0, 80, 80, 1)]), machine, SchedulerSettings(), rules)
+    assert schedule.agent_jobs_end_s is not None
+    assert schedule.agent_jobs_end_s.tolist() == [15]
 
 
 def test_saves_and_restores_share_the_storage_with_those_of_the_same_instant() -> None:

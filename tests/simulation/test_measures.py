@@ -12,7 +12,7 @@ from tests.simulation.oracle import workload_of
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.figures.integrals import by_bin, waiting
 from gleaner.control.simulation.figures.measures import Measures, Waits, Window, measure
-from gleaner.control.simulation.machine import of_processors
+from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings
@@ -122,6 +122,46 @@ def test_a_replay_that_was_stopped_is_measured_to_where_it_stopped() -> None:
     assert (found.jobs, found.started, found.finished) == (2, 1, 0)
     assert found.effective_load == near(1)
     assert found.waits == Waits(1, 0, 0, 0, 0, None)
+
+
+def test_a_replay_that_was_stopped_while_nothing_ran_is_measured_to_where_it_stopped() -> None:
+    workload = workload_of([(0, 10, 10, 1), (1000, 10, 10, 1)])
+    assert measure(replay(workload, of_processors(1), SchedulerSettings(), until_s=50)).window == Window(0, 50)
+
+
+def test_a_queue_that_is_kept_full_is_measured_to_where_the_replay_stopped() -> None:
+    schedule = replay(
+        workload_of([(0, 30, 30, 1)] * 9), of_processors(1), SchedulerSettings(), until_s=50, keep_waiting=2
+    )
+    assert measure(schedule).window == Window(0, 50)
+
+
+def test_a_replay_that_was_to_stop_later_than_the_last_submission_is_measured_to_that() -> None:
+    workload = workload_of([(0, 10, 10, 1), (30, 10, 10, 1)])
+    assert measure(replay(workload, of_processors(1), SchedulerSettings(), until_s=1000)).window == Window(0, 30)
+
+
+def test_a_slowdown_is_of_the_run_time_on_that_machine() -> None:
+    """Two jobs of 100 s at once, on a node of double speed: the second takes 100 s, of which it runs for 50."""
+    workload = workload_of([(0, 100, 100, 1), (0, 100, 100, 1)])
+    alike = Machine((NodeClass(1, speed=2.0),))
+    unlike = Machine((NodeClass(1, 2, speed=2.0), NodeClass(1, 2, speed=0.5)))
+    assert measure(replay(workload, alike, SchedulerSettings())).waits.mean_slowdown == near((1 + 2) / 2)
+    assert measure(replay(workload, unlike, SchedulerSettings())).waits.mean_slowdown == near(1)
+
+
+def test_agents_are_counted_where_nodes_differ_in_their_cores() -> None:
+    machine = Machine((NodeClass(1, 2), NodeClass(1, 16)), Allocation.CORES)
+    agents = AgentSettings(length_s=20, shortest_slice_s=1, save=CostSettings(constant_s=1))
+    found = measure(replay(workload_of([(0, 5, 5, 1), (40, 5, 5, 1)]), machine, SchedulerSettings(), agents))
+    assert (found.agents, found.agent_saves) == (5, 4)  # the large node from 0, 20, 40; the other from 5, 20
+
+
+def test_who_only_has_jobs_from_before_the_window_got_something_too() -> None:
+    workload = workload_of([(0, 100, 100, 1), (50, 10, 10, 1)])
+    workload = replace(workload, user=np.array([0, 1], np.int32), users=("ada", "bob"))
+    found = measure(replay(workload, of_processors(2), SchedulerSettings()), window=Window(50, 100))
+    assert [(one.name, one.jobs, one.compute_unit_s) for one in found.users] == [("ada", 0, 50), ("bob", 1, 10)]
 
 
 def test_a_window_without_length_is_refused() -> None:

@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.failures import BadScenario, BadTrace
-from gleaner.control.simulation.machine import Machine, NodeClass, of_nodes, of_processors
+from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes, of_processors
 from gleaner.control.simulation.replay import replay
-from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import (
+    AgentSettings,
+    Discipline,
+    EntitlementSettings,
+    PrioritySettings,
+    SchedulerSettings,
+)
 
 KINDS = (Discipline.FCFS, Discipline.EASY, Discipline.CONSERVATIVE)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -52,9 +59,16 @@ def test_a_workload_made_by_hand_is_checked(change: dict[str, Any], expected: st
         replay(replace(TWO_JOBS, **change), of_processors(4), EASY)
 
 
-@pytest.mark.parametrize("wrong", [{"until_s": math.nan}, {"keep_waiting": -1}])
-def test_a_negative_end_or_length_of_the_queue_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadScenario):
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"until_s": math.nan}, "until_s is nan: the replay would stop before it begins"),
+        ({"until_s": 0}, "until_s is 0: the replay would stop before it begins"),
+        ({"keep_waiting": -1}, "keep_waiting is -1"),
+    ],
+)
+def test_an_end_or_a_length_of_the_queue_that_cannot_be_is_refused(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadScenario, match=expected):
         replay(TWO_JOBS, of_processors(4), EASY, **wrong)
 
 
@@ -121,7 +135,34 @@ def test_decisions_can_be_taken_at_multiples_of_a_period_only() -> None:
     assert replay(workload, of_processors(4), settings).start_s.tolist() == [0, 30, 30, 60]
 
 
+@pytest.mark.parametrize("kind", ["fcfs", "easy", "priority", "omfs", "nodes"])
+def test_no_decision_is_further_away_than_the_period(kind: str) -> None:
+    """A tenth is no exact number: 0.3 / 0.1 is less than 3, and 0.1 * 3 / 0.1 is more."""
+    random = np.random.default_rng(1)
+    workload = workload_of((at_s, 100, 100, 1) for at_s in np.sort(random.uniform(0, 50, 300)).tolist())
+    machine = Machine((NodeClass(100, 4),), Allocation.CORES) if kind == "nodes" else of_processors(400)
+    discipline = Discipline.EASY if kind == "nodes" else Discipline(kind)
+    all_of_it = EntitlementSettings(percent={"all": 100})
+    settings = SchedulerSettings(kind=discipline, decide_every_s=0.1, omfs=all_of_it)
+    assert replay(workload, machine, settings).wait_s.max() < 0.1 + 1e-9
+
+
+def test_nodes_of_another_priority_are_not_made_one_pool_by_being_alike() -> None:
+    """A job goes to the nodes of one priority, whether others are moved between them or not."""
+    workload = workload_of([(0, 5, 5, 1), (0, 10, 10, 1), (0, 10, 10, 1), (6, 1, 1, 2)])
+    machine = Machine((NodeClass(2, name="new", priority=1), NodeClass(2, name="old")))
+    assert replay(workload, machine, EASY).start_s.tolist() == [0, 0, 0, 10]
+
+
 def test_conservative_backfill_with_a_period_is_a_contradiction() -> None:
     settings = SchedulerSettings(kind=Discipline.CONSERVATIVE, decide_every_s=30)
     with pytest.raises(BadScenario, match="decide_every_s must be 0"):
         replay(TWO_JOBS, of_processors(4), settings)
+
+
+def test_a_setting_that_is_no_number_or_has_no_end_is_refused() -> None:
+    for wrong in ({"length_s": math.inf}, {"margin_s": math.nan}):
+        with pytest.raises(ValidationError, match=r"finite number|greater than"):
+            AgentSettings.model_validate(wrong)
+    with pytest.raises(ValidationError, match="finite number"):
+        PrioritySettings(per_unit=math.nan)

@@ -56,6 +56,13 @@ class Machine:
         return len({(kind.cores, kind.speed) for kind in self.classes}) == 1
 
     @property
+    def is_counted(self) -> bool:
+        """Whether it does not matter which nodes a job has: they are alike, given whole or as a pool."""
+        has_levels = len({kind.priority for kind in self.classes}) > 1
+        is_pool = self.allocation is Allocation.PROCESSORS
+        return self.is_uniform and (is_pool or (self.allocation is Allocation.NODES and not has_levels))
+
+    @property
     def units(self) -> int:
         """How many of what jobs are given there are: nodes, or processors."""
         return self.nodes if self.allocation is Allocation.NODES else self.cores

@@ -1,5 +1,6 @@
 """The one door to a replay: what was asked for is checked, then the engine that can do it is chosen."""
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -54,21 +55,23 @@ def replay(
     settings that contradict each other.
     """
     _check(workload, machine)
-    if keep_waiting < 0 or (until_s is not None and not until_s > 0):
-        raise BadScenario(f"keep_waiting is {keep_waiting} and until_s {until_s}: neither may be negative")
+    if keep_waiting < 0:
+        raise BadScenario(f"keep_waiting is {keep_waiting}: as many jobs cannot wait; 0 or more can")
+    if until_s is not None and not until_s > 0:
+        raise BadScenario(f"until_s is {until_s:g}: the replay would stop before it begins; it must be more than 0")
     run = _engine(machine, scheduler)
     try:
-        return run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
+        schedule = run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
     except SystemError as error:
         raise_if_interrupted(error)
         raise
+    return replace(schedule, until_s=until_s)
 
 
 def _engine(machine: Machine, scheduler: SchedulerSettings) -> _Run:
     """Imported when it is needed: what a command does not use is not compiled."""
-    nodes_matter = machine.allocation is Allocation.CORES or not machine.is_uniform
-    moves = scheduler.migration.kind is not Migration.NONE
-    name = "nodes" if nodes_matter or moves else _ENGINES[scheduler.kind]
+    is_counted = machine.is_counted and scheduler.migration.kind is Migration.NONE
+    name = _ENGINES[scheduler.kind] if is_counted else "nodes"
     return cast("_Run", import_module(f"gleaner.control.simulation.engine.{name}").run)
 
 

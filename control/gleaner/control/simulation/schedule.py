@@ -89,6 +89,8 @@ class Schedule:
     """Of `jobs`, where the replay knows nodes; see also `placing.placed`."""
     agent_jobs_end_s: Seconds | None = None
     """When each job of a finite low-priority queue was complete (NaN: it was not); None where the queue is endless."""
+    until_s: float | None = None
+    """Where the replay was to stop, whatever was left; None: when all jobs had ended."""
 
     @property
     def wait_s(self) -> Seconds:

@@ -27,7 +27,10 @@ def layer_on(machine: Machine, agents: AgentSettings | None) -> Layer | None:
     """The layer, which counts nodes; None without agents. Raises `BadScenario` for what needs agents to be counted."""
     if agents is not None and (agents.preemption or agents.queue.jobs):
         what = "preemption of agents" if agents.preemption else "a low-priority queue that ends"
-        raise BadScenario(f"{what} needs nodes that are alike, given whole or as a pool, and no migration")
+        raise BadScenario(
+            f"{what} needs nodes that are alike, given whole or as a pool (allocation nodes or processors), and no "
+            "migration; on this machine agents go with an endless queue and without preemption"
+        )
     layer, _ = layer_of(agents, of_nodes(machine.nodes))
     return layer
 

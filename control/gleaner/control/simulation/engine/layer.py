@@ -220,7 +220,7 @@ def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[Layer | No
         counts=np.array([[agents.jobs_per_agent], [0], [1], [ENDLESS]]),
         fits=np.ones((1, 1), np.bool_),
     )
-    return layer, _finite(agents, nodes)
+    return layer, _finite(agents, nodes, machine.classes[0].speed)
 
 
 def stretches(layer: Layer | None, log: Records, stop_s: float) -> Stretches:
@@ -264,7 +264,7 @@ def _cost(settings: CostSettings) -> tuple[float, float, float]:
     return settings.constant_s, settings.node_mib_s, settings.shared_mib_s
 
 
-def _finite(agents: AgentSettings, nodes: int) -> Finite | None:
+def _finite(agents: AgentSettings, nodes: int, speed: float) -> Finite | None:
     if agents.queue.jobs is None:
         return None
     stock = np.zeros(1, _STOCK)
@@ -274,7 +274,7 @@ def _finite(agents: AgentSettings, nodes: int) -> Finite | None:
     places = np.zeros((nodes, agents.jobs_per_agent), _PLACE)
     places["job"] = -1
     jobs = np.zeros(agents.queue.jobs, _JOB)
-    jobs["left_s"] = agents.queue.work_s
+    jobs["left_s"] = agents.queue.work_s / speed
     jobs["end_s"] = math.nan
     return Finite(
         stock=stock,

@@ -130,8 +130,8 @@ def run(
 def _check(workload: Workload, machine: Machine, scheduler: SchedulerSettings) -> None:
     if scheduler.kind not in {Discipline.FCFS, Discipline.EASY}:
         raise BadScenario(
-            f"scheduler {scheduler.kind.value} needs nodes that are alike, given whole or as a pool, and no migration; "
-            "shared nodes, classes of nodes and migration go with fcfs and easy"
+            f"scheduler {scheduler.kind.value} needs nodes that are alike, given whole or as a pool (allocation nodes "
+            "or processors), and no migration; shared nodes, classes of nodes and migration go with fcfs and easy"
         )
     kind = scheduler.migration.kind
     if kind is Migration.COMPACTION and machine.allocation is Allocation.NODES:
@@ -198,10 +198,10 @@ def _replayed(book: Book, state: Table, rules: Rules, layer: Layer | None) -> in
             leave(book, layer, now_s)
             at["refused"] = -1
             is_changed = True
-        if is_changed:
+        if is_changed and at["decide_s"] > now_s:
             at["decide_s"] = now_s if rules.every_s == 0 else np.ceil(now_s / rules.every_s) * rules.every_s
-            if rules.moves != moving.NONE:
-                at["look_s"] = np.ceil(max(now_s, at["moved_s"]) / rules.look_every_s) * rules.look_every_s
+        if is_changed and at["look_s"] > now_s and rules.moves != moving.NONE:
+            at["look_s"] = np.ceil(max(now_s, at["moved_s"]) / rules.look_every_s) * rules.look_every_s
         if at["decide_s"] <= now_s:
             at["decide_s"] = np.inf
             _decide(book, state, rules)

@@ -134,6 +134,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         now_s = min(event_s, decide_s, agents_s)
         if not now_s < until_s:
             break
+        is_due = decide_s <= now_s
 
         while running > 0 and heap_s[0] <= now_s:
             job = int(heap_job[0])
@@ -164,7 +165,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         if waiting == 0 and layer is None:
             decide_s = np.inf
             continue
-        if every_s > 0 and decide_s <= now_s:
+        if every_s > 0 and decide_s <= now_s and not is_due:  # a multiple may not be one when it is divided again
             decide_s = np.ceil(now_s / every_s) * every_s
         if decide_s > now_s:
             continue

@@ -15,7 +15,7 @@ from gleaner.control.simulation.figures.fairness import jain
 from gleaner.control.simulation.figures.integrals import UnitTime, between
 from gleaner.control.simulation.figures.occupancy import occupancy
 from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.workload import Codes, Seconds
+from gleaner.control.simulation.workload import Codes, Counts, Seconds
 
 TAU_S = 10.0
 """The shortest run time that a bounded slowdown divides by (Feitelson et al., JSSPP 1997)."""
@@ -157,14 +157,15 @@ class Measures:
 
 def default_window(schedule: Schedule) -> Window:
     """From the first submission to the last; to the last end if all came at once, or where the replay was stopped."""
-    submit_s = schedule.workload.submit_s
+    submit_s, stop_s = schedule.workload.submit_s, schedule.until_s
     came_s = submit_s[~np.isnan(submit_s)]
     if len(came_s) == 0:
         raise BadScenario(f"{schedule.workload.name}: no job was submitted, there is nothing to measure")
     begin_s, end_s = float(came_s.min()), float(came_s.max())
-    last_s = _last_s(schedule)
-    if end_s <= begin_s or (bool(np.isnan(schedule.end_s).any()) and begin_s < last_s < end_s):
-        end_s = last_s
+    if stop_s is not None and (stop_s < end_s or len(came_s) < len(submit_s)):
+        end_s = stop_s
+    if end_s <= begin_s:
+        end_s = _last_s(schedule)
     if end_s <= begin_s:
         raise BadScenario(f"{schedule.workload.name}: no time passes between the first submission and the last end")
     return Window(begin_s, end_s)
@@ -187,7 +188,7 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
     held_unit_s = sum(float(amount) for amount in between(schedule.jobs, first_s, last_s))
     users = _owners(schedule, window, workload.users, workload.user, chosen)
     groups = _owners(schedule, window, workload.groups, workload.group, chosen)
-    per_agent = machine.units_of_node if machine.is_uniform else 1
+    agents = _agents(schedule)
     nodes = occupancy(schedule, window.begin_s, window.end_s)
     done_s = schedule.agent_jobs_end_s
     return Measures(
@@ -212,9 +213,9 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
         makespan_s=last_s - first_s,
         waits=_waits(schedule, chosen),
         size_classes=_size_classes(schedule, baseline, chosen),
-        agents=int(schedule.agents.units.sum() // per_agent),
-        agent_saves=int(schedule.agents.units[schedule.agents.save_s > 0].sum() // per_agent),
-        agent_restores=int(schedule.agents.units[schedule.agents.restore_s > 0].sum() // per_agent),
+        agents=int(agents.sum()),
+        agent_saves=int(agents[schedule.agents.save_s > 0].sum()),
+        agent_restores=int(agents[schedule.agents.restore_s > 0].sum()),
         job_saves=schedule.saves,
         agent_jobs_done=None if done_s is None else int(np.count_nonzero(~np.isnan(done_s))),
         users=users,
@@ -228,6 +229,14 @@ def measure(schedule: Schedule, baseline: Schedule | None = None, window: Window
 def _last_s(schedule: Schedule) -> float:
     """When the last regular job ended, or was stopped; agents may go on."""
     return float(schedule.jobs.end_s.max()) if len(schedule.jobs) else 0.0
+
+
+def _agents(schedule: Schedule) -> Counts:
+    """How many agents each stretch of them is: one where the replay knows its node."""
+    each = schedule.agents
+    if not schedule.machine.is_uniform:
+        return np.ones_like(each.units)
+    return np.where(each.node >= 0, 1, each.units // schedule.machine.units_of_node)
 
 
 def _submitted(schedule: Schedule, window: Window) -> NDArray[np.bool_]:
@@ -251,10 +260,17 @@ def _parts(regular: UnitTime, ours: UnitTime, all_unit_s: float) -> Parts:
 
 
 def slowdowns(schedule: Schedule, chosen: NDArray[np.bool_]) -> Seconds:
-    """Bounded slowdowns of the chosen jobs that ended: max(1, (end - submission) / max(run time, 10 s))."""
+    """Bounded slowdowns of the chosen jobs that ended: max(1, (end - submission) / max(run time, 10 s)).
+
+    The run time is that on the machine: on the nodes that the job had, where some are faster.
+    """
     ended = chosen & ~np.isnan(schedule.end_s)
     response_s = schedule.end_s[ended] - schedule.workload.submit_s[ended]
-    return np.maximum(1.0, response_s / np.maximum(schedule.workload.run_s[ended], TAU_S))
+    if schedule.machine.is_uniform:
+        run_s = schedule.workload.run_s / schedule.machine.classes[0].speed
+    else:
+        run_s = np.bincount(schedule.jobs.job, schedule.jobs.compute_s, len(schedule.workload))
+    return np.maximum(1.0, response_s / np.maximum(run_s[ended], TAU_S))
 
 
 def _waits(schedule: Schedule, chosen: NDArray[np.bool_]) -> Waits:
@@ -287,7 +303,7 @@ def _size_classes(schedule: Schedule, baseline: Schedule | None, chosen: NDArray
 def _owners(
     schedule: Schedule, window: Window, names: Sequence[str], owner: Codes, chosen: NDArray[np.bool_]
 ) -> tuple[Owner, ...]:
-    """The owners that submitted something, by the unit time that they got; then by name."""
+    """The owners that submitted something or got something, by the unit time that they got; then by name."""
     jobs = schedule.jobs
     begins = np.clip(jobs.start_s + jobs.restore_s, window.begin_s, window.end_s)
     ends = np.clip(jobs.end_s - jobs.save_s - jobs.lost_s, window.begin_s, window.end_s)
@@ -307,7 +323,7 @@ def _owners(
             float(got[index]) / all_unit_s,
             float(wait_s[index] / starts[index]) if starts[index] else None,
         )
-        for index in (int(place) for place in np.flatnonzero(submitted))
+        for index in (int(place) for place in np.flatnonzero((submitted > 0) | (got > 0)))
     ]
     return tuple(sorted(owners, key=lambda one: (-one.compute_unit_s, one.name)))
 
