@@ -11,10 +11,13 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.desk import GLEAN
 
 from gleaner.control.cli import app
+from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.simulate_options import simulation_parts
 
 TRACE = """\
 ; Computer: none
@@ -183,6 +186,12 @@ def test_agents_longer_than_what_is_measured_are_remarked(glean: Glean) -> None:
             "agents would compute nothing: save, restore and margin take",
         ),
         (("trace.swf", "--save", "60"), "--save is about agents: give --agents LENGTH too"),
+        (("trace.swf", "--keep-waiting", "9" * 30), "--keep-waiting must be at most 1000000000, found 9999"),
+        (("trace.swf", "--schedule", "trace.swf"), "trace.swf cannot be written: it is read"),
+        (
+            ("trace.swf", "--json", "a.out", "--schedule", "./a.out"),
+            "a.out cannot be written: two results would be this one file",
+        ),
         (("trace.swf", "--window", "9:5"), "--window: it must end after it begins"),
         (("trace.swf", "--window", "1d:"), "the window would begin 1 d after the first submission and end 30 s"),
         (("trace.swf", "--json", "no/where.json"), "no/where.json: there is no folder no"),
@@ -220,6 +229,16 @@ def test_a_trace_in_which_nothing_fits_is_one_line(glean: Glean, tmp_path: Path)
 
 def test_compare_says_which_schedulers_there_are(glean: Glean) -> None:
     assert "found 'best'" in refusal(glean, "compare", "trace.swf", "--schedulers", "easy,best")
+
+
+def test_compare_refuses_shares_for_schedulers_that_know_none(glean: Glean) -> None:
+    said = refusal(glean, "compare", "trace.swf", "--schedulers", "fcfs,easy", "--entitlement", "1=50")
+    assert said == "--entitlement is for omfs, and the scheduler is fcfs or easy"
+
+
+def test_what_a_computer_has_no_memory_for_is_one_line() -> None:
+    with pytest.raises(Failure, match=r"^not enough memory on this computer: Unable to allocate"), simulation_parts():
+        np.empty(2**55)
 
 
 def test_reproduce_says_which_experiments_there_are(glean: Glean) -> None:

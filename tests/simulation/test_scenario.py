@@ -133,6 +133,21 @@ def test_classes_of_nodes_are_a_machine(tmp_path: Path) -> None:
         ("[workload.synthetic]\nsource = 'drawn'", "so it needs a trace whose jobs are drawn"),
         ("[workload]\ntrace = 'x'\n[workload.synthetic]\njobs = 5", "both a trace and synthetic jobs (distributions)"),
         ("[workload.synthetic]\njobs = -5", "line 2: workload.synthetic.jobs must be at least 1, found -5"),
+        ("[workload.synthetic]\njobs = 1000000000", "line 2: workload.synthetic.jobs must be at most 100000000, found"),
+        ("[agents]\nlength_s = inf", "line 2: agents.length_s must be a finite number, found inf"),
+        ("[agents]\nagents_at_most = 10000000000", "agents.agents_at_most must be at most 1000000000, found 10000000000"),
+        ("[agents.queue]\nwork_s = nan", "line 2: agents.queue.work_s must be a finite number, found nan"),
+        ("[scheduler.priority]\nper_unit = nan", "line 2: scheduler.priority.per_unit must be a finite number, found"),
+        (
+            "[workload.synthetic]\nsizes = { kind = 'unifrom' }",
+            "line 2: workload.synthetic.sizes: kind must be one of 'constant', 'exponential', 'lognormal', 'uniform', "
+            "found 'unifrom'",
+        ),
+        ("[workload]\ntrace = 3", "line 2: workload.trace must be a file's name, found 3"),
+        (
+            "[workload]\nconventions.size = 'given'",
+            "line 2: workload.conventions.size must be 'requested' or 'allocated', found 'given'",
+        ),
         ("kind = 'easy'\n[scheduler", "not valid TOML: "),
         ("scheduler = 3", "line 1: scheduler must be a valid dictionary"),
     ],

@@ -83,7 +83,7 @@ def run(
     report: Report = None,
 ) -> Answer:
     """Replay a trace once, and with --agents once more without them to compare."""
-    check_places(json, schedule, report)
+    check_places(json, schedule, report, sources=(trace, scenario))
     with simulation_parts():
         from gleaner.control.simulation import experiment
         from gleaner.control.simulation.figures import outputs, tabulate
@@ -91,7 +91,7 @@ def run(
         from gleaner.control.simulation.scenario import read_scenario
 
         settings = read_scenario(scenario, given(context, () if agents is None else (agents,)))
-        check_owners(settings.scheduler.kind, target, entitlement)
+        check_owners((settings.scheduler.kind,), target, entitlement)
         with render.busy("reading the trace"):
             ground = experiment.prepare(settings)
         with render.busy("replaying"):
@@ -139,9 +139,10 @@ def compare(
     report: Report = None,
 ) -> Answer:
     """Replay a trace under several schedulers, and with agents of several lengths."""
-    check_places(json, report)
+    check_places(json, report, sources=(trace, scenario))
     kinds = read("--schedulers", disciplines, schedulers)
     lengths_s = read("--agents", lengths, agents) if agents else ()
+    check_owners(kinds, target, entitlement)
     with simulation_parts():
         from gleaner.control.simulation import experiment
         from gleaner.control.simulation.figures import outputs, tabulate

@@ -44,7 +44,7 @@ def disciplines(text: str) -> tuple[Discipline, ...]:
     for name in text.split(","):
         if name.strip() not in known:
             raise ValueError(f"expected some of {', '.join(known)}, found {name.strip()!r}")
-    return tuple(Discipline(name.strip()) for name in dict.fromkeys(text.split(",")))
+    return tuple(dict.fromkeys(Discipline(name.strip()) for name in text.split(",")))
 
 
 def period(text: str) -> tuple[float | None, float | None]:
@@ -202,11 +202,13 @@ def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Opti
     return options
 
 
-def check_owners(kind: Discipline, targets: Sequence[str] | None, entitlements: Sequence[str] | None) -> None:
-    """That nobody names targets or entitlements for a scheduler that knows none. Raises `BadInput`."""
+def check_owners(
+    kinds: Sequence[Discipline], targets: Sequence[str] | None, entitlements: Sequence[str] | None
+) -> None:
+    """That nobody names targets or entitlements for schedulers that know none. Raises `BadInput`."""
     for option, what, own in (("--target", targets, Discipline.SFS), ("--entitlement", entitlements, Discipline.OMFS)):
-        if what and kind is not own:
-            raise BadInput(f"{option} is for {own}, and the scheduler is {kind}")
+        if what and own not in kinds:
+            raise BadInput(f"{option} is for {own}, and the scheduler is {' or '.join(kinds)}")
 
 
 def read(option: str, parse: Callable[[str], T], text: str) -> T:
@@ -217,12 +219,16 @@ def read(option: str, parse: Callable[[str], T], text: str) -> T:
         raise BadInput(f"{option}: {error}") from None
 
 
-def check_places(*places: Path | str | None) -> None:
-    """That what will be written has a folder, before the work begins. Raises `BadInput`."""
+def check_places(*places: Path | str | None, sources: Sequence[Path | None] = ()) -> None:
+    """That what will be written has a folder and a file of its own, before the work begins. Raises `BadInput`."""
+    taken = {source.resolve(): "it is read" for source in sources if source is not None}
     for place in places:
         if place is None or place == "-":
             continue
         path = Path(place)
+        if path.resolve() in taken and not path.is_char_device():
+            raise BadInput(f"{path} cannot be written: {taken[path.resolve()]}")
+        taken[path.resolve()] = "two results would be this one file"
         if path.is_dir():
             raise BadInput(f"{path} is a folder; name a file")
         if not path.parent.is_dir():
@@ -247,6 +253,8 @@ def simulation_parts() -> Generator[None]:
         if (error.name or "").startswith("gleaner"):
             raise
         raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[simulate]'") from error
+    except MemoryError as error:
+        raise Failure(f"not enough memory on this computer: {one_line(str(error))}") from error
     except Exception as error:
         from gleaner.control.simulation.failures import SimulationError, raise_if_interrupted
 

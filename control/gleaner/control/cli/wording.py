@@ -36,6 +36,11 @@ def _expectation(error: ErrorDetails) -> str:
             said = f"must be more than {_plain(limits['gt'])}"
         case "less_than_equal":
             said = f"must be at most {_plain(limits['le'])}"
+        case "union_tag_invalid":
+            key = limits["discriminator"].strip("'")
+            return f"{key} must be one of {limits['expected_tags']}, found {limits['tag']!r}"
+        case "path_type":
+            said = "must be a file's name"
         case "missing":
             return "is missing"
         case "value_error":

@@ -44,7 +44,7 @@ class WorkloadSettings(_Table):
     """`[workload.conventions]`: what a job of the trace is taken to be."""
     until_s: float | None = Field(default=None, gt=0)
     """The replay stops there."""
-    keep_waiting: int = Field(default=0, ge=0)
+    keep_waiting: int = Field(default=0, ge=0, le=MOST)
     """So many jobs wait at any time, whatever the trace says of their submission; 0: as in the trace."""
 
     @model_validator(mode="after")
@@ -69,7 +69,7 @@ class ClassSettings(_Table):
     cores: int = Field(default=1, ge=1, le=MOST)
     name: str = "all"
     speed: float = Field(default=1, gt=0)
-    priority: int = 0
+    priority: int = Field(default=0, ge=-MOST, le=MOST)
 
 
 class MachineSettings(_Table):

@@ -132,7 +132,7 @@ class SchedulerSettings(_Table):
 class AgentQueueSettings(_Table):
     """`[agents.queue]`: the low-priority jobs. Without `jobs` there is always one more."""
 
-    jobs: int | None = Field(default=None, ge=0)
+    jobs: int | None = Field(default=None, ge=0, le=10**8)
     work_s: float = Field(default=0, ge=0)
     """What each computes in all, on one of an agent's places."""
     memory_mib: float = Field(default=0, ge=0)
@@ -153,8 +153,8 @@ class AgentSettings(_Table):
     synchronised: bool = True
     shortest_slice_s: float = Field(default=600, gt=0)
     """No agent starts with less time left."""
-    agents_at_most: int = Field(default=10**9, ge=0)
-    jobs_per_agent: int = Field(default=1, ge=1)
+    agents_at_most: int = Field(default=10**9, ge=0, le=10**9)
+    jobs_per_agent: int = Field(default=1, ge=1, le=10**6)
     """How many jobs share a node; they save and restore at once."""
     margin_s: float = Field(default=0, ge=0)
     """How much earlier than its cost a save begins: time in which nothing is computed. A save that needs more than

@@ -62,7 +62,7 @@ class SyntheticSettings(_Table):
     """`[workload.synthetic]`: a workload that is made."""
 
     source: Source = Source.DISTRIBUTIONS
-    jobs: int = Field(default=10_000, ge=1)
+    jobs: int = Field(default=10_000, ge=1, le=10**8)
     load: float | None = Field(default=None, gt=0)
     """What the jobs would use of the machine until the last has come, were none to wait: 0.9 is 90 %. Without it all
     are there at the start: a queue that is always full, for a replay that lets in as many as it keeps waiting."""
