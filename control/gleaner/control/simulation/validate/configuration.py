@@ -44,8 +44,8 @@ def slurm_conf(settings: SlurmSettings) -> str:
         "SlurmctldPidFile=@FOLDER@/slurmctld.pid",
         "SlurmdPidFile=@FOLDER@/slurmd-%n.pid",
         "SlurmctldLogFile=@FOLDER@/slurmctld.log",
-        "SlurmctldDebug=info",
-        "DebugFlags=Backfill",  # it says when each pass begins
+        "SlurmctldDebug=verbose",
+        "DebugFlags=Backfill",  # it says when each pass begins, and what it plans
         "SlurmdDebug=error",
         "JobCompType=jobcomp/filetxt",
         "JobCompLoc=@FOLDER@/jobs",

@@ -1,12 +1,13 @@
 """What a validation says: tables for people, all figures for programs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 import numpy as np
 
 from gleaner.control.simulation.figures.tables import Table, duration, number, percent
-from gleaner.control.simulation.validate.explain import Reason
+from gleaner.control.simulation.validate.explain import Reason, Verdicts
+from gleaner.control.simulation.validate.record import Record
 from gleaner.control.simulation.validate.validation import QUANTILES, Distribution, Validation, distribution
 from gleaner.control.simulation.workload import Seconds
 
@@ -17,8 +18,10 @@ _WORDS: Mapping[Reason, str] = {
     Reason.SCHEDULER: "its turn, and its nodes free: ending a job and looking again take Slurm that long",
     Reason.PASS: "it could overtake; Slurm sees that only every {interval}",
     Reason.MISSED: "it could overtake between two passes, and at the next no longer",
-    Reason.PLAN: "a pass left it, EASY would not: Slurm rounds its plan to {resolution}, and keeps certain nodes",
-    Reason.EARLIER: "by our rule it would have delayed the first waiting job",
+    Reason.NODES: "for the first waiting job Slurm keeps certain nodes, not a number of them",
+    Reason.TIMES: "Slurm rounds its plan to {resolution}, and takes ends that are close together as one",
+    Reason.PLAN: "a pass left it, EASY would not, and Slurm's plan does not say why",
+    Reason.EARLIER: "by our rule it would have delayed the first waiting job, and no plan says why it did not",
     Reason.HANDED_ON: "jobs before it had run at other times",
 }
 
@@ -40,7 +43,25 @@ def lines(found: Validation) -> tuple[str, ...]:
         f"bf_interval={plan.interval_s}, bf_resolution={plan.resolution_s}, limits of whole minutes",
         "limits of whole minutes alone give "
         f"{percent(found.moved_by_limits, 1)} of the jobs another start in our replay",
+        _from_run_to_run(found),
     )
+
+
+def _from_run_to_run(found: Validation) -> str:
+    """Whether we are further from Slurm than it is from itself."""
+    if len(found.records) < 2:
+        return "one replay does not say how much Slurm varies from run to run: --repeats 2"
+    ours, spread = distribution(np.abs(found.difference_s)), distribution(_spread_s(found))
+    return (
+        f"from run to run a start of the real Slurm varies by {duration(spread.mean_s)} on average, by "
+        f"{duration(spread.median_s)} in the median; our replay is {duration(ours.mean_s)} from the median of its runs "
+        f"on average, {duration(ours.median_s)} in the median"
+    )
+
+
+def _spread_s(found: Validation) -> Seconds:
+    """The smallest question that the replays answer: of one place, if there are several of one."""
+    return found.spread_s() if found.plan.repeats > 1 else found.spread_of_offsets_s()
 
 
 def _times(count: int) -> str:
@@ -124,12 +145,23 @@ def as_json(found: Validation) -> dict[str, object]:
                 "simulated_s": float(simulated.start_s[place]),
                 "real_s": [float(one.start_s[place]) for one in found.records],
                 "allowed_s": [_known(float(one.allowed_s[place])) for one in found.verdicts],
+                "left_at_s": [_left_at_s(one, verdict, place) for one, verdict in _pairs(found)],
                 "backfilled": [bool(one.by_backfill[place]) for one in found.records],
                 "reasons": [one[place].value for one in found.reasons],
             }
             for place in range(len(found.workload))
         ],
     }
+
+
+def _pairs(found: Validation) -> Iterable[tuple[Record, Verdicts]]:
+    return zip(found.records, found.verdicts, strict=True)
+
+
+def _left_at_s(real: Record, verdict: Verdicts, job: int) -> float | None:
+    """When a pass of backfilling began that left the job though EASY would have started it."""
+    left = int(verdict.left[job])
+    return real.passes[left].at_s if left >= 0 else None
 
 
 def _value(told: Distribution) -> dict[str, object]:

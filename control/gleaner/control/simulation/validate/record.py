@@ -1,5 +1,6 @@
 """What the real Slurm wrote down of one replay: its record of complete jobs, and the log of its controller."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,22 @@ from numpy.typing import NDArray
 from gleaner.control.simulation.failures import SimulationError
 from gleaner.control.simulation.workload import Seconds
 
+_PLAN = re.compile(r"_dump_job_sched: BACKFILL: JobId=\d+ to start at (\S+), end at \S+ on nodes (\S+) in partition")
+
 
 class ReplayFailed(SimulationError):
     """The real Slurm did not do its part; the message has its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of backfilling, and its plan for the first job that it could not start."""
+
+    at_s: float
+    promised_s: float = math.nan
+    """When that job is to start; NaN: the pass planned nothing."""
+    kept: frozenset[int] = frozenset()
+    """The nodes that are kept for it from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +42,12 @@ class Record:
     end_s: Seconds
     by_backfill: NDArray[np.bool_]
     """Whether backfilling started it, not the quick look after each event."""
-    passes_s: Seconds
-    """When backfilling began each of its passes; not one entry a job."""
+    nodes: tuple[frozenset[int], ...]
+    """Where each job ran."""
+    passes: tuple[Pass, ...]
+    """Not one entry a job."""
+    origin_s: float = 0.0
+    """When it began, in seconds since 1970: Slurm rounds times of day."""
 
 
 def record(answer: Mapping[str, Any], *, offset_s: float) -> Record:
@@ -52,7 +70,9 @@ def record(answer: Mapping[str, Any], *, offset_s: float) -> Record:
         start_s=times_s("StartTime"),
         end_s=times_s("EndTime"),
         by_backfill=np.array([job in backfilled for job in ids], dtype=np.bool_),
-        passes_s=np.array(passes_s(answer["log"])) - float(answer["origin_s"]),
+        nodes=tuple(numbers(found[job]["NodeList"]) for job in ids),
+        passes=passes(answer["log"], float(answer["origin_s"])),
+        origin_s=float(answer["origin_s"]),
     )
 
 
@@ -79,13 +99,29 @@ def started_by_backfill(log: str) -> set[int]:
     return {int(job) for job in re.findall(r"sched/backfill: _start_job: Started JobId=(\d+)", log)}
 
 
-def passes_s(log: str) -> list[float]:
-    """When slurmctld's log says that backfilling began to look.
+def passes(log: str, origin_s: float) -> tuple[Pass, ...]:
+    """When slurmctld's log says that backfilling began to look, and what it then planned.
 
-    >>> passes_s("[1970-01-01T00:01:00.250] sched/backfill: _attempt_backfill: beginning")
-    [60.25]
+    >>> passes("[1970-01-01T00:01:00.250] sched/backfill: _attempt_backfill: beginning", 60)
+    (Pass(at_s=0.25, promised_s=nan, kept=frozenset()),)
     """
-    return [moment_s(text) for text in re.findall(r"\[(\S+)\] sched/backfill: _attempt_backfill: beginning", log)]
+    found: list[Pass] = []
+    for line in log.splitlines():
+        if begun := re.match(r"\[(\S+)\] sched/backfill: _attempt_backfill: beginning", line):
+            found.append(Pass(moment_s(begun.group(1)) - origin_s))
+        elif found and (plan := _PLAN.search(line)) and math.isnan(found[-1].promised_s):
+            found[-1] = Pass(found[-1].at_s, moment_s(plan.group(1)) - origin_s, numbers(plan.group(2)))
+    return tuple(found)
+
+
+def numbers(nodes: str) -> frozenset[int]:
+    """The numbers of nodes as Slurm lists them.
+
+    >>> sorted(numbers("n7")), sorted(numbers("n[1-3,9]"))
+    ([7], [1, 2, 3, 9])
+    """
+    ranges = (part.partition("-") for part in nodes.strip("n[]").split(","))
+    return frozenset(number for low, _, high in ranges for number in range(int(low), int(high or low) + 1))
 
 
 def moment_s(text: str) -> float:

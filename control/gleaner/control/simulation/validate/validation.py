@@ -15,7 +15,7 @@ from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import SchedulerSettings
 from gleaner.control.simulation.validate import laboratory
 from gleaner.control.simulation.validate.configuration import CGROUP_CONF, SlurmSettings, slurm_conf
-from gleaner.control.simulation.validate.explain import Reason, Verdicts, judge, reasons
+from gleaner.control.simulation.validate.explain import Reason, Rules, Verdicts, judge, reasons
 from gleaner.control.simulation.validate.record import Record, record
 from gleaner.control.simulation.validate.workloads import as_slurm_has_it
 from gleaner.control.simulation.workload import Seconds, Workload
@@ -155,8 +155,9 @@ def validate(
         )
         records.append(record(answer, offset_s=offset_s))
     verdicts = tuple(judge(told, machine, one) for one in records)
+    rules = Rules(machine.nodes, plan.together_s, plan.resolution_s)
     why = (
-        tuple(reasons(told, simulated.start_s, verdict, one, together_s=plan.together_s))
+        tuple(reasons(told, simulated.start_s, verdict, one, rules))
         for verdict, one in zip(verdicts, records, strict=True)
     )
     moved = float((exact.start_s != simulated.start_s).mean())
