@@ -27,14 +27,21 @@ _SOURCES: dict[int, str] = {}
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The same function as machine code. It may call no Python function but compiled ones."""
-    return _kept(function)
+    return _kept(function, _nrt=True)
 
 
 def inner(function: Callable[P, R]) -> Callable[P, R]:
-    """The same, for a function that only compiled ones call: without what Python would need to call it, it is compiled
-    much sooner, the more so the more arrays it takes.
+    """The same, for a function that only compiled ones call, and that neither makes an array nor gives one back.
+
+    Without what Python would need to call it, it is compiled much sooner, the more so the more arrays it takes. And
+    it counts no references to them, since the caller has some: that was half the time of a replay with agents.
     """
-    return _kept(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _kept(function, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def making(function: Callable[P, R]) -> Callable[P, R]:
+    """As `inner`, for a function that makes arrays or gives some back."""
+    return _kept(function, _nrt=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def _kept(function: Callable[P, R], **options: bool) -> Callable[P, R]:

@@ -21,7 +21,7 @@ Its time up to the end counts as saving: nothing is computed in it.
 import math
 
 from gleaner.control.policy import rounds
-from gleaner.control.simulation.compiled import inner
+from gleaner.control.simulation.compiled import inner, making
 from gleaner.control.simulation.engine import places
 from gleaner.control.simulation.engine.layer import (
     Finite,
@@ -33,7 +33,7 @@ from gleaner.control.simulation.engine.layer import (
 )
 
 agent_end = inner(rounds.agent_end)
-agents_to_start = inner(rounds.agents_to_start)
+agents_to_start = making(rounds.agents_to_start)
 # By name: a compiled function may not look into a module that is Python's.
 next_of_places, advance_places, close_places = places.next_s, places.advance, places.close
 start_places, vacate_places, past_of_places, waiting_jobs = places.start, places.vacate, places.past, places.waiting

@@ -19,7 +19,7 @@ from gleaner.control.simulation.compiled import compiled, inner
 from gleaner.control.simulation.engine.agents import agent_end, close, decide, held_past, next_s, release
 from gleaner.control.simulation.engine.counted import schedule, stopped, submissions
 from gleaner.control.simulation.engine.heap import pop, push
-from gleaner.control.simulation.engine.layer import Finite, grown, layer_of
+from gleaner.control.simulation.engine.layer import Finite, grown, is_full, layer_of
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.schedule import Schedule
@@ -28,7 +28,7 @@ from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
 Number = TypeVar("Number", np.float64, np.int64)
 
-conservative = compiled(backfill.conservative)
+conservative = inner(backfill.conservative)
 
 
 def run(
@@ -131,7 +131,8 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         if layer is not None:
             if event_s == np.inf and waiting == 0 and until_s == np.inf:
                 break
-            agents = grown(agents)
+            if is_full(agents):
+                agents = grown(agents)
             agents_s = next_s(agents, finite)
         now_s = min(event_s, next_promise_s, agents_s)
         if not now_s < until_s:

@@ -7,11 +7,11 @@ keeps the compiler from moving many at a time (four times slower at 600 entries)
 
 import numpy as np
 
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.compiled import inner
 from gleaner.control.simulation.workload import Counts, Seconds
 
 
-@compiled
+@inner
 def push(heap_s: Seconds, heap_job: Counts, size: int, end_s: float, job: int) -> int:
     """The size with this job in the heap. Of equal ends the lower index comes first."""
     at = size
@@ -27,7 +27,7 @@ def push(heap_s: Seconds, heap_job: Counts, size: int, end_s: float, job: int) -
     return size + 1
 
 
-@compiled
+@inner
 def pop(heap_s: Seconds, heap_job: Counts, size: int) -> int:
     """The size without the first job, which the caller has read from entry 0."""
     size -= 1
@@ -52,7 +52,7 @@ def pop(heap_s: Seconds, heap_job: Counts, size: int) -> int:
     return size
 
 
-@compiled
+@inner
 def expect(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, units: int) -> int:
     """How many expected ends there are with these units added at `end_s`; each end has one entry."""
     at = int(np.searchsorted(ends_s[:running], end_s))
@@ -72,7 +72,7 @@ def expect(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, unit
     return running + 1
 
 
-@compiled
+@inner
 def forget(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, units: int) -> int:
     """How many expected ends there are without these units, which were expected at `end_s`."""
     at = int(np.searchsorted(ends_s[:running], end_s))

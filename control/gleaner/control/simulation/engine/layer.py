@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.simulation import costs
-from gleaner.control.simulation.compiled import inner
+from gleaner.control.simulation.compiled import inner, making
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.schedule import Stretches, no_stretches
 from gleaner.control.simulation.settings import AgentSettings, CostSettings
@@ -192,11 +192,16 @@ def freed(layer: Layer, end_s: float, nodes: int) -> None:
 
 
 @inner
-def grown(layer: Layer) -> Layer:
-    """The same, with twice the room in its log if that may be too little for one more instant."""
+def is_full(layer: Layer) -> bool:
+    """Whether the room in its log may be too little for one more instant."""
     state = layer.state[0]
-    if len(layer.log) >= state.logged + state.last - state.first + 4:
-        return layer
+    return bool(len(layer.log) < state.logged + state.last - state.first + 4)
+
+
+@making
+def grown(layer: Layer) -> Layer:
+    """The same, with twice the room in its log."""
+    state = layer.state[0]
     log = np.empty(2 * len(layer.log), layer.log.dtype)
     for entry in range(state.logged):
         log[entry] = layer.log[entry]

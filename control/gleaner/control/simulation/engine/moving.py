@@ -3,12 +3,12 @@
 import numpy as np
 
 from gleaner.control.policy import migration
-from gleaner.control.simulation.compiled import compiled, inner
+from gleaner.control.simulation.compiled import compiled, inner, making
 from gleaner.control.simulation.engine.book import BY_JOB, Book, settle
 from gleaner.control.simulation.engine.placement import extend
 
-compaction = inner(migration.compaction)
-priorities = inner(migration.priorities)
+compaction = making(migration.compaction)
+priorities = making(migration.priorities)
 
 NONE, COMPACTION, PRIORITIES = range(3)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gleaner.control.simulation.compiled import compiled, inner
+from gleaner.control.simulation.compiled import compiled, inner, making
 from gleaner.control.simulation.engine import moving
 from gleaner.control.simulation.engine.agent_nodes import (
     AGENT,
@@ -343,7 +343,7 @@ def _cores(book: Book, ranges_end: int, level: int) -> int:
     return cores
 
 
-@inner
+@making
 def _reserved(book: Book, processors: int) -> tuple[float, int, int]:
     """When and on which level a job of so many processors fits at the latest, and the cores that it leaves there."""
     levels = book.levels.copy()

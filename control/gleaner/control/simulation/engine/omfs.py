@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from gleaner.control.policy import omfs
-from gleaner.control.simulation.compiled import compiled, inner
+from gleaner.control.simulation.compiled import compiled, inner, making
 from gleaner.control.simulation.engine import agents as low
 from gleaner.control.simulation.engine.counted import refuse_strangers
-from gleaner.control.simulation.engine.layer import Finite, grown, layer_of, stretches
+from gleaner.control.simulation.engine.layer import Finite, grown, is_full, layer_of, stretches
 from gleaner.control.simulation.engine.vacating import (
     CLAIMS,
     CLASS,
@@ -78,7 +78,7 @@ from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, EntitlementSettings, SchedulerSettings
 from gleaner.control.simulation.workload import Counts, Workload
 
-decide = inner(omfs.decide)
+decide = making(omfs.decide)
 # By name: a compiled function may not look into a module that is Python's.
 next_agents_s, release_agents, decide_agents, held_by_agents = low.next_s, low.release, low.decide, low.held
 close_agents = low.close
@@ -195,7 +195,8 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - numba takes no keywords
             )
             if next_s == np.inf and until_s == np.inf and n[CLAIMS] == 0 and waits_for_none:
                 break
-            agents = grown(agents)
+            if is_full(agents):
+                agents = grown(agents)
             next_s = min(next_s, next_agents_s(agents, finite))
         now_s = next_s
         if not now_s < until_s:
@@ -278,7 +279,7 @@ def _coming(state: State) -> int:
     return coming
 
 
-@inner
+@making
 def _grown(rows: Rows) -> Rows:
     more = np.empty((2 * len(rows), rows.shape[1]))
     for row in range(len(rows)):

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gleaner.control.policy import fairshare, priority
-from gleaner.control.simulation.compiled import compiled, inner
+from gleaner.control.simulation.compiled import compiled, inner, making
 from gleaner.control.simulation.engine.agents import close, decide, held, held_past, next_s, release
 from gleaner.control.simulation.engine.counted import forget_released, refuse_strangers, schedule, stopped, submissions
 from gleaner.control.simulation.engine.heap import expect, forget, pop, push
-from gleaner.control.simulation.engine.layer import Finite, grown, layer_of
+from gleaner.control.simulation.engine.layer import Finite, grown, is_full, layer_of
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.schedule import Schedule
@@ -33,7 +33,7 @@ from gleaner.control.simulation.settings import (
 )
 from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload
 
-choose = inner(fairshare.core)
+choose = making(fairshare.core)
 
 
 def run(
@@ -155,7 +155,8 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         if layer is not None:
             if event_s == np.inf and head == tail and until_s == np.inf:
                 break
-            agents = grown(agents)
+            if is_full(agents):
+                agents = grown(agents)
             agents_s = next_s(agents, finite)
         now_s = min(event_s, decide_s, agents_s)
         if not now_s < until_s:

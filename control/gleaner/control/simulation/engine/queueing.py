@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from gleaner.control.policy import backfill
-from gleaner.control.simulation.compiled import compiled, inner
+from gleaner.control.simulation.compiled import compiled, inner, making
 from gleaner.control.simulation.engine.agents import close, decide, held, held_past, next_s, release
 from gleaner.control.simulation.engine.counted import forget_released, schedule, stopped, submissions
 from gleaner.control.simulation.engine.heap import expect, forget, pop, push
-from gleaner.control.simulation.engine.layer import Finite, grown, layer_of
+from gleaner.control.simulation.engine.layer import Finite, grown, is_full, layer_of
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
-easy = compiled(backfill.easy)
+easy = inner(backfill.easy)
 
 
 def run(
@@ -67,7 +67,7 @@ def run(
     )
 
 
-@inner
+@making
 def _least(units: Counts, limit_s: Seconds) -> tuple[Counts, Seconds]:
     """For each block of the queue the least that a job of it asks for, of those yet to come too."""
     blocks = len(units) // backfill.BLOCK + 1
@@ -129,7 +129,8 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - one loop; a call for each st
         if layer is not None:
             if event_s == np.inf and waiting == 0 and until_s == np.inf:
                 break
-            agents = grown(agents)
+            if is_full(agents):
+                agents = grown(agents)
             agents_s = next_s(agents, finite)
         now_s = min(event_s, decide_s, agents_s)
         if not now_s < until_s:
