@@ -1,5 +1,6 @@
 """The tables: what Alembic makes is what the code declares, and a wrong version is one clear line."""
 
+import hashlib
 import os
 import site
 import sqlite3
@@ -18,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.postgres import Server
 from tests.queue.scene import Scene
 
+from gleaner.agent.protocol import Why
 from gleaner.control.life import State
 from gleaner.control.queue import engine as queue
 from gleaner.control.queue import moves, reads
@@ -103,6 +105,57 @@ def test_what_an_older_version_has_stored_outlives_the_migration(
     assert (made.attempt, made.number, made.has_memory) == (1, 3, True)
     with pytest.raises(IntegrityError), engine.begin() as connection:
         connection.execute(text("UPDATE job SET spec = 99"))
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_jobs_of_before_groups_had_lanes_of_their_own_move_to_them(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    engine = _empty(kind, request, tmp_path)
+    config = Config()
+    config.set_main_option("script_location", str(Path(queue.__file__).parent / "migrations"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0005")
+        for statement in ROWS_OF_0005:
+            connection.execute(text(statement))
+    migrate(engine)
+    scene = Scene(engine)
+    with engine.connect() as connection:
+        lanes = 'SELECT job.id, lane."group", lane.kind FROM job JOIN lane ON lane.id = job.lane ORDER BY job.id'
+        found = [tuple(row) for row in connection.execute(text(lanes))]
+    assert found == [(1, "physics", 1), (2, "biology", -1), (3, "physics", -1), (4, "", -1)]
+    scene.register("a", node="n1")
+    saved, *new = scene.claim("a")
+    assert (saved.job, {job.job for job in new}) == (1, {2, 3})
+    scene.given_back(1, saved.attempt, Why.GENERATION_BROKEN)  # it starts over, in a lane that must be there
+    assert [job.job for job in scene.claim("a")] == [1]
+
+
+ROWS_OF_0005 = (
+    "INSERT INTO kind VALUES (1, '{digest}', 'x86_64', 'docker', '4.1', '[\"avx\", \"sse\"]')".format(
+        digest=hashlib.sha256(b'["x86_64", "docker", "4.1", ["avx", "sse"]]').hexdigest()
+    ),
+    "INSERT INTO kind VALUES (-1, 'any that saves', '', '', '', '[]')",
+    "INSERT INTO fit VALUES (1, 1), (-1, 1)",
+    "INSERT INTO agent VALUES ('a', 'live', '7', 9e9, 1, 1, 9e9, NULL, 'n1', '{}', false, '', 1)",
+    "INSERT INTO spec VALUES (1, 'run', 'pythia', '[]', '{}', NULL)",
+    "INSERT INTO lane (cpus, memory_mib, kind) VALUES (2, 512, -1), (2, 512, 1)",
+    *(
+        'INSERT INTO job ("group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt,'
+        f" from_attempt, from_number, outcome, exit_code, ended_s, submitted_s) VALUES ({row}, 1)"
+        for row in (
+            "'physics', 1, 2, 'Saved', false, 0, 1, 0, 1, false, 1, 1, 1, NULL, NULL, NULL",
+            "'biology', 1, 1, 'New', false, 0, 1, 0, 0, false, 0, NULL, NULL, NULL, NULL, NULL",
+            "'physics', 1, 1, 'New', false, 0, 1, 0, 0, false, 0, NULL, NULL, NULL, NULL, NULL",
+            "'physics', 1, 1, 'Complete', false, 0, 1, 0, 1, false, 0, NULL, NULL, 'cancelled', NULL, 9",
+        )
+    ),
+    "INSERT INTO attempt (job, attempt, agent, node, claimed_s, ended_s, ending, detail, log_from, restore_s,"
+    " compute_s, save_s) VALUES (1, 1, 'a', 'n1', 1, 9, 'saved', '', 0, 0, 0, 0)",
+    "INSERT INTO generation (job, attempt, number, digest, size_bytes, log_lines, published_s, standing, kind)"
+    " VALUES (1, 1, 1, 'sha256:" + 64 * "0" + "', 5, 0, 9, 'named', 1)",
+)
 
 
 OLDER_ROWS = (

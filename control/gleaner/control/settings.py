@@ -4,14 +4,17 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 `GLEANER_ROUNDS__LENGTH_S=600` sets `length_s` in the table `[rounds]`. An unknown key is an error.
 """
 
+import math
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gleaner.agent.settings_file import FileSettings
+from gleaner.control.governing.settings import GoverningSettings
 from gleaner.control.policy.rates import RateRules
+from gleaner.control.policy.shares import ShareRules
 
 DAY_S = 24 * 3600.0
 
@@ -86,6 +89,38 @@ class RateSettings(_Table):
         return RateRules(self.half_life_saves, self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
 
 
+PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class GroupSettings(_Table):
+    """`[groups]`: what each group is entitled to of the cores of all live agents."""
+
+    entitled: dict[str, PerCent] = {}
+    """Per cent by group. A group that holds less goes before those that hold their part."""
+    multiplier: dict[str, Factor] = {}
+    """A group's target is its part times this; 1 if it is not named."""
+    others: Literal["equal", "none"] = "equal"
+    """What is not given to named groups is shared equally by the other groups that have jobs; `none`: they get what
+    nobody below a target asks for."""
+    from_slurm: bool = False
+    """Take the groups' parts from the shares of Slurm's accounts of the same names."""
+
+    @model_validator(mode="after")
+    def _no_more_than_all(self) -> Self:
+        given = math.fsum(self.entitled.values())
+        if given > 100:
+            raise ValueError(f"entitled adds up to {given:g} per cent; the groups together can have 100 at most")
+        if self.from_slurm and self.entitled:
+            raise ValueError("entitled and from_slurm contradict each other: the parts come from here or from Slurm")
+        return self
+
+    @property
+    def rules(self) -> ShareRules:
+        """The same as a decision takes it."""
+        return ShareRules(self.entitled, self.multiplier, self.others == "equal")
+
+
 class ClusterSettings(_Table):
     """`[cluster]`: which scheduler, and how agents are submitted to it."""
 
@@ -152,6 +187,8 @@ class Settings(FileSettings):
     queue: QueueSettings = QueueSettings()
     rounds: RoundSettings = RoundSettings()
     rates: RateSettings = RateSettings()
+    groups: GroupSettings = GroupSettings()
+    governing: GoverningSettings = GoverningSettings()
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     storage: StorageSettings = StorageSettings()

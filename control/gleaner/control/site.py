@@ -5,14 +5,17 @@ a reader in another thread sees the old value or the new one.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Engine
 
 from gleaner.agent.storage.protocol import Storage
 from gleaner.control.cluster.gateway import ClusterView
+from gleaner.control.policy.governed import Governing
+from gleaner.control.policy.shares import ShareRules
 from gleaner.control.settings import Settings
+from gleaner.control.tally import Tally
 
 
 def seconds_since_boot() -> float:
@@ -35,10 +38,22 @@ class Site:
     """One line: why the last poll or submission failed; empty if it did not."""
     boundary_s: float = 0.0
     """The end of the round that agents are submitted for now."""
+    governing: Governing = Governing()
+    """How the owners' partitions stand, if they are governed."""
+    slurm_shares: Mapping[str, float] | None = None
+    """Per cent by account, if `[groups] from_slurm` asks for them and Slurm has answered."""
+    tally: Tally = field(default_factory=Tally)
+    """Unlike the rest, it is changed in place, by the threads that answer agents."""
     clock: Callable[[], float] = time.time
     """Seconds since the epoch; tests put their own here."""
     steady_clock: Callable[[], float] = seconds_since_boot
     """A clock that nobody sets; tests put their own here too."""
+
+    @property
+    def share_rules(self) -> ShareRules:
+        """What each group is entitled to, by the settings or by Slurm's accounts."""
+        rules = self.settings.groups.rules
+        return rules if self.slurm_shares is None else replace(rules, entitled=self.slurm_shares)
 
     @property
     def is_leader(self) -> bool:

@@ -44,8 +44,17 @@ def register(caller: OwnAgent, registration: Annotated[Registration, examples.A_
 @router.post("/{name}/claim", response_model=Assignments, responses=documented(404, 409, 413, 422))
 def claim(caller: OwnAgent, ask: Annotated[Ask, examples.AN_ASK]) -> Response:
     """Take as many waiting jobs as fit, each under a new attempt. Empty if nothing fits."""
+    site = caller.site
     with caller.writing() as db:
-        assignments = moves.claim(db, caller.identity.name, ask, now_s=caller.now_s)
+        assignments = moves.claim(
+            db,
+            caller.identity.name,
+            ask,
+            now_s=caller.now_s,
+            shares=lambda db: site.tally.shares(db, site.share_rules),
+            may_record=site.tally.may_record,
+        )
+    site.tally.handed_out(assignments.jobs)
     caller.meters.claimed.inc(len(assignments.jobs))
     return _answer(assignments)
 

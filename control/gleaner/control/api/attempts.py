@@ -47,6 +47,8 @@ def _take(caller: Caller, job: int, attempt: int, report: Report, move: Callable
         if move(db, job, attempt, report, now_s=caller.now_s):
             rates.learn(db, job, attempt, report, rules=caller.site.settings.rates.rules, now_s=caller.now_s)
             caller.meters.reported(report)
+    if not isinstance(report, Checkpointed):
+        caller.site.tally.ended(job)
 
 
 @router.post("/saved", status_code=204, responses=_ANSWERS)

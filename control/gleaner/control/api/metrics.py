@@ -45,6 +45,11 @@ def _gauges(caller: Caller) -> Gauges:
         "gleaner_agents": ("Agents by phase", "phase", phases),
         "gleaner_leader": ("1 if this control program leads", "", {"": int(site.is_leader)}),
         "gleaner_node_mtbf_seconds": ("Mean time between losses of an agent without notice", "", {"": mtbf_s}),
+        "gleaner_decisions_unrecorded": (
+            "Claims between groups since control started of which no decision was recorded, to bound what is kept",
+            "",
+            {"": site.tally.unrecorded},
+        ),
         "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": site.boundary_s}),
     }
     if site.cluster is not None:

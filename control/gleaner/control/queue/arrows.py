@@ -54,7 +54,8 @@ _EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
 
 def _lane_of_new() -> ScalarSelect[int]:
     mine, new = LANE.alias("mine"), LANE.alias("new")
-    same = and_(new.c.cpus == mine.c.cpus, new.c.memory_mib == mine.c.memory_mib, new.c.not_on == literal_column("''"))
+    same_size = and_(new.c.cpus == mine.c.cpus, new.c.memory_mib == mine.c.memory_mib)
+    same = and_(new.c.group == mine.c.group, same_size, new.c.not_on == literal_column("''"))
     kind = case((SPEC.c.saves_itself.is_(null()), SAVING), else_=ANY_KIND)
     return (
         select(new.c.id)

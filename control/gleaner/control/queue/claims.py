@@ -3,13 +3,14 @@
 Waiting jobs that are alike to a claim form a *lane*, and the index of the waiting jobs is in claim order within
 each lane: saved before new, then the highest priority, then the oldest. A claim finds the lanes that hold a
 waiting job by stepping through that index (an empty lane costs nothing), drops those that do not fit, and merges
-the rest by their heads. It opens a lane only when that lane's head is next, and takes no more rows from it than can
+the rest of each group by their heads. Whose turn it is between groups says `policy.sharing`; it is not asked while only
+one group has a job that fits. A lane is opened only when its head is next, and no more rows are taken from it than can
 fit. On PostgreSQL the rows are locked with SKIP LOCKED, so that claims do not wait for each other: a row that
 another claim holds at that moment is passed over. SQLite admits one writer at a time.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +31,12 @@ from sqlalchemy import (
 
 from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation
 from gleaner.control.life import State
+from gleaner.control.policy import sharing
+from gleaner.control.policy.shares import Shares
+from gleaner.control.policy.sharing import Book, First
+from gleaner.control.queue import decisions
 from gleaner.control.queue.arrows import take
+from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.specs import filled_in, self_save
 from gleaner.control.queue.tables import AGENT, GENERATION, JOB, SPEC, WAITS, Phase
@@ -73,7 +79,7 @@ WITH RECURSIVE occupied(lane) AS (
 
 _LANES = (
     text(f"""{OCCUPIED}
-SELECT lane.id AS lane, lane.cpus, lane.memory_mib, lane.not_on,
+SELECT lane.id AS lane, lane."group" AS lane_group, lane.cpus, lane.memory_mib, lane.not_on,
     head.state AS head_state, head.priority AS head_priority, head.id AS head_job,
     (
         SELECT min(n) FROM (
@@ -92,6 +98,7 @@ WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate 
 """)  # noqa: S608  # only our own constants are in it
     .columns(
         column("lane", Integer),
+        column("lane_group", String),
         column("cpus", Integer),
         column("memory_mib", Integer),
         column("not_on", String),
@@ -169,11 +176,31 @@ _LOOK = _look()
 first of all is opened at once, for most claims need no other: it has a row for each job of its front."""
 
 
-def claim(db: Connection, agent: str, ask: Ask, *, now_s: float) -> Assignments:
+def equal_shares(_db: Connection) -> Shares:
+    """Nobody has a target: groups take their turns by the order of all jobs."""
+    return Shares()
+
+
+def always() -> bool:
+    """Every decision is recorded."""
+    return True
+
+
+def claim(
+    db: Connection,
+    agent: str,
+    ask: Ask,
+    *,
+    now_s: float,
+    shares: Callable[[Connection], Shares] = equal_shares,
+    may_record: Callable[[], bool] = always,
+) -> Assignments:
     """As many waiting jobs as fit what the agent has free, each under a new attempt.
 
-    A silent agent gets nothing until its next heartbeat has made it live, nor does one that is to vacate. Raises
-    `Unknown` for an agent that nobody has submitted, `Refused` for one that is not registered or has ended.
+    `shares` is asked once, and only if several groups have a job that fits; what was decided between them is
+    recorded if `may_record` says so. A silent agent gets nothing until its next heartbeat has made it live, nor does
+    one that is to vacate. Raises `Unknown` for an agent that nobody has submitted, `Refused` for one that is not
+    registered or has ended.
     """
     wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
     rows = db.execute(_LOOK, wish).all()
@@ -185,36 +212,70 @@ def claim(db: Connection, agent: str, ask: Ask, *, now_s: float) -> Assignments:
     if asking.lane is None:
         return Assignments()
     welcome = [row for row in rows if asking.node not in row.not_on.split()]
-    chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, ask.most)))
+    book = Book(shares(db)) if len({row.lane_group for row in welcome}) > 1 else None
+    chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, ask.most), book))
     if chosen:
         take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
+    if book is not None and book.starts and may_record():
+        decisions.record(
+            db,
+            kind=DecisionKind.START,
+            subjects=[decisions.job_subject(job) for job in book.starts],
+            policy=sharing.POLICY,
+            given={"agent": agent, "node": asking.node} | book.given(),
+            answer=book.answer(),
+            acted=True,
+            now_s=now_s,
+        )
     return Assignments(jobs=tuple(_assignment(row, lane) for row, lane in chosen))
 
 
-def _chosen(db: Connection, rows: Sequence[Any], room: _Room) -> Iterator[tuple[Any, Any]]:
-    """The jobs to take, in claim order over all lanes, each with its lane."""
+_Queue = list[tuple[_Head, Any]]
+"""One group's lanes by their heads, as a heap."""
+
+
+def _chosen(db: Connection, rows: Sequence[Any], room: _Room, book: Book | None) -> Iterator[tuple[Any, Any]]:
+    """The jobs to take, as they were chosen, each with its lane. Without a book, all are of one group."""
     lanes = {row.lane: row for row in rows}
-    heads = [
-        (_Head(lane.head_state != State.SAVED, -lane.head_priority, lane.head_job), lane) for lane in lanes.values()
-    ]
-    heapq.heapify(heads)
+    queues: dict[str, _Queue] = {}
+    for lane in lanes.values():
+        head = _Head(lane.head_state != State.SAVED, -lane.head_priority, lane.head_job)
+        heapq.heappush(queues.setdefault(lane.lane_group, []), (head, lane))
     opened = [row for row in rows if row.id is not None]
     fronts = {row.lane: iter(opened) for row in opened[:1]}
     ready: dict[int, Any] = {}
-    while heads and room.most > 0:
-        _, lane = heapq.heappop(heads)
-        fitting = room.holds(lane.cpus, lane.memory_mib)
-        if not fitting:
-            continue
+    while _drop_what_does_not_fit(queues, room):
+        firsts = {group: _first(queue) for group, queue in queues.items()} if book else {}
+        group = book.best(firsts.values(), free_cpus=room.cpus).group if book else next(iter(queues))
+        _, lane = heapq.heappop(queues[group])
         if lane.lane in ready:
+            if book:
+                book.start(firsts[group], tuple(firsts.values()), free_cpus=room.cpus)
             room.take(lane.cpus, lane.memory_mib)
             yield ready[lane.lane], lane
         elif lane.lane not in fronts:
-            fronts[lane.lane] = iter(db.execute(_FRONT, {"lane_": lane.lane, "limit_": fitting}).all())
+            limit = room.holds(lane.cpus, lane.memory_mib)
+            fronts[lane.lane] = iter(db.execute(_FRONT, {"lane_": lane.lane, "limit_": limit}).all())
         following = next(fronts[lane.lane], None)
         if following is not None:
             ready[lane.lane] = following
-            heapq.heappush(heads, (_Head(following.state is not State.SAVED, -following.priority, following.id), lane))
+            head = _Head(following.state is not State.SAVED, -following.priority, following.id)
+            heapq.heappush(queues[group], (head, lane))
+
+
+def _drop_what_does_not_fit(queues: dict[str, _Queue], room: _Room) -> bool:
+    """Let every group's first job be one that fits, and drop the groups that have none; whether any is left."""
+    for group, queue in list(queues.items()):
+        while queue and not room.holds(queue[0][1].cpus, queue[0][1].memory_mib):
+            heapq.heappop(queue)
+        if not queue:
+            del queues[group]
+    return bool(queues)
+
+
+def _first(queue: _Queue) -> First:
+    head, lane = queue[0]
+    return First(head.job, lane.lane_group, lane.cpus, is_saved=not head.is_new, priority=-head.lowness)
 
 
 def _assignment(row: Any, lane: Any) -> Assignment:

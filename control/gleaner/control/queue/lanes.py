@@ -1,4 +1,4 @@
-"""Which lane a job waits in: that of its size, and of where it can start or go on."""
+"""Which lane a job waits in: that of its group and size, and of where it can start or go on."""
 
 from typing import Any
 
@@ -9,37 +9,40 @@ from gleaner.control.queue.site_tables import ANY_KIND, SAVING
 from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
 
 _MINE, _WANTED = LANE.alias("mine"), LANE.alias("wanted")
-_SAME_SIZE = and_(_WANTED.c.cpus == _MINE.c.cpus, _WANTED.c.memory_mib == _MINE.c.memory_mib)
+_ALIKE = and_(
+    _WANTED.c.group == _MINE.c.group, _WANTED.c.cpus == _MINE.c.cpus, _WANTED.c.memory_mib == _MINE.c.memory_mib
+)
 _LANE = select(LANE.c.id).where(
+    LANE.c.group == bindparam("group_"),
     LANE.c.cpus == bindparam("cpus_"),
     LANE.c.memory_mib == bindparam("memory_mib_"),
     LANE.c.kind == bindparam("kind_"),
     LANE.c.not_on == bindparam("not_on_"),
 )
 _OF_JOB = (
-    select(LANE.c.cpus, LANE.c.memory_mib, LANE.c.kind, LANE.c.not_on)
+    select(LANE.c.group, LANE.c.cpus, LANE.c.memory_mib, LANE.c.kind, LANE.c.not_on)
     .join(JOB, JOB.c.lane == LANE.c.id)
     .where(JOB.c.id == bindparam("job_"))
 )
 _KIND = case((bindparam("has_memory_", type_=Boolean), func.coalesce(AGENT.c.kind, SAVING)), else_=ANY_KIND)
 _AFTER_SAVE = (
-    select(_MINE.c.cpus, _MINE.c.memory_mib, AGENT.c.kind, _KIND.label("needed"), _WANTED.c.id)
+    select(_MINE.c.group, _MINE.c.cpus, _MINE.c.memory_mib, AGENT.c.kind, _KIND.label("needed"), _WANTED.c.id)
     .join_from(JOB, _MINE, _MINE.c.id == JOB.c.lane)
     .join(ATTEMPT, and_(ATTEMPT.c.job == JOB.c.id, ATTEMPT.c.attempt == bindparam("attempt_")))
     .join(AGENT, AGENT.c.name == ATTEMPT.c.agent)
-    .outerjoin(_WANTED, and_(_SAME_SIZE, _WANTED.c.kind == _KIND, _WANTED.c.not_on == literal_column("''")))
+    .outerjoin(_WANTED, and_(_ALIKE, _WANTED.c.kind == _KIND, _WANTED.c.not_on == literal_column("''")))
     .where(JOB.c.id == bindparam("job_"))
 )
 
 
-def of_new(db: Connection, cpus: int, memory_mib: int, *, saves_itself: bool) -> int:
-    """The lane of new jobs of this size."""
-    return of_size(db, cpus, memory_mib, kind=ANY_KIND if saves_itself else SAVING)
+def of_new(db: Connection, group: str, cpus: int, memory_mib: int, *, saves_itself: bool) -> int:
+    """The lane of this group's new jobs of this size."""
+    return of_size(db, group, cpus, memory_mib, kind=ANY_KIND if saves_itself else SAVING)
 
 
-def of_size(db: Connection, cpus: int, memory_mib: int, *, kind: int, not_on: str = "") -> int:
-    """The lane of jobs of this size that were saved on nodes of that kind."""
-    wishes = {"cpus_": cpus, "memory_mib_": memory_mib, "kind_": kind, "not_on_": not_on}
+def of_size(db: Connection, group: str, cpus: int, memory_mib: int, *, kind: int, not_on: str = "") -> int:
+    """The lane of this group's jobs of this size that were saved on nodes of that kind."""
+    wishes = {"group_": group, "cpus_": cpus, "memory_mib_": memory_mib, "kind_": kind, "not_on_": not_on}
     found = db.execute(_LANE, wishes).scalar_one_or_none()
     if found is None:
         # Another transaction may be adding the same lane: then this waits for it and adds nothing.
@@ -55,7 +58,7 @@ def after_save(db: Connection, job: int, attempt: int, *, has_memory: bool) -> t
     row = db.execute(_AFTER_SAVE, asked).one_or_none()
     if row is None:
         return 0, None  # there is no such attempt: the move will say so
-    lane = row.id if row.id is not None else of_size(db, row.cpus, row.memory_mib, kind=row.needed)
+    lane = row.id if row.id is not None else of_size(db, row.group, row.cpus, row.memory_mib, kind=row.needed)
     return lane, row.kind
 
 
@@ -67,13 +70,15 @@ def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
         )
     ).one()
     mine = db.execute(_OF_JOB, {"job_": job}).one()
-    return of_size(db, mine.cpus, mine.memory_mib, kind=(made.kind or SAVING) if made.has_memory else ANY_KIND)
+    return of_size(
+        db, mine.group, mine.cpus, mine.memory_mib, kind=(made.kind or SAVING) if made.has_memory else ANY_KIND
+    )
 
 
 def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
     """Offer the job to that node no more until it is saved again; all nodes that it is kept off so."""
     mine = db.execute(_OF_JOB, {"job_": job}).one()
     nodes = tuple(sorted({*mine.not_on.split(), node}))
-    lane = of_size(db, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=" ".join(nodes))
+    lane = of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=" ".join(nodes))
     db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
     return nodes

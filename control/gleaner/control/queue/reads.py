@@ -1,5 +1,6 @@
 """Looking at the queue: nothing here writes."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -335,11 +336,11 @@ _OCCUPIED = text(
 
 def waiting(db: Connection, *, at_most: int = 100_000) -> tuple[Waiting, ...]:
     """How many jobs of each size an agent could claim; each count stops at `at_most`, to bound the time it takes."""
-    found: list[Waiting] = []
+    found: Counter[tuple[int, int, frozenset[str]]] = Counter()
     lanes = db.execute(_OCCUPIED).all()
     misfits = kinds.misfits(db, lanes)
     for lane in lanes:
         some = select(JOB.c.id).where(JOB.c.lane == lane.id, text(WAITS))
         count = db.execute(select(func.count()).select_from(some.limit(at_most).subquery())).scalar_one()
-        found.append(Waiting(lane.cpus, lane.memory_mib, int(count), misfits[lane.id]))
-    return tuple(found)
+        found[lane.cpus, lane.memory_mib, misfits[lane.id]] += int(count)
+    return tuple(Waiting(cpus, memory_mib, count, nodes) for (cpus, memory_mib, nodes), count in found.items())

@@ -38,7 +38,7 @@ def submit(db: Connection, submission: Submission, *, group: str, default_retrie
         "group": group,
         "campaign": campaign,
         "spec": db.execute(stored.returning(SPEC.c.id)).scalar_one(),
-        "lane": lanes.of_new(db, spec.cpus, spec.memory_mib, saves_itself=spec.saves_itself is not None),
+        "lane": lanes.of_new(db, group, spec.cpus, spec.memory_mib, saves_itself=spec.saves_itself is not None),
         "state": State.NEW,
         "held": submission.hold,
         "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlmodel import JSON, Field, SQLModel
 
 from gleaner.control.life import WAITING, Outcome, State
-from gleaner.control.queue import decision_tables
+from gleaner.control.queue import decision_tables, governed_tables, site_tables  # noqa: F401 - METADATA has theirs too
 from gleaner.control.queue.columns import BIG, BIG_ID, JSON_OR_NULL, words
 
 
@@ -109,7 +109,7 @@ class Spec(SQLModel, table=True):
 
 
 class Lane(SQLModel, table=True):
-    """All waiting jobs that are alike to a claim. A further wish (a group) is a further column.
+    """All waiting jobs that are alike to a claim: of one group, and with the same wishes.
 
     Never deleted: a lane without waiting jobs is not looked at (see `claims`).
     """
@@ -117,7 +117,7 @@ class Lane(SQLModel, table=True):
     __table_args__ = (
         CheckConstraint("cpus >= 1", "cpus_positive"),
         CheckConstraint("memory_mib >= 1", "memory_positive"),
-        Index("lane_wishes", "cpus", "memory_mib", "kind", "not_on", unique=True),
+        Index("lane_wishes", "group", "cpus", "memory_mib", "kind", "not_on", unique=True),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -127,6 +127,8 @@ class Lane(SQLModel, table=True):
     """The kind of node that the jobs were saved on, and that theirs must be fit for; 0: any node will do."""
     not_on: str = Field(sa_column_kwargs={"server_default": ""})
     """The nodes that have refused the jobs' generations, sorted, with blanks between."""
+    group: str = Field(sa_column_kwargs={"server_default": ""})
+    """Empty in a lane of before groups had their own: only jobs that are Complete are in it."""
 
 
 class Agent(SQLModel, table=True):
@@ -355,8 +357,8 @@ EVENT = _table(Event)
 LOG = _table(Log)
 TRIMMED = _table(Trimmed)
 TOKEN = _table(Token)
-METADATA = decision_tables.METADATA
-"""All tables, those of `site_tables` and `decision_tables` too."""
+METADATA = SQLModel.metadata
+"""All tables, those of `site_tables`, `decision_tables` and `governed_tables` too."""
 
 
 def _where(condition: str) -> dict[str, TextClause]:

@@ -1,0 +1,50 @@
+"""What each group of our own queue ought to hold. Pure.
+
+A target is the group's part of the cores that live agents have, times the group's multiplier. Groups that the rules
+do not name share equally what they leave, or have no target; then they get what nobody below a target asks for.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRules:
+    """What the admin has set, or Slurm's accounts have; see `settings.GroupSettings`."""
+
+    entitled: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Per cent of the cores of all live agents, by group."""
+    multiplier: Mapping[str, float] = field(default_factory=dict[str, float])
+    """1 for a group that is not named."""
+    are_others_equal: bool = True
+    """What is left of 100 per cent is for the other groups that have jobs, in equal parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What is known of all groups at one instant."""
+
+    rules: ShareRules = field(default_factory=ShareRules)
+    capacity_cpus: int = 0
+    """Of all live agents."""
+    holds_cpus: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What the running jobs of each group have."""
+    waiting: frozenset[str] = frozenset()
+    """Groups with a waiting job."""
+
+    def target_cpus(self, asking: Collection[str]) -> dict[str, float]:
+        """What each of these groups, which have a waiting job too, ought to hold.
+
+        >>> rules = ShareRules(entitled={"physics": 50}, multiplier={"physics": 2})
+        >>> Shares(rules, 8, {"biology": 1}).target_cpus(["chemistry", "physics"])
+        {'chemistry': 2.0, 'physics': 8.0}
+        """
+        rules = self.rules
+        with_jobs = {*asking, *self.waiting, *(group for group, cpus in self.holds_cpus.items() if cpus > 0)}
+        others = with_jobs - rules.entitled.keys()
+        left = max(0.0, 100 - sum(rules.entitled.values()))
+        other = left / len(others) if others and rules.are_others_equal else 0.0
+        return {
+            group: self.capacity_cpus * rules.entitled.get(group, other) / 100 * rules.multiplier.get(group, 1.0)
+            for group in asking
+        }

@@ -1,0 +1,94 @@
+"""What each group of our queue has now, kept in memory by the program that leads, for it alone answers claims.
+
+To sum up all running jobs at each claim would cost more than the claim. So it is read from the database once in a
+while, and what this program hands out and hears the end of meanwhile is added and taken off. Between two readings it
+may be wrong by what happened during the reading itself; a job that an earlier program handed out counts until then.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from gleaner.agent.protocol import Assignment
+from gleaner.control.policy.shares import ShareRules, Shares
+from gleaner.control.queue.holdings import Holdings, holdings
+
+FRESH_S = 1.0
+"""It is read anew no sooner than after this long,"""
+REST = 50
+"""nor than after so many times what reading it has taken."""
+RECORDED_PER_S = 1.0
+"""So many decisions between groups are recorded in the long run; the others are counted only."""
+RECORDED_AT_ONCE = 60
+"""So many may be after a quiet time."""
+
+
+class Tally:
+    """The holdings of all groups, and how many decisions about them may still be recorded."""
+
+    def __init__(self, steady_clock: Callable[[], float] = time.monotonic) -> None:
+        self.unrecorded = 0
+        """Claims between groups, since this program began, of which no decision was recorded."""
+        self._clock = steady_clock
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._now: Holdings | None = None
+        self._fresh_until_s = 0.0
+        self._handed_out: dict[int, tuple[str, int]] = {}
+        """Group and cores of the jobs that this program has handed out, and has not heard the end of."""
+        self._tokens = float(RECORDED_AT_ONCE)
+        self._tokens_s = steady_clock()
+
+    def shares(self, db: Connection, rules: ShareRules) -> Shares:
+        """What is known of all groups; read by this connection if it is time to."""
+        if self._clock() >= self._fresh_until_s and self._reading.acquire(blocking=self._now is None):
+            try:
+                self._read(db)
+            finally:
+                self._reading.release()
+        with self._lock:
+            now = self._now or Holdings()
+            return Shares(rules, now.capacity_cpus, dict(now.holds_cpus), now.waiting)
+
+    def handed_out(self, assignments: Sequence[Assignment]) -> None:
+        """These jobs run now."""
+        with self._lock:
+            for job in assignments:
+                self._handed_out[job.job] = (job.group, job.cpus)
+                self._add(job.group, job.cpus)
+
+    def ended(self, job: int) -> None:
+        """The job runs no more, as its agent says."""
+        with self._lock:
+            group, cpus = self._handed_out.pop(job, ("", 0))
+            self._add(group, -cpus)
+
+    def may_record(self) -> bool:
+        """Whether one more decision between groups may be recorded now."""
+        with self._lock:
+            now_s = self._clock()
+            self._tokens = min(RECORDED_AT_ONCE, self._tokens + (now_s - self._tokens_s) * RECORDED_PER_S)
+            self._tokens_s = now_s
+            if self._tokens < 1:
+                self.unrecorded += 1
+                return False
+            self._tokens -= 1
+            return True
+
+    def _read(self, db: Connection) -> None:
+        began_s = self._clock()
+        if began_s < self._fresh_until_s:
+            return  # another thread has just read it
+        found = holdings(db)
+        ended_s = self._clock()
+        with self._lock:
+            self._now = found
+            self._fresh_until_s = ended_s + max(FRESH_S, REST * (ended_s - began_s))
+
+    def _add(self, group: str, cpus: int) -> None:
+        if self._now is not None and cpus:
+            held = max(0, self._now.holds_cpus.get(group, 0) + cpus)
+            self._now = replace(self._now, holds_cpus={**self._now.holds_cpus, group: held})

@@ -1,0 +1,167 @@
+"""Claims between groups: below the target first, then anyone; and what is written down of it."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection
+from tests.queue.scene import Scene
+
+from gleaner.agent.protocol import Ask, Assignment, Why
+from gleaner.control.life import State
+from gleaner.control.policy.replaying import REPLAYS
+from gleaner.control.policy.shares import ShareRules, Shares
+from gleaner.control.queue import decisions, moves, reads
+from gleaner.control.queue.engine import connect, migrate
+from gleaner.control.queue.holdings import Holdings, holdings
+from gleaner.control.queue.reads import Waiting
+
+
+def claim(
+    scene: Scene, agent: str, known: Shares, *, cpus: int = 64, most: int = 64, **more: Any
+) -> tuple[Assignment, ...]:
+    ask = Ask(cpus=cpus, memory_mib=65536, most=most)
+    return scene.do(moves.claim, agent, ask, now_s=scene.now_s, shares=lambda _db: known, **more).jobs
+
+
+def held_now(scene: Scene, rules: ShareRules | None = None) -> Shares:
+    found = scene.look(holdings)
+    return Shares(rules or ShareRules(), found.capacity_cpus, found.holds_cpus, found.waiting)
+
+
+def test_a_group_with_ten_jobs_starts_beside_one_that_has_submitted_a_thousand_before(scene: Scene) -> None:
+    scene.submit(indices=tuple(range(1000)), group="physics")
+    few = scene.submit(indices=tuple(range(10)), group="chemistry").jobs
+    running: Counter[str] = Counter()
+    for name in ("a", "b", "c"):  # one round's agents, of 4 cores each
+        scene.agent(name, cpus=4)
+        running.update(job.group for job in claim(scene, name, held_now(scene), cpus=4))
+    assert running == {"physics": 6, "chemistry": 6}
+    assert scene.row(few[0]).state is State.RUNNING
+
+
+def test_what_one_group_leaves_another_takes(scene: Scene) -> None:
+    scene.submit(indices=tuple(range(9)), group="physics")
+    scene.job(group="chemistry")
+    scene.agent("a", cpus=8)
+    rules = ShareRules({"chemistry": 75, "physics": 25})
+    assert Counter(job.group for job in claim(scene, "a", held_now(scene, rules), cpus=8)) == {
+        "chemistry": 1,
+        "physics": 7,
+    }
+
+
+def test_within_a_group_saved_comes_before_new_then_priority_then_age_across_sizes(scene: Scene) -> None:
+    low, high, saved = scene.job(), scene.job(cpus=2, priority=5), scene.job(memory_mib=300)
+    scene.agent("a")
+    for job in claim(scene, "a", Shares()):
+        if job.job == saved:
+            scene.saved(saved, 1)
+        else:
+            scene.given_back(job.job, 1, Why.UNSTARTED)
+    other = scene.job(group="chemistry")
+    known = Shares(ShareRules({"physics": 100}), capacity_cpus=64)
+    assert [job.job for job in claim(scene, "a", known)] == [saved, high, low, other]
+
+
+def test_a_group_whose_jobs_do_not_fit_keeps_nobody_waiting(scene: Scene) -> None:
+    scene.job(cpus=8, group="chemistry")
+    job = scene.job(group="physics")
+    scene.agent("a")
+    known = Shares(ShareRules({"chemistry": 100}), capacity_cpus=64)
+    assert [each.job for each in claim(scene, "a", known, cpus=4)] == [job]
+
+
+def test_a_decision_between_groups_is_written_down_with_the_claim(scene: Scene) -> None:
+    older, job = scene.job(group="physics"), scene.job(group="chemistry")
+    scene.agent("a", node="n1")
+    known = Shares(ShareRules({"chemistry": 50}), 4, {"physics": 2}, frozenset({"physics"}))
+    assert [each.job for each in claim(scene, "a", known, most=1)] == [job]
+    (found,) = scene.look(decisions.latest, f"job {job}", 9)
+    assert (found.kind, found.policy, found.acted, found.at_s) == ("start", "fairshare", True, scene.now_s)
+    assert (found.given["agent"], found.given["node"], found.subjects) == ("a", "n1", {f"job {job}": None})
+    assert found.answer == {
+        "start": [job],
+        "because": {f"job {job}": "group chemistry held 0 of the 2 cores that are its target"},
+    }
+    assert REPLAYS[found.policy](found.given) == found.answer
+    assert scene.look(decisions.latest, f"job {older}", 9) == ()
+
+
+def test_nothing_is_written_down_where_only_one_group_has_a_job_that_fits(scene: Scene) -> None:
+    scene.job(cpus=9, group="chemistry")
+    jobs = scene.submit(indices=(0, 1)).jobs
+
+    def asked(_db: Connection) -> Shares:
+        raise AssertionError
+
+    scene.agent("a")
+    ask = Ask(cpus=4, memory_mib=65536, most=9)
+    assert len(scene.do(moves.claim, "a", ask, now_s=1.0, shares=asked).jobs) == 2
+    assert scene.look(decisions.latest, f"job {jobs[0]}", 9) == ()
+
+
+def test_a_claim_goes_on_where_no_more_may_be_written_down(scene: Scene) -> None:
+    scene.job(group="chemistry")
+    job = scene.job(group="physics")
+    scene.agent("a")
+    assert len(claim(scene, "a", Shares(), may_record=lambda: False)) == 2
+    assert scene.look(decisions.latest, f"job {job}", 9) == ()
+
+
+def test_what_groups_hold_is_what_their_running_jobs_have(scene: Scene) -> None:
+    scene.submit(indices=(0, 1), cpus=3, group="physics")
+    scene.agent("a", cpus=4)
+    scene.agent("gone", cpus=99)
+    scene.farewell("gone")
+    scene.claim("a", most=1)
+    scene.job(group="chemistry", hold=True)
+    scene.job(group="biology")
+    assert scene.look(holdings) == Holdings(4, {"physics": 3}, frozenset({"physics", "biology"}))
+
+
+def test_the_planner_counts_waiting_jobs_of_one_size_whoever_owns_them(scene: Scene) -> None:
+    scene.submit(indices=(0, 1), group="physics")
+    scene.job(group="chemistry")
+    assert scene.look(reads.waiting) == (Waiting(1, 512, 3),)
+
+
+groups = st.sampled_from(("biology", "chemistry", "physics"))
+parts = st.dictionaries(groups, st.integers(0, 33), max_size=3)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    jobs=st.lists(st.tuples(groups, st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=12),
+    entitled=parts,
+    is_equal=st.booleans(),
+    holds=st.dictionaries(groups, st.integers(0, 6)),
+    cpus=st.integers(1, 8),
+)
+def test_a_claim_gives_nothing_above_a_target_while_another_group_below_has_a_job_that_fits(
+    tmp_path_factory: pytest.TempPathFactory,
+    jobs: list[tuple[str, int, int]],
+    entitled: dict[str, int],
+    is_equal: bool,
+    holds: dict[str, int],
+    cpus: int,
+) -> None:
+    engine = connect(f"sqlite:///{tmp_path_factory.mktemp('claims') / 'queue.db'}")
+    migrate(engine)
+    scene = Scene(engine)
+    waiting = {scene.job(group=group, cpus=size, priority=n): (group, size, -n) for group, size, n in jobs}
+    scene.agent("a")
+    known = Shares(ShareRules(entitled, are_others_equal=is_equal), 12, holds, frozenset(group for group, _, _ in jobs))
+    held, free = dict(holds), cpus
+    for job in claim(scene, "a", known, cpus=cpus):
+        fitting = {n: each for n, each in waiting.items() if each[1] <= free}
+        targets = known.target_cpus({group for group, _, _ in jobs})
+        below = {n: each for n, each in fitting.items() if held.get(each[0], 0) < targets[each[0]]}
+        assert job.job == min(below or fitting, key=lambda n: (fitting[n][2], n))
+        group, size, _ = waiting.pop(job.job)
+        held[group] = held.get(group, 0) + size
+        free -= size
+    assert not [each for each in waiting.values() if each[1] <= free]
+    engine.dispose()
