@@ -6,7 +6,7 @@ go in and out as UTC or as seconds since the epoch (`ENVIRONMENT`), so no daylig
 
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -98,8 +98,8 @@ def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> li
         "--nodes=1",
         "--exclusive",
         "--mem=0",
-        f"--time={_minutes_up(request.end_s - now_s)}",
-        f"--time-min={_minutes_down(request.end_s - request.latest_start_s)}",
+        f"--time={minutes_up(request.end_s - now_s)}",
+        f"--time-min={minutes_down(request.end_s - request.latest_start_s)}",
         f"--deadline={_utc(request.end_s + LIMIT_STEP_S)}",
         "--no-requeue",
         f"--signal=B:USR1@{WARNING_S}",
@@ -192,6 +192,13 @@ def parse_view(nodes: str, agents: str, *, partition: str, read_s: float) -> Clu
     return ClusterView(read_s=read_s, nodes=tuple(found), agents=ours, regular_nodes=frozenset(regular))
 
 
+def asked(settings: ClusterSettings) -> str:
+    """Where agents are submitted to, for the message of a refusal."""
+    said = f"partition {settings.partition}"
+    said += f", account {settings.account}" if settings.account else ""
+    return said + (f", qos {settings.qos}" if settings.qos else "")
+
+
 def is_no_answer(stderr: str) -> bool:
     """Whether a program failed because Slurm did not answer, rather than refused."""
     lower = stderr.lower()
@@ -231,7 +238,7 @@ def _agent(line: str) -> QueuedAgent | None:
     id_, state, node, submitted, start, end, name = fields
     if not name.startswith(AGENT_PREFIX):
         return None
-    phase = _phase(state)
+    phase = phase_of(state)
     is_placed = phase is not AgentPhase.PENDING
     return QueuedAgent(
         id=SchedulerId(id_),
@@ -244,7 +251,7 @@ def _agent(line: str) -> QueuedAgent | None:
     )
 
 
-def _phase(state: str) -> AgentPhase:
+def phase_of(state: str) -> AgentPhase:
     """A state that is none of Slurm's known living ones, perhaps of a newer version, is one that will not last."""
     if state in _PENDING:
         return AgentPhase.PENDING
@@ -266,18 +273,15 @@ def _instant(text: str) -> float | None:
     return float(text) if text.isdigit() else None
 
 
-def _minutes_up(seconds: float) -> int:
+def minutes_up(seconds: float) -> int:
+    """A limit as Slurm takes it, at least so long."""
     return max(1, math.ceil(seconds / LIMIT_STEP_S))
 
 
-def _minutes_down(seconds: float) -> int:
+def minutes_down(seconds: float) -> int:
+    """A limit as Slurm takes it, at most so long, but a minute at least."""
     return max(1, math.floor(seconds / LIMIT_STEP_S))
 
 
 def _utc(at_s: float) -> str:
     return datetime.fromtimestamp(math.ceil(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def names(agents: Iterable[QueuedAgent]) -> dict[str, SchedulerId]:
-    """Each agent's id by its name."""
-    return {agent.name: agent.id for agent in agents}

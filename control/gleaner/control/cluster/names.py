@@ -1,0 +1,62 @@
+"""Which names of agents Slurm already knows, so that none is ever submitted twice, and how fast they are submitted."""
+
+import time
+from collections.abc import Callable, Iterable
+
+from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable, QueuedAgent, SchedulerId
+
+
+class Names:
+    """What one gateway has submitted. `look_up` asks the scheduler for a name; agents that ended just now count too."""
+
+    def __init__(self, look_up: Callable[[str], SchedulerId | None], *, submits_per_s: float) -> None:
+        self._look_up = look_up
+        self._submits_per_s = submits_per_s
+        self._known: dict[str, SchedulerId] | None = None
+        """Names that are taken, as of the last look and since; None before the first look."""
+        self._doubtful: set[str] = set()
+        """Names whose submission was not answered."""
+        self._next_submit_s = 0.0
+
+    def looked(self, agents: Iterable[QueuedAgent]) -> None:
+        """These are there now."""
+        self._known = {agent.name: agent.id for agent in agents}
+        self._doubtful -= self._known.keys()
+
+    def submit(self, name: str, send: Callable[[], SchedulerId]) -> SchedulerId:
+        """Submit by `send`, unless the name is there. If there was no answer, the name is looked up once more."""
+        if (known := self._id_of(name)) is not None:
+            return known
+        self._pace()
+        self._doubtful.add(name)
+        try:
+            id_ = send()
+        except GatewayUnavailable:
+            found = self._look_up(name)
+            if found is None:
+                raise
+            id_ = found
+        except GatewayError:
+            self._doubtful.discard(name)
+            raise
+        return self._remember(name, id_)
+
+    def _id_of(self, name: str) -> SchedulerId | None:
+        if self._known is not None and name in self._known:
+            return self._known[name]
+        if self._known is None or name in self._doubtful:
+            found = self._look_up(name)
+            return self._remember(name, found) if found is not None else None
+        return None
+
+    def _remember(self, name: str, found: SchedulerId) -> SchedulerId:
+        self._doubtful.discard(name)
+        if self._known is not None:
+            self._known[name] = found
+        return found
+
+    def _pace(self) -> None:
+        wait_s = self._next_submit_s - time.monotonic()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        self._next_submit_s = time.monotonic() + 1 / self._submits_per_s
