@@ -1,6 +1,5 @@
 """Agents on idle nodes: by hand, against second-by-second agents, and what must always hold."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -151,14 +150,6 @@ def test_how_many_start_is_decided_by_the_very_functions_that_live_control_calls
     assert [function.py_func for function in compiled] == [rounds.agents_to_start, rounds.agent_end]
 
 
-def test_without_low_priority_work_agents_change_nothing() -> None:
-    nothing = length(8, queue=AgentQueueSettings(jobs=0))
-    for kind in KINDS:
-        alone, beside = scheduled(kind, FOUR_JOBS, 4, None), scheduled(kind, FOUR_JOBS, 4, nothing)
-        assert beside.start_s.tobytes() == alone.start_s.tobytes()
-        assert len(beside.agents) == 0
-
-
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[Workload, int]:
     """Few instants and few sizes, so that much happens at once. Some jobs run for no time."""
@@ -306,29 +297,6 @@ def test_an_endless_queue_and_one_too_long_to_end_are_the_same(
     one, other = scheduled("easy", workload, nodes, endless), scheduled("easy", workload, nodes, long)
     assert one.start_s.tolist() == other.start_s.tolist()
     assert slices(one) == slices(other)
-
-
-def test_effective_load_with_agents_is_at_least_that_without_them() -> None:
-    """Endless queue, fixed window, free saves: as a paired mean over many workloads."""
-    window_s, nodes = 2000, 16
-    rng = np.random.Generator(np.random.PCG64(7))
-    gains: list[float] = []
-    for _ in range(60):
-        jobs = 150
-        run_s = np.ceil(rng.exponential(60, jobs))
-        columns = (np.sort(rng.integers(0, window_s, jobs)), run_s, 2 * run_s, rng.integers(1, nodes // 2, jobs))
-        workload = workload_of(zip(*(column.tolist() for column in columns), strict=True))
-        loads = [
-            sum(float(part.compute_s @ part.units) for part in (schedule.jobs, schedule.agents)) / (window_s * nodes)
-            for schedule in (
-                scheduled("easy", workload, nodes, rules, until_s=window_s)
-                for rules in (None, length(100, shortest_slice_s=10))
-            )
-        ]
-        assert loads[1] <= 1 + 1e-9
-        gains.append(loads[1] - loads[0])
-    assert np.mean(gains) > 0
-    assert np.mean(gains) - 3 * np.std(gains) / math.sqrt(len(gains)) > 0
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulation.on_nodes import TEN_JOBS, TWO_NODES, cases, migrations, savable, scheduler
 from tests.simulation.oracle import workload_of
-from tests.simulation.test_nodes import TEN_JOBS, TWO_NODES, cases, migrations, savable, scheduler
 
 from gleaner.control.simulation.engine import nodes
 from gleaner.control.simulation.figures.occupancy import occupancy
@@ -20,8 +20,8 @@ from gleaner.control.simulation.workload import Workload
 
 
 def test_compaction_by_hand() -> None:
-    # The schedule of test_nodes: the first node is full for 20 + 60 of 315 s and partly used else, the second is full
-    # to 40 and partly used to 130, the third partly used to 40.
+    # The schedule of test_migration_on_nodes: the first node is full for 20 + 60 of 315 s and partly used else, the
+    # second is full to 40 and partly used to 130, the third partly used to 40.
     workload = savable(
         workload_of([(0, 100, 100, 3), (0, 20, 20, 1), (0, 200, 200, 2), (0, 40, 40, 2), (0, 300, 300, 1)])
     )
