@@ -58,9 +58,14 @@ def test_a_log_that_is_not_there_is_said_and_the_model_stands_in(
 ) -> None:
     monkeypatch.setenv("GLEANER_TRACES", str(tmp_path))
     assert found_log("Theta-2022.swf.gz") is None
-    few = settings_of("idle_nodes") | {"lengths_min": [60], "costs_min": [5], "variants": [], "days": 2}
+    variants = [{"name": "as above"}, {"name": "jobs of the Lublin model", "model": "lublin"}]
+    few = settings_of("idle_nodes") | {"lengths_min": [60], "costs_min": [5], "variants": variants, "days": 2}
     comparison = run(few, quick=True)
-    assert "the log is absent" in comparison.not_published[0]
+    assert "since Theta-2022.swf.gz is absent ($GLEANER_TRACES names its folder)" in comparison.not_published[0]
+    assert "98.4 and 97.9 %" not in " ".join(comparison.explained)  # what the log gives
+    assert [row.what for row in comparison.rows if row.remark == "how sensitive"] == [
+        f"as above: an hour, 5 min, {kind}" for kind in ("one end", "one length")
+    ]
     assert comparison == run(few, quick=True)
     bound = next(row for row in comparison.rows if row.what.startswith("the bound in all runs"))
     assert isinstance(bound.ours, float)
