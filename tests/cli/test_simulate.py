@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 
@@ -255,6 +255,20 @@ def test_reproduce_shows_published_figures_beside_ours(glean: Glean) -> None:
     assert "Not published, so chosen here before the first comparison:" in out
 
 
+@pytest.mark.slow
+def test_reproduce_without_a_name_prints_all_five(glean: Glean) -> None:
+    code, out, _ = glean("reproduce", "--quick")
+    assert code == 0
+    for work in (
+        "Simultaneous Fair-Share",
+        "Agents on idle nodes",
+        "Migration between nodes",
+        "OMFS",
+        "Slurm simulator",
+    ):
+        assert work in out
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_is_one_line(glean: Glean) -> None:
     code, _, err = glean("run", "trace.swf", "--report", "/dev/full")
@@ -279,6 +293,25 @@ def test_help_loads_none_of_the_libraries() -> None:
     program = "import sys, gleaner.control.cli.app; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert {"numpy", "numba", "scipy", "jinja2", "matplotlib"} & set(loaded.stdout.split()) == set()
+
+
+def test_on_a_terminal_a_bar_says_what_is_done_and_what_is_left(tmp_path: Path) -> None:
+    (tmp_path / "trace.swf").write_text(TRACE)
+    ours, theirs = os.openpty()
+    command = [GLEAN, "simulate", "compare", "trace.swf", "--schedulers", "fcfs,easy", "--agents", "60"]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    running = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    with suppress(OSError):  # as Linux ends a terminal that nobody writes to any more
+        while piece := os.read(ours, 65_536):
+            said += piece
+    os.close(ours)
+    out, _ = running.communicate(timeout=30)
+    assert running.returncode == 0
+    assert b"replaying" in said
+    assert b"/4" in said
+    assert b"replaying" not in out
 
 
 def test_ctrl_c_ends_a_run_quietly(tmp_path: Path) -> None:

