@@ -1,0 +1,76 @@
+"""Control's side of the steward: one method for each request, and what can go wrong."""
+
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.steward.request import LONGEST_BYTES
+
+
+class StewardRefuses(GatewayError):
+    """The steward says no, and why; nothing was done, and it will say no again."""
+
+
+class StewardSilent(GatewayUnavailable):
+    """The steward is not there, or Slurm does not answer it: ask again later."""
+
+
+class Steward:
+    """The steward that listens at this path. Each call is one connection; safe for several threads."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def alive(self) -> None:
+        """Say that control is alive and governs. Not to be called in a dry run: jobs would be held."""
+        self._ask(do="alive")
+
+    def release(self, job: str, *, top: bool) -> None:
+        """Let a job go that we hold; `top`: before all other jobs of its tier."""
+        self._ask(do="release", job=job, top=top)
+
+    def set_reason(self, job: str, text: str) -> None:
+        """Say why a job is held, for `squeue -O jobid,admin_comment`."""
+        self._ask(do="reason", job=job, text=text)
+
+    def hold(self, job: str) -> None:
+        """Hold a job again that we released and that has not started."""
+        self._ask(do="hold", job=job)
+
+    def requeue(self, job: str) -> None:
+        """Take a preemptible job off its nodes. It waits, held, and begins anew."""
+        self._ask(do="requeue", job=job)
+
+    def signal(self, job: str) -> None:
+        """Ask a checkpointable job to save itself. It requeues itself, held."""
+        self._ask(do="signal", job=job)
+
+    def drain(self, nodes: Sequence[str], *, by: str = "control") -> None:
+        """Let nothing new start on these nodes, all or none; `by`: for whom, one word."""
+        self._ask(do="drain", nodes=list(nodes), by=by)
+
+    def resume(self, nodes: Sequence[str]) -> None:
+        """Set nodes back that we drained, all or none."""
+        self._ask(do="resume", nodes=list(nodes))
+
+    def _ask(self, **message: object) -> None:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(self._timeout_s)
+                connection.connect(str(self._path))
+                connection.sendall(json.dumps(message).encode() + b"\n")
+                with connection.makefile("rb") as answers:
+                    line = answers.readline(LONGEST_BYTES)
+        except OSError as error:
+            raise StewardSilent(f"the steward at {self._path} does not answer: {error}") from error
+        try:
+            answer = json.loads(line)
+            done, kind, why = answer["ok"], answer.get("kind"), str(answer.get("why"))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StewardSilent(f"the steward at {self._path} said {line[:80]!r}") from error
+        if done is True:
+            return
+        raise StewardSilent(why) if kind == "away" else StewardRefuses(why)

@@ -1,0 +1,163 @@
+"""What control may ask of the steward, checked field by field. Pure: nothing here touches the system.
+
+Each request is one JSON object in one line; its fields are plain values within limits, and unknown ones are refused.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+LONGEST_BYTES = 64 * 2**10
+MOST_NODES = 1000
+_JOB = re.compile(r"[1-9][0-9]{0,9}(_(0|[1-9][0-9]{0,9}))?\Z", re.ASCII)
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", re.ASCII)
+_PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,40}\Z", re.ASCII)
+_LONGEST_TEXT = 200
+_MOST_DIGITS = 20
+
+
+class Refused(Exception):
+    """No, and why, in one line. Nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Control is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let a held job go; `top`: before all others."""
+
+    job: str
+    top: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Say why a job is held."""
+
+    job: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold again a job that was released and has not started."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Take a preemptible job off its nodes; it waits, held, and begins anew."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Ask a checkpointable job to save itself; it requeues itself, held."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Let nothing new start on these nodes."""
+
+    nodes: tuple[str, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Set nodes back that were drained by us."""
+
+    nodes: tuple[str, ...]
+
+
+JobRequest = Release | Reason | Hold | Requeue | Signal
+NodeRequest = Drain | Resume
+Request = Alive | JobRequest | NodeRequest
+
+
+def parse(line: bytes) -> Request:
+    """The request in this line. Raises `Refused`.
+
+    >>> parse(b'{"do": "release", "job": "4711", "top": true}')
+    Release(job='4711', top=True)
+    """
+    try:
+        message = json.loads(line, parse_int=_number)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"a request that is no JSON: {str(error)[:100]}") from error
+    if not isinstance(message, dict):
+        raise Refused("a request is one JSON object")
+    return _request(cast("dict[str, Any]", message))
+
+
+def _request(message: Mapping[str, Any]) -> Request:
+    match message.get("do"):
+        case "alive":
+            _checked(message)
+            return Alive()
+        case "release":
+            return Release(**_checked(message, job=_is_job, top=lambda value: isinstance(value, bool)))
+        case "reason":
+            return Reason(**_checked(message, job=_is_job, text=_is_text))
+        case "hold":
+            return Hold(**_checked(message, job=_is_job))
+        case "requeue":
+            return Requeue(**_checked(message, job=_is_job))
+        case "signal":
+            return Signal(**_checked(message, job=_is_job))
+        case "drain":
+            given = _checked(message, nodes=_are_nodes, by=_is_person)
+            return Drain(tuple(given["nodes"]), given["by"])
+        case "resume":
+            return Resume(tuple(_checked(message, nodes=_are_nodes)["nodes"]))
+        case other:
+            raise Refused(f"there is no request {str(other)[:40]!r}")
+
+
+def _checked(message: Mapping[str, Any], **wanted: Callable[[Any], bool]) -> dict[str, Any]:
+    """The message without `do`, if it has exactly these fields and each is as its function says."""
+    given = {key: value for key, value in message.items() if key != "do"}
+    for field in sorted(set(given) ^ set(wanted)):
+        raise Refused(f"{field[:40]!r} is {'missing' if field in wanted else 'no field of this request'}")
+    for field, is_right in wanted.items():
+        if not is_right(given[field]):
+            raise Refused(f"{field!r} is not what it must be: {str(given[field])[:80]!r}")
+    return given
+
+
+def _is_job(value: Any) -> bool:
+    return isinstance(value, str) and bool(_JOB.match(value))
+
+
+def _is_person(value: Any) -> bool:
+    return isinstance(value, str) and bool(_PERSON.match(value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT and value.isprintable()
+
+
+def _are_nodes(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    names = cast("list[object]", value)
+    return (
+        0 < len(names) <= MOST_NODES
+        and all(isinstance(one, str) and _NODE.match(one) for one in names)
+        and len(set(names)) == len(names)
+    )
+
+
+def _number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)

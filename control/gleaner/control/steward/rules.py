@@ -1,0 +1,189 @@
+"""What the steward does for a request, and what it refuses. Pure: facts go in, command lines come out.
+
+Jobs of other partitions than the governed ones, jobs of another class, holds that are not ours and nodes that carry
+another mark are refused, whatever control asks.
+
+A job that we hold is marked in its AdminComment, which only administrators write: `gleaner: waits ...`. The order of
+the commands matters: killed between any two of them, the steward leaves a job that runs, or one that is held and
+marked as waiting, never one that is held and nobody's.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+from gleaner.control.steward.governed import CHECKPOINTABLE, DEFAULT_CLASS, PREEMPTIBLE, Governed, class_of
+from gleaner.control.steward.records import JobRecord, NodeRecord
+from gleaner.control.steward.request import (
+    Drain,
+    Hold,
+    JobRequest,
+    NodeRequest,
+    Reason,
+    Refused,
+    Release,
+    Requeue,
+    Resume,
+    Signal,
+)
+
+OURS = "gleaner: "
+WAITS = OURS + "waits"
+WAITS_FOR_ITS_TURN = WAITS + " for its turn"
+ASKED_TO_SAVE = WAITS + ": was asked to save itself"
+RELEASED = OURS + "released"
+RELEASED_ON_TOP = RELEASED + " on top"
+DRAINED_BY = OURS + "drained by "
+
+TOP_NICE = 2_000_000_000
+"""Taken off the nice of a job on top. A priority cannot be set while a job is held, and what is set after its release
+comes too late for the scheduler's next pass; a nice can, and what its owner asked for is found again."""
+
+_DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "POWERED_DOWN", "POWERING_DOWN"})
+
+Command = tuple[str, ...]
+
+
+def ask_job(name: str) -> Command:
+    """All that is known of a job."""
+    return ("scontrol", "show", "job", name, "--json")
+
+
+def ask_nodes(names: Sequence[str]) -> Command:
+    """All that is known of these nodes."""
+    return ("scontrol", "show", "nodes", ",".join(names), "--json")
+
+
+def commands_for_job(request: JobRequest, job: JobRecord, governed: Governed) -> list[Command]:
+    """What to run, in order. Raises `Refused`."""
+    _check_governed(job, governed)
+    match request:
+        case Release():
+            _check_held_by_us(job)
+            return _release(job, top=request.top)
+        case Reason():
+            _check_held_by_us(job)
+            return [_update(job, f"AdminComment={WAITS}: {request.text}")]
+        case Hold():
+            _check_pending(job)
+            if job.priority == 0 or not job.admin_comment.startswith(RELEASED):
+                raise Refused(f"job {job.name} was not released by us")
+            return [_marked_as_waiting(job), ("scontrol", "uhold", job.name)]
+        case Requeue():
+            _check_running(job, PREEMPTIBLE)
+            if not job.can_requeue or not job.is_batch:
+                raise Refused(
+                    f"job {job.name} cannot be requeued: it is interactive, or was submitted with --no-requeue"
+                )
+            return [_marked_as_waiting(job), ("scontrol", "requeuehold", job.name)]
+        case Signal():
+            _check_running(job, CHECKPOINTABLE)
+            # To its steps, not to the batch shell, which would die of it. When it requeues itself it waits for us.
+            return [_update(job, f"AdminComment={ASKED_TO_SAVE}"), ("scancel", "--signal=USR1", job.name)]
+        case _:
+            assert_never(request)
+
+
+def commands_for_nodes(
+    request: NodeRequest, nodes: Mapping[str, NodeRecord], governed: Governed, account: str
+) -> list[Command]:
+    """What to run, as this account. All of the nodes or none. Raises `Refused`."""
+    for name in request.nodes:
+        if name not in nodes:
+            raise Refused(f"Slurm knows no node {name}")
+        if not nodes[name].partitions & (governed.drained | governed.partitions.keys()):
+            raise Refused(f"node {name} is in no partition that Gleaner may drain")
+        _check_node(request, nodes[name], account)
+    named = f"NodeName={','.join(request.nodes)}"
+    match request:
+        case Drain():
+            return [("scontrol", "update", named, "State=DRAIN", f"Reason={DRAINED_BY}{request.by}")]
+        case Resume():
+            # Not RESUME, which would also call a node up that is down.
+            return [("scontrol", "update", named, "State=UNDRAIN")]
+        case _:
+            assert_never(request)
+
+
+def is_held_by_us(job: JobRecord) -> bool:
+    """Whether it is held, and neither its owner nor an administrator did that.
+
+    After a requeue any mark of ours will do: such a job held itself to wait for its turn.
+    """
+    marked = job.admin_comment.startswith(WAITS if job.restarts == 0 else OURS)
+    return job.is_pending and job.priority == 0 and marked and job.reason != "JobHeldAdmin"
+
+
+def _release(job: JobRecord, *, top: bool) -> list[Command]:
+    nice = own_nice(job.nice) - (TOP_NICE if top else 0)
+    first = [] if nice == job.nice else [_update(job, f"Nice={nice}")]
+    mark = RELEASED_ON_TOP if top else RELEASED
+    return [*first, ("scontrol", "release", job.name), _update(job, f"AdminComment={mark}")]
+
+
+def own_nice(nice: int) -> int:
+    """The nice that the job's owner asked for.
+
+    >>> own_nice(7), own_nice(7 - TOP_NICE)
+    (7, 7)
+    """
+    return nice + TOP_NICE if nice < -TOP_NICE // 2 else nice
+
+
+def _marked_as_waiting(job: JobRecord) -> Command:
+    return _update(job, f"AdminComment={WAITS_FOR_ITS_TURN}", f"Nice={own_nice(job.nice)}")
+
+
+def _update(job: JobRecord, *changes: str) -> Command:
+    return ("scontrol", "update", f"JobId={job.name}", *changes)
+
+
+def _check_governed(job: JobRecord, governed: Governed) -> None:
+    for partition in job.partitions:
+        if partition not in governed.partitions:
+            raise Refused(f"job {job.name} is in partition {partition}, which is not governed")
+
+
+def _check_alive(job: JobRecord) -> None:
+    if job.has_ended:
+        raise Refused(f"job {job.name} has ended ({_state(job)})")
+
+
+def _check_pending(job: JobRecord) -> None:
+    _check_alive(job)
+    if not job.is_pending:
+        raise Refused(f"job {job.name} does not wait ({_state(job)})")
+
+
+def _check_held_by_us(job: JobRecord) -> None:
+    _check_pending(job)
+    if job.priority != 0:
+        raise Refused(f"job {job.name} is not held")
+    if not is_held_by_us(job):
+        raise Refused(f"job {job.name} is held by somebody else ({job.reason})")
+
+
+def _check_running(job: JobRecord, wanted: str) -> None:
+    _check_alive(job)
+    declared = class_of(job.comment)
+    if declared != wanted:
+        raise Refused(f"job {job.name} is not {wanted}: it {_declares(declared)}")
+    if not job.is_running:
+        raise Refused(f"job {job.name} does not run ({_state(job)})")
+
+
+def _declares(declared: str | None) -> str:
+    if declared is None:
+        return "declares no class that there is"
+    return "is left alone once it runs" if declared == DEFAULT_CLASS else f"declares {declared}"
+
+
+def _state(job: JobRecord) -> str:
+    return "+".join(sorted(job.states))
+
+
+def _check_node(request: NodeRequest, node: NodeRecord, account: str) -> None:
+    if isinstance(request, Drain):
+        if found := node.states & _DRAINED:
+            raise Refused(f"node {node.name} is {'+'.join(sorted(found))} already ({node.reason or 'no reason given'})")
+    elif "DRAIN" not in node.states or not node.reason.startswith(DRAINED_BY) or node.reason_by != account:
+        raise Refused(f"node {node.name} was not drained by us ({node.reason or 'not drained'})")

@@ -1,0 +1,223 @@
+"""`gleaner-steward`: the one program that does to Slurm what an ordinary user may not.
+
+It listens at a unix socket for the account of the control program alone (SO_PEERCRED, by the kernel). Each connection
+carries one request and its answer, a line of JSON each. What may be asked is `request`, what is done for it is `rules`,
+and no more. It looks at the job or the nodes itself, each time: what control believes does not count. It writes each
+act, and each refusal, as one line of JSON to stderr.
+"""
+
+import argparse
+import json
+import os
+import pwd
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.slurm_words import complaint, is_no_answer
+from gleaner.control.steward import governed, records, request, rules
+from gleaner.control.steward.governed import Governed, Misconfigured
+from gleaner.control.steward.request import Alive, Drain, JobRequest, Refused, Resume
+
+PATIENCE_S = 10.0
+"""For a request to arrive, and for an answer to be taken."""
+COMMAND_LIMIT_S = 15.0
+_AT_ONCE = 16
+_AGAIN_S = 0.5
+_PASSED_ON = ("PATH", "SLURM_CONF")
+
+Run = Callable[[rules.Command], str]
+"""Runs a program of Slurm's; what it printed. Raises `GatewayError`."""
+
+
+class Steward:
+    """The requests, one after the other; only the heartbeat waits for nobody."""
+
+    def __init__(self, settings: Governed, account: str, run: Run) -> None:
+        self._settings = settings
+        self._account = account
+        self._run = run
+        self._one_at_a_time = threading.Lock()
+
+    def do(self, asked: request.Request, now_s: float) -> list[rules.Command]:
+        """Do it; what was run. Raises `Refused`, `GatewayError`."""
+        if isinstance(asked, Alive):
+            write_heartbeat(self._settings.heartbeat, now_s)
+            return []
+        with self._one_at_a_time:
+            commands = self._commands(asked)
+            for command in commands:
+                self._run(command)
+        return commands
+
+    def _commands(self, asked: JobRequest | Drain | Resume) -> list[rules.Command]:
+        if isinstance(asked, Drain | Resume):
+            found = records.nodes(self._run(rules.ask_nodes(asked.nodes)))
+            return rules.commands_for_nodes(asked, found, self._settings, self._account)
+        answer = self._run(rules.ask_job(asked.job))
+        job = records.job(answer, asked.job)
+        if job is None and "_" not in asked.job and records.is_array(answer):
+            raise Refused(f"job {asked.job} is an array: name one task of it, as in {asked.job}_1")
+        if job is None:
+            raise Refused(f"Slurm knows no job {asked.job}, or has forgotten it")
+        return rules.commands_for_job(asked, job, self._settings)
+
+
+def write_heartbeat(path: Path, now_s: float) -> None:
+    """Whole seconds since the epoch; whoever reads meanwhile sees the last one or this one."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(f"{int(now_s)}\n", encoding="ascii")
+    fresh.chmod(0o644)
+    fresh.replace(path)
+
+
+def run_slurm(command: rules.Command) -> str:
+    """Run one of Slurm's programs as this account. Raises `GatewayUnavailable`, `GatewayError`."""
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    try:
+        done = subprocess.run(
+            command,
+            env={**environment, "LC_ALL": "C", "TZ": "UTC"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise GatewayUnavailable(f"Slurm does not answer: {command[0]} took more than {COMMAND_LIMIT_S:g} s") from error
+    except OSError as error:
+        raise GatewayUnavailable(f"{command[0]} cannot be run: {error.strerror}") from error
+    if done.returncode == 0:
+        return done.stdout
+    said = complaint(done.stderr or done.stdout)
+    if is_no_answer(done.stderr):
+        raise GatewayUnavailable(f"Slurm does not answer: {command[0]} says {said!r}")
+    raise GatewayError(f"Slurm refuses: {' '.join(command[:2])} says {said!r}")
+
+
+def answer(steward: Steward, line: bytes, now_s: float, log: Callable[[dict[str, object]], None]) -> dict[str, object]:
+    """The answer to one line."""
+    asked: request.Request | None = None
+    try:
+        asked = request.parse(line)
+        done = steward.do(asked, now_s)
+    except Refused as error:
+        return _refused(log, asked, "refused", error)
+    except (GatewayUnavailable, OSError) as error:
+        return _refused(log, asked, "away", error)
+    except GatewayError as error:
+        return _refused(log, asked, "refused", error)
+    if not isinstance(asked, Alive):
+        log({"asked": repr(asked), "done": [" ".join(command) for command in done]})
+    return {"ok": True}
+
+
+def _refused(
+    log: Callable[[dict[str, object]], None], asked: request.Request | None, kind: str, error: Exception
+) -> dict[str, object]:
+    why = " ".join(str(error).split())[:500]
+    log({"asked": repr(asked), "kind": kind, "why": why})
+    return {"ok": False, "kind": kind, "why": why}
+
+
+def _log(line: dict[str, object]) -> None:
+    sys.stderr.write(json.dumps({"at_s": round(time.time(), 3), **line}) + "\n")
+    sys.stderr.flush()
+
+
+class Listener:
+    """The socket, and a thread for each that comes."""
+
+    def __init__(self, steward: Steward, listening: socket.socket, only_uid: int) -> None:
+        self._steward = steward
+        self._listening = listening
+        self._only_uid = only_uid
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
+
+    def serve(self) -> NoReturn:
+        """Answer for ever."""
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError as error:  # too many open files: some will be closed
+                _log({"why": f"cannot answer: {error}"})
+                time.sleep(_AGAIN_S)
+                continue
+            if (uid := peer(connection)) != self._only_uid:
+                _log({"why": f"uid {uid} is not listened to"})
+                connection.close()
+                continue
+            self._places.acquire()
+            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+
+    def _converse(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                connection.settimeout(PATIENCE_S)
+                line = _line(connection)
+                said = answer(self._steward, line, time.time(), _log)
+                connection.sendall(json.dumps(said).encode() + b"\n")
+        except OSError as error:
+            _log({"why": f"the other side has gone: {error}"})
+        finally:
+            self._places.release()
+
+
+def _line(connection: socket.socket) -> bytes:
+    """One line, within the time that is given for all of it. Raises `TimeoutError`."""
+    until_s = time.monotonic() + PATIENCE_S
+    got = bytearray()
+    while not got.endswith(b"\n") and len(got) <= request.LONGEST_BYTES:
+        connection.settimeout(max(0.01, until_s - time.monotonic()))
+        more = connection.recv(request.LONGEST_BYTES)
+        if not more or time.monotonic() > until_s:
+            break
+        got += more
+    return bytes(got[: request.LONGEST_BYTES])
+
+
+def peer(connection: socket.socket) -> int:
+    """The other side's uid, as the kernel knows it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def listen(path: Path) -> socket.socket:
+    """The socket. Everybody may connect, since only the kernel's word on who is there counts."""
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(path))
+    path.chmod(0o666)
+    listening.listen(64)
+    return listening
+
+
+def main() -> NoReturn:
+    """Entry point of `gleaner-steward`."""
+    parser = argparse.ArgumentParser(prog="gleaner-steward", description="Does to Slurm what control may not.")
+    parser.add_argument("--settings", type=Path, default=governed.FILE, help="default: %(default)s")
+    os.umask(0o022)
+    try:
+        _listener(governed.load(parser.parse_args().settings)).serve()
+    except Misconfigured as error:
+        sys.exit(f"gleaner-steward: {error}")
+
+
+def _listener(settings: Governed) -> Listener:
+    try:
+        only_uid = pwd.getpwnam(settings.control).pw_uid
+        listening = listen(settings.socket)
+    except KeyError as error:
+        raise Misconfigured(f"there is no account {settings.control} here; see the line 'control'") from error
+    except OSError as error:
+        raise Misconfigured(f"cannot listen at {settings.socket}: {error.strerror}; see the line 'socket'") from error
+    _log({"listening": str(settings.socket), "for": settings.control, "partitions": sorted(settings.partitions)})
+    return Listener(Steward(settings, pwd.getpwuid(os.geteuid()).pw_name, run_slurm), listening, only_uid)

@@ -1,0 +1,189 @@
+--[[
+Jobs of the partitions that Gleaner governs enter held, and declare what may be done to them. slurmctld runs this at each
+submission and at each change of a job (slurm.conf: JobSubmitPlugins=lua; this file beside slurm.conf).
+
+A job's class is a word of its comment: sbatch --comment=gleaner:preemptible
+  gleaner:non-preemptible   is left alone once it runs; also what a job is that declares nothing
+  gleaner:preemptible       may be requeued: it begins anew
+  gleaner:checkpointable    saves itself on SIGUSR1 and requeues itself, as under `glean run`
+
+Which partitions are governed, and whether anybody governs now: /etc/gleaner/governed.conf, read each time, and the
+heartbeat that it names. Without a fresh heartbeat every job passes untouched; so it does after any error in here.
+Both files must lie on local disks of this machine: slurmctld waits for them.
+
+A site that has a job_submit.lua already loads this one first, and calls what it defines last:
+  dofile("/etc/slurm/gleaner_job_submit.lua")
+  local govern_submit, govern_modify = slurm_job_submit, slurm_job_modify
+]]
+
+local CONF = "/etc/gleaner/governed.conf"
+local DEFAULT_CLASS = "non-preemptible"
+local CLASSES = { ["non-preemptible"] = true, preemptible = true, checkpointable = true }
+local OURS = "gleaner: "
+local WAITS = OURS .. "waits for its turn"
+local MOST_FUTURE_S = 60
+local ACCESS_DENIED = slurm.ESLURM_ACCESS_DENIED or 2002
+local PENDING = 0
+
+-- The settings; nil unless somebody governs now.
+local function governed()
+    local file = io.open(CONF)
+    if file == nil then return nil end
+    local found = { partitions = {}, fresh_for_s = 60 }
+    for line in file:lines() do
+        local words = {}
+        for word in line:gsub("#.*", ""):gmatch("%S+") do words[#words + 1] = word end
+        if words[1] == "heartbeat" then found.heartbeat = words[2] end
+        if words[1] == "fresh-for-s" then found.fresh_for_s = tonumber(words[2]) end
+        if words[1] == "partition" then
+            local admitted = {}
+            for place = 3, #words do admitted[words[place]] = true end
+            found.partitions[words[2]] = admitted
+        end
+    end
+    file:close()
+    local beat = io.open(found.heartbeat)
+    if beat == nil then return nil end
+    local beat_s = beat:read("*n")
+    beat:close()
+    local age_s = os.time() - beat_s
+    if age_s > found.fresh_for_s or age_s < -MOST_FUTURE_S then return nil end
+    return found
+end
+
+-- The names in "a,b", or the default partition where the user named none.
+local function names(partitions, part_list)
+    local found = {}
+    for name in (partitions or ""):gmatch("[^,]+") do found[#found + 1] = name end
+    if #found == 0 then
+        for name, part in pairs(part_list) do
+            if part.flag_default == 1 then found[#found + 1] = name end
+        end
+    end
+    return found
+end
+
+-- How many of these partitions are governed, and the first that is.
+local function counted(settings, partitions)
+    local count, first = 0, nil
+    for _, name in ipairs(partitions) do
+        if settings.partitions[name] ~= nil then
+            count = count + 1
+            first = first or name
+        end
+    end
+    return count, first
+end
+
+-- The class that a comment declares; nil and a complaint if it declares none that there is.
+local function class_of(comment)
+    local found = nil
+    for word in (comment or ""):gmatch("[^%s,;]+") do
+        local class = word:match("^gleaner:(.*)$")
+        if class ~= nil then
+            if not CLASSES[class] then
+                return nil, "there is no class gleaner:" .. class
+                    .. "; there are non-preemptible, preemptible and checkpointable"
+            end
+            if found ~= nil and found ~= class then return nil, "the comment names two classes" end
+            found = class
+        end
+    end
+    return found or DEFAULT_CLASS, nil
+end
+
+-- What is wrong with this class in these partitions, if anything.
+local function not_admitted(settings, partitions, class)
+    for _, name in ipairs(partitions) do
+        if not settings.partitions[name][class] then
+            return "partition " .. name .. " takes no jobs of class " .. class
+                .. "; see --comment=gleaner:CLASS, or choose another partition"
+        end
+    end
+    return nil
+end
+
+-- nil, or what is wrong with a job that is submitted; a right one is held.
+local function submitted(job, part_list)
+    local settings = governed()
+    if settings == nil then return nil end
+    local partitions = names(job.partition, part_list)
+    local count, first = counted(settings, partitions)
+    if count == 0 then return nil end
+    if count < #partitions then
+        return "partition " .. first .. " is governed by Gleaner and another of " .. job.partition
+            .. " is not: name one kind of them"
+    end
+    if job.het_job_offset ~= nil and job.het_job_offset ~= slurm.NO_VAL then
+        return "partition " .. first .. " takes no heterogeneous jobs: submit to another one"
+    end
+    if job.priority == 0 then
+        return "jobs in partition " .. first .. " wait for their turn without --hold; use --begin to start later"
+    end
+    local class, complaint = class_of(job.comment)
+    complaint = complaint or not_admitted(settings, partitions, class)
+    if complaint ~= nil then return complaint end
+    if class ~= DEFAULT_CLASS and (job.script == nil or job.script == "") then
+        return "class " .. class .. " is for sbatch: an interactive job cannot be requeued"
+    end
+    if class ~= DEFAULT_CLASS and job.requeue == 0 then
+        return "class " .. class .. " contradicts --no-requeue: such a job is requeued to go on later"
+    end
+    job.priority = 0
+    job.admin_comment = WAITS
+    return nil
+end
+
+-- nil, or what is wrong with a change that a job's owner asks for. Whoever else may change it is an operator.
+local function modified(change, job, part_list)
+    local settings = governed()
+    if settings == nil then return nil end
+    local before = names(job.partition, part_list)
+    local was_governed, first = counted(settings, before)
+    if change.partition ~= nil and change.partition ~= "" then
+        local after = names(change.partition, part_list)
+        local count = counted(settings, after)
+        if (count > 0 or was_governed > 0) and (count ~= #after or was_governed ~= #before) then
+            return "a job cannot be moved into or out of a partition that Gleaner governs: submit it there"
+        end
+        before = after
+    end
+    if was_governed == 0 then return nil end
+    if change.admin_comment ~= nil then return "the AdminComment of a job in partition " .. first .. " is not yours" end
+    local is_new = (job.restart_cnt or 0) == 0
+    local is_ours = (job.admin_comment or ""):sub(1, #WAITS - #" for its turn") == OURS .. "waits" or not is_new
+    if job.priority == 0 and is_ours and change.priority ~= nil and change.priority ~= slurm.NO_VAL then
+        return "this job waits for its turn in partition " .. first .. ": Gleaner releases it"
+    end
+    if change.comment == nil and change.partition == nil then return nil end
+    local class, complaint = class_of(change.comment or job.comment)
+    complaint = complaint or not_admitted(settings, before, class)
+    if complaint ~= nil then return complaint end
+    if class ~= class_of(job.comment) and not (is_new and job.job_state % 256 == PENDING) then
+        return "the class of a job is fixed once it has started"
+    end
+    return nil
+end
+
+-- Let a job pass if anything goes wrong in here: nothing of Gleaner's may keep a cluster from working.
+local function judged(judge, ...)
+    local worked, complaint = pcall(judge, ...)
+    if not worked then
+        slurm.log_info("gleaner: a job passes untouched: %s", tostring(complaint))
+        return slurm.SUCCESS
+    end
+    if complaint == nil then return slurm.SUCCESS end
+    slurm.log_user("%s", complaint)
+    return ACCESS_DENIED
+end
+
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    return judged(submitted, job_desc, part_list)
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    if modify_uid ~= job_rec.user_id then return slurm.SUCCESS end
+    return judged(modified, job_desc, job_rec, part_list)
+end
+
+return slurm.SUCCESS
