@@ -1,6 +1,7 @@
 """Slurm's accounting, read as sacct writes it."""
 
 import gzip
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -305,3 +306,25 @@ def test_what_is_written_is_what_is_read(
     rows = zip(found.workload.job, found.workload.submit_s + found.starts_at, found.workload.limit_s, strict=True)
     assert sorted(rows) == [(number, submit, limit * 60) for number, (submit, _, limit, _) in enumerate(jobs)]
     assert set(found.wait_s) == {5}
+
+
+ODD = """-1 0 999999999999999999 9999999999999999999999999 1e9 1.5 nan Unknown None 2026-02-30T10:00:00
+0001-01-01T00:00:00 101.batch 101+0 1-1:1:1 1:00:00 UNLIMITED Partition_Limit INVALID \xb2 \0 1K PENDING | 4Gn ? NaT"""
+odd = st.sampled_from(["", " ", "\x1c", "CANCELLED by 0", *ODD.split()])
+
+
+@settings(deadline=None)
+@given(changes=st.lists(st.dictionaries(st.sampled_from(HEADER.split(",")), odd, max_size=4), max_size=4))
+def test_whatever_a_column_holds_it_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[dict[str, str]]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            found = reading(tmp_path_factory.mktemp("sacct"), {"JobIDRaw": "1"}, *changes)
+        except BadTrace as refused:
+            assert "\n" not in str(refused)
+        else:
+            assert (found.workload.submit_s >= 0).all()
+            assert (found.workload.run_s <= found.workload.limit_s).all()
+            assert (found.workload.processors > 0).all()

@@ -30,6 +30,7 @@ from gleaner.control.simulation.failures import BadTrace
 from gleaner.control.simulation.workload import Codes, Counts, Seconds
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, differing
 from gleaner.control.simulation.workloads.conventions import Size
+from gleaner.control.simulation.workloads.digits import plain_rows
 from gleaner.control.simulation.workloads.source import Blocks
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
@@ -48,6 +49,8 @@ _A_TIME = "a time such as 2026-01-31T12:00:00"
 _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
 _TIMES = {"Submit", "Eligible", "Start"}
 _OWNERS = {"User", "Account"}
+_MOSTLY_PLAIN = {"JobIDRaw", "ElapsedRaw"}
+"""As many different ones as jobs, so that reading them one by one takes long."""
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _TIMES_1024 = {"": 1, "K": 1024, "M": 1024**2}
 _PER_PROCESSOR, _PER_NODE = 1.0, 2.0
@@ -170,12 +173,22 @@ def _put(log: _Log, block: _Block, name: str) -> None:
         values = np.array([codes.setdefault(text or "unknown", len(codes)) for text in block.columns[name]], np.float64)
     else:
         parse, expected = _PARSERS[name]
-        values = np.array(list(map(parse, block.columns[name])), np.float64)
+        plain = _plain(block.columns[name]) if name in _MOSTLY_PLAIN else None
+        values = np.array(list(map(parse, block.columns[name])), np.float64) if plain is None else plain
         if np.isnan(values).any():
             raise block.refused(name, expected, lambda text: math.isnan(parse(text)))
     log.numbers.setdefault(name, []).append(values)
     if name == "ReqMem":
         log.numbers.setdefault("ReqMem of", []).append(np.array([_OF.get(t[-1:], 0.0) for t in block.columns[name]]))
+
+
+def _plain(texts: Sequence[str]) -> Seconds | None:
+    """The numbers, where each text is some digits alone; else None."""
+    text = "\n".join(texts)
+    if "-" in text or "." in text:
+        return None
+    rows = plain_rows(text, len(texts), 1) if text.isascii() else None
+    return rows[:, 0] if rows is not None and len(rows) == len(texts) else None
 
 
 def _times(block: _Block, name: str) -> Seconds:
