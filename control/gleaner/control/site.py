@@ -38,7 +38,7 @@ class Site:
     """One line: why the last poll or submission failed; empty if it did not."""
     boundary_s: float = 0.0
     """The end of the round that agents are submitted for now."""
-    governing: Governing = Governing()
+    governing: Governing = field(default_factory=Governing)
     """How the owners' partitions stand, if they are governed."""
     slurm_shares: Mapping[str, float] | None = None
     """Per cent by account, if `[groups] from_slurm` asks for them and Slurm has answered."""

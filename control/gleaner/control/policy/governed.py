@@ -136,6 +136,15 @@ class Ruling:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Governing:
+    """How governing stands, for whoever asks. `problem`: one line, empty if there is none."""
+
+    view: GovernView | None = None
+    rulings: tuple[Ruling, ...] = ()
+    problem: str = ""
+
+
 _VIEWS = TypeAdapter(GovernView)
 _RULINGS = TypeAdapter(tuple[Ruling, ...])
 

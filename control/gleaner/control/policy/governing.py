@@ -6,7 +6,8 @@
   where it would go (its *targets*), and only jobs that hold something there can be its victims.
 - What was released and has not started is *promised*: its targets are kept out of what others find idle.
 - A claim (a job that fits what is left of its owner's entitlement) is released at the top of the scheduler's queue even
-  where nobody can give way for it, since then the scheduler keeps the next free processors for it. It is not held.
+  where those that must give way may not be asked yet: the scheduler keeps the next free processors for it then. One
+  that would find no room whoever gave way is held, and counts for nothing.
 - Gleaner's own agents are what an owner with entitlement 0 has: never too young to give way, and first.
 
 Claims come first, in the order of submission, and again after each that had others vacated; then all others. See
@@ -35,6 +36,8 @@ from gleaner.control.policy.governed import (
     view_of,
 )
 
+POLICY = "governing"
+"""Its name in stored decisions."""
 _FIRST_TO_GO = -(2**62)
 
 
@@ -117,32 +120,38 @@ def _exceeds(site: _Site, job: WaitingJob) -> str:
 
 
 def _claim(site: _Site, job: WaitingJob) -> Ruling:
-    """What is owed: on idle room, on what is coming, by victims, or at the top of the queue until there is some."""
+    """What is owed: on idle room, on what is coming, or by victims. Where those may not go yet, on what falls free.
+
+    A job that no node can take, whoever gave way, waits: it must not stand in the way of its owner's other jobs.
+    """
     targets = targets_of(job.wish, site.free, site.coming, _may_go(site), site.view.size)
-    victims: list[RunningJob] = []
     why = f"{job.owner} is entitled to {_entitled(site, job.owner)} CPUs and has {site.used[job.owner]}"
     if targets is None:
-        why += "; nobody can give way for it now, so it has the next CPUs that fall free"
-    else:
-        answer, victims = _decided(site, job, targets)
-        if answer in {omfs.WAIT, omfs.REFUSE}:
-            why += "; those that must give way have not run for a quantum, so it has the next CPUs that fall free"
-        elif sum(1 for one in victims if one.owner != AGENTS) > site.saves_left:
-            victims = []
-            why += "; as many jobs were vacated this hour as the admin allows, so it has the next CPUs that fall free"
-        else:
-            _vacate(site, victims)
-            _promise(site, _needs(job.wish, targets, site.view.size))
+        why += "; but the nodes are full of jobs that need not give way"
+        return _ruled(site, Ruling(job.job, Verdict.HOLD, (), why))
+    answer, victims = _decided(site, job, targets)
+    if answer in {omfs.WAIT, omfs.REFUSE}:
+        why += "; those that must give way have not run for a quantum, so it has the next CPUs that fall free"
+    elif sum(1 for one in victims if one.owner != AGENTS) > site.saves_left:
+        victims = []
+        why += "; as many jobs were vacated this hour as the admin allows, so it has the next CPUs that fall free"
+    _vacate(site, victims)
+    _promise(site, _needs(job.wish, targets, site.view.size))
     _count(site, job)
-    ruling = Ruling(job.job, Verdict.CLAIM, tuple(one.job for one in victims), why)
-    site.rulings[job.job] = ruling
+    if answer != omfs.START:
+        site.promised[job.owner] += job.wish.cpus
+    return _ruled(site, Ruling(job.job, Verdict.CLAIM, tuple(one.job for one in victims), why))
+
+
+def _ruled(site: _Site, ruling: Ruling) -> Ruling:
+    site.rulings[ruling.job] = ruling
     return ruling
 
 
 def _on_idle(site: _Site, job: WaitingJob) -> None:
     """What is not owed runs on idle room, if there is enough for it now."""
     if _would_exceed(site, job):
-        site.rulings[job.job] = Ruling(job.job, Verdict.HOLD, (), _exceeds(site, job))
+        _ruled(site, Ruling(job.job, Verdict.HOLD, (), _exceeds(site, job)))
         return
     targets = targets_of(job.wish, site.free, {}, (), site.view.size)
     answer = omfs.REFUSE
@@ -151,21 +160,21 @@ def _on_idle(site: _Site, job: WaitingJob) -> None:
     if answer == omfs.START and targets is not None:
         _promise(site, _needs(job.wish, targets, site.view.size))
         _count(site, job)
-        site.rulings[job.job] = Ruling(job.job, Verdict.START, (), "there is idle room for it")
+        _ruled(site, Ruling(job.job, Verdict.START, (), "there is idle room for it"))
         return
     entitled = _entitled(site, job.owner)
     why = f"{job.owner} is entitled to {entitled} CPUs and has {site.used[job.owner]}, so it waits for "
     why += "what was promised to its owner" if targets is not None else f"{job.wish.cpus} idle CPUs"
-    site.rulings[job.job] = Ruling(job.job, Verdict.HOLD, (), why)
+    _ruled(site, Ruling(job.job, Verdict.HOLD, (), why))
 
 
 def _may_go(site: _Site) -> tuple[dict[str, Room], ...]:
-    """What may be vacated on each node: agents, then what ran for a quantum, then the rest unless it is protected.
+    """What may be vacated on each node: agents, then what ran for a quantum, then the rest (it may be protected).
 
     Each has what comes before it in it.
     """
     rules = site.view.rules
-    grades = tuple(dict.fromkeys(site.free, NOTHING) for _ in range(2 if rules.quantum_protects else 3))
+    grades = tuple(dict.fromkeys(site.free, NOTHING) for _ in range(3))
     for job in site.candidates:
         if job.job_class is JobClass.NON_PREEMPTIBLE or site.used[job.owner] <= _entitled(site, job.owner):
             continue
@@ -268,7 +277,6 @@ def _promise(site: _Site, needs: Mapping[str, Room]) -> None:
 
 def _count(site: _Site, job: WaitingJob) -> None:
     site.used[job.owner] += job.wish.cpus
-    site.promised[job.owner] += job.wish.cpus
     if job.job_class is JobClass.NON_PREEMPTIBLE:
         site.used_fixed[job.owner] += job.wish.cpus
 

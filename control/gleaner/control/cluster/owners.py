@@ -1,0 +1,86 @@
+"""The owners' own jobs and the nodes under them, as governing sees them: values, and who gives them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from gleaner.control.policy.governed import JobClass, Room, Wish
+
+MARK = "gleaner:"
+"""How the words begin that we put on a job, and those by which its owner declares its class."""
+
+
+class OwnedPhase(StrEnum):
+    """Where a job stands. `ENDING`: its processes are being ended; it holds its nodes still."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedJob:
+    """One job of a governed partition. `held` says whether it is, `ours` whether by our mark."""
+
+    id: str
+    account: str
+    partition: str
+    phase: OwnedPhase
+    job_class: JobClass
+    wish: Wish
+    submitted_s: float
+    priority: int
+    held: bool
+    ours: bool
+    is_ready: bool
+    """False: it waits for another job or for its begin time, whatever we do."""
+    said: str = ""
+    """What we have written on it."""
+    since_s: float | None = None
+    holds: Mapping[str, Room] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedNode:
+    """One node of a governed partition that can be used: all of it, and what of it is idle."""
+
+    name: str
+    size: Room
+    free: Room
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersView:
+    """Governed partitions at one instant, from one bulk question."""
+
+    read_s: float
+    nodes: tuple[OwnedNode, ...]
+    jobs: tuple[OwnedJob, ...]
+
+
+class OwnersCluster(Protocol):
+    """A cluster whose owners can be governed. Raises `GatewayUnavailable` or `GatewayError`."""
+
+    def look(self, now_s: float) -> OwnersView:
+        """All jobs of the governed partitions that have not ended, our agents, and their nodes. Not cached."""
+        ...
+
+    def send_home(self, agents: Sequence[str], *, gone_s: float) -> None:
+        """Let these agents of ours (scheduler ids) save all they have, and be gone by then: the scheduler sees to it.
+
+        As their owner, without any rights beyond that. `GatewayError` if one has ended already.
+        """
+        ...
+
+
+def declared(comment: str) -> JobClass:
+    """The class that a job's comment declares; what is not declared may not be touched.
+
+    >>> declared("gleaner:checkpointable"), declared("nightly run; gleaner:preemptible"), declared("(null)")
+    (<JobClass.CHECKPOINTABLE: 2>, <JobClass.PREEMPTIBLE: 1>, <JobClass.NON_PREEMPTIBLE: 0>)
+    """
+    found = {word.removeprefix(MARK) for word in comment.replace(";", " ").split() if word.startswith(MARK)}
+    if found == {"checkpointable"}:
+        return JobClass.CHECKPOINTABLE
+    return JobClass.PREEMPTIBLE if found == {"preemptible"} else JobClass.NON_PREEMPTIBLE

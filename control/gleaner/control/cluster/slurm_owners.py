@@ -1,0 +1,188 @@
+"""The owners' jobs and nodes as Slurm tells of them: `sinfo` and `squeue`, one call each.
+
+A comment may hold anything that its user likes, line ends too. So what parts the fields is a word that was made up for
+this one question, and a line without it, in the right number, is no job.
+"""
+
+import math
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from gleaner.control.cluster import programs
+from gleaner.control.cluster.gateway import GatewayError
+from gleaner.control.cluster.hosts import expanded
+from gleaner.control.cluster.owners import (
+    MARK,
+    OwnedJob,
+    OwnedNode,
+    OwnedPhase,
+    OwnersCluster,
+    OwnersView,
+    declared,
+)
+from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT
+from gleaner.control.policy.governed import Room, Wish
+
+_NODE_FIELDS = ("NodeHost", "StateLong", "CPUsState", "Memory", "AllocMem")
+_JOB_FIELDS = (
+    "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
+    "NodeList", "tres-alloc", "SubmitTime", "StartTime", "PriorityLong", "Reason", "admin_comment", "Comment",
+)  # fmt: skip
+_USABLE = frozenset({"idle", "mixed", "allocated", "planned", "completing"})
+_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
+_NOT_READY = frozenset({"Dependency", "DependencyNeverSatisfied", "BeginTime", "JobArrayTaskLimit"})
+_UNITS_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
+
+
+class SlurmOwners:
+    """Governed partitions of Slurm's, by its command-line tools."""
+
+    def __init__(self, partitions: tuple[str, ...], *, agents: str, timeout_s: float) -> None:
+        self._partitions = ",".join(partitions)
+        self._agents = agents
+        self._timeout_s = timeout_s
+
+    def look(self, now_s: float) -> OwnersView:
+        """See `OwnersCluster.look`."""
+        word = secrets.token_hex(8)
+        of_nodes = [f"--partition={self._partitions}", _format(_NODE_FIELDS, word)]
+        nodes = self._run(["sinfo", "--noheader", "--Node", *of_nodes])
+        of_jobs = [f"--partition={self._partitions},{self._agents}", _format(_JOB_FIELDS, word)]
+        jobs = self._run(["squeue", "--noheader", "--array", *of_jobs])
+        return parse(nodes, jobs, word, read_s=now_s)
+
+    def send_home(self, agents: Sequence[str], *, gone_s: float) -> None:
+        """See `OwnersCluster.send_home`."""
+        for agent in agents:
+            self._run(["scontrol", "update", f"JobId={agent}", f"EndTime={_utc(gone_s)}"])
+        if agents:
+            self._run(["scancel", "--batch", "--signal=USR1", *agents])
+
+    def _run(self, words: list[str]) -> str:
+        return programs.run(words, ASK_ENVIRONMENT, timeout_s=self._timeout_s)
+
+
+def parse(nodes: str, jobs: str, word: str, *, read_s: float) -> OwnersView:
+    """The view, from the two answers whose fields each end with `word`."""
+    there: dict[str, OwnedNode] = {}
+    for fields in _rows(nodes, word, len(_NODE_FIELDS)):
+        if (node := _node(fields)) is not None:
+            there[node.name] = node
+    found = tuple(_job(fields, there) for fields in _rows(jobs, word, len(_JOB_FIELDS)))
+    return OwnersView(read_s, tuple(there.values()), tuple(sorted(found, key=_by_submission)))
+
+
+def _format(fields: tuple[str, ...], word: str) -> str:
+    return "--Format=" + ",".join(f"{field}:{word}" for field in fields)
+
+
+def _utc(at_s: float) -> str:
+    return datetime.fromtimestamp(math.floor(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _by_submission(job: OwnedJob) -> tuple[float, int, str]:
+    digits = job.id.partition("_")[0]
+    return job.submitted_s, int(digits) if digits.isdigit() else 0, job.id
+
+
+def _rows(answer: str, word: str, count: int) -> list[list[str]]:
+    """The fields of each row; a field may go over several lines."""
+    pieces = answer.split(word)[:-1]
+    if len(pieces) % count:
+        raise GatewayError(f"Slurm answered {len(pieces)} fields where a multiple of {count} was expected")
+    return [[field.strip() for field in pieces[at : at + count]] for at in range(0, len(pieces), count)]
+
+
+def _node(fields: list[str]) -> OwnedNode | None:
+    name, state, cpus, memory, used_memory = fields
+    if state.rstrip("-") not in _USABLE:  # draining, down, reserved, not responding, powered down ...
+        return None
+    _, idle, _, total = (_whole(part, fields) for part in cpus.split("/"))
+    size = Room(total, _whole(memory, fields))
+    return OwnedNode(name, size, Room(idle, max(0, size.memory_mib - _whole(used_memory, fields))))
+
+
+def _job(fields: list[str], nodes: dict[str, OwnedNode]) -> OwnedJob:
+    (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, priority,
+     reason, admin, comment) = fields  # fmt: skip
+    phase = _phase(state)
+    is_pending = phase is OwnedPhase.PENDING
+    asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
+    all_of_it = Room(_whole(cpus, fields), _mib(asked.get("mem", "0")))
+    places = expanded(hosts) if not is_pending else []
+    each = Room(math.ceil(all_of_it.cpus / max(1, len(places))), math.ceil(all_of_it.memory_mib / max(1, len(places))))
+    return OwnedJob(
+        id=id_,
+        account=account,
+        partition=partition,
+        phase=phase,
+        job_class=declared(comment),
+        wish=_wish(
+            all_of_it,
+            nodes_at_least=_whole(asked.get("node", "1"), fields),
+            tasks=max(1, _whole(tasks, fields)),
+            whole=shared == "NO",
+            among=_among(expanded(wanted), expanded(unwanted), nodes),
+            sizes=[node.size for node in nodes.values()],
+        ),
+        submitted_s=float(submitted) if submitted.isdigit() else 0.0,
+        priority=_whole(priority, fields),
+        held=is_pending and priority == "0",
+        ours=admin.startswith(MARK) and reason != "JobHeldUser",
+        said=admin,
+        is_ready=reason not in _NOT_READY,
+        since_s=float(start) if start.isdigit() and not is_pending else None,
+        holds=None if is_pending else dict.fromkeys(places, each),
+    )
+
+
+def _wish(
+    all_of_it: Room, *, nodes_at_least: int, tasks: int, whole: bool, among: tuple[str, ...] | None, sizes: list[Room]
+) -> Wish:
+    """What the job asks for, as far as `squeue` tells: it does not say whether tasks may be apart."""
+    if whole and sizes:
+        least = Room(min(size.cpus for size in sizes), min(size.memory_mib for size in sizes))
+        return Wish(nodes_at_least, least, apart=True, whole=True, nodes=among)
+    if nodes_at_least > 1 or tasks == 1:
+        return Wish(nodes_at_least, _part(all_of_it, nodes_at_least), nodes=among)
+    return Wish(tasks, _part(all_of_it, tasks), apart=False, nodes=among)
+
+
+def _part(room: Room, parts: int) -> Room:
+    return Room(math.ceil(room.cpus / parts), math.ceil(room.memory_mib / parts))
+
+
+def _among(wanted: list[str], unwanted: list[str], nodes: dict[str, OwnedNode]) -> tuple[str, ...] | None:
+    if not wanted and not unwanted:
+        return None
+    return tuple(sorted((set(wanted) if wanted else nodes.keys()) - set(unwanted)))
+
+
+def _phase(state: str) -> OwnedPhase:
+    if state in _PENDING:
+        return OwnedPhase.PENDING
+    return OwnedPhase.ENDING if state in _ENDING else OwnedPhase.RUNNING
+
+
+def _mib(text: str) -> int:
+    """Slurm's way to write an amount of memory.
+
+    >>> _mib("4000M"), _mib("1.50G"), _mib("0")
+    (4000, 1536, 0)
+    """
+    unit = text[-1:].upper()
+    return math.ceil(float(text[:-1]) * _UNITS_MIB[unit]) if unit in _UNITS_MIB else int(float(text or 0))
+
+
+def _whole(text: str, fields: list[str]) -> int:
+    digits = text.rstrip("+")
+    if not digits.isdigit():
+        raise GatewayError(f"Slurm said {text!r} where a number was expected, of {fields[0]}")
+    return int(digits)
+
+
+if TYPE_CHECKING:
+    _: type[OwnersCluster] = SlurmOwners

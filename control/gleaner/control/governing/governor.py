@@ -1,0 +1,210 @@
+"""The live loop of governing: look at the owners' partitions, have the policy rule, act. Or only say what it would do.
+
+A job is released before anybody gives way for it, at the top of Slurm's queue: whatever falls free goes to it, also if
+this program dies in between, and the next look finds it waiting and goes on.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import structlog
+
+from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.owners import MARK, OwnedJob, OwnedPhase, OwnersCluster, OwnersView
+from gleaner.control.governing.assembling import assembled
+from gleaner.control.governing.rights import Rights
+from gleaner.control.policy.governed import Governing, GovernView, JobClass, Ruling, Verdict, as_answer, as_given
+from gleaner.control.policy.governing import POLICY, govern
+from gleaner.control.queue import decisions, governed
+from gleaner.control.queue.decision_tables import DecisionKind
+from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.control.queue.errors import QueueError
+from gleaner.control.queue.governed import GovernedJob
+from gleaner.control.site import Site
+
+HOUR_S = 3600.0
+REMEMBERED_S = 24 * HOUR_S
+REASONS_A_ROUND = 20
+"""So many jobs at most have what is written on them changed in one round: each is a call to the scheduler."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Governor:
+    """What outlives one round: what was ruled last of each job, so that only news is written down."""
+
+    def __init__(self, site: Site, cluster: OwnersCluster, steward: Rights) -> None:
+        self._site = site
+        self._settings = site.settings.governing
+        self._cluster = cluster
+        self._steward = steward
+        self._ruled: dict[str, tuple[Verdict, tuple[str, ...]]] = {}
+
+    @property
+    def _acts(self) -> bool:
+        return self._settings.mode == "on"
+
+    def a_round(self, now_s: float) -> None:
+        """Look once, and do what is ruled. A scheduler, a steward or a queue that fails is a `problem`, no error."""
+        if not self._site.is_leader:
+            return
+        try:
+            if self._acts:
+                self._steward.alive()
+            seen = self._cluster.look(now_s)
+            view = self._assembled(seen)
+            rulings = govern(view)
+            if not self._site.is_leader:  # the look may have taken longer than the term
+                return
+            self._write_down(view, rulings)
+            problem = self._act(seen, view, rulings) if self._acts else ""
+            self._say(Governing(view, rulings, problem))
+        except (GatewayError, QueueError) as error:
+            last = self._site.governing
+            self._say(Governing(last.view, last.rulings, str(error)))
+
+    def _assembled(self, seen: OwnersView) -> GovernView:
+        with snapshot(self._site.engine) as db:
+            known = governed.all_of_them(db)
+            told = governed.told_since(db, seen.read_s - HOUR_S)
+        gone = _done_with(known, seen)
+        if gone:
+            with transaction(self._site.engine) as db:
+                governed.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
+            known = {job: state for job, state in known.items() if job not in gone}
+        partition = self._site.settings.cluster.partition
+        return assembled(seen, known, self._settings, agents_partition=partition, told_this_hour=told)
+
+    # ── what was decided ──
+
+    def _write_down(self, view: GovernView, rulings: tuple[Ruling, ...]) -> None:
+        """Store a decision if anything is ruled otherwise than before."""
+        now = {ruling.job: (ruling.verdict, ruling.victims) for ruling in rulings}
+        news = [ruling for ruling in rulings if self._ruled.get(ruling.job) != now[ruling.job]]
+        self._ruled = now
+        if not news:
+            return
+        owners = {job.job: job.owner for job in view.waiting} | {job.job: job.owner for job in view.running}
+        about = [job for ruling in news for job in (ruling.job, *ruling.victims)]
+        kind = DecisionKind.HOLD
+        if any(ruling.verdict is not Verdict.HOLD for ruling in news):
+            kind = DecisionKind.VICTIM if any(ruling.victims for ruling in news) else DecisionKind.START
+        with transaction(self._site.engine) as db:
+            number = decisions.record(
+                db,
+                kind=kind,
+                subjects=[decisions.slurm_subject(job) for job in about],
+                policy=POLICY,
+                given=as_given(view),
+                answer=as_answer(rulings),
+                acted=self._acts,
+                now_s=view.now_s,
+                groups={decisions.slurm_subject(job): owners[job] for job in about},
+            )
+        for ruling in news:
+            _log.info(
+                "ruled" if self._acts else "dry run: it would be ruled",
+                job=ruling.job, verdict=ruling.verdict.value, victims=ruling.victims, why=ruling.why, decision=number,
+            )  # fmt: skip
+
+    # ── what is done ──
+
+    def _act(self, seen: OwnersView, view: GovernView, rulings: tuple[Ruling, ...]) -> str:
+        """Do what is ruled; what did not work, in one line."""
+        jobs = {job.id: job for job in seen.jobs}
+        waiting = {job.job: job for job in view.waiting}
+        classes = {job.job: job.job_class for job in view.running}
+        problems: list[str] = []
+        for ruling in rulings:
+            released = waiting[ruling.job].released
+            todo: list[Callable[[], None]] = []
+            if ruling.verdict is not Verdict.HOLD and not released:
+                todo.append(partial(self._release, ruling, view.now_s))
+            elif ruling.verdict is Verdict.HOLD and released:
+                todo.append(partial(self._hold, ruling))
+            todo += [partial(self._vacate, jobs[one], classes[one], view.now_s) for one in ruling.victims]
+            for do in todo:
+                try:
+                    do()
+                except GatewayUnavailable:
+                    raise
+                except GatewayError as error:
+                    problems.append(f"for job {ruling.job}: {error}")
+        self._explain(jobs, rulings)
+        return "; ".join(problems)
+
+    def _release(self, ruling: Ruling, now_s: float) -> None:
+        at_top = ruling.verdict is Verdict.CLAIM
+        with transaction(self._site.engine) as db:
+            governed.note(db, GovernedJob(ruling.job, released_s=now_s, at_top=at_top))
+        self._steward.release(ruling.job, top=at_top)
+
+    def _hold(self, ruling: Ruling) -> None:
+        self._steward.hold(ruling.job)
+        with transaction(self._site.engine) as db:
+            governed.forget(db, [ruling.job], told_before_s=0)
+
+    def _vacate(self, job: OwnedJob, job_class: JobClass, now_s: float) -> None:
+        """Tell a job to give way. One that cannot be told is as one that was told and did not go: another one goes.
+
+        Noted afterwards: if this program dies in between, the job is told once more.
+        """
+        grace_s = self._settings.grace_s
+        is_agent = job.partition == self._site.settings.cluster.partition
+        try:
+            if is_agent:
+                self._cluster.send_home([job.id], gone_s=now_s + grace_s)
+            elif job_class is JobClass.CHECKPOINTABLE:
+                self._steward.signal(job.id)
+            else:
+                self._steward.requeue(job.id)
+        except GatewayUnavailable:
+            raise
+        except GatewayError:
+            with transaction(self._site.engine) as db:
+                governed.note(db, GovernedJob(job.id, told_s=now_s - grace_s))
+            raise
+        with transaction(self._site.engine) as db:
+            governed.note(db, GovernedJob(job.id, told_s=now_s))
+            if not is_agent:
+                governed.count_told(db, job.id, now_s)
+
+    def _explain(self, jobs: Mapping[str, OwnedJob], rulings: tuple[Ruling, ...]) -> None:
+        """Write on held jobs why they wait, where `squeue` shows it."""
+        changed = 0
+        for ruling in rulings:
+            text = f"{MARK} {ruling.why}"
+            if ruling.verdict is Verdict.HOLD and jobs[ruling.job].said != text and changed < REASONS_A_ROUND:
+                changed += 1
+                try:
+                    self._steward.set_reason(ruling.job, text)
+                except GatewayUnavailable:
+                    raise
+                except GatewayError as error:
+                    _log.info("no reason could be written", job=ruling.job, why=str(error))
+
+    def _say(self, how: Governing) -> None:
+        if how.problem and how.problem != self._site.governing.problem:
+            _log.warning("governing: a problem", problem=how.problem)
+        elif self._site.governing.problem and not how.problem:
+            _log.info("governing: the problem is solved", problem=self._site.governing.problem)
+        self._site.governing = how
+
+
+def _done_with(known: Mapping[str, GovernedJob], seen: OwnersView) -> list[str]:
+    """Jobs of which nothing needs to be remembered: ended, started since they were released, gone since they were told.
+
+    One that was released a moment ago may still be shown as held: the view is older than the release.
+    """
+    there = {job.id: job for job in seen.jobs}
+    done: list[str] = []
+    for state in known.values():
+        job = there.get(state.job)
+        is_pending = job is not None and job.phase is OwnedPhase.PENDING
+        if (
+            job is None
+            or (state.told_s is not None and is_pending)
+            or (state.released_s is not None and not is_pending)
+        ):
+            done.append(state.job)
+    return done

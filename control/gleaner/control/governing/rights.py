@@ -1,0 +1,31 @@
+"""What governing needs rights for, beyond those of an ordinary account: the steward's requests."""
+
+from typing import Protocol
+
+
+class Rights(Protocol):
+    """Every method may raise `GatewayUnavailable` (ask again later) or `GatewayError` (a no, in one line)."""
+
+    def alive(self) -> None:
+        """We are there: jobs are held for us only as long as this is said again and again."""
+        ...
+
+    def release(self, job: str, *, top: bool) -> None:
+        """Let a job that is held for us start; `top`: before all others."""
+        ...
+
+    def hold(self, job: str) -> None:
+        """Take a release back; only before the job has started."""
+        ...
+
+    def set_reason(self, job: str, text: str) -> None:
+        """Say on the job why it is held."""
+        ...
+
+    def requeue(self, job: str) -> None:
+        """End a preemptible job and put it back into the queue, held."""
+        ...
+
+    def signal(self, job: str) -> None:
+        """Tell a checkpointable job to save itself, and to put itself back into the queue."""
+        ...

@@ -1,0 +1,71 @@
+"""What the tests of the governor have in common."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.governing.made_cluster import AGENTS_PARTITION, PARTITION, MadeCluster
+
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.control.governing.governor import Governor
+from gleaner.control.governing.settings import GoverningSettings
+from gleaner.control.queue import decisions
+from gleaner.control.queue.decisions import StoredDecision
+from gleaner.control.queue.engine import connect, migrate, snapshot
+from gleaner.control.settings import ClusterSettings, QueueSettings, Settings, StorageSettings
+from gleaner.control.site import Site
+
+SHARES = {"physics": 50.0, "chemistry": 30.0, "biology": 20.0}
+"""Of 18 CPUs: 9, 5 and 3."""
+POLL_S = 5.0
+
+
+@dataclass
+class Office:
+    """A control program and its cluster. `changes` are settings of `[governing]`."""
+
+    folder: Path
+    changes: dict[str, Any] = field(default_factory=dict[str, Any])
+    cluster: MadeCluster = field(default_factory=MadeCluster)
+    site: Site = field(init=False)
+    governor: Governor = field(init=False)
+
+    def __post_init__(self) -> None:
+        migrate(connect(f"sqlite:///{self.folder}/queue.db"))
+        self.restart()
+
+    def restart(self, **changes: Any) -> None:
+        """Forget everything, as a program that was killed and started again."""
+        self.changes |= changes
+        told: dict[str, Any] = {
+            "mode": "on",
+            "partitions": (PARTITION,),
+            "entitled": SHARES,
+            "grace_s": 60,
+        } | self.changes
+        settings = Settings(
+            queue=QueueSettings(url=f"sqlite:///{self.folder}/queue.db"),
+            cluster=ClusterSettings(partition=AGENTS_PARTITION),
+            storage=StorageSettings(folder=self.folder),
+            governing=GoverningSettings(**told),
+        )
+        engine = connect(settings.queue.url)
+        self.site = Site(settings, engine, FolderStorage(self.folder), leads_until_s=math.inf)
+        self.governor = Governor(self.site, self.cluster, self.cluster)
+
+    def rounds(self, count: int = 1) -> None:
+        """Look, rule, act; and let time pass after each."""
+        for _ in range(count):
+            self.governor.a_round(self.cluster.now_s)
+            self.cluster.pass_time(POLL_S)
+
+    def decided(self, job: str) -> tuple[StoredDecision, ...]:
+        """What was stored about one of the owners' jobs, the latest first."""
+        with snapshot(self.site.engine) as db:
+            return decisions.latest(db, decisions.slurm_subject(job), 100)
+
+    @property
+    def runs(self) -> set[str]:
+        """The owners' jobs that are on nodes."""
+        return {job.id for job in self.cluster.jobs.values() if job.holds and job.partition == PARTITION}
