@@ -4,6 +4,7 @@ from datetime import timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gleaner.control.policy.shares import ShareRules, Shares
 from gleaner.control.policy.waiting import Place, Surroundings, Wish, fits_somewhere, waits_because
 
 SMALL = Wish(cpus=1, memory_mib=512)
@@ -121,3 +122,18 @@ def test_there_is_always_one_line_and_never_a_free_agent_for_a_job_that_cannot_r
     assert "\n" not in line
     if wish.held or (around.nodes and not fits_somewhere(wish, around.nodes)):
         assert "next free agent" not in line
+
+
+def test_a_group_that_has_its_target_is_told_who_goes_first() -> None:
+    shares = Shares(ShareRules({"physics": 50}), 8, {"physics": 4}, frozenset({"physics", "theory"}))
+    line = waits_because(replace(SMALL, group="physics"), replace(CALM, agents_live=1, nodes=(BUSY,), shares=shares))
+    assert line == (
+        "all agents are busy and no other node is idle"
+        " (groups below their targets go first: theory; physics holds 4 cores, its target is 4)"
+    )
+    assert "go first" not in waits_because(replace(SMALL, group="theory"), replace(CALM, shares=shares))
+
+
+def test_where_nobody_is_below_a_target_nobody_goes_first() -> None:
+    full = Shares(ShareRules({"physics": 50}), 8, {"physics": 4, "theory": 4}, frozenset({"physics", "theory"}))
+    assert "go first" not in waits_because(replace(SMALL, group="physics"), replace(CALM, shares=full))

@@ -90,6 +90,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         detail.job.memory_mib,
         held=detail.job.held,
         hold_reason=reason,
+        group=detail.job.group,
         saved_on=found.saved_on if found else "",
         lacking=found.lacking if found else {},
     )

@@ -3,7 +3,7 @@
 Times are seconds since the epoch, durations seconds, memory MiB.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import PydanticCustomError
@@ -223,6 +223,25 @@ class CampaignStatus(Shape):
     failed: int
     cancelled: int
     held: int
+
+
+class DecisionRow(Shape):
+    """One decision about jobs: what a policy was given, and what it answered.
+
+    `given` holds what it was decided from, also of other groups: their cores, and the numbers and sizes of jobs.
+    """
+
+    id: int
+    at_s: float
+    kind: str
+    """start, victim, hold or migrate."""
+    policy: str
+    acted: bool
+    """False: a dry run, nothing was done."""
+    subjects: tuple[str, ...]
+    """The jobs that it is about: `job 7` of the queue, `slurm 4711` of the scheduler."""
+    given: dict[str, Any]
+    answer: dict[str, Any]
 
 
 class AgentRow(Shape):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gleaner.control.cli import cluster, config, jobs, render, results, services, simulate, tokens, watching
+from gleaner.control.cli import cluster, config, decisions, jobs, render, results, services, simulate, tokens, watching
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.failures import Failure, one_line
 
@@ -24,6 +24,8 @@ app.command()(jobs.submit)
 app.command()(jobs.status)
 app.command("list")(jobs.list_jobs)
 app.command()(jobs.show)
+app.command()(decisions.why)
+app.command()(decisions.explain)
 app.command()(watching.logs)
 app.command()(watching.wait)
 app.command()(jobs.hold)

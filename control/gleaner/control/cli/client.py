@@ -20,6 +20,7 @@ from gleaner.control.api.shapes import (
     CampaignStatus,
     Change,
     ClusterStatus,
+    DecisionRow,
     Health,
     JobDetail,
     JobFilter,
@@ -148,6 +149,13 @@ class Control:
 
     def act_on_campaign(self, campaign: int, verb: str) -> CampaignStatus:
         return self._write("POST", f"/v1/campaigns/{campaign}/{verb}", CampaignStatus)
+
+    def decision(self, number: int) -> DecisionRow:
+        return self._read(f"/v1/decisions/{number}", DecisionRow)
+
+    def decisions(self, subject: str, *, limit: int) -> tuple[DecisionRow, ...]:
+        """The last ones about `job 7` or `slurm 4711`, the latest first."""
+        return self._read("/v1/decisions", tuple[DecisionRow, ...], {"subject": subject, "limit": limit})
 
     def agents(self) -> tuple[AgentRow, ...]:
         return self._read("/v1/agents", tuple[AgentRow, ...])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gleaner.control.cli import render, simulate_tune, simulate_validate
+from gleaner.control.cli import render, simulate_replay, simulate_tune, simulate_validate
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.simulate_options import (
     Allocation,
@@ -164,6 +164,7 @@ def compare(
 
 app.command()(simulate_tune.tune)
 app.command()(simulate_validate.validate)
+app.command()(simulate_replay.replay)
 
 
 @app.command()

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 
+from gleaner.control.policy.shares import Shares
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -26,6 +28,7 @@ class Wish:
     hold_reason: str = ""
     saved_on: str = ""
     """The node that saved it, if it is saved."""
+    group: str = ""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
     """What nodes lack on which it cannot go on, by name; empty where the node's agent has refused it."""
 
@@ -46,6 +49,7 @@ class Surroundings:
     shortest_slice_s: float
     zone: tzinfo = UTC
     """For the times in the answer."""
+    shares: Shares = field(default_factory=Shares)
 
 
 def fits_somewhere(wish: Wish, nodes: Sequence[Place]) -> bool:
@@ -84,8 +88,25 @@ def cannot_go_on(wish: Wish, nodes: Sequence[Place]) -> str:
     return f"waits for another node than {', '.join(sorted(lacking))}, which cannot restore it{saved}"
 
 
+def behind_others(group: str, shares: Shares) -> str:
+    """Says that other groups' jobs go first, whenever a place is free; empty if none do.
+
+    >>> behind_others("physics", Shares(capacity_cpus=8, holds_cpus={"physics": 6}, waiting=frozenset({"theory"})))
+    'groups below their targets go first: theory; physics holds 6 cores, its target is 4'
+    """
+    targets = shares.target_cpus(sorted(shares.waiting | {group}))
+    held = shares.holds_cpus.get(group, 0)
+    below = [other for other, target in targets.items() if shares.holds_cpus.get(other, 0) < target]
+    if not below or group in below:
+        return ""
+    own = f"{group} holds {held} cores, its target is {targets[group]:.4g}"
+    return f"groups below their targets go first: {', '.join(below)}; {own}"
+
+
 def waits_because(wish: Wish, around: Surroundings) -> str:
     """The first thing in the job's way, from what only a person can change to what passes by itself.
+
+    Where other groups go first, the answer says that too.
 
     >>> around = Surroundings(0, [Place(4, 2048)], "", 0, 0, 10, 3600, 600)
     >>> waits_because(Wish(1, 512), around)
@@ -93,6 +114,11 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
     """
     if wish.held:
         return f"held: {wish.hold_reason or 'by its owner'} (release it with `glean release`)"
+    behind = behind_others(wish.group, around.shares)
+    return _in_the_way(wish, around) + (f" ({behind})" if behind else "")
+
+
+def _in_the_way(wish: Wish, around: Surroundings) -> str:
     if around.nodes is None:
         return f"the scheduler does not answer: {around.problem}" if around.problem else "the cluster is not read yet"
     if around.nodes and not fits_somewhere(wish, around.nodes):

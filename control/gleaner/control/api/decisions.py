@@ -1,0 +1,69 @@
+"""What was decided, and from what. A user sees the decisions about jobs of the own group, an admin all."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query
+from sqlalchemy import Connection
+
+from gleaner.control.api.access import Caller, User
+from gleaner.control.api.examples import an_id
+from gleaner.control.api.problems import documented
+from gleaner.control.api.shapes import MAX_ID, DecisionRow
+from gleaner.control.queue import decisions, reads
+from gleaner.control.queue.decisions import StoredDecision
+from gleaner.control.queue.errors import Unknown
+
+router = APIRouter(prefix="/v1/decisions", tags=["decisions"])
+
+Subject = Annotated[
+    str,
+    Query(
+        pattern=r"^(job [1-9][0-9]{0,14}|slurm [1-9][0-9_+.]{0,39})$",
+        description="`job 7` of the queue, or `slurm 4711` of the scheduler",
+    ),
+]
+
+
+@router.get("", responses=documented(422))
+def about(caller: User, subject: Subject, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> list[DecisionRow]:
+    """The last decisions about a job, the latest first; none of a job that the caller may not see."""
+    with caller.reading() as db:
+        found = decisions.latest(db, subject, limit)
+        return [_row(each) for each in found if _may_see(caller, db, each)]
+
+
+@router.get("/{decision}", responses=documented(404, 422))
+def show(caller: User, decision: Annotated[int, an_id("The decision's number", most=MAX_ID)]) -> DecisionRow:
+    """One decision, with all that it was decided from."""
+    with caller.reading() as db:
+        found = decisions.one(db, decision)
+        if not _may_see(caller, db, found):
+            raise HTTPException(403, f"decision {decision} is about jobs of other groups")
+        return _row(found)
+
+
+def _may_see(caller: Caller, db: Connection, found: StoredDecision) -> bool:
+    return caller.group is None or any(_group(db, *each) == caller.group for each in found.subjects.items())
+
+
+def _group(db: Connection, subject: str, recorded: str | None) -> str | None:
+    kind, _, number = subject.partition(" ")
+    if recorded is not None or kind != "job":
+        return recorded
+    try:
+        return reads.job_row(db, int(number)).group
+    except Unknown:
+        return None
+
+
+def _row(found: StoredDecision) -> DecisionRow:
+    return DecisionRow(
+        id=found.id,
+        at_s=found.at_s,
+        kind=found.kind,
+        policy=found.policy,
+        acted=found.acted,
+        subjects=tuple(found.subjects),
+        given=dict(found.given),
+        answer=dict(found.answer),
+    )

@@ -1,0 +1,145 @@
+"""The verbs that give reasons: why a job is where it is, and what a decision was made from."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Any, cast
+
+import typer
+
+from gleaner.control.api.shapes import DecisionRow, JobDetail
+from gleaner.control.cli.answer import Answer, AsJson
+from gleaner.control.cli.client import connect
+from gleaner.control.cli.failures import BadInput, one_line
+from gleaner.control.cli.render import moment
+from gleaner.control.life import State
+from gleaner.control.simulation.figures.tables import Table
+
+Decision = Annotated[int, typer.Argument(metavar="DECISION", min=1, help="Its number, as `glean why` tells it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job is where it is, in a sentence or two, and the last decision about it, if one is stored."""
+
+    subject: str
+    why: str
+    decision: int | None
+
+
+def why(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for one of Slurm's.")],
+    as_json: AsJson = False,
+) -> Answer:
+    """Say why a job is where it is, and which decision was the last about it."""
+    kind, number = _which(job)
+    subject = f"{kind} {number}"
+    with connect() as control:
+        detail = control.job(int(number)) if kind == "job" else None
+        last = next(iter(control.decisions(subject, limit=1)), None)
+    said = about_slurm_job(subject, last) if detail is None else about_job(detail, last)
+    if as_json:
+        return Answer(Why(subject, said, last.id if last else None), as_json)
+    return Answer(one_line(said) + (f" (glean explain {last.id})" if last else ""))
+
+
+def explain(decision: Decision, as_json: AsJson = False) -> Answer:
+    """Show what a decision was made from, and what came of it."""
+    with connect() as control:
+        found = control.decision(decision)
+    return Answer(found, as_json) if as_json else Answer(tuple(_explained(found)))
+
+
+def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
+    """Why a job of our queue is where it is."""
+    row, name = detail.job, f"job {detail.job.id}"
+    if row.state is State.COMPLETE:
+        return f"{name} has ended: {row.outcome}."
+    if row.state is not State.RUNNING:
+        said = f"{name} is {row.state} and waits: {detail.waits_because}."
+        return said + (f" {_said(last, name)}" if last else "")
+    slice_ = detail.attempts[-1]
+    said = f"{name} runs on {row.node} since {moment(slice_.claimed_s)}."
+    if last is None:
+        return f"{said} It fitted what an agent there had free, and nothing about it is recorded."
+    return f"{said} {_said(last, name)}"
+
+
+def about_slurm_job(subject: str, last: DecisionRow | None) -> str:
+    """Why a job of Slurm's is where it is, as far as Gleaner had a say."""
+    if last is None:
+        return f"{subject}: Gleaner has decided nothing about it that you may see."
+    return f"{subject}: {_said(last, subject)}"
+
+
+def _said(decision: DecisionRow, subject: str) -> str:
+    """The decision about this job in a sentence."""
+    done = {"start": "started", "victim": "chosen to give back what it holds", "hold": "held", "migrate": "moved"}
+    dry = "" if decision.acted else "would have been, but for the dry run, "
+    said = f"It was {dry}{done.get(decision.kind, decision.kind)} at {moment(decision.at_s)}"
+    because = decision.answer.get("because")
+    reason = cast("Mapping[str, object]", because).get(subject) if isinstance(because, dict) else None
+    return f"{said}: {reason}." if reason else f"{said} by the policy {decision.policy}."
+
+
+def _which(job: str) -> tuple[str, str]:
+    found = re.fullmatch(r"(?:(job|slurm)[: ])?([1-9][0-9]{0,14}|(?<=slurm.)[1-9][0-9_+.]{0,39})", job)
+    if found is None:
+        raise BadInput(f"JOB must be a job's number, or slurm:NUMBER for one of Slurm's, found {job!r}")
+    return found[1] or "job", found[2]
+
+
+def _explained(found: DecisionRow) -> Iterator[Table | str]:
+    done = "carried out" if found.acted else "a dry run: nothing was done"
+    facts = {
+        "decision": f"{found.id}, {found.kind}, by the policy {found.policy}",
+        "when": moment(found.at_s),
+        "acted": done,
+        "about": ", ".join(found.subjects),
+    }
+    yield Table(("", ""), tuple(facts.items()), words=("",))
+    yield from _tables("decided from", found.given)
+    yield from _tables("answer", found.answer)
+
+
+def _tables(title: str, value: Mapping[str, Any]) -> Iterator[Table]:
+    """Any JSON object as tables: first its plain values, then a table for each list of objects in it."""
+    nested = {key: each for key, each in value.items() if _is_table(each)}
+    plain = tuple((key, _plain(each)) for key, each in value.items() if key not in nested)
+    if plain:
+        yield Table(("", ""), plain, title, words=("",))
+    for key, rows in nested.items():
+        yield from _table(f"{title}: {key}", rows)
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    columns = tuple(dict.fromkeys(chain.from_iterable(rows)))
+    flat = tuple(name for name in columns if not any(_is_table(row.get(name)) for row in rows))
+    cells = tuple((str(place), *(_plain(row.get(name)) for name in flat)) for place, row in enumerate(rows, start=1))
+    yield Table(("#", *(name.upper().replace("_", " ") for name in flat)), cells, title, left=len(flat) + 1)
+    for place, row in enumerate(rows, start=1):
+        for name in columns:
+            if name not in flat and row.get(name):
+                yield from _table(f"{title} {place}: {name}", row[name])
+
+
+def _is_table(value: object) -> bool:
+    each_one = cast("list[object]", value) if isinstance(value, list) else []
+    return bool(each_one) and all(isinstance(each, dict) for each in each_one)
+
+
+def _plain(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}" if abs(value) < 1e6 else f"{value:.1f}"
+        case list():
+            return ", ".join(_plain(each) for each in cast("list[object]", value))
+        case dict():
+            return ", ".join(f"{key}: {_plain(each)}" for key, each in cast("dict[str, object]", value).items())
+        case _:
+            return str(value)

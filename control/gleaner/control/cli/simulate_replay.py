@@ -1,0 +1,95 @@
+"""`glean simulate replay`: a stored decision, decided once more by the same policy from what it was given."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from pydantic import ValidationError
+
+from gleaner.control.api.shapes import DecisionRow
+from gleaner.control.cli.answer import Answer, AsJson
+from gleaner.control.cli.client import connect
+from gleaner.control.cli.failures import BadInput, one_line
+from gleaner.control.cli.simulate_options import simulation_parts
+from gleaner.control.simulation.figures.tables import Table
+
+SHOWN = 20
+"""So many differences are shown."""
+NOTHING = "(nothing)"
+
+
+def replay(
+    decision: Annotated[
+        str, typer.Argument(metavar="DECISION", help="Its number, or a file of `glean explain N --json`: no control.")
+    ],
+    as_json: AsJson = False,
+) -> Answer:
+    """Decide once more what was decided before. The exit code is 1 if the answer is another one."""
+    stored = _stored(decision)
+    answer = _answered(stored)
+    found = tuple(differences(stored.answer, answer))
+    code = 1 if found else 0
+    if as_json:
+        rows = [dict(zip(("where", "stored", "replayed"), each, strict=True)) for each in found]
+        return Answer({"decision": stored.id, "same": not found, "differences": rows}, as_json, exit_code=code)
+    if not found:
+        return Answer(f"decision {stored.id}: the same, by the policy {stored.policy}")
+    rows = tuple((where, _shown(there), _shown(here)) for where, there, here in found[:SHOWN])
+    title = f"decision {stored.id}: {len(found)} differences"
+    return Answer((Table(("WHERE", "STORED", "REPLAYED"), rows, title, left=3),), exit_code=code)
+
+
+def differences(stored: object, replayed: object, where: str = "answer") -> Iterator[tuple[str, object, object]]:
+    """Where two JSON values are not the same, with what each has there.
+
+    >>> list(differences({"start": [1, 2]}, {"start": [1, 3]}))
+    [('answer.start[1]', 2, 3)]
+    """
+    if isinstance(stored, dict) and isinstance(replayed, dict):
+        one, other = cast("dict[str, object]", stored), cast("dict[str, object]", replayed)
+        for key in sorted({*one, *other}):
+            yield from differences(one.get(key, NOTHING), other.get(key, NOTHING), f"{where}.{key}")
+    elif isinstance(stored, list) and isinstance(replayed, list):
+        first, second = cast("list[object]", stored), cast("list[object]", replayed)
+        for place in range(max(len(first), len(second))):
+            there = first[place] if place < len(first) else NOTHING
+            here = second[place] if place < len(second) else NOTHING
+            yield from differences(there, here, f"{where}[{place}]")
+    elif stored != replayed:
+        yield where, stored, replayed
+
+
+def _stored(decision: str) -> DecisionRow:
+    if decision.isdecimal():
+        with connect() as control:
+            return control.decision(int(decision))
+    try:
+        return DecisionRow.model_validate_json(Path(decision).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{decision}: {error.strerror}; say a decision's number, or a file of its JSON") from None
+    except (ValidationError, UnicodeDecodeError):
+        raise BadInput(f"{decision}: not a decision; `glean explain NUMBER --json` writes one") from None
+
+
+def _answered(stored: DecisionRow) -> Mapping[str, Any]:
+    """The policy's answer now, as JSON gives it back."""
+    with simulation_parts():
+        from gleaner.control.policy.replaying import REPLAYS
+
+        policy = REPLAYS.get(stored.policy)
+    if policy is None:
+        known = ", ".join(sorted(REPLAYS))
+        raise BadInput(f"this Gleaner knows no policy {stored.policy!r}; it can replay: {known}")
+    try:
+        return cast("Mapping[str, Any]", json.loads(json.dumps(policy(stored.given))))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        said = one_line(f"{type(error).__name__}: {error}")
+        raise BadInput(
+            f"decision {stored.id} does not hold what the policy {stored.policy} decides from ({said})"
+        ) from None
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,163 @@
+"""Reasons at the command line: why a job is where it is, a decision in full, and the same decision made once more."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from tests.cli.desk import Desk
+
+from gleaner.control.cluster.gateway import ClusterView, Node
+from gleaner.control.queue import decisions
+from gleaner.control.queue.decision_tables import DecisionKind
+from gleaner.control.queue.engine import transaction
+
+GIVEN: dict[str, Any] = {
+    "capacity_cpus": 4,
+    "entitled": {"atlas": 50},
+    "multiplier": {},
+    "are_others_equal": True,
+    "holds_cpus": {"cms": 2},
+    "waiting": ["atlas", "cms"],
+    "turns": [
+        {
+            "free_cpus": 1,
+            "firsts": [
+                {"job": 2, "group": "atlas", "cpus": 1, "is_saved": False, "priority": 0},
+                {"job": 1, "group": "cms", "cpus": 1, "is_saved": False, "priority": 0},
+            ],
+        }
+    ],
+}
+ANSWER: dict[str, Any] = {
+    "start": [2],
+    "because": {"job 2": "group atlas held 0 of the 2 cores that are its target"},
+}
+
+
+def submit(desk: Desk, *options: str) -> int:
+    return int(json.loads(desk.good("submit", "--image", "pi", *options, "--json", "--", "run"))["jobs"][0])
+
+
+def stored(desk: Desk, *subjects: str, **more: Any) -> int:
+    told = {"kind": DecisionKind.START, "policy": "fairshare", "given": GIVEN, "answer": ANSWER, "acted": True}
+    with transaction(desk.node.engine) as db:
+        return decisions.record(db, subjects=subjects, now_s=time.time(), **(told | more))
+
+
+def waits_between_others(admin: Desk, desk: Desk) -> int:
+    """A job of the desk's own, between two of another group."""
+    submit(admin, "--group", "cms")
+    job = submit(desk)
+    submit(admin, "--group", "cms")
+    return job
+
+
+def test_a_job_that_runs_says_which_decision_started_it(admin: Desk, desk: Desk) -> None:
+    job = waits_between_others(admin, desk)
+    desk.node.claim()
+    said = desk.good("why", str(job))
+    assert said.startswith(f"job {job} runs on node1 since ")
+    number = json.loads(desk.good("why", f"job:{job}", "--json"))["decision"]
+    assert said.endswith(f"of all jobs that fit. (glean explain {number})\n")
+    shown = desk.good("explain", str(number))
+    assert f"{number}, start, by the policy fairshare" in shown
+    assert "carried out" in shown
+    assert "decided from: turns 1: firsts" in shown
+    assert "cms" in shown
+
+
+def test_a_job_that_waits_says_for_what(desk: Desk) -> None:
+    job = submit(desk)
+    assert desk.good("why", str(job)) == f"job {job} is New and waits: the cluster is not read yet.\n"
+    desk.site.cluster = ClusterView(time.time(), (Node("n1", cpus=64, memory_mib=65536, idle=False),), ())
+    assert desk.good("why", str(job)) == f"job {job} is New and waits: no node is idle.\n"
+    desk.good("hold", str(job))
+    said = desk.good("why", str(job))
+    assert "waits: held: by alice (release it with `glean release`)" in said
+
+
+def test_a_job_that_has_ended_or_started_without_a_question_says_so(desk: Desk) -> None:
+    job = submit(desk)
+    (claimed,) = desk.node.claim()
+    assert "nothing about it is recorded" in desk.good("why", str(job))
+    desk.node.complete(claimed)
+    assert desk.good("why", str(job)) == f"job {job} has ended: succeeded.\n"
+    assert json.loads(desk.good("why", str(job), "--json"))["decision"] is None
+
+
+def test_a_job_of_slurms_says_what_was_decided_about_it(admin: Desk, desk: Desk) -> None:
+    because = {"slurm 4711": "account cms is below its entitlement and needs 4 cores"}
+    answer = {"victims": ["4711"], "because": because}
+    told = {"policy": "governing", "kind": DecisionKind.VICTIM, "answer": answer, "acted": False}
+    number = stored(admin, "slurm 4711", groups={"slurm 4711": "atlas"}, **told)
+    said = desk.good("why", "slurm:4711")
+    assert said.startswith("slurm 4711: ")
+    assert "dry run" in said
+    assert said.endswith(f"account cms is below its entitlement and needs 4 cores. (glean explain {number})\n")
+    assert "a dry run: nothing was done" in desk.good("explain", str(number))
+    assert "has decided nothing" in desk.good("why", "slurm:4712_3")
+
+
+@pytest.mark.parametrize("job", ["seven", "0", "-3", "node:7", "slurm:x", "4711_3", "job:7_1"])
+def test_what_is_no_job_is_one_clear_line(desk: Desk, job: str) -> None:
+    assert "JOB must be a job's number, or slurm:NUMBER" in desk.refused("why", "--", job, code=2)
+
+
+def test_decisions_that_are_not_there_or_not_ones_own_are_one_clear_line(admin: Desk, desk: Desk) -> None:
+    assert desk.refused("explain", "99", code=1).startswith("there is no decision 99")
+    assert "about jobs of other groups" in desk.refused("explain", str(stored(admin, "job 77")), code=3)
+    assert desk.refused("why", "99", code=1) == "there is no job 99"
+
+
+def test_a_decision_of_a_live_claim_replayed_is_the_same(admin: Desk, desk: Desk) -> None:
+    job = waits_between_others(admin, desk)
+    desk.node.claim()
+    number = json.loads(desk.good("why", str(job), "--json"))["decision"]
+    assert desk.good("simulate", "replay", str(number)) == f"decision {number}: the same, by the policy fairshare\n"
+    assert json.loads(desk.good("simulate", "replay", str(number), "--json")) == {
+        "decision": number,
+        "same": True,
+        "differences": [],
+    }
+
+
+def test_a_saved_decision_is_replayed_without_control(desk: Desk) -> None:
+    number = stored(desk, "job 1")
+    submit(desk)
+    (desk.folder / "decision.json").write_text(desk.good("explain", str(number), "--json"))
+    desk.environment["GLEANER_CLIENT__URL"] = "http://127.0.0.1:9"
+    assert "the same" in desk.good("simulate", "replay", "decision.json")
+
+
+def test_another_answer_is_shown_and_the_exit_code_says_so(admin: Desk) -> None:
+    number = stored(admin, "job 1", answer=ANSWER | {"start": [1, 2]})
+    code, out, _ = admin.run("simulate", "replay", str(number))
+    assert code == 1
+    assert f"decision {number}: 2 differences" in out
+    assert [line.split() for line in out.splitlines()[2:]] == [
+        ["answer.start[0]", "1", "2"],
+        ["answer.start[1]", "2", "(nothing)"],
+    ]
+    code, out, _ = admin.run("simulate", "replay", str(number), "--json")
+    assert (code, json.loads(out)["same"], len(json.loads(out)["differences"])) == (1, False, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"policy": "roulette"}, "this Gleaner knows no policy 'roulette'; it can replay: "),
+        ({"given": {}}, "decision {number} does not hold what the policy fairshare decides from (KeyError"),
+        ({"given": GIVEN | {"turns": [{"free_cpus": 1, "firsts": [{"job": 1}]}]}}, "does not hold what the policy"),
+        ({"given": GIVEN | {"turns": [{"free_cpus": 1, "firsts": []}]}}, "does not hold what the policy"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_clear_line(admin: Desk, change: dict[str, Any], said: str) -> None:
+    number = stored(admin, "job 1", **change)
+    assert said.format(number=number) in admin.refused("simulate", "replay", str(number), code=2)
+
+
+def test_a_file_that_is_no_decision_is_one_clear_line(desk: Desk) -> None:
+    (desk.folder / "other.json").write_text("{}")
+    assert "other.json: not a decision" in desk.refused("simulate", "replay", "other.json", code=2)
+    assert "nowhere.json: No such file" in desk.refused("simulate", "replay", "nowhere.json", code=2)
