@@ -5,7 +5,7 @@
 #   cluster.sh down                         remove what carries our label, and the cluster's state; images stay
 #   cluster.sh status                       containers, Slurm's view
 #   cluster.sh exec [-u USER] [-i] WHERE COMMAND...   run a command on head, node1, node2 or node3
-#   cluster.sh load-images                  give the workloads' images to each node's engine, where it lacks them
+#   cluster.sh load-images                  give the workloads' images to each node's engine and helper, where they lack them
 #
 # GLEANER_GRACE_S (default 60): the grace time of preempted agents; the slurm.conf for real clusters says 120.
 set -euo pipefail
@@ -24,21 +24,25 @@ prepare_folders() {
     chmod 711 "$cluster_dir"
     local node
     install -d -m 0700 -o $uid -g $uid "$cluster_dir/storage"
+    install -d -m 1777 "$cluster_dir/users" # what ordinary users have on all machines
     for node in head $nodes; do install -d -m 0750 -o $uid -g $uid "$cluster_dir/$node"; done
     for node in $nodes; do mkdir -p "$cluster_dir/$node-docker"; done
     install -d -m 0755 "$cluster_dir/slurm" "$cluster_dir"/etc-{head,node}{,/tls}
     install -d -m 0700 "$cluster_dir/secret"
     [ -s "$cluster_dir/secret/munge.key" ] || (umask 077 && head -c 1024 /dev/urandom >"$cluster_dir/secret/munge.key")
+    [ -s "$cluster_dir/etc-node/own-jobs.key" ] || (umask 077 && head -c 64 /dev/urandom >"$cluster_dir/etc-node/own-jobs.key")
 }
 
 prepare_settings() {
     local from=$repo_dir/deploy role
     sed "s/GraceTime=120/GraceTime=${GLEANER_GRACE_S:-60}/" "$from/slurm/slurm.conf" >"$cluster_dir/slurm/slurm.conf"
-    cp "$from"/slurm/{machine,cgroup}.conf "$cluster_dir/slurm/"
+    cp "$from"/slurm/{machine,cgroup}.conf "$from/slurm/job_submit.lua" "$cluster_dir/slurm/"
     install -m 0600 -o $slurm_uid "$from/slurm/slurmdbd.conf" "$cluster_dir/slurm/" # slurmdbd refuses one that others may read
     for role in head node; do
         find "$from/settings" -name '*.toml' -exec cp {} "$cluster_dir/etc-$role/" \; 2>/dev/null || true
     done
+    install -m 0644 "$from/settings/privileged.json" "$cluster_dir/etc-node/"
+    install -m 0644 "$from/settings/governed.conf" "$cluster_dir/etc-head/"
 }
 
 # A certificate authority for this cluster alone, and one certificate for the head. The authority's key is not kept.
@@ -112,9 +116,14 @@ load_images() {
                     die "$image could not be loaded on $node"
                 say "cluster: loaded $image on $node"
             fi
+            in_container "$node" sh -c "$give_to_helper" sh "$image" || die "$image could not be given to the helper on $node"
         done
     done
 }
+# For users' own jobs. The helper takes one plain file.
+give_to_helper='grep -qs "\"$1\": \"$(docker image inspect --format {{.Id}} "$1")\"" /var/lib/gleaner-root/images/names.json && exit
+    file=$(mktemp -p /var/lib/docker) && docker save -o "$file" "$1" && gleaner-helper import "$1" "$file" >/dev/null; done=$?
+    rm -f "$file"; exit $done'
 
 labelled() { docker "$1" ls -q --filter "label=$cluster_label" "${@:2}"; }
 
@@ -128,7 +137,7 @@ down() {
     labelled volume | xargs -r "$docker_client" volume rm >/dev/null
     bridge_rule remove
     # The nodes' Docker data stay, so that images need not be loaded again.
-    rm -rf "${cluster_dir:?}"/{storage,head,node1,node2,node3,slurm,etc-head,etc-node,secret}
+    rm -rf "${cluster_dir:?}"/{storage,users,head,node1,node2,node3,slurm,etc-head,etc-node,secret}
     find /sys/fs/cgroup -depth -type d -path '*/gleaner-node[123]*' -exec rmdir {} + 2>/dev/null || true
     say "cluster: down"
 }

@@ -36,10 +36,13 @@ TMPDIR=/var/lib/docker/gleaner-tmp dockerd --bridge=none --iptables=false --ip-f
 wait_for 60 dockerd /var/log/dockerd.log docker version
 docker ps -aq --filter label=org.gleaner.agent | xargs -r docker rm -f >/dev/null
 
-# The node helper, for agents with the criu runtime. Its layers cannot lie on the overlay that this container's root is.
-rm -rf /var/lib/docker/gleaner-root/containers
+# The node helper, for agents with the criu runtime and for users' own jobs. Neither its layers nor their folders can lie
+# on the overlay that this container's root is.
+rm -rf /var/lib/docker/gleaner-root/containers /var/lib/docker/gleaner-users
 mkdir -p -m 0700 /var/lib/docker/gleaner-root /var/lib/gleaner-root
+mkdir -p -m 0711 /var/lib/docker/gleaner-users /var/lib/gleaner-users
 mount --bind /var/lib/docker/gleaner-root /var/lib/gleaner-root
+mount --bind /var/lib/docker/gleaner-users /var/lib/gleaner-users
 while :; do gleaner-helper || true; sleep 1; done >/var/log/gleaner-helper.log 2>&1 &
 
 /usr/local/libexec/gleaner/watchdog &

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.runtime.images import NeverCame, StreamBroken, capture, parsed_request, serve
+from gleaner.agent.privileged.streaming import StreamBroken, parsed_request
+from gleaner.agent.runtime.images import NeverCame, capture, serve
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import Draft, Parcel
 

@@ -144,7 +144,7 @@ def _runtime(kind: str, url: str, root: Path) -> Any:
         helper_socket=f"{root}{Config(1).helper_socket}",
     )
     if kind == "criu":
-        return AsAccount(lambda: _SeenFromOutside(CriuRuntime(settings), root), USER)
+        return AsAccount(lambda: _SeenFromOutside(CriuRuntime.of_agent(settings), root), USER)
 
     def shimmed() -> DockerRuntime:
         made = DockerRuntime(url)

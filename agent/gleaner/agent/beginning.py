@@ -1,5 +1,8 @@
 """How a job begins on its node: what is looked at before anything is touched, then its folder and its container."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 from gleaner.agent import folder, task
 from gleaner.agent.bench import Bench
 from gleaner.agent.protocol import Assignment, Way, Why
@@ -13,6 +16,7 @@ from gleaner.agent.runtime.protocol import (
     CannotStart,
     ContainerSpec,
     ImageMissing,
+    Runtime,
     RuntimeFault,
 )
 from gleaner.agent.storage.protocol import ParcelBroken, StorageError
@@ -20,25 +24,38 @@ from gleaner.agent.stored import Stored
 
 
 def begin(bench: Bench, given: Assignment, stored: Stored) -> task.Started | task.NotStarted:
-    """Start the job, or let it go on from its generation. Blocks.
-
-    Nothing of the node is touched before it is known that the job can go on here.
-    """
+    """Start the job, or let it go on from its generation. Blocks."""
     if not bench.can_save and given.saves_itself is None:
         return task.NotStarted(Why.INCOMPATIBLE, "this node cannot save the memory of a job")
+    anew = way_of(bench, given) is Way.SELF
+    return begun(bench.runtime, spec_of(bench, given, stored), stored, anew=anew)
+
+
+def begun(
+    runtime: Runtime,
+    spec: ContainerSpec,
+    stored: Stored,
+    *,
+    anew: bool = False,
+    fill: Callable[[Path], None] | None = None,
+) -> task.Started | task.NotStarted:
+    """The container, started or restored. `anew`: its command is started again, also in the folder of a generation.
+
+    Nothing of the node is touched before it is known that the job can go on here. `fill` puts into a new job's folder
+    what it is to find there.
+    """
     try:
         parcel = stored.open()
         if lacking := stored.lacking(parcel):
             return task.NotStarted(Why.INCOMPATIBLE, lacking)
         stored.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         folder.clear(stored.folder)
-        spec = spec_of(bench, given, stored)
         if parcel is None:
-            return task.Started(bench.runtime.start(spec))
+            if fill is not None:
+                fill(stored.folder)
+            return task.Started(runtime.start(spec))
         stored.unpack(parcel)
-        if way_of(bench, given) is Way.SELF:
-            return task.Started(bench.runtime.start(spec))
-        return task.Started(bench.runtime.restore(spec, parcel))
+        return task.Started(runtime.start(spec) if anew else runtime.restore(spec, parcel))
     except ImageMissing as error:
         return task.NotStarted(Why.IMAGE_MISSING, str(error))
     except CannotStart as error:

@@ -76,6 +76,16 @@ class Bundle:
             raise NoSuch(f"there is no container {self.name}")
         return found
 
+    def owner_uid(self, settings: config.Config) -> int:
+        """Who may ask for it, and whose processes are in it. Raises `NoSuch`."""
+        return owner_uid(settings, self.facts())
+
+    def put_off(self, label: str, value: str) -> None:
+        """Change one of its labels."""
+        about = self.facts()
+        about["labels"][label] = value
+        _write(self.inside("container.json"), json.dumps(about), 0o600)
+
     def exit(self) -> dict[str, Any] | None:
         """How it ended; None if it has not, or if its monitor was killed and nobody knows."""
         return _read(self.inside("exit.json"))
@@ -118,11 +128,18 @@ class Bundle:
             os.rename(self.path, os.path.join(gone, "bundle"))
         folders.remove(gone)
 
-    def size_bytes(self) -> int:
-        """What it takes on the disk. `du` counts folders of any depth, and a file with several names once."""
-        words = ["du", "-s", "-x", "--block-size=1", "--", self.path]
-        said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.split()
-        return int(said[0]) if said else 0  # it has been removed meanwhile
+    def size_bytes(self, *others: str) -> int:
+        """What it takes on the disk, with other folders of its own. `du` counts folders of any depth, and a file with
+        several names once."""
+        words = ["du", "-s", "-x", "--block-size=1", "--", self.path, *others]
+        said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.splitlines()
+        return sum(int(line.split()[0]) for line in said)  # nothing for one that has been removed meanwhile
+
+
+def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:
+    """Whose a container with these facts is: the service account's, unless it is a user's own job."""
+    uid: int = facts.get("uid", settings.agent_uid)
+    return uid
 
 
 def folder(settings: config.Config) -> str:

@@ -8,10 +8,13 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import json
 import os
+import re
 import stat
 from typing import Any, NamedTuple
 
 CONFIG_FILE = "/etc/gleaner/privileged.json"
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
+_LEAST_KEY_BYTES = 32
 
 
 class Misconfigured(Exception):
@@ -40,6 +43,17 @@ class Config(NamedTuple):
     """The OCI runtime shim, which the node helper calls as an engine would."""
     helper_socket: str = "/run/gleaner-helper.sock"
     """Where the node helper listens for agents."""
+    own_jobs_key: str = ""
+    """A file of root's with at least 32 random bytes, the same on every node. Where it is set, the node helper also
+    serves the owners of Slurm jobs that run here (`glean run`), and seals what it saves for them with it."""
+    users_meetings: str = "/run/gleaner-users"
+    """In it, each of those users has a folder to wait in."""
+    users_work: str = "/var/lib/gleaner-users"
+    """In it lie their jobs' folders, on the node's own disk."""
+    scontrol: str = "/usr/bin/scontrol"
+    """Slurm's program that says whose a job is."""
+    node_name: str = ""
+    """This node's name in Slurm, where it is not the short host name."""
     most_image_bytes: int = 64 * 2**30
     """The node helper keeps no more than this of images, and"""
     most_container_bytes: int = 64 * 2**30
@@ -72,6 +86,25 @@ def load(path: str = CONFIG_FILE) -> Config:
         if name.startswith("most_"):
             if type(value) is not int or value <= 0:
                 raise Misconfigured(f"{path}: {name} must be a number of bytes")
+        elif name == "node_name":
+            if not (isinstance(value, str) and _NODE_NAME.match(value)):
+                raise Misconfigured(f"{path}: node_name must be the node's name in Slurm")
         elif name != "agent_uid" and not (isinstance(value, str) and value.startswith("/")):
             raise Misconfigured(f"{path}: {name} must be an absolute path")
     return Config(**given)
+
+
+def key(settings: Config) -> bytes:
+    """What saves of users' own jobs are sealed with. Raises `Misconfigured`."""
+    path = settings.own_jobs_key
+    try:
+        with open(path, "rb") as file:
+            facts = os.fstat(file.fileno())
+            if facts.st_uid != 0 or facts.st_mode & 0o077:
+                raise Misconfigured(f"{path} must be root's, and nobody else's to read: chown root, chmod 600")
+            found = file.read()
+    except OSError as error:
+        raise Misconfigured(f"cannot read own_jobs_key: {error}") from error
+    if len(found) < _LEAST_KEY_BYTES:
+        raise Misconfigured(f"{path} is too short for a key: at least {_LEAST_KEY_BYTES} random bytes are wanted")
+    return found

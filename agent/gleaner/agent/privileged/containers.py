@@ -9,7 +9,6 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import json
 import os
-import pwd
 import stat
 import subprocess
 import sys
@@ -17,8 +16,9 @@ import tarfile
 import time
 from typing import Any
 
-from . import bundle, config, image_store, monitor, oci, request, written
+from . import bundle, config, image_store, monitor, oci, request, transfer, written
 from .bundle import Bundle
+from .own_jobs import Owner
 from .unpack import Hostile
 
 _END_WITHIN_S = 30.0
@@ -43,7 +43,7 @@ def facts(settings: config.Config) -> dict[str, Any]:
     return {"runc": said[said.index("version") + 1].partition("+")[0], "criu": criu[0] if criu else ""}
 
 
-def create(settings: config.Config, spec: request.Spec) -> None:
+def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     """A container that does not run yet."""
     if sum(one.size_bytes() for one in bundle.all_bundles(settings)) > settings.most_container_bytes:
         raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
@@ -55,14 +55,16 @@ def create(settings: config.Config, spec: request.Spec) -> None:
         raise Failed("start", "there is no command, and the image has none")
     made = Bundle(settings, spec.name)
     about = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs, "made_s": int(time.time())}
-    made.make(about, oci.configuration(spec, _node(settings), said, rootfs=made.inside("rootfs"), own=made.path))
+    about["uid"] = owner.uid
+    node = _node(settings, owner)
+    made.make(about, oci.configuration(spec, node, said, rootfs=made.inside("rootfs"), own=made.path))
 
 
 def run(settings: config.Config, made: Bundle, folder: int) -> None:
     """Start it, or restore it from the agent that waits under its name. The descriptor is the job's folder."""
-    made.facts()
+    uid = made.owner_uid(settings)
     about = os.fstat(folder)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != settings.agent_uid:
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != uid:
         raise Failed("fault", "the job's folder must be a folder of the agent's own")
     if made.is_monitored() or made.exit() is not None:
         raise Failed("fault", f"{made.name} was started before")
@@ -104,14 +106,15 @@ def unpause(settings: config.Config, made: Bundle) -> None:
         raise Failed("fault", reason)
 
 
-def checkpoint(settings: config.Config, made: Bundle) -> None:
-    """Save its memory to the agent that waits under its name; it stays paused."""
+def checkpoint(settings: config.Config, made: Bundle, *, end_s: float | None) -> None:
+    """Save its memory to the agent that waits under its name; it stays paused. `end_s`: when that is given up, if its
+    annotation does not say it."""
     made.facts()
     if state(settings, made) != "paused":
         raise Failed("fault", f"{made.name} is not paused, or was killed")
     with bundle.short_lived(settings) as marker:
         words = ["checkpoint", "--leave-running", "--image-path", os.path.join(marker, "images"), made.name]
-        reason = _runc(settings, *words, program=settings.shim)
+        reason = _runc(settings, *words, program=settings.shim, end_s=end_s)
     if reason is not None:
         raise Failed("checkpoint", reason)
 
@@ -191,15 +194,21 @@ def _must_run(settings: config.Config, made: Bundle) -> None:
     raise Failed("ended", f"it has ended with exit code {found['exit_code']}" if found else "it has ended")
 
 
-def _runc(settings: config.Config, *words: str, program: str | None = None) -> str | None:
+def _runc(settings: config.Config, *words: str, program: str | None = None, end_s: float | None = None) -> str | None:
     """The reason of a failure, or none."""
+    environment = os.environ if end_s is None else {**os.environ, transfer.END_VARIABLE: str(end_s)}
     with bundle.short_lived(settings) as folder:
         log = os.path.join(folder, "log")
         call = [program or settings.runc, "--root", monitor.runc_root(settings), "--log", log, "--log-format", "json"]
         limit_s = _RUNC_WITHIN_S if program is None else None  # a save ends with its agent; see `transfer`
         try:
             done = subprocess.run(
-                [*call, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=limit_s
+                [*call, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=limit_s,
+                env=environment,
             )
         except subprocess.TimeoutExpired:
             return f"runc {words[0]} was not done within {limit_s} s"
@@ -216,11 +225,12 @@ def _output(words: list[str]) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def _node(settings: config.Config) -> oci.Node:
+def _node(settings: config.Config, owner: Owner) -> oci.Node:
     unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
     return oci.Node(
-        uid=settings.agent_uid,
-        gid=pwd.getpwuid(settings.agent_uid).pw_gid,
+        uid=owner.uid,
+        gid=owner.gid,
+        is_agents=owner.uid == settings.agent_uid,
         cpus=os.cpu_count() or 1,
         cgroup=settings.cgroup_parent,
         unified=unified,

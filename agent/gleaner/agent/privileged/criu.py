@@ -192,7 +192,7 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
-    answer = _run(words, own, runc, settings.agent_uid)
+    answer = _run(words, own, runc, int(os.environ["GLEANER_UID"]))
     result = b""
     if answer == 0 and kind == RESTORE:
         with open(pid_file, encoding="ascii") as file:

@@ -1,10 +1,13 @@
 """`gleaner-helper`: the one program of root's that an agent without Docker Engine speaks to.
 
-It listens at a unix socket for the service account alone (SO_PEERCRED, by the kernel), and each connection carries one
+It listens at a unix socket for the service account (SO_PEERCRED, by the kernel), and each connection carries one
 request and its answer (`meeting`'s messages). What may be asked is the table below, and no more. It keeps nothing in
 its own memory that matters: it may be killed and started again while containers run, since each has a monitor of its
 own and all that is known of it is on disk. It is also the watchdog: a container whose agent's end has passed, and what
 is beyond the limit of bytes, is removed.
+
+Where the settings name a key (`own_jobs_key`), it also serves the owners of Slurm jobs that run on this node: each may
+have one container for each such job, sees no other, and brings no image (`own_jobs`).
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -25,12 +28,15 @@ from typing import IO, Any, NoReturn
 from . import bundle, config, containers, image_store, meeting, monitor, request, written
 from .bundle import Bundle
 from .containers import Failed
+from .own_jobs import LABEL_SLURM_JOB, Owner, OwnJobs, Places, job_of, owner
+from .slurm_jobs import Slurm, Unknown, is_number
 from .unpack import Hostile
 
-_LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 _GRACE_S = 60
 _PERIOD_S = 5.0
 _AT_ONCE = 1024
+_USERS_AT_ONCE = 1024
+_USER_AT_ONCE = 256
 _IMPORT_MEMORY_BYTES = 2**30
 _IMPORT_WITHIN_S = 3600
 _AGAIN_S = 0.5
@@ -43,7 +49,9 @@ class Helper:
 
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
+        self._own_jobs = OwnJobs(settings, Slurm(settings.scontrol)) if settings.own_jobs_key else None
         self._places = threading.BoundedSemaphore(_AT_ONCE)
+        self._users_places = Places(of_one=_USER_AT_ONCE, of_all=_USERS_AT_ONCE)
         self._busy: set[str] = set()
         self._lock = threading.Lock()
 
@@ -56,22 +64,34 @@ class Helper:
                 sys.stderr.write(f"cannot answer: {error}\n")
                 time.sleep(_AGAIN_S)
                 continue
-            if meeting.peer(connection) != self._settings.agent_uid or not self._places.acquire(blocking=False):
+            uid = meeting.peer(connection)
+            if not self._lets_in(uid):
                 connection.close()
                 continue
             try:
-                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._answer, args=(connection, uid), daemon=True).start()
             except RuntimeError as error:  # too many threads
                 sys.stderr.write(f"cannot answer: {error}\n")
                 connection.close()
-                self._places.release()
+                self._lets_go(uid)
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _lets_in(self, uid: int) -> bool:
+        if uid == self._settings.agent_uid:
+            return self._places.acquire(blocking=False)
+        return self._own_jobs is not None and self._users_places.take(uid)
+
+    def _lets_go(self, uid: int) -> None:
+        if uid == self._settings.agent_uid:
+            self._places.release()
+        else:
+            self._users_places.give_back(uid)
+
+    def _answer(self, connection: socket.socket, uid: int) -> None:
         descriptor = None
         met = meeting.Meeting(connection, meeting.PATIENCE_S)
         try:
             message, descriptor = met.hear()
-            said, given = self._done(message, descriptor, connection)
+            said, given = self._done(uid, message, descriptor, connection)
             try:
                 met.say({"ok": True, **said}, given)
             finally:
@@ -86,49 +106,84 @@ class Helper:
             if descriptor is not None:
                 os.close(descriptor)
             met.close()
-            self._places.release()
+            self._lets_go(uid)
 
-    def _done(self, message: meeting.Message, descriptor: int | None, connection: socket.socket) -> Any:
+    def _done(self, uid: int, message: meeting.Message, descriptor: int | None, connection: socket.socket) -> Any:
         """The answer, and a descriptor that goes with it."""
         do = str(message.get("do"))
         if do in _TAKES and descriptor is None:
             raise request.Refused(f"{do} comes with the descriptor of {_TAKES[do]}")
         settings = self._settings
+        caller = self._caller(uid)
         if do == "facts":
             request.checked(message)
             return containers.facts(settings), None
+        if do == "admit":
+            number = request.checked(message, slurm_job=is_number)["slurm_job"]
+            return self._users(do).admit(caller, number), None
         if do == "list":
             request.checked(message)
-            return {"containers": {one.name: about["labels"] for one, about in bundle.known(settings)}}, None
+            known = bundle.known(settings)
+            mine = {one.name: about["labels"] for one, about in known if bundle.owner_uid(settings, about) == uid}
+            return {"containers": mine}, None
         if do == "create":
-            spec = request.spec(message)
+            spec = self._own(uid, request.spec(message), caller)
             with self._alone(spec.name):
-                containers.create(settings, spec)
+                containers.create(settings, spec, caller)
             return {}, None
         if do in ("image", "import"):
             name = request.checked(message, image=request.is_image)["image"]
             found = image_store.find(settings, name)
             if found is None and do == "import":
+                if uid != settings.agent_uid:
+                    raise Failed("image", f"the image {name} is not on the node, and only an admin brings one")
                 _import(descriptor or 0, name)
                 found = image_store.find(settings, name)
             return {"image_id": found.id if found else None}, None
         if do == "signal":
             given = request.checked(message, name=request.is_name, signal=request.is_signal)
-            containers.signal(settings, Bundle(settings, given["name"]), given["signal"])
+            containers.signal(settings, self._bundle(uid, given["name"]), given["signal"])
             return {}, None
-        made = Bundle(settings, request.checked(message, name=request.is_name)["name"])
+        made = self._bundle(uid, request.checked(message, name=request.is_name)["name"])
         return self._of_container(do, made, descriptor, connection)
+
+    def _caller(self, uid: int) -> Owner:
+        return Owner.of(uid) if uid == self._settings.agent_uid else owner(uid)
+
+    def _users(self, do: str) -> OwnJobs:
+        if self._own_jobs is None:
+            raise request.Refused(f"{do}: users' own jobs are not served on this node")
+        return self._own_jobs
+
+    def _own(self, uid: int, spec: request.Spec, caller: Owner) -> request.Spec:
+        """The container as its owner may have it."""
+        if uid != self._settings.agent_uid:
+            return self._users("create").spec(caller, spec)
+        if job_of(spec.name) is not None:
+            raise request.Refused("'name' is one of those that users' own jobs have")
+        return spec
+
+    def _bundle(self, uid: int, name: str) -> Bundle:
+        """One of the caller's. Another's is as if it were not there."""
+        made = Bundle(self._settings, name)
+        is_users = uid != self._settings.agent_uid
+        if is_users != (job_of(name) is not None) or (is_users and job_of(name, uid) is None):
+            raise bundle.NoSuch(f"there is no container {name}")
+        with suppress(bundle.NoSuch):
+            if made.owner_uid(self._settings) != uid:
+                raise Failed("gone", f"there is no container {name}")
+        return made
 
     def _of_container(self, do: str, made: Bundle, descriptor: int | None, connection: socket.socket) -> Any:
         settings = self._settings
         simple: dict[str, Callable[[], Any]] = {
             "pause": lambda: containers.pause(settings, made),
             "unpause": lambda: containers.unpause(settings, made),
-            "checkpoint": lambda: containers.checkpoint(settings, made),
-            "run": lambda: containers.run(settings, made, descriptor or 0),
+            "checkpoint": lambda: containers.checkpoint(settings, made, end_s=self._end_s(made)),
+            "run": lambda: self._run(made, descriptor or 0),
             "layer-in": lambda: containers.layer_in(settings, made, descriptor or 0),
             "layer-out": lambda: containers.layer_out(made, descriptor or 0),
-            "remove": lambda: containers.remove(settings, made),
+            "remove": lambda: self._remove(made),
         }
         if do in simple:
             with self._alone(made.name) if do in ("run", "layer-in", "remove") else _nothing():
@@ -149,6 +204,24 @@ class Helper:
             made.until_ended(connection.fileno())
             return {"exit": made.exit(), "ended": not made.is_monitored()}, None
         raise request.Refused(f"there is no request {do[:40]!r}")
+
+    def _run(self, made: Bundle, folder: int) -> None:
+        number = job_of(made.name)
+        if number is not None:
+            users = self._users("run")
+            users.must_run(owner(made.owner_uid(self._settings)), made.name)
+            with users.opened_folder(made.name) as theirs:
+                if not os.path.samestat(os.fstat(folder), os.fstat(theirs)):
+                    raise Failed("fault", f"the job's folder must be {users.folder(made.name)}")
+        containers.run(self._settings, made, folder)
+
+    def _remove(self, made: Bundle) -> None:
+        containers.remove(self._settings, made)
+        if self._own_jobs is not None and job_of(made.name) is not None:
+            self._own_jobs.remove_folder(made.name)
+
+    def _end_s(self, made: Bundle) -> float | None:
+        return None if self._own_jobs is None or job_of(made.name) is None else self._own_jobs.end_s(made)
 
     @contextmanager
     def _alone(self, name: str) -> Generator[None, None, None]:
@@ -178,25 +251,35 @@ class Helper:
     def _remove_overdue(self) -> None:
         for made, about in bundle.known(self._settings):
             try:
-                if is_overdue(about["labels"], time.time()):
-                    with self._alone(made.name):
-                        containers.remove(self._settings, made)
-            except (Failed, OSError) as error:
+                if not is_overdue(about["labels"], time.time()):
+                    continue
+                if job_of(made.name) is not None and self._own_jobs is not None:
+                    end_s = self._own_jobs.still_runs(about)  # it may have been given more time
+                    if end_s is not None and end_s + _GRACE_S > time.time():
+                        made.put_off(request.LABEL_END, str(end_s))
+                        continue
+                with self._alone(made.name):
+                    self._remove(made)
+            except (Failed, Unknown, OSError) as error:
                 sys.stderr.write(f"watchdog: {error}\n")
 
     def _keep_limit(self) -> None:
         """Ended containers go first, the oldest before the others; then the largest of those that run is killed."""
-        found = {one: one.size_bytes() for one in bundle.all_bundles(self._settings)}
+        found = {one: one.size_bytes(*self._folders(one)) for one in bundle.all_bundles(self._settings)}
         over = sum(found.values()) - self._settings.most_container_bytes
         ended = sorted((one for one in found if one.exit() is not None), key=lambda one: one.facts()["made_s"])
         for made in ended:
             if over > 0:
                 over -= found.pop(made)
-                containers.remove(self._settings, made)
+                self._remove(made)
         if over > 0 and found:
             largest = max(found, key=lambda one: found[one])
             with open(largest.inside("too-large"), "w", encoding="ascii"):
                 containers.signal(self._settings, largest, "KILL")
+
+    def _folders(self, made: Bundle) -> list[str]:
+        """What else it takes room in: an agent's folders are the agent's affair."""
+        return [] if self._own_jobs is None or job_of(made.name) is None else [self._own_jobs.folder(made.name)]
 
 
 def is_overdue(labels: dict[str, str], now_s: float) -> bool:
@@ -222,7 +305,7 @@ def _explained(error: Exception) -> dict[str, str]:
         return {"kind": "gone", "why": line}
     if isinstance(error, Hostile):
         return {"kind": "image", "why": line}
-    if isinstance(error, (request.Refused, bundle.Exists, config.Misconfigured)):
+    if isinstance(error, (request.Refused, bundle.Exists, config.Misconfigured, Unknown)):
         return {"kind": "fault", "why": line}
     return {"kind": "fault", "why": f"{type(error).__name__}: {line}"}
 
@@ -273,10 +356,12 @@ def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
     """`gleaner-helper clear SLURM_JOB`, for Slurm's Epilog: what the agent of a job that has ended left behind."""
     for made, about in bundle.known(settings):
         try:
-            if about["labels"].get(_LABEL_SLURM_JOB) == slurm_job:
+            if about["labels"].get(LABEL_SLURM_JOB) == slurm_job:
                 containers.remove(settings, made)
         except (Failed, OSError):
             continue  # the watchdog tries again
+    if settings.own_jobs_key:
+        OwnJobs(settings, Slurm(settings.scontrol)).clear(slurm_job)
     sys.exit(0)
 
 
@@ -300,6 +385,9 @@ def main() -> NoReturn:
         bundle.check_place(settings)
         alone = _only_one(settings)
         bundle.sweep(settings)
+        if settings.own_jobs_key:
+            config.key(settings)
+            OwnJobs(settings, Slurm(settings.scontrol)).set_up()
     except config.Misconfigured as error:
         sys.exit(str(error))
     with alone:
@@ -323,14 +411,15 @@ def _serve(settings: config.Config) -> NoReturn:
 
 
 def _listening(settings: config.Config) -> socket.socket:
-    """The socket; the service account's alone, though what counts is who the kernel says is there."""
+    """The socket; the service account's alone, unless users' own jobs are served. What counts is who the kernel says
+    is there."""
     path = settings.helper_socket
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if os.path.exists(path):
         os.unlink(path)
     listener.bind(path)
     os.chown(path, settings.agent_uid, -1)
-    os.chmod(path, 0o600)
+    os.chmod(path, 0o666 if settings.own_jobs_key else 0o600)
     listener.listen(64)
     sys.stderr.write(json.dumps({"listening": path}) + "\n")
     return listener

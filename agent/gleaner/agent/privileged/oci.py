@@ -1,8 +1,9 @@
 """The OCI runtime configuration (config.json) of a job's container. Pure.
 
 It is written from checked fields only, and nothing that a job, its image or an agent says can loosen it: no
-capability, no new privileges, no network, own namespaces, and the agent's own uid. Mounts, masked paths and limits
-are those that Docker Engine gives its containers, in the same order: so what one has saved, the other can restore.
+capability, no new privileges, no network, own namespaces, and the uid of the one who asks. Mounts, masked paths and
+limits are those that Docker Engine gives its containers, in the same order: so what one has saved, the other can
+restore.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -10,7 +11,7 @@ from __future__ import annotations  # the node may have Python 3.9
 from typing import Any, NamedTuple
 
 from .request import LABEL_END, Spec, is_text
-from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE
+from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_OWNER, ANNOTATION_RESTORE
 
 FOLDER_IN_CONTAINER = "/job"
 HOSTNAME = "gleaner"
@@ -111,6 +112,8 @@ class Node(NamedTuple):
     unified: bool
     """The node has cgroups of version 2 only."""
     counts_swap: bool
+    is_agents: bool = True
+    """The uid is the service account's; else it is the owner of a Slurm job, whose saves are sealed."""
 
 
 class Image(NamedTuple):
@@ -143,7 +146,9 @@ def configuration(spec: Spec, node: Node, image: Image, *, rootfs: str, own: str
     """For a container whose root is mounted at `rootfs` and whose own few files are in the folder `own`."""
     annotations = {ANNOTATION_MEETING: spec.name}
     end_s = spec.labels.get(LABEL_END, "")
-    if end_s.isascii() and end_s.isdigit():
+    if not node.is_agents:
+        annotations[ANNOTATION_OWNER] = str(node.uid)  # its end may be put off; the helper says it with each save
+    elif end_s.isascii() and end_s.isdigit():
         annotations[ANNOTATION_END] = end_s
     if spec.restore:
         annotations[ANNOTATION_RESTORE] = "yes"

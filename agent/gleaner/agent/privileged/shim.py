@@ -26,6 +26,8 @@ ANNOTATION_MEETING = "org.gleaner.meeting"
 ANNOTATION_RESTORE = "org.gleaner.restore"
 ANNOTATION_END = "org.gleaner.end-s"
 """When the agent has to be gone, in seconds since the epoch: a save or restore that is not done by then is given up."""
+ANNOTATION_OWNER = "org.gleaner.owner"
+"""Whose own job it is (a uid), if it is not the service account's: what is saved is sealed (`seal`)."""
 RESTORED = "gleaner-restored"
 """In runc's own folder of a container: it was restored at `create`, so the `start` to come is done already."""
 

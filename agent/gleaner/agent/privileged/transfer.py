@@ -19,17 +19,20 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import config, folders, meeting
-from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE, RESTORED
+from .seal import Broken, Relay, Sealed, opened, seal
+from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Generator
 
     from .shim import Call
 
 MARKER = "gleaner"
+END_VARIABLE = "GLEANER_END_S"
 DESCRIPTORS = "descriptors.json"
 """Where runc keeps which pipes the process had as its standard streams."""
 _LOG_TAIL_BYTES = 64 * 2**10
@@ -50,7 +53,7 @@ def run(call: Call) -> int | None:
             annotations = _annotations_of_bundle(call)
             if annotations.get(ANNOTATION_RESTORE):
                 return _restore(config.load(), call, annotations)
-    except (config.Misconfigured, meeting.NotMet, OSError, ValueError) as error:
+    except (config.Misconfigured, meeting.NotMet, Broken, OSError, ValueError) as error:
         _say_why(call, f"gleaner-runc: {error}")
         return 1
     return None
@@ -74,20 +77,26 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
     image_path, end_s = call.option("--image-path"), _end(annotations)
     if image_path is None:
         raise ValueError("a checkpoint without --image-path")
-    met = _meet(settings, annotations)
+    owner, met = _met(settings, annotations)
     with own_folder(settings) as own:
         listener = meeting.listening(own, meeting.CAPTURE_SOCKET)
-        met.say({"version": meeting.VERSION, "do": "save", "container": call.container}, listener.fileno())
-        listener.close()
+        relay, given = _relayed(own, listener, None) if owner.key else (None, listener)
+        met.say({"version": meeting.VERSION, "do": "save", "container": call.container}, given.fileno())
+        given.close()
         kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
-        status = _run(settings, call, "checkpoint", own, [*kept, *_paths(own)], end_s=end_s)
+        words = [*kept, *_paths(own)]
+        status = _run(settings, call, "checkpoint", own, words, end_s=end_s, owner=owner, relay=relay)
+        descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
+        last = {"descriptors": descriptors}
+        if relay is not None and status == 0:
+            relay.finish(end_s)
+            last["seal"] = seal(owner.key, owner.uid, Sealed(descriptors, relay.images))
         if status == 0:
             os.makedirs(image_path, mode=0o700, exist_ok=True)
             with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
                 # Never the same twice: containerd refuses content that it already takes in for another container.
                 marker.write(f"The images are with Gleaner's agent, {os.urandom(16).hex()}.\n")
-        descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
-        met.say({"status": status, "descriptors": descriptors, "log": _log_tail(f"{own}/work")})
+        met.say({"status": status, "log": _log_tail(f"{own}/work"), **last})
     met.close()
     return status
 
@@ -95,21 +104,24 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
 def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
     """Restore from what the agent serves, where runc would have created a new process."""
     end_s = _end(annotations)
-    met = _meet(settings, annotations)
+    owner, met = _met(settings, annotations)
     met.say({"version": meeting.VERSION, "do": "restore", "container": call.container})
     answer, unwanted = met.hear()
     if unwanted is not None:
         os.close(unwanted)
-    descriptors = checked_descriptors(answer.get("descriptors"))
+    sealed = opened(owner.key, owner.uid, answer.get("seal")) if owner.key else None
+    descriptors = checked_descriptors(sealed.descriptors if sealed else answer.get("descriptors"))
     with own_folder(settings) as own:
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
         listener = meeting.listening(own, meeting.SERVE_SOCKET)
-        met.say({"listening": True}, listener.fileno())
-        listener.close()
+        relay, given = _relayed(own, listener, sealed) if sealed else (None, listener)
+        met.say({"listening": True}, given.fileno())
+        given.close()
         passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
         options = [(name, value) for name, value in call.options if name in passed]
-        status = _run(settings, call, "restore", own, [*options, ("--detach", None), *_paths(own)], end_s=end_s)
+        words = [*options, ("--detach", None), *_paths(own)]
+        status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
         if status == 0:
             with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
                 pass
@@ -118,6 +130,12 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
             met.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     met.close()
     return status
+
+
+def _relayed(own: str, listener: socket.socket, sealed: Sealed | None) -> tuple[Relay, socket.socket]:
+    """A relay for what CRIU says at `listener`, and the socket at which the other side is to listen instead."""
+    given = meeting.listening(own, "relayed.sock")
+    return Relay(listener, os.path.join(own, "relayed.sock"), sealed), given
 
 
 def checked_descriptors(text: object) -> list[str]:
@@ -142,8 +160,22 @@ def checked_descriptors(text: object) -> list[str]:
     return found
 
 
-def _meet(settings: config.Config, annotations: dict[str, str]) -> meeting.Meeting:
-    return meeting.meet(settings.meetings, annotations.get(ANNOTATION_MEETING, ""), settings.agent_uid)
+class _Owner(NamedTuple):
+    """Whose container it is, and what its saves are sealed with: empty for the service account's."""
+
+    uid: int
+    key: bytes
+
+
+def _met(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, meeting.Meeting]:
+    """Go to the one who waits. Raises `NotMet`, or `Misconfigured`."""
+    name, uid = annotations.get(ANNOTATION_MEETING, ""), annotations.get(ANNOTATION_OWNER)
+    if uid is None:
+        return _Owner(settings.agent_uid, b""), meeting.meet(settings.meetings, name, settings.agent_uid)
+    if not settings.own_jobs_key:
+        raise config.Misconfigured("users' own jobs are not served on this node: own_jobs_key is not set")
+    owner = _Owner(int(uid), config.key(settings))
+    return owner, meeting.meet(os.path.join(settings.users_meetings, str(owner.uid)), name, owner.uid)
 
 
 @contextlib.contextmanager
@@ -227,32 +259,63 @@ def _send(pids: list[int], number: signal.Signals) -> None:
 
 
 def _end(annotations: dict[str, str]) -> float:
-    """When the agent has to be gone; never, if nobody says it. Raises `ValueError` for what is no time."""
-    end_s = float(annotations.get(ANNOTATION_END, "inf"))
+    """When the agent has to be gone; never, if nobody says it. Raises `ValueError` for what is no time.
+
+    The node helper, which asks Slurm anew, may know it better than the annotation.
+    """
+    end_s = float(os.environ.get(END_VARIABLE) or annotations.get(ANNOTATION_END, "inf"))
     if not end_s > 0:
         raise ValueError(f"the agent's end is said to be {end_s}")
     return end_s
 
 
 def _run(
-    settings: config.Config, call: Call, command: str, own: str, options: list[tuple[str, str | None]], *, end_s: float
+    settings: config.Config,
+    call: Call,
+    command: str,
+    own: str,
+    options: list[tuple[str, str | None]],
+    *,
+    end_s: float,
+    owner: _Owner,
+    relay: Relay | None,
 ) -> int:
-    """runc, which finds our `criu` before any other. Raises `NotMet` when the agent's end comes first."""
+    """runc, which finds our `criu` before any other.
+
+    Raises `NotMet` when the agent's end comes first, and `Broken` when CRIU was to be given what was not saved.
+    """
     words: list[str] = [settings.runc, *call.globals, command]
     for name, value in options:
         words += [name] if value is None else [name, value]
     programs = os.path.join(settings.library, "bin")
-    environment = {**os.environ, "GLEANER_OWN": own, "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
+    environment = {
+        **os.environ,
+        "GLEANER_OWN": own,
+        "GLEANER_UID": str(owner.uid),
+        "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}",
+    }
     runc = subprocess.Popen([*words, call.container], env=environment)
-    ended = select.poll()
-    ended.register(os.pidfd_open(runc.pid), select.POLLIN)
-    while not ended.poll(min(max(0.0, end_s - time.time()), _LOOK_S) * 1000):
+    ended = os.pidfd_open(runc.pid)
+    watched = select.poll()
+    watched.register(ended, select.POLLIN)
+    if relay is not None:
+        watched.register(relay.failed, select.POLLIN)
+    while True:
+        ready = dict(watched.poll(min(max(0.0, end_s - time.time()), _LOOK_S) * 1000))
+        if relay is not None and relay.failed in ready and command == "restore":
+            kill_with_descendants(runc.pid)
+            runc.wait()
+            subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
+            raise Broken(relay.reason)
+        if ended in ready:
+            return runc.wait()
+        if relay is not None and relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
+            watched.unregister(relay.failed)
         if time.time() >= end_s:
             kill_with_descendants(runc.pid)
             runc.wait()
             subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
             raise meeting.NotMet("the agent's end has come, and it was not done")
-    return runc.wait()
 
 
 def _paths(own: str) -> list[tuple[str, str | None]]:

@@ -36,7 +36,7 @@ def chosen(kind: Kind, *, docker_url: str, images: Path | None) -> Runtime:
 
 def _criu(images: Path | None) -> Runtime:
     try:
-        found = CriuRuntime(config.load(), images=images)
+        found = CriuRuntime.of_agent(config.load(), images=images)
     except config.Misconfigured as error:
         raise RuntimeFault(f"there is no node helper here: {error}") from error
     found.facts()

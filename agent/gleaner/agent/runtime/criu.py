@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from gleaner.agent.privileged.config import Config
 from gleaner.agent.privileged.meeting import NotMet
+from gleaner.agent.privileged.streaming import StreamBroken
 from gleaner.agent.protocol import Way
 from gleaner.agent.runtime.carrier import LAYER_PART
 from gleaner.agent.runtime.ends import KILLED
 from gleaner.agent.runtime.engine import criu_reason
 from gleaner.agent.runtime.helper import Helper, Refusal, opened, translated
 from gleaner.agent.runtime.image_files import archive_of
-from gleaner.agent.runtime.images import StreamBroken
 from gleaner.agent.runtime.lines import messages
 from gleaner.agent.runtime.meetings import DESCRIPTORS_PART, Failed, restore, save, while_meeting
 from gleaner.agent.runtime.protocol import (
@@ -50,15 +50,20 @@ _END = 0
 
 
 class CriuRuntime:
-    """A `Runtime` on the helper that the node's privileged settings name. `images` is a folder in which images are
-    looked for that the node does not have (see `image_files`)."""
+    """A `Runtime` on the node's helper. It waits for root in the folder `meetings`. `images` is a folder in which
+    images are looked for that the node does not have (see `image_files`)."""
 
-    def __init__(self, settings: Config, *, images: Path | None = None) -> None:
+    def __init__(self, helper: Helper, *, meetings: Path, images: Path | None = None) -> None:
+        self._helper = helper
+        self._meetings = meetings
+        self._images = images
+
+    @classmethod
+    def of_agent(cls, settings: Config, *, images: Path | None = None) -> "CriuRuntime":
+        """An agent's, on the helper that the node's privileged settings name."""
         if os.getuid() != settings.agent_uid:
             raise RuntimeFault(f"the node's helper works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
-        self._helper = Helper(settings.helper_socket)
-        self._meetings = Path(settings.meetings)
-        self._images = images
+        return cls(Helper(settings.helper_socket), meetings=Path(settings.meetings), images=images)
 
     def facts(self) -> RuntimeFacts:
         with translated("cannot ask the node's helper what it is"):

@@ -1,39 +1,26 @@
 """CRIU's images as streams: into a draft while CRIU saves, out of a parcel while it restores.
 
-With `--stream` CRIU opens no image file but asks, over one socket, for a pipe for each image by its name (CRIU's
-img-streamer.c and images/img-streamer.proto: a request is a length in four bytes, little endian, and a message
-with the name as field 1; when restoring, an answer with the field 1 says whether the image exists; then CRIU
-sends its end of a pipe). So memory is read once from the process and written once to the storage.
+With `--stream` CRIU opens no image file but asks for a pipe for each (see `privileged.streaming`). So memory is read
+once from the process and written once to the storage.
 """
 
-import array
 import fcntl
-import re
 import select
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 
+from gleaner.agent.privileged.streaming import answer, asked, taken_pipe
 from gleaner.agent.storage.protocol import Draft, Parcel
 
 PREFIX = "criu."
 """The parts of a parcel that are CRIU's images, each under its own name after this."""
 PIPE_BYTES = 2**20
-_LENGTH = struct.Struct("<I")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
-_NAME_FIELD = 0x0A
-_EXISTS = bytes([0x08, 1])
-_EXISTS_NOT = bytes([0x08, 0])
 
 
 class NeverCame(Exception):
     """CRIU has failed, or ended, before it asked for its first image."""
-
-
-class StreamBroken(Exception):
-    """CRIU said something that is not its protocol, or went away."""
 
 
 def capture(listener: socket.socket, draft: Draft, caller: socket.socket) -> None:
@@ -53,8 +40,8 @@ def capture(listener: socket.socket, draft: Draft, caller: socket.socket) -> Non
             writer.close()
 
     with closing(_accepted(listener, caller)) as criu:
-        while (name := _asked(criu)) is not None:
-            pumps.start(take, _pipe(criu), name)
+        while (name := asked(criu)) is not None:
+            pumps.start(take, taken_pipe(criu), name)
     pumps.join()
 
 
@@ -70,12 +57,11 @@ def serve(listener: socket.socket, parcel: Parcel, caller: socket.socket) -> Non
                     rest = rest[sink.write(rest) :]
 
     with closing(_accepted(listener, caller)) as criu:
-        while (name := _asked(criu)) is not None:
+        while (name := asked(criu)) is not None:
             exists = PREFIX + name in parcel.parts
-            answer = _EXISTS if exists else _EXISTS_NOT
-            criu.sendall(_LENGTH.pack(len(answer)) + answer)
+            answer(criu, exists=exists)
             if exists:
-                pumps.start(give, _pipe(criu), name)
+                pumps.start(give, taken_pipe(criu), name)
     pumps.join()
 
 
@@ -116,51 +102,3 @@ def _accepted(listener: socket.socket, caller: socket.socket) -> socket.socket:
     if listener not in ready:
         raise NeverCame
     return listener.accept()[0]
-
-
-def _asked(criu: socket.socket) -> str | None:
-    """The name of the next image; None when CRIU asks for no more."""
-    head = _exactly(criu, _LENGTH.size)
-    if not head:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    if length > 1024:
-        raise StreamBroken(f"CRIU sends a request of {length} bytes")
-    return parsed_request(_exactly(criu, length))
-
-
-def parsed_request(message: bytes) -> str:
-    r"""The name in a request. Raises `StreamBroken`.
-
-    >>> parsed_request(b"\x0a\x0bpages-1.img")
-    'pages-1.img'
-    """
-    if len(message) < 2 or message[0] != _NAME_FIELD or message[1] & 0x80 or len(message) != 2 + message[1]:
-        raise StreamBroken("CRIU sends a request that is not of its protocol")
-    name = message[2:].decode("ascii", "replace")
-    if not _NAME.match(name):
-        raise StreamBroken(f"CRIU asks for an image of the name {name!r}")
-    return name
-
-
-def _pipe(criu: socket.socket) -> int:
-    _, ancillary, _, _ = criu.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC)
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            return array.array("i", data)[0]
-    raise StreamBroken("CRIU sends no pipe")
-
-
-def _exactly(criu: socket.socket, count: int) -> bytes:
-    got = b""
-    while len(got) < count:
-        try:
-            more = criu.recv(count - len(got))
-        except OSError as error:
-            raise StreamBroken(f"CRIU has gone: {error}") from error
-        if not more:
-            if got:
-                raise StreamBroken("CRIU has gone in the middle of a request")
-            return b""
-        got += more
-    return got

@@ -13,6 +13,8 @@ from gleaner.agent.storage.protocol import Draft, Parcel
 
 DESCRIPTORS_PART = "descriptors.json"
 """Which pipes the process had as its standard streams, in runc's words."""
+SEAL_PART = "seal.json"
+"""Root's own notes of what it has saved, for a user's own job (`privileged.seal`)."""
 _ROOT = 0
 
 Done = TypeVar("Done")
@@ -35,12 +37,15 @@ def save(meeting: Meeting, draft: Draft) -> None:
     if last.get("status") != 0:
         raise Failed(int(last.get("status", -1)), str(last.get("log", "")))
     draft.add(DESCRIPTORS_PART, [str(last.get("descriptors", "")).encode()])
+    if "seal" in last:
+        draft.add(SEAL_PART, [str(last["seal"]).encode()])
 
 
 def restore(meeting: Meeting, parcel: Parcel) -> None:
     """Give out what CRIU restores. Raises `Failed`, `NotMet`, or the parcel's own errors."""
     meeting.hear()
-    meeting.say({"descriptors": b"".join(parcel.read(DESCRIPTORS_PART)).decode("utf-8")})
+    parts = {"descriptors": DESCRIPTORS_PART} | ({"seal": SEAL_PART} if SEAL_PART in parcel.parts else {})
+    meeting.say({name: b"".join(parcel.read(part)).decode("utf-8") for name, part in parts.items()})
     _, descriptor = meeting.hear()
     with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
         serve(listener, parcel, meeting.connection)

@@ -17,9 +17,9 @@ import docker.errors
 from gleaner.agent.privileged import config
 from gleaner.agent.privileged.meeting import NotMet
 from gleaner.agent.privileged.shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_RESTORE
+from gleaner.agent.privileged.streaming import StreamBroken
 from gleaner.agent.runtime.carrier import LAYER_PART, UPPER_LAYER, carrier, save_layer
 from gleaner.agent.runtime.engine import LONG_PATIENCE_S, Engine, criu_reason, new_checkpoint
-from gleaner.agent.runtime.images import StreamBroken
 from gleaner.agent.runtime.meetings import Failed, restore, save, while_meeting
 from gleaner.agent.runtime.protocol import (
     FOLDER_IN_CONTAINER,

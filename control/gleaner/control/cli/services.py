@@ -52,6 +52,19 @@ def prepare() -> Answer:
     return Answer(f"the storage folder {folder} is set up")
 
 
+def own_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAGE COMMAND...")] = None) -> Answer:
+    """Run a container in a Slurm job of your own, so that it can be saved and goes on elsewhere (--help)."""
+    try:
+        from gleaner.agent.own_job import main as program
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("gleaner"):
+            raise
+        raise BadInput(f"{error.name} is not installed here: pip install 'gleaner-hpc[agent]'") from error
+    sys.argv = ["glean run", *(arguments or ())]
+    program.main()
+    return Answer(None)
+
+
 def agent(arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS...")] = None) -> Answer:
     """Run the agent program, as glean-agent does."""
     try:

@@ -1,0 +1,60 @@
+"""The Slurm job that we are in, as its owner may ask about it and requeue it."""
+
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from gleaner.agent.privileged.slurm_jobs import Slurm, SlurmJob, Unknown
+
+SCONTROL = "scontrol"
+_TIMEOUT_S = 10.0
+_LOOK_WITHIN_S = 5.0
+"""There may be only Slurm's kill wait left."""
+_AGAIN_S = 1.0
+
+
+class NotRequeued(Exception):
+    """Slurm does not requeue the job; one line."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """One job, by its number."""
+
+    number: str
+    _slurm: Slurm = field(default_factory=lambda: Slurm(SCONTROL, kept_s=0, timeout_s=_LOOK_WITHIN_S))
+
+    def look(self) -> SlurmJob | None:
+        """What Slurm says of it now; None if it does not answer."""
+        try:
+            return self.must_look()
+        except Unknown:
+            return None
+
+    def must_look(self) -> SlurmJob:
+        """The same. Raises `Unknown`."""
+        return self._slurm.job(self.number)
+
+    def requeue(self, *, held: bool, within_s: float) -> None:
+        """Have Slurm end the job now and start it again later; held, until somebody releases it. Raises `NotRequeued`.
+
+        Slurm ends our own processes soon after. A controller that is away is asked again for some time.
+        """
+        give_up_s = time.monotonic() + within_s
+        while True:
+            try:
+                done = subprocess.run(
+                    [SCONTROL, "requeuehold" if held else "requeue", self.number],
+                    capture_output=True,
+                    text=True,
+                    timeout=_TIMEOUT_S,
+                    check=False,
+                )
+                if done.returncode == 0:
+                    return
+                why = " ".join(done.stderr.split())[:300]
+            except (OSError, subprocess.TimeoutExpired) as error:
+                why = str(error)
+            if time.monotonic() >= give_up_s:
+                raise NotRequeued(f"Slurm does not requeue job {self.number}: {why or 'no reason given'}")
+            time.sleep(_AGAIN_S)

@@ -1,0 +1,122 @@
+"""The generations of a user's own job, in the user's own folder.
+
+    ROOT/jobs/JOB/attempt-A/generation-N/    as an agent's (`storage.folder`)
+    ROOT/jobs/JOB/latest.json                which of them count, the newest first, and of what program they are
+
+What is not named there does not count. The newest two stay, so that one that turns out to be broken costs only what
+was computed since the one before.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from gleaner.agent.protocol import Generation
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import StorageError, generation_key
+
+KEPT = 2
+_STALE_S = 3600.0
+"""What a program that died has left half written is removed after this long."""
+
+
+class _Record(BaseModel):
+    program: str
+    generations: tuple[Generation, ...]
+
+
+def program_of(image: str, command: Sequence[str]) -> str:
+    """What is run, in short: a generation of another program is not for this one."""
+    return hashlib.sha256(json.dumps([image, *command]).encode()).hexdigest()
+
+
+@dataclass(slots=True)
+class Kept:
+    """One job's. Every method may raise `StorageError`."""
+
+    root: Path
+    job: int
+    program: str
+
+    @property
+    def storage(self) -> FolderStorage:
+        """Where they are."""
+        return FolderStorage(self.root)
+
+    def set_up(self, *, is_first: bool, now_s: float) -> None:
+        """Make the folder ready. Of a job that starts for the first time nothing can be there: what is, was another's
+        of the same number. For one that starts again the folder must be there, or it is not the one of before."""
+        if is_first:
+            try:
+                self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(
+                    f"cannot make {self.root.parent}: {error.strerror}; choose another --storage"
+                ) from error
+            self.storage.prepare()
+            self.clear()
+        elif not self.root.is_dir():
+            raise StorageError(f"{self.root} is not there: it must be a folder that all nodes share (--storage)")
+        self.storage.sweep(before_s=now_s - _STALE_S)
+
+    def latest(self) -> tuple[Generation, ...]:
+        """What counts, the newest first; nothing if it is of another program."""
+        try:
+            found = _Record.model_validate_json(self._record.read_bytes())
+        except (OSError, ValidationError):
+            return ()
+        return found.generations if found.program == self.program else ()
+
+    def next_attempt(self) -> int:
+        """A number that no generation here has."""
+        keys = self.storage.keys(f"jobs/{self.job}")
+        return 1 + max((int(key.split("/")[2].removeprefix("attempt-")) for key in keys), default=0)
+
+    def note(self, new: Generation) -> None:
+        """From now on this one counts, and the one before; the others go."""
+        now = (new, *self.latest())[:KEPT]
+        text = _Record(program=self.program, generations=now).model_dump_json()
+        draft = self._record.with_suffix(".new")
+        try:
+            with draft.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._record)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._record}: {error.strerror}") from error
+        self._remove_but({generation_key(self.job, one.attempt, one.number) for one in now})
+
+    def before(self, used: Generation) -> Generation | None:
+        """The one that counted before this one."""
+        known = self.latest()
+        older = known[known.index(used) + 1 :] if used in known else ()
+        return older[0] if older else None
+
+    def drop(self, broken: Generation) -> None:
+        """Set one aside that is of no use."""
+        self.storage.set_aside(generation_key(self.job, broken.attempt, broken.number))
+
+    def clear(self) -> None:
+        """The job has ended."""
+        with suppress(FileNotFoundError):
+            self._record.unlink()
+        self._remove_but(set())
+        with suppress(OSError):
+            self._record.parent.rmdir()
+
+    def _remove_but(self, kept: set[str]) -> None:
+        storage = self.storage
+        for key in storage.keys(f"jobs/{self.job}"):
+            if key not in kept:
+                storage.delete(key)
+
+    @property
+    def _record(self) -> Path:
+        return self.root / "jobs" / str(self.job) / "latest.json"

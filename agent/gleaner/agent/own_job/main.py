@@ -1,0 +1,246 @@
+"""`glean run IMAGE COMMAND...` in a Slurm job of one's own."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from gleaner.agent import slurm
+from gleaner.agent.node import node_facts
+from gleaner.agent.own_job.batch import Batch
+from gleaner.agent.own_job.kept import Kept, program_of
+from gleaner.agent.own_job.moments import Plan
+from gleaner.agent.own_job.program import Happenings, OwnJob, listening, say
+from gleaner.agent.privileged import config
+from gleaner.agent.privileged.slurm_jobs import SlurmJob, Unknown
+from gleaner.agent.protocol import Assignment
+from gleaner.agent.runtime.criu import CriuRuntime
+from gleaner.agent.runtime.helper import Helper, Refusal
+from gleaner.agent.runtime.protocol import ContainerId, ContainerSpec, RuntimeFault
+from gleaner.agent.storage.protocol import StorageError
+from gleaner.agent.stored import Stored
+
+WRONG = 2
+"""Exit status when nothing was begun: wrong options, or a job or node that is not fit for this."""
+_RESERVE_MIB = 150
+"""Of the job's memory, what this program itself needs."""
+_LEAST_MIB = 6
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+class Unfit(Exception):
+    """It cannot run here, or like this; one line that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line."""
+
+    image: str
+    command: tuple[str, ...]
+    storage: Path | None
+    results: Path | None
+    begin_with: Path | None
+    save_every_s: float | None
+    cpus: int | None
+    memory_mib: int | None
+    environment: Mapping[str, str]
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(  # noqa: PLR0917 - by Typer, who gives them by their names
+    image: Annotated[str, typer.Argument(help="An image that the node has.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="What to run in it; by default what the image says.")
+    ] = None,
+    storage: Annotated[
+        Path | None, typer.Option(help="Where to keep what is saved: a folder that all nodes share. [~/.gleaner]")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Where its files go when it has ended; must not be there. [gleaner-JOB]")
+    ] = None,
+    input: Annotated[Path | None, typer.Option(help="A folder whose content it finds in /job when it begins.")] = None,
+    save_every: Annotated[float | None, typer.Option(min=1, help="Save it so often meanwhile (seconds).")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="[all that the job has here]")] = None,
+    memory_mib: Annotated[int | None, typer.Option(min=_LEAST_MIB, help="[what the job has, but 150 MiB]")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, any number of times.")] = None,
+) -> None:
+    """Run a container in a Slurm job of your own that can be saved at any time and goes on elsewhere.
+
+    The program starts in the folder /job, without network. Its output is the job's, its exit code too.
+    """
+    words = tuple(command or ())
+    try:
+        asked = Asked(
+            image=image,
+            command=words[1:] if words[:1] == ("--",) else words,
+            storage=storage,
+            results=results,
+            begin_with=input,
+            save_every_s=save_every,
+            cpus=cpus,
+            memory_mib=memory_mib,
+            environment=variables(env or ()),
+        )
+        job = job_of(os.environ)
+        if "SLURM_STEP_ID" not in os.environ:
+            become_step(os.environ, sys.argv[1:])
+        sys.exit(own_job(asked, job, listening()).run())
+    except (Unfit, Unknown, RuntimeFault, StorageError, config.Misconfigured, OSError) as error:
+        say(" ".join(str(error).split()))
+        sys.exit(WRONG)
+
+
+def variables(given: Sequence[str]) -> dict[str, str]:
+    """What `--env` says.
+
+    >>> variables(["A=b=c"])
+    {'A': 'b=c'}
+    """
+    for one in given:
+        if not one.partition("=")[0] or "=" not in one:
+            raise Unfit(f"--env {one!r} is not NAME=VALUE")
+    return {one.partition("=")[0]: one.partition("=")[2] for one in given}
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """The number of the Slurm job that we are in."""
+    number = environment.get("SLURM_JOB_ID", "")
+    if not number.isdigit():
+        raise Unfit("it runs in a Slurm job: write it into a script and submit that with sbatch")
+    if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        raise Unfit("it is one process: call it in the script itself, or with srun --ntasks=1")
+    return number
+
+
+def step_words(environment: Mapping[str, str], srun: str, words: Sequence[str]) -> list[str]:
+    """Ourselves as a job step. Only steps are told when a job is to leave; and until we listen, a signal must not
+    kill us: the shell has it ignored."""
+    us = ["sh", "-c", 'trap "" USR1 TERM; exec "$@"', "sh", sys.executable, "-m", "gleaner.agent.own_job.main", *words]
+    cpus = environment.get("SLURM_CPUS_ON_NODE", "1")
+    options = ["--ntasks=1", "--nodes=1", f"--cpus-per-task={cpus}", "--overlap", "--cpu-bind=none", "--input=none"]
+    return [srun, *options, "--unbuffered", "--quiet", "--job-name=glean", *us]
+
+
+def become_step(environment: Mapping[str, str], words: Sequence[str]) -> NoReturn:
+    """Begin again as a job step, which takes our place. Raises `Unfit`."""
+    srun = shutil.which("srun")
+    if srun is None:
+        raise Unfit("there is no srun on the PATH of the job")
+    os.execv(srun, step_words(environment, srun, words))  # noqa: S606 - without a shell, as it should be
+
+
+def own_job(asked: Asked, number: str, happened: Happenings) -> OwnJob:
+    """All that it needs, found and checked. Raises whatever is wrong."""
+    began_s = time.time()
+    batch = Batch(number)
+    in_slurm = batch.must_look()
+    if not in_slurm.may_requeue:
+        raise Unfit("Slurm may not start this job again: submit a script, with sbatch --requeue")
+    results = asked.results or Path(f"gleaner-{number}")
+    check_places(results.absolute(), asked.begin_with)
+    runtime, admitted = meet_helper(number)
+    kept = Kept(root_of(asked.storage), int(number), program_of(asked.image, asked.command))
+    kept.set_up(is_first=in_slurm.restarts == 0, now_s=began_s)
+    spec = spec_of(asked, admitted)
+    latest = kept.latest()
+    given = Assignment(
+        job=int(number),
+        attempt=kept.next_attempt(),
+        group="own",
+        name=spec.name,
+        image=asked.image,
+        command=asked.command,
+        environment=dict(asked.environment),
+        cpus=spec.cpus,
+        memory_mib=spec.memory_mib,
+        generation=latest[0] if latest else None,
+    )
+    if not latest and in_slurm.restarts:
+        say("nothing was saved of it yet: it starts from the beginning")
+    facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
+    return OwnJob(
+        batch=batch,
+        runtime=runtime,
+        stored=Stored(kept.storage, given, facts, spec.folder),
+        kept=kept,
+        spec=spec,
+        plan=plan_of(in_slurm, asked, began_s),
+        results=results.absolute(),
+        begin_with=asked.begin_with,
+        happened=happened,
+    )
+
+
+def plan_of(job: SlurmJob, asked: Asked, began_s: float) -> Plan:
+    """By what the clock is looked at."""
+    return Plan(end_s=job.end_s, kill_wait_s=slurm.kill_wait_s(), every_s=asked.save_every_s, began_s=began_s)
+
+
+def check_places(results: Path, begin_with: Path | None) -> None:
+    """Now, and not when it has computed for a week."""
+    if results.exists():
+        raise Unfit(f"{results} is there already: move it, or choose another place with --results")
+    if not os.access(results.parent, os.W_OK | os.X_OK):
+        raise Unfit(f"{results.parent} is not there, or not yours to write to: choose another place with --results")
+    if begin_with is not None and not begin_with.is_dir():
+        raise Unfit(f"--input {begin_with} is no folder")
+
+
+def root_of(storage: Path | None) -> Path:
+    """The folder of this user's jobs on this cluster: numbers of jobs mean nothing on another."""
+    cluster = os.environ.get("SLURM_CLUSTER_NAME", "cluster")
+    return (storage or Path.home() / ".gleaner").absolute() / cluster
+
+
+def meet_helper(number: str) -> tuple[CriuRuntime, Mapping[str, Any]]:
+    """The runtime, and what the job has here by the helper's word."""
+    settings = config.load()
+    if not settings.own_jobs_key:
+        raise Unfit("this node does not serve users' own jobs: an admin sets own_jobs_key (deploy/INSTALL.md)")
+    helper = Helper(settings.helper_socket)
+    try:
+        admitted = helper.ask("admit", slurm_job=number).said
+    except Refusal as error:
+        raise Unfit(str(error)) from error
+    runtime = CriuRuntime(helper, meetings=Path(str(admitted["meetings"])))
+    name = ContainerId(str(admitted["name"]))
+    if name in runtime.ours():
+        if not helper.ask("about", name=name).said["ended"]:
+            raise Unfit(f"job {number} has a container on this node already: there is one `glean run` at a time")
+        runtime.remove(name)
+        admitted = helper.ask("admit", slurm_job=number).said
+    return runtime, admitted
+
+
+def spec_of(asked: Asked, admitted: Mapping[str, Any]) -> ContainerSpec:
+    """The container."""
+    has_mib = admitted["memory_mib"]
+    if asked.memory_mib is None and has_mib is None:
+        raise Unfit("Slurm does not count memory here: say how much it needs with --memory-mib")
+    return ContainerSpec(
+        name=str(admitted["name"]),
+        image=asked.image,
+        command=asked.command,
+        environment=asked.environment,
+        cpus=asked.cpus or int(admitted["cpus"]),
+        memory_mib=asked.memory_mib or max(int(has_mib) - _RESERVE_MIB, _LEAST_MIB),
+        folder=Path(str(admitted["folder"])),
+        labels={},
+    )
+
+
+def main() -> None:
+    """Entry point."""
+    app(prog_name="glean run")
+
+
+if __name__ == "__main__":
+    main()

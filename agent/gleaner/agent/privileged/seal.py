@@ -1,0 +1,215 @@
+"""Sealing what CRIU saves for an ordinary user, so that root restores nothing else.
+
+CRIU runs as root and believes the images that it is given: forged ones could say that a process had another's file
+open. The generations of a user's own job lie where the user can write. So a relay of root's stands between CRIU and
+the user. While CRIU saves, it notes the digest of each block; the notes travel with the generation, under a code
+(HMAC) whose key only root's programs have. While CRIU restores, it gets no block but those that were noted, and no
+image that was not. Pages of memory pass as they are, and without a copy: what a process has in its own memory is its
+owner's affair anyway.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from . import streaming
+
+BLOCK_BYTES = 2**20
+_PAGES = re.compile(r"pages-[0-9]{1,10}\.img\Z")
+_JOIN_S = 5.0
+
+
+class Broken(Exception):
+    """The generation is not one that root has saved for this user; one line."""
+
+
+class Sealed(NamedTuple):
+    """What root knows of a save."""
+
+    descriptors: str
+    """Which pipes the process had as its standard streams, in runc's words."""
+    images: dict[str, list[str]]
+    """The digest of each block of each image but pages."""
+
+
+def seal(key: bytes, uid: int, said: Sealed) -> str:
+    """The notes as one text that nobody without the key can change.
+
+    >>> opened(b"k", 7, seal(b"k", 7, Sealed("[]", {"core-1.img": ["00"]}))).images
+    {'core-1.img': ['00']}
+    """
+    body = json.dumps({"uid": uid, "descriptors": said.descriptors, "images": said.images})
+    return json.dumps({"body": body, "code": _code(key, body)})
+
+
+def opened(key: bytes, uid: int, text: object) -> Sealed:
+    """The notes again. Raises `Broken` for any text but one that was sealed for this user."""
+    try:
+        outer: dict[str, Any] = json.loads(text if isinstance(text, str) else "")
+        body, code = outer["body"], outer["code"]
+        is_ours = hmac.compare_digest(_code(key, body).encode(), code.encode())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Broken("the generation carries no seal of this cluster's") from error
+    if not is_ours:
+        raise Broken("the generation's seal is not of this cluster, or it was changed")
+    said = json.loads(body)
+    if said["uid"] != uid:
+        raise Broken("the generation was saved for another user")
+    return Sealed(said["descriptors"], said["images"])
+
+
+def _code(key: bytes, body: str) -> str:
+    return hmac.new(key, body.encode(), hashlib.sha256).hexdigest()
+
+
+class Relay:
+    """The relay of one save (`sealed` is None) or restore: CRIU connects to `listener`, and the relay to the user's
+    streamer at `path`."""
+
+    def __init__(self, listener: socket.socket, path: str, sealed: Sealed | None) -> None:
+        self.images: dict[str, list[str]] = {}
+        self.reason = ""
+        """Why it failed, if it did."""
+        self.failed, self._fail = os.pipe()
+        """Readable once it has failed."""
+        self._listener = listener
+        self._path = path
+        self._sealed = sealed
+        self._pumps: list[threading.Thread] = []
+        self._main = threading.Thread(target=self._guarded, args=(self._relay,), daemon=True)
+        self._main.start()
+
+    def finish(self, until_s: float) -> None:
+        """CRIU is done: wait until all has been passed on. Raises `Broken`."""
+        for thread in [self._main, *self._pumps]:
+            thread.join(max(_JOIN_S, until_s - time.time()) if until_s < float("inf") else None)
+            if thread.is_alive():
+                raise Broken("the other side does not take what was saved")
+        if self.reason:
+            raise Broken(self.reason)
+
+    def _guarded(self, act: Callable[..., None], *given: object) -> None:
+        try:
+            act(*given)
+        except Exception as error:
+            self.reason = self.reason or " ".join(str(error).split()) or type(error).__name__
+            os.write(self._fail, b"x")
+
+    def _relay(self) -> None:
+        criu, _ = self._listener.accept()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as streamer, criu:
+            streamer.connect(self._path)
+            while True:
+                name = streaming.asked(criu)
+                if name is None:
+                    return
+                if self._sealed is None:
+                    self._take(criu, streamer, name)
+                else:
+                    self._give(criu, streamer, name, self._sealed)
+
+    def _take(self, criu: socket.socket, streamer: socket.socket, name: str) -> None:
+        """CRIU writes an image."""
+        source = streaming.taken_pipe(criu)
+        streaming.ask(streamer, name)
+        if _PAGES.match(name):
+            with _closing(source):
+                streaming.give_pipe(streamer, source)
+            return
+        if name in self.images:
+            raise Broken(f"CRIU has written {name} twice")
+        noted = self.images.setdefault(name, [])
+        ours, theirs = os.pipe()[::-1]
+        with _closing(theirs):
+            streaming.give_pipe(streamer, theirs)
+        self._pump(_noting, source, ours, noted)
+
+    def _give(self, criu: socket.socket, streamer: socket.socket, name: str, sealed: Sealed) -> None:
+        """CRIU reads an image, if there is one."""
+        is_pages = bool(_PAGES.match(name))
+        if not is_pages and name not in sealed.images:
+            streaming.answer(criu, exists=False)
+            return
+        streaming.ask(streamer, name)
+        exists = streaming.answered(streamer)
+        if not exists and not is_pages:
+            raise Broken(f"the generation lacks {name}")
+        streaming.answer(criu, exists=exists)
+        if not exists:
+            return
+        sink = streaming.taken_pipe(criu)
+        if is_pages:
+            with _closing(sink):
+                streaming.give_pipe(streamer, sink)
+            return
+        ours, theirs = os.pipe()
+        with _closing(theirs):
+            streaming.give_pipe(streamer, theirs)
+        self._pump(_comparing, ours, sink, sealed.images[name], name)
+
+    def _pump(self, act: Callable[..., None], *given: object) -> None:
+        thread = threading.Thread(target=self._guarded, args=(act, *given), daemon=True)
+        self._pumps.append(thread)
+        thread.start()
+
+
+def _noting(source: int, sink: int, noted: list[str]) -> None:
+    """Pass on, and note the blocks. Whatever fails, both ends are closed, so that CRIU's save fails."""
+    with _closing(source), _closing(sink):
+        while True:
+            block = _block(source)
+            if not block:
+                return
+            noted.append(hashlib.sha256(block).hexdigest())
+            _write(sink, block)
+
+
+def _comparing(source: int, sink: int, noted: list[str], name: str) -> None:
+    """Pass on the blocks that were noted. When another comes, or one is missing, `sink` stays open: CRIU must be
+    killed while it waits, and never takes what it has for the whole image."""
+    with _closing(source):
+        for digest in noted:
+            block = _block(source)
+            if not hmac.compare_digest(hashlib.sha256(block).hexdigest(), digest):
+                raise Broken(f"{name} is not what was saved")
+            try:
+                _write(sink, block)
+            except BrokenPipeError:  # CRIU has read all that it wants
+                return
+        if _block(source):
+            raise Broken(f"{name} is longer than what was saved")
+    os.close(sink)
+
+
+def _block(source: int) -> bytes:
+    got = bytearray()
+    while len(got) < BLOCK_BYTES:
+        more = os.read(source, BLOCK_BYTES - len(got))
+        if not more:
+            break
+        got += more
+    return bytes(got)
+
+
+def _write(sink: int, block: bytes) -> None:
+    rest = memoryview(block)
+    while rest:
+        rest = rest[os.write(sink, rest) :]
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Any:
+    try:
+        yield
+    finally:
+        os.close(descriptor)
