@@ -35,6 +35,8 @@ class MadeCluster:
     """The number of the act during which the caller is killed."""
     is_away: bool = False
     heard_s: float = 0.0
+    refuses: str = ""
+    """Why its owners cannot be governed."""
 
     # ── what people do ──
 
@@ -99,6 +101,10 @@ class MadeCluster:
         )
 
     # ── OwnersCluster ──
+
+    def check(self, owners: Sequence[str]) -> None:
+        if self.refuses:
+            raise GatewayError(self.refuses)
 
     def look(self, now_s: float) -> OwnersView:
         if self.is_away:

@@ -130,6 +130,17 @@ def test_a_dry_run_decides_the_same_and_does_nothing(office: Office) -> None:
     assert decision.answer["rulings"][0]["victims"] == ["a3"]
 
 
+def test_nothing_is_governed_before_the_cluster_was_found_fit_for_it(office: Office) -> None:
+    office.cluster.refuses = "[governing] entitled names physics, which is no account of Slurm's"
+    office.cluster.submit("p", "physics", 6)
+    office.rounds(2)
+    assert office.site.governing.problem == office.cluster.refuses
+    assert not office.cluster.acts and office.cluster.heard_s == 0
+    office.cluster.refuses = ""
+    office.rounds(2)
+    assert office.runs == {"p"}
+
+
 def test_what_slurm_does_not_answer_is_a_problem_and_goes_on_when_it_does(office: Office) -> None:
     chemistry_over_its_share(office)
     office.cluster.submit("p", "physics", 6)

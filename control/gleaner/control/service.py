@@ -23,7 +23,9 @@ from gleaner.agent.storage.protocol import StorageError
 from gleaner.control.api.app import create_app
 from gleaner.control.api.heads import BoundedHead
 from gleaner.control.cluster.choice import gateway
+from gleaner.control.cluster.slurm_owners import SlurmOwners
 from gleaner.control.collector import collect
+from gleaner.control.governing.governor import Governor
 from gleaner.control.keeper import Keeper, this_program
 from gleaner.control.left_reports import take_left_reports
 from gleaner.control.pruner import prune
@@ -32,9 +34,12 @@ from gleaner.control.queue.errors import QueueError
 from gleaner.control.rounds import Rounds, sweep_tokens
 from gleaner.control.settings import ApiSettings, Settings
 from gleaner.control.site import Site
+from gleaner.control.slurm_shares import take_shares
+from gleaner.control.steward.client import Steward
 
 HOUSEKEEPING_S = 300.0
 PRUNING_S = 3600.0
+SHARES_S = 300.0
 SHUTDOWN_S = 3
 """How long requests and threads are waited for at the end."""
 BACKLOG = 1024
@@ -74,6 +79,10 @@ def run(settings: Settings) -> None:
     parts.start("rounds", rounds.a_round, every_s=settings.rounds.poll_s)
     parts.start("left reports", lambda now_s: left_reports(site, now_s), every_s=keeper.tick_s)
     parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
+    if settings.governing.mode != "off":
+        parts.start("governing", governor(site).a_round, every_s=settings.governing.poll_s)
+    if settings.groups.from_slurm:
+        parts.start("shares", lambda _now_s: take_shares(site), every_s=SHARES_S)
     parts.start("pruning", lambda now_s: prune(site, now_s), every_s=PRUNING_S)
     try:
         _log.info("listening", address=listening.getsockname()[:2], tls=settings.api.certificate is not None)
@@ -85,6 +94,19 @@ def run(settings: Settings) -> None:
         engine.dispose()
     if parts.failed:
         sys.exit(1)
+
+
+def governor(site: Site) -> Governor:
+    """What governs the owners' partitions, on the cluster of the settings. Raises `CannotStart`."""
+    governing, cluster = site.settings.governing, site.settings.cluster
+    if cluster.gateway == "local":
+        raise CannotStart(
+            "[governing] mode is on, but [cluster] gateway is local: only a Slurm cluster can be governed"
+        )
+    if cluster.partition in governing.partitions:
+        raise CannotStart(f"[governing] partitions names {cluster.partition}, which is the agents' own")
+    owners = SlurmOwners(governing.partitions, agents=cluster.partition, timeout_s=cluster.timeout_s)
+    return Governor(site, owners, Steward(governing.steward_socket, governing.steward_timeout_s))
 
 
 def left_reports(site: Site, now_s: float) -> None:

@@ -4,7 +4,19 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from gleaner.control.api import agents, attempts, campaigns, decisions, health, jobs, metrics, nodes, problems, tokens
+from gleaner.control.api import (
+    agents,
+    attempts,
+    campaigns,
+    decisions,
+    health,
+    jobs,
+    metrics,
+    nodes,
+    owners,
+    problems,
+    tokens,
+)
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.meters import Meters, Stopwatch
 from gleaner.control.site import Site
@@ -28,7 +40,7 @@ def create_app(site: Site) -> FastAPI:
     app.add_middleware(Gate, site=site, meters=meters)
     app.add_middleware(Stopwatch, meters=meters)
     problems.install(app)
-    for noun in (agents, attempts, jobs, campaigns, decisions, nodes, tokens, health, metrics):
+    for noun in (agents, attempts, jobs, campaigns, decisions, nodes, owners, tokens, health, metrics):
         app.include_router(noun.router)
 
     @app.get("/openapi.json", include_in_schema=False)

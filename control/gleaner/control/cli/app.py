@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from gleaner.control.cli import cluster, config, decisions, jobs, render, results, services, simulate, tokens, watching
+from gleaner.control.cli import (
+    cluster,
+    config,
+    decisions,
+    jobs,
+    owners,
+    render,
+    results,
+    services,
+    simulate,
+    tokens,
+    watching,
+)
 from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.failures import Failure, one_line
 
@@ -35,11 +47,13 @@ app.command(context_settings={"ignore_unknown_options": True})(jobs.priority)  #
 app.command()(results.results)
 app.command()(cluster.agents)
 app.command()(cluster.nodes)
+app.command()(owners.owners)
 app.command()(config.config)
 app.add_typer(tokens.app, name="token")
 app.add_typer(services.control_app, name="control")
 app.add_typer(simulate.app, name="simulate")
 app.command(context_settings=services.REST)(services.agent)
+app.command("run", context_settings=services.REST)(services.own_job)
 
 
 def _version(asked: bool) -> None:

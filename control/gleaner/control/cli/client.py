@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gleaner.control.api.owner_shapes import OwnersStatus
 from gleaner.control.api.shapes import (
     AgentRow,
     CampaignStatus,
@@ -162,6 +163,9 @@ class Control:
 
     def nodes(self) -> ClusterStatus:
         return self._read("/v1/nodes", ClusterStatus)
+
+    def owners(self) -> OwnersStatus:
+        return self._read("/v1/owners", OwnersStatus)
 
     def health(self) -> Health:
         return self._read("/health", Health)

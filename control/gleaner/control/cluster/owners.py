@@ -62,6 +62,10 @@ class OwnersView:
 class OwnersCluster(Protocol):
     """A cluster whose owners can be governed. Raises `GatewayUnavailable` or `GatewayError`."""
 
+    def check(self, owners: Sequence[str]) -> None:
+        """See that these can be governed. `GatewayError`: the scheduler does not know one, or does not keep to them."""
+        ...
+
     def look(self, now_s: float) -> OwnersView:
         """All jobs of the governed partitions that have not ended, our agents, and their nodes. Not cached."""
         ...

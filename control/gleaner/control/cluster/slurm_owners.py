@@ -45,6 +45,17 @@ class SlurmOwners:
         self._agents = agents
         self._timeout_s = timeout_s
 
+    def check(self, owners: Sequence[str]) -> None:
+        """See `OwnersCluster.check`."""
+        check_accounting(self._run(["scontrol", "show", "config"]))
+        accounts = self._run(["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]).split()
+        for owner in owners:
+            if owner not in accounts:
+                known = ", ".join(sorted(accounts))
+                raise GatewayError(
+                    f"[governing] entitled names {owner}, which is no account of Slurm's; there are {known}"
+                )
+
     def look(self, now_s: float) -> OwnersView:
         """See `OwnersCluster.look`."""
         word = secrets.token_hex(8)
@@ -63,6 +74,20 @@ class SlurmOwners:
 
     def _run(self, words: list[str]) -> str:
         return programs.run(words, ASK_ENVIRONMENT, timeout_s=self._timeout_s)
+
+
+def check_accounting(config: str) -> None:
+    """Raise `GatewayError` unless each job belongs to an account that Slurm has seen to be its user's."""
+    for line in config.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "AccountingStorageEnforce":
+            if {"associations", "all"} & set(value.strip().lower().split(",")):
+                return
+            raise GatewayError(
+                f"governing needs AccountingStorageEnforce=associations in slurm.conf (it is {value.strip()}): "
+                "without it a user may name any account"
+            )
+    raise GatewayError("scontrol show config does not say AccountingStorageEnforce")
 
 
 def parse(nodes: str, jobs: str, word: str, *, read_s: float) -> OwnersView:

@@ -38,6 +38,7 @@ class Governor:
         self._settings = site.settings.governing
         self._cluster = cluster
         self._steward = steward
+        self._is_checked = False
         self._ruled: dict[str, tuple[Verdict, tuple[str, ...]]] = {}
 
     @property
@@ -49,6 +50,9 @@ class Governor:
         if not self._site.is_leader:
             return
         try:
+            if not self._is_checked:
+                self._cluster.check(sorted(self._settings.entitled))
+                self._is_checked = True
             if self._acts:
                 self._steward.alive()
             seen = self._cluster.look(now_s)

@@ -1,0 +1,110 @@
+"""What Slurm 24.11 says of the owners' jobs and nodes, as it was captured, and what it means."""
+
+import pytest
+
+from gleaner.control.cluster.gateway import GatewayError
+from gleaner.control.cluster.owners import OwnedJob, OwnedPhase
+from gleaner.control.cluster.slurm_owners import check_accounting, parse
+from gleaner.control.policy.governed import JobClass, Room, Wish
+
+WORD = "x832a19f6"
+NODES = (
+    ("node1", "mixed", "4/2/0/6", "4000", "2000"),
+    ("node2", "idle", "0/6/0/6", "4000", "0"),
+    ("node3", "draining", "2/0/4/6", "4000", "500"),
+    ("node4", "planned", "0/6/0/6", "4000", "0"),
+)
+RUNNING = (
+    "82", "RUNNING", "physics", "shared", "4", "4", "OK", "", "", "node[1-2]", "cpu=4,mem=2000M,node=2,billing=4",
+    "1795275127", "1795275130", "3500", "None", "gleaner: released", "gleaner:checkpointable",
+)  # fmt: skip
+
+
+def text(*rows: tuple[str, ...]) -> str:
+    return "".join("".join(field + WORD for field in row) + "\n" for row in rows)
+
+
+def job(**changes: str) -> OwnedJob:
+    names = ("id", "state", "account", "partition", "cpus", "tasks", "shared", "wanted", "unwanted", "hosts", "tres")
+    names += ("submitted", "start", "priority", "reason", "admin", "comment")
+    row = tuple((dict(zip(names, RUNNING, strict=True)) | changes).values())
+    (found,) = parse(text(*NODES), text(row), WORD, read_s=1.0).jobs
+    return found
+
+
+def pending(**changes: str) -> OwnedJob:
+    about = {"state": "PENDING", "hosts": "", "start": "N/A", "priority": "0", "reason": "JobHeldAdmin"}
+    return job(**about | {"tres": "cpu=4,mem=2000M,node=1,billing=4"} | changes)
+
+
+def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
+    view = parse(text(*NODES), "", WORD, read_s=1.0)
+    assert {node.name: node.free for node in view.nodes} == {
+        "node1": Room(2, 2000),
+        "node2": Room(6, 4000),
+        "node4": Room(6, 4000),
+    }
+
+
+def test_a_running_job_holds_its_part_of_each_of_its_nodes() -> None:
+    found = job()
+    assert (found.phase, found.job_class, found.since_s) == (OwnedPhase.RUNNING, JobClass.CHECKPOINTABLE, 1795275130)
+    assert found.holds == {"node1": Room(2, 1000), "node2": Room(2, 1000)}
+
+
+def test_a_held_job_is_ours_by_our_mark_unless_its_user_holds_it() -> None:
+    assert (pending().held, pending().ours) == (True, True)
+    assert not pending(reason="JobHeldUser").ours
+    assert not pending(admin="(null)").ours
+    assert not pending(priority="12").held
+
+
+@pytest.mark.parametrize(
+    ("changes", "wish"),
+    [
+        ({}, Wish(4, Room(1, 500), apart=False)),
+        ({"tasks": "1"}, Wish(1, Room(4, 2000))),
+        ({"tres": "cpu=4,mem=2000M,node=2,billing=4"}, Wish(2, Room(2, 1000))),
+        ({"shared": "NO", "tasks": "1", "cpus": "1"}, Wish(1, Room(6, 4000), whole=True)),
+        ({"tasks": "1", "wanted": "node[1-2]", "unwanted": "node2"}, Wish(1, Room(4, 2000), nodes=("node1",))),
+        ({"tasks": "1", "unwanted": "node2"}, Wish(1, Room(4, 2000), nodes=("node1", "node4"))),
+    ],
+)
+def test_what_a_job_asks_for(changes: dict[str, str], wish: Wish) -> None:
+    assert pending(**changes).wish == wish
+
+
+def test_a_job_that_waits_for_another_one_is_not_ready() -> None:
+    assert pending().is_ready
+    assert not pending(reason="Dependency").is_ready
+
+
+def test_a_comment_cannot_forge_a_job() -> None:
+    """A comment may hold line ends and anything else but the word that was made up for this question."""
+    forged = "|".join(("99", "RUNNING", "chemistry"))
+    found = parse(text(*NODES), text((*RUNNING[:-1], f"a\n{forged}\ngleaner:preemptible")), WORD, read_s=1.0)
+    assert [one.id for one in found.jobs] == ["82"]
+    with pytest.raises(GatewayError, match="fields"):
+        parse(text(*NODES), text((*RUNNING[:-1], f"a{WORD}b")), WORD, read_s=1.0)
+
+
+def test_two_classes_at_once_are_none() -> None:
+    assert job(comment="gleaner:preemptible gleaner:checkpointable").job_class is JobClass.NON_PREEMPTIBLE
+
+
+def test_arrays_and_jobs_come_in_the_order_of_their_submission() -> None:
+    rows = [
+        (id_, *RUNNING[1:11], submitted, *RUNNING[12:]) for id_, submitted in (("9", "5"), ("8_2", "5"), ("7", "6"))
+    ]
+    assert [one.id for one in parse(text(*NODES), text(*rows), WORD, read_s=1.0).jobs] == ["8_2", "9", "7"]
+
+
+@pytest.mark.parametrize("value", ["associations,limits,qos", "associations", "all"])
+def test_accounting_that_keeps_to_accounts_is_enough(value: str) -> None:
+    check_accounting(f"Configuration data\nAccountingStorageEnforce = {value}\nAccountingStorageHost = head\n")
+
+
+@pytest.mark.parametrize("value", ["none", "limits"])
+def test_accounting_that_does_not_is_refused_in_one_line(value: str) -> None:
+    with pytest.raises(GatewayError, match=f"needs AccountingStorageEnforce=associations .*it is {value}"):
+        check_accounting(f"AccountingStorageEnforce = {value}\n")
