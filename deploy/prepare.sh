@@ -15,6 +15,7 @@ images/build.sh --only pythia
 reference=$!
 trap 'kill $reference 2>/dev/null || true' EXIT
 images/build.sh
+[ "${1:-}" != --tests ] || images/build.sh --only slurm-pyslurm
 wait $reference
 trap - EXIT
 deploy/cluster.sh up

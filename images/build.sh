@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the images, in the order in which they are needed: build.sh [--only base|pythia|pi|node|head|bench|slurm-lab]
+# Build the images, in the order in which they are needed: build.sh [--only base|pythia|pi|node|head|bench|slurm-lab|slurm-pyslurm]
 #
 # An image carries the digest of all that went into it as a label; the same digest again is not built again.
 set -euo pipefail
@@ -71,6 +71,19 @@ wheels() {
     cp "$cache"/*.whl "$2"
 }
 
+# source_of PACKAGE LOCKFILE TARGET: a package that is published as source only, and built in its image.
+source_of() {
+    local cache
+    cache=$work/wheels/$(sha256sum <"$2" | cut -c1-24)
+    if [ ! -e "$cache/.whole" ]; then
+        rm -rf "$cache"
+        pip download --no-deps --require-hashes --no-binary "$1" -r "$2" -d "$cache" ||
+            failed "the source of $1 could not be fetched"
+        touch "$cache/.whole"
+    fi
+    cp "$cache"/*.tar.gz "$3"
+}
+
 own_wheel() { # own_wheel TARGET: the project itself
     local cache
     cache=$work/own/$(cd "$repo_dir" && digest_of control agent pyproject.toml README.md LICENSE)
@@ -119,6 +132,8 @@ build_one() {
             context head
             wheels "$repo_dir/locks/control.lock" "$work/head/wheels"
             own_wheel "$work/head/own"
+            mkdir "$work/head/libexec"
+            cp "$repo_dir/deploy/deadman" "$work/head/libexec"
             build head
             ;;
         bench) # only for make bench-checkpoint
@@ -127,7 +142,13 @@ build_one() {
             build bench
             ;;
         slurm-lab) context slurm-lab && build slurm-lab ;; # only for glean simulate validate
-        *) die "no image named $1; there are base, pythia, pi, node, head, bench and slurm-lab" ;;
+        slurm-pyslurm) # only for the tests of the PySlurm gateway
+            context slurm-pyslurm
+            cp -r "$repo_dir/deploy/pyslurm" "$work/slurm-pyslurm"
+            source_of pyslurm "$repo_dir/deploy/pyslurm/requirements.lock" "$work/slurm-pyslurm/pyslurm"
+            build slurm-pyslurm
+            ;;
+        *) die "no image named $1; there are base, pythia, pi, node, head, bench, slurm-lab and slurm-pyslurm" ;;
     esac
 }
 

@@ -5,19 +5,22 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gleaner.control.cluster.gateway import AGENT_PREFIX, AgentRequest, ClusterView, Gateway
 from gleaner.control.cluster.local import LocalGateway
+from gleaner.control.cluster.pyslurm import PySlurmGateway
 from gleaner.control.cluster.slurm import SlurmGateway
 from gleaner.control.settings import ClusterSettings
 
 PROGRAMS = ("sinfo", "squeue", "sbatch", "scancel")
+SAME_NAMES = {name: name for name in PROGRAMS}
 HEAD = os.environ.get("GLEANER_TEST_HEAD", "head")
 ENGINE = os.environ.get("GLEANER_TEST_ENGINE", "unix:///run/gleaner/docker.sock")
+DOCKER = f"{'/usr/bin/docker' if Path('/usr/bin/docker').exists() else 'docker'} -H {ENGINE}"
 AGENT = ("sh", "-c", "trap 'kill $!; exit 0' TERM USR1; sleep 300 & wait", "agent")
 """An agent that does nothing until it is told to end."""
 
@@ -86,6 +89,43 @@ class FakedSlurm:
         (self.folder / name).unlink()
 
 
+@dataclass
+class FakedPySlurm:
+    """The folder of the faked module and its switches. `scontrol` on the PATH is faked too."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """A Python that has it. Told to be isolated, it would not look into the folder."""
+        return self.folder / "python"
+
+    def put_on(self, path: Path) -> None:
+        """Make the folder, and put `scontrol` into `path`."""
+        self.folder.mkdir()
+        path.mkdir()
+        (self.folder / "pyslurm.py").write_text((Path(__file__).parent / "fake_pyslurm.py").read_text())
+        run = "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[3], run_name='__main__')"
+        self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{run}" {self.folder} "$@"\n')
+        refused = f'if [ -e {self.folder}/fixed ]; then echo "scontrol: error: Job is fixed" >&2; exit 1; fi'
+        (path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{self.folder}/scontrol\n{refused}\n')
+        for program in (self.python, path / "scontrol"):
+            program.chmod(0o755)
+
+    def submissions(self) -> list[dict[str, Any]]:
+        """What was submitted so far, and in which environment."""
+        path = self.folder / "calls.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def switch(self, name: str, text: str = "") -> None:
+        """Turn a misbehaviour on."""
+        (self.folder / name).write_text(text)
+
+    def heal(self, name: str) -> None:
+        """Turn it off."""
+        (self.folder / name).unlink()
+
+
 def local(folder: Path, *, agent: tuple[str, ...] = AGENT) -> Place:
     """Three pretended nodes of this machine."""
     settings = ClusterSettings(gateway="local", local_agents=3, agent_command=agent)
@@ -93,13 +133,19 @@ def local(folder: Path, *, agent: tuple[str, ...] = AGENT) -> Place:
 
 
 def slurm(
-    folder: Path, *, logs: Path, timeout_s: float = 30, account: str | None = None, partition: str = "gleaner"
+    folder: Path,
+    *,
+    logs: Path,
+    timeout_s: float = 30,
+    account: str | None = None,
+    partition: str = "gleaner",
+    agent: tuple[str, ...] = AGENT,
 ) -> Place:
     """Whatever Slurm programs stand on the PATH."""
     settings = ClusterSettings(
         gateway="slurm",
         partition=partition,
-        agent_command=AGENT,
+        agent_command=agent,
         timeout_s=timeout_s,
         submits_per_s=50,
         account=account,
@@ -108,12 +154,19 @@ def slurm(
     return Place(lambda: SlurmGateway(settings, logs), folder)
 
 
-def wrap_real_programs(path: Path) -> None:
-    """Put programs into `path` that run the real ones as the service account on the cluster's head."""
-    docker = "/usr/bin/docker" if Path("/usr/bin/docker").exists() else "docker"
+def pyslurm(folder: Path, *, python: Path, logs: Path, timeout_s: float = 30, agent: tuple[str, ...] = AGENT) -> Place:
+    """PySlurm as this Python has it."""
+    settings = ClusterSettings(
+        gateway="pyslurm", agent_command=agent, timeout_s=timeout_s, submits_per_s=50, pyslurm_python=python
+    )
+    return Place(lambda: PySlurmGateway(settings, logs), folder)
+
+
+def wrap_real_programs(path: Path, container: str = HEAD, programs: Mapping[str, str] = SAME_NAMES) -> None:
+    """Put programs into `path` that run the real ones as the service account in a container of Slurm's."""
     passed = "-e LC_ALL -e TZ -e SLURM_TIME_FORMAT"
     path.mkdir(exist_ok=True)
-    for program in PROGRAMS:
-        wrapper = path / program
-        wrapper.write_text(f'#!/bin/sh\nexec {docker} -H {ENGINE} exec -i -u gleaner {passed} {HEAD} {program} "$@"\n')
+    for name, program in programs.items():
+        wrapper = path / name
+        wrapper.write_text(f'#!/bin/sh\nexec {DOCKER} exec -i -u gleaner {passed} {container} {program} "$@"\n')
         wrapper.chmod(0o755)

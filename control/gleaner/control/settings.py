@@ -124,12 +124,15 @@ class GroupSettings(_Table):
 class ClusterSettings(_Table):
     """`[cluster]`: which scheduler, and how agents are submitted to it."""
 
-    gateway: Literal["slurm", "local"] = "local"
+    gateway: Literal["slurm", "pyslurm", "auto", "local"] = "local"
+    """`slurm`: by Slurm's programs; `pyslurm`: through PySlurm; `auto`: that if it can be used when control starts."""
+    pyslurm_python: Path | None = None
+    """The Python that PySlurm is installed for; this program's own by default."""
     partition: str = "gleaner"
     account: str | None = None
     qos: str | None = None
     timeout_s: float = Field(default=30, gt=0)
-    """For one call of a Slurm program."""
+    """For one call of a Slurm program, or of PySlurm."""
     submits_per_s: float = Field(default=2, gt=0)
     agent_command: tuple[str, ...] = ("glean-agent",)
     """The agent program as the node knows it."""

@@ -100,7 +100,7 @@ def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> li
         "--mem=0",
         f"--time={minutes_up(request.end_s - now_s)}",
         f"--time-min={minutes_down(request.end_s - request.latest_start_s)}",
-        f"--deadline={_utc(request.end_s + LIMIT_STEP_S)}",
+        f"--deadline={_utc(deadline_s(request))}",
         "--no-requeue",
         f"--signal=B:USR1@{WARNING_S}",
         f"--nice={NICE}",
@@ -114,6 +114,11 @@ def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> li
     if request.avoid:
         words.append(f"--exclude={','.join(request.avoid)}")
     return words
+
+
+def deadline_s(request: AgentRequest) -> int:
+    """The deadline of a submission, see `submit`."""
+    return math.ceil(request.end_s + LIMIT_STEP_S)
 
 
 def script(settings: ClusterSettings, logs: Path, request: AgentRequest) -> str:
@@ -284,4 +289,4 @@ def minutes_down(seconds: float) -> int:
 
 
 def _utc(at_s: float) -> str:
-    return datetime.fromtimestamp(math.ceil(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,0 +1,97 @@
+"""What Slurm makes of a submission through PySlurm, beside one by sbatch, on the same real controller."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.gateway import lab, places
+from tests.gateway.lab import Laboratory
+from tests.gateway.places import Place
+
+from gleaner.control.cluster import choice
+from gleaner.control.cluster.gateway import AgentPhase, GatewayError, GatewayUnavailable
+from gleaner.control.cluster.pyslurm import PySlurmGateway
+from gleaner.control.settings import ClusterSettings, Settings, StorageSettings
+
+pytestmark = pytest.mark.cluster
+
+PRINTER = ("sh", "-c", "env >/var/lib/gleaner/work/$3.env; echo >>/var/lib/gleaner/work/$3.env; sleep 300", "agent")
+"""An agent that writes down its environment, under its own name (`run --name NAME`)."""
+MATTERS = (
+    "TimeLimit", "TimeMin", "Requeue", "Nice", "NumNodes", "NumCPUs", "AllocTRES", "MinMemoryNode", "OverSubscribe",
+    "WorkDir", "StdIn", "Partition",
+)  # fmt: skip
+DIFFERS = {"SLURM_EXPORT_ENV", "SLURM_PROFILE", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST"}
+"""Of the submission alone; the agent and the Slurm programs that it runs do not look at them."""
+
+
+@pytest.fixture
+def pair(real_pyslurm: Laboratory, tmp_path: Path) -> dict[str, Place]:
+    """Both gateways to one controller."""
+    python = tmp_path / "bin" / lab.PYTHON
+    return {
+        "slurm": places.slurm(tmp_path, logs=Path("/tmp"), agent=PRINTER),
+        "pyslurm": places.pyslurm(tmp_path, python=python, logs=Path("/tmp"), agent=PRINTER),
+    }
+
+
+def test_an_agent_gets_the_same_from_slurm_whichever_way_it_was_submitted(
+    pair: dict[str, Place], laboratory: Laboratory
+) -> None:
+    jobs: dict[str, dict[str, str]] = {}
+    environments: dict[str, set[str]] = {}
+    for way, place in pair.items():
+        request = place.request()
+        id_ = place.submit(request)
+        place.eventually(lambda view: [agent.phase for agent in view.agents] == [AgentPhase.RUNNING])
+        environments[way] = wait_for_environment(laboratory, request.name)
+        jobs[way] = facts(laboratory.run("scontrol", "show", "job", id_))
+        place.gateway.withdraw([id_])
+        place.eventually(lambda view: not view.agents)
+    assert {name: jobs["pyslurm"][name] for name in MATTERS} == {name: jobs["slurm"][name] for name in MATTERS}
+    assert jobs["pyslurm"]["AllocTRES"] == "cpu=6,mem=4000M,node=1,billing=6"
+    assert environments["pyslurm"] ^ environments["slurm"] <= DIFFERS
+
+
+def test_auto_takes_pyslurm_on_a_cluster_that_it_was_built_for(real_pyslurm: Laboratory, tmp_path: Path) -> None:
+    cluster = ClusterSettings(gateway="auto", pyslurm_python=tmp_path / "bin" / lab.PYTHON)
+    settings = Settings(cluster=cluster, storage=StorageSettings(folder=tmp_path))
+    assert isinstance(choice.gateway(settings), PySlurmGateway)
+
+
+def test_a_controller_that_is_away_is_unavailable_and_the_next_look_finds_it_again(
+    real_pyslurm: Laboratory, tmp_path: Path
+) -> None:
+    place = places.pyslurm(tmp_path, python=tmp_path / "bin" / lab.PYTHON, logs=Path("/tmp"), timeout_s=2)
+    place.look()
+    real_pyslurm.run("sh", "-c", "kill -STOP $(cat /run/slurmctld.pid)")
+    try:
+        with pytest.raises(GatewayUnavailable, match=r"^Slurm does not answer: PySlurm took more than 2 s$"):
+            place.look()
+    finally:
+        real_pyslurm.run("sh", "-c", "kill -CONT $(cat /run/slurmctld.pid)")
+    assert len(place.look().nodes) == 3
+
+
+def test_what_slurm_refuses_is_no_reason_to_ask_again(pair: dict[str, Place], tmp_path: Path) -> None:
+    settings = ClusterSettings(partition="nope", pyslurm_python=tmp_path / "bin" / lab.PYTHON)
+    gateway = PySlurmGateway(settings, Path("/tmp"))
+    with pytest.raises(
+        GatewayError, match=r"^Slurm refuses: PySlurm says '.*nvalid partition.*\(partition nope\)$"
+    ) as no:
+        gateway.submit(pair["pyslurm"].request(), time.time())
+    assert not isinstance(no.value, GatewayUnavailable)
+
+
+def facts(shown: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in shown.split() if "=" in word)
+
+
+def wait_for_environment(laboratory: Laboratory, name: str) -> set[str]:
+    """The names of the variables, once the last line is there."""
+    until_s = time.monotonic() + 20
+    path = f"/var/lib/gleaner/work/{name}.env"
+    while not (text := laboratory.run("sh", "-c", f"cat {path} 2>/dev/null || true")).endswith("\n\n"):
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+    return {line.partition("=")[0] for line in text.split("\n") if line}
