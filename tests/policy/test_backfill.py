@@ -40,12 +40,14 @@ def easy(cluster: Cluster, *, sharp: bool = False, fast: bool = False) -> Decisi
     ends_s[: len(by_end)] = by_end
     ends_units[: len(by_end)] = [sum(job.units for job in cluster.running if job.expected_end_s == s) for s in by_end]
     blocks = len(units) // backfill.BLOCK + 1
-    least_units, least_limit_s = np.zeros(blocks, np.int64), np.zeros(blocks)
+    least_units, least_limit_s = np.zeros((backfill.LEVELS, blocks), np.int64), np.zeros((backfill.LEVELS, blocks))
     if sharp:
-        for block in range(blocks):
-            part = slice(block * backfill.BLOCK, (block + 1) * backfill.BLOCK)
-            least_units[block] = units[part].min(initial=backfill.GONE)
-            least_limit_s[block] = limit_s[part].min(initial=math.inf)
+        for level in range(backfill.LEVELS):
+            width = backfill.BLOCK ** (level + 1)
+            for block in range(blocks):
+                part = slice(block * width, (block + 1) * width)
+                least_units[level, block] = units[part].min(initial=backfill.GONE)
+                least_limit_s[level, block] = limit_s[part].min(initial=math.inf)
     starts = np.zeros(max(1, len(units)), np.int64)
     queue = (units, limit_s, least_units, least_limit_s, 0, len(units), 0, True, starts)
     found, running, shadow_s, extra = decide(NOW_S, cluster.free, len(by_end), ends_s, ends_units, *queue)

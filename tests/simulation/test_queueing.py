@@ -11,7 +11,7 @@ from tests.simulation.oracle import jobs_of, starts, workload_of
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.schedule import Schedule
-from gleaner.control.simulation.settings import Discipline, SchedulerSettings
+from gleaner.control.simulation.settings import Backfill, Discipline, PrioritySettings, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
 
 KINDS = ("fcfs", "easy", "conservative")
@@ -184,6 +184,22 @@ def test_a_long_queue_is_scheduled_as_a_short_one(seed: int) -> None:
     rows = zip(np.sort(random.integers(0, 3000, 700)), random.integers(0, limit_s), limit_s, sizes, strict=True)
     workload = workload_of(rows)
     assert scheduled("easy", workload, 64).start_s.tolist() == starts("easy", jobs_of(workload), 64)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "span_s"),
+    [(3000, 1), (3000, 40_000), pytest.param(40_000, 300_000, marks=pytest.mark.slow)],
+)
+def test_a_queue_of_any_length_is_scheduled_as_where_each_job_of_it_is_looked_at(jobs: int, span_s: int) -> None:
+    """Equal priorities with EASY are EASY; that engine passes over nothing. Up to 30,000 jobs wait."""
+    random = np.random.default_rng(jobs + span_s)
+    limit_s = random.integers(1, 3000, jobs)
+    sizes = np.minimum(2 ** random.integers(0, 8, jobs) + random.integers(0, 3, jobs), 128)
+    rows = zip(np.sort(random.integers(0, span_s, jobs)), random.integers(0, limit_s), limit_s, sizes, strict=True)
+    workload = workload_of(rows)
+    plain = PrioritySettings(per_second=1, backfill=Backfill.EASY)
+    looked_at = replay(workload, of_processors(128), SchedulerSettings(kind=Discipline.PRIORITY, priority=plain))
+    assert (scheduled("easy", workload, 128).start_s == looked_at.start_s).all()
 
 
 @every_kind

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 GONE = 2**62
 """Units of a job that left the middle of a queue: more than there ever are, so it fits nowhere."""
 BLOCK = 32
-"""Jobs of a queue that are passed over together."""
+"""Jobs of a queue that are passed over together, and blocks of them, and blocks of those."""
+LEVELS = 4
+"""Of blocks: of 32 jobs, of 1,024, of 32,768 and of a million."""
 
 
 def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled one may call no other; numba takes no keywords
@@ -54,26 +56,49 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
     since which nothing was given back: of them only the first is looked at. Without `overtaking` the queue is first
     come, first served.
 
-    `least_units` and `least_limit_s`: for each `BLOCK` of the arrays no more than any job of it asks for, so that long
-    queues need not be walked. Zeros are always true; the bounds are made sharper where they let too much pass.
+    `least_units` and `least_limit_s`: a row a level, and for each block of it no more than any job of it asks for, so
+    that long queues need not be walked. Zeros are always true; the bounds are made sharper where they let too much
+    pass.
     """
     found = 0
     shadow_s = math.inf
     extra = free
     is_blocked = False
     position = first
-    block_units, block_limit_s, whole_from = GONE, math.inf, -1
+    block_units, block_limit_s, whole_from = GONE, math.inf, first // BLOCK * BLOCK  # before the first all are gone
+    passed = 0  # the level of the block that was passed over just now
+    is_entered = False  # a block of which nothing was asked yet
     while position < last:
-        if is_blocked and position % BLOCK == 0:
-            block = position // BLOCK
+        if is_entered or (is_blocked and position % BLOCK == 0):
+            is_entered = False
+            at = position // BLOCK
             if whole_from == position - BLOCK:
-                least_units[block - 1], least_limit_s[block - 1] = block_units, block_limit_s
-            block_units, block_limit_s, whole_from = GONE, math.inf, -1
-            in_time = now_s + least_limit_s[block] <= shadow_s
-            if least_units[block] > free or (least_units[block] > extra and not in_time):
-                position += BLOCK
+                least_units[0, at - 1], least_limit_s[0, at - 1] = block_units, block_limit_s
+            level, width = 0, BLOCK
+            while level + 1 < LEVELS and at % BLOCK == 0:
+                level += 1
+                width *= BLOCK
+                at //= BLOCK
+                if passed < level and at > 0:  # what the block before consists of may be sharper now
+                    block_units, block_limit_s = GONE, math.inf
+                    for part in range((at - 1) * BLOCK, at * BLOCK):
+                        block_units = min(block_units, least_units[level - 1, part])
+                        block_limit_s = min(block_limit_s, least_limit_s[level - 1, part])
+                    least_units[level, at - 1], least_limit_s[level, at - 1] = block_units, block_limit_s
+            passed = -1
+            while level >= 0 and passed < 0:
+                in_time = now_s + least_limit_s[level, at] <= shadow_s
+                if least_units[level, at] > free or (least_units[level, at] > extra and not in_time):
+                    passed = level
+                    position = (at + 1) * width
+                level -= 1
+                width //= BLOCK
+                at *= BLOCK
+            if passed >= 0:
+                whole_from = -1
                 continue
-            whole_from = position
+            if position % BLOCK == 0:
+                block_units, block_limit_s, whole_from = GONE, math.inf, position
         asked = units[position]
         if asked != GONE:
             block_units, block_limit_s = min(block_units, asked), min(block_limit_s, limit_s[position])
@@ -90,7 +115,10 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
                 extra -= asked
                 if free == 0 or not overtaking:
                     break
-                position = max(position, first + refused - 1)
+                is_entered = True
+                if position < first + refused - 1:
+                    position = first + refused - 1
+                    whole_from = -1
             position += 1
             continue
         if is_blocked and end_s > shadow_s:

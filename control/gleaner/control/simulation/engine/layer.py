@@ -233,16 +233,21 @@ def stretches(layer: Layer | None, log: Records, stop_s: float) -> Stretches:
     if layer is None:
         return no_stretches()
     log = log[: int(layer.state[0]["logged"])]
-    log = log[np.argsort(log["start_s"], kind="stable")]
-    log = log[log["start_s"] < np.minimum(log["end_s"], stop_s)]
+    start_s = log["start_s"].copy()
+    if np.any(start_s[1:] < start_s[:-1]):  # agents of one length come to their ends in the order of their starts
+        log = log[np.argsort(start_s, kind="stable")]
+        start_s = log["start_s"].copy()
     end_s = np.minimum(log["end_s"], stop_s)
+    there = start_s < end_s
+    if not there.all():
+        log, start_s, end_s = log[there], start_s[there], end_s[there]
     held = len(log)
     return Stretches(
         job=np.full(held, -1, np.int64),
-        start_s=log["start_s"].copy(),
+        start_s=start_s,
         end_s=end_s,
         units=log["nodes"] * int(layer.rules[0]["units"]),
-        restore_s=np.minimum(log["restore_s"], end_s - log["start_s"]),
+        restore_s=np.minimum(log["restore_s"], end_s - start_s),
         save_s=np.maximum(log["save_s"] - (log["end_s"] - end_s), 0.0),
         lost_s=np.zeros(held),
         node=np.full(held, -1, np.int32),

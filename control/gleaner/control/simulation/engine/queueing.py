@@ -69,13 +69,16 @@ def run(
 
 @making
 def _least(units: Counts, limit_s: Seconds) -> tuple[Counts, Seconds]:
-    """For each block of the queue the least that a job of it asks for, of those yet to come too."""
+    """For each block of the queue the least that a job of it asks for, of those yet to come too. A row a level."""
     blocks = len(units) // backfill.BLOCK + 1
-    least_units, least_limit_s = np.full(blocks, backfill.GONE), np.full(blocks, np.inf)
+    least_units = np.full((backfill.LEVELS, blocks), backfill.GONE)
+    least_limit_s = np.full((backfill.LEVELS, blocks), np.inf)
     for job in range(len(units)):
-        block = job // backfill.BLOCK
-        least_units[block] = min(least_units[block], units[job])
-        least_limit_s[block] = min(least_limit_s[block], limit_s[job])
+        block = job
+        for level in range(backfill.LEVELS):
+            block //= backfill.BLOCK
+            least_units[level, block] = min(least_units[level, block], units[job])
+            least_limit_s[level, block] = min(least_limit_s[level, block], limit_s[job])
     return least_units, least_limit_s
 
 
