@@ -44,6 +44,25 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
         ("[queue]\nlease_s = 10\n", "{file}, line 1: [queue]: lease_s must be at least twice heartbeat_s"),
         ("[queue\n", "{file}: not valid TOML: "),
         (
+            "[groups]\nentitled = {physics = 70, chemistry = 40}\n",
+            "{file}, line 1: [groups]: entitled adds up to 110 per cent; the groups together can have 100 at most",
+        ),
+        (
+            "[groups]\nentitled = {physics = -1}\n",
+            "{file}, line 2: [groups] entitled must be at least 0, found -1",
+        ),
+        (
+            "[groups]\nentitled = {physics = 'half'}\n",
+            "{file}, line 2: [groups] entitled must be a valid number",
+        ),
+        ("[groups]\nmultiplier = {physics = 0}\n", "{file}, line 2: [groups] multiplier must be more than 0, found 0"),
+        ("[groups]\nentitled = {physics = nan}\n", "{file}, line 2: [groups] entitled must be a finite number"),
+        ("[groups]\nothers = 'some'\n", "{file}, line 2: [groups] others must be 'equal' or 'none', found 'some'"),
+        (
+            "[groups]\nentitled = {physics = 50}\nfrom_slurm = true\n",
+            "{file}, line 1: [groups]: entitled and from_slurm contradict each other: the parts come from here or from",
+        ),
+        (
             "[rounds]\nlength_s = 5\npoll_s = 0\n",
             "{file}, line 2: [rounds] length_s must be at least 30, found 5 (and 1",
         ),
@@ -102,7 +121,9 @@ def test_the_variables_of_the_agent_are_its_own(settings_file: Path, monkeypatch
 def test_config_prints_toml_that_gives_the_same_settings_again(
     settings_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings_file.write_text("[rounds]\nlength_s = 600\nshortest_slice_s = 60\n[cluster]\naccount = 'a\"b'\n")
+    settings_file.write_text(
+        "[rounds]\nlength_s = 600\nshortest_slice_s = 60\n[cluster]\naccount = 'a\"b'\n[groups]\nentitled = {physics = 50}\n"
+    )
     monkeypatch.setenv("GLEANER_ROUNDS__POLL_S", "7")
     assert app.run(["config"]) == 0
     printed = capsys.readouterr().out

@@ -43,9 +43,16 @@ def test_old_decisions_go_a_few_at_a_time_the_oldest_first(scene: Scene) -> None
     old = [decide(scene, f"job {n}") for n in range(5)]
     scene.now_s += 100
     young = decide(scene, "job 1")
-    assert [scene.do(decisions.remove_old, before_s=scene.now_s, at_most=3) for _ in range(3)] == [3, 2, 0]
+    old_ones = {"before_s": scene.now_s, "keep": 9, "at_most": 3}
+    assert [scene.do(decisions.remove_old, **old_ones) for _ in range(3)] == [3, 2, 0]
     assert [found.id for found in scene.look(decisions.latest, "job 1", 9)] == [young]
     assert young > max(old)
+
+
+def test_of_too_many_decisions_the_oldest_go(scene: Scene) -> None:
+    numbers = [decide(scene, "job 1") for _ in range(7)]
+    assert [scene.do(decisions.remove_old, before_s=0, keep=3, at_most=9) for _ in range(2)] == [4, 0]
+    assert [found.id for found in scene.look(decisions.latest, "job 1", 9)] == numbers[:3:-1]
 
 
 def test_a_decision_about_nobody_can_be_read_too(scene: Scene) -> None:

@@ -60,7 +60,8 @@ def _removals(site: Site, before_s: float) -> Iterator[tuple[str, int]]:
     rows = REMOVED
     while rows == REMOVED:
         with _writing(site) as db:
-            rows = decisions.remove_old(db, before_s=before_s, at_most=REMOVED)
+            keep = site.settings.queue.keep_decisions
+            rows = decisions.remove_old(db, before_s=before_s, keep=keep, at_most=REMOVED)
         yield "decisions", rows
     job: int | None = 0
     while job is not None:

@@ -25,7 +25,12 @@ def value(plain: object) -> str:
 
     >>> value(['a"b', True, 3])
     '["a\\"b", true, 3]'
+    >>> value({"physics": 50.0})
+    '{"physics" = 50.0}'
     """
+    if isinstance(plain, dict):
+        pairs = cast("dict[str, object]", plain).items()
+        return "{" + ", ".join(f"{value(key)} = {value(item)}" for key, item in pairs) + "}"
     if isinstance(plain, list | tuple):
         return "[" + ", ".join(value(item) for item in cast("Sequence[object]", plain)) + "]"
     # A JSON string, number or truth value is one of TOML's too, once DEL is escaped.

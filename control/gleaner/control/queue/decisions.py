@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, insert, select
+from sqlalchemy import Connection, Select, delete, func, insert, select
 
 from gleaner.control.queue.decision_tables import DECISION, SUBJECT, DecisionKind
 from gleaner.control.queue.errors import Unknown
@@ -90,10 +90,11 @@ def _read(db: Connection, wanted: Select[Any]) -> tuple[StoredDecision, ...]:
     )
 
 
-def remove_old(db: Connection, *, before_s: float, at_most: int) -> int:
-    """Remove decisions from before that time, the oldest first; how many."""
+def remove_old(db: Connection, *, before_s: float, keep: int, at_most: int) -> int:
+    """Remove decisions from before that time, and the oldest of more than `keep`; how many."""
     # Numbers ascend with time, so that no index by time is needed: only the first ones are looked at.
     first = db.execute(select(DECISION.c.id, DECISION.c.at_s).order_by(DECISION.c.id).limit(at_most)).all()
-    old = [row.id for row in first if row.at_s < before_s]
+    last = db.execute(select(func.max(DECISION.c.id))).scalar_one() or 0
+    old = [row.id for row in first if row.at_s < before_s or row.id <= last - keep]
     db.execute(delete(SUBJECT).where(SUBJECT.c.decision.in_(old)))
     return db.execute(delete(DECISION).where(DECISION.c.id.in_(old))).rowcount if old else 0
