@@ -13,13 +13,18 @@ from tests.simulation.made import busy
 from tests.simulation.pages import NASTY, everything
 
 from gleaner.control.simulation.experiment import Ground, cases, run_all
+from gleaner.control.simulation.figures.measures import default_window
+from gleaner.control.simulation.figures.tables import Table
 from gleaner.control.simulation.machine import Machine, of_nodes, of_processors
+from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.report import html, write
 from gleaner.control.simulation.report.axes import Scale, scale, tick_step, ticks
-from gleaner.control.simulation.report.page import Axis, Gantt, Page, Unit
+from gleaner.control.simulation.report.gantt import draw_gantt
+from gleaner.control.simulation.report.page import Axis, Gantt, Page, Section, Text, Unit
 from gleaner.control.simulation.report.run_page import comparison_page, run_page
+from gleaner.control.simulation.report.who_had_what import gantt_parts
 from gleaner.control.simulation.scenario import Option, read_scenario
-from gleaner.control.simulation.settings import Discipline
+from gleaner.control.simulation.settings import Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Cleaning
 
 WIDTH = 880
@@ -115,3 +120,25 @@ def test_a_logarithmic_scale_keeps_the_order(values: list[float]) -> None:
     assert bool(np.all(np.diff(places) >= 0))
     assert all(-1e-6 <= place <= 800 + 1e-6 for place in places)
     assert len(ticks(Axis("", Unit.SECONDS, logarithmic=True), along, values)) <= 10
+
+
+@pytest.mark.parametrize(("columns", "found"), [(9, []), (10, ['<table class="dense">'])])
+def test_a_table_of_many_columns_is_in_small_print(columns: int, found: list[str]) -> None:
+    names = tuple(map(str, range(columns)))
+    text = html(Page("", "", [Section("", [Table(names, (names,))])]))
+    assert re.findall(r'<table class="\w+">', text) == found
+
+
+def test_the_gantt_chart_says_which_part_of_the_schedule_it_is() -> None:
+    workload, machine = busy(jobs=4000, days=60, processors=300), of_processors(300)
+    schedule = replay(workload, machine, SchedulerSettings())
+    text, chart = gantt_parts(schedule, default_window(schedule))
+    assert isinstance(text, Text)
+    assert isinstance(chart, Gantt)
+    assert "on the first 256 of 300 processors: no more, so that single pieces of work can be told apart" in text.text
+    assert len(chart.rows) == 256
+    assert "processor</text>" in draw_gantt(chart)
+    short = replay(workload.only(np.arange(3)), machine, SchedulerSettings())
+    (whole, _) = gantt_parts(short, default_window(short))
+    assert isinstance(whole, Text)
+    assert "no more" not in whole.text

@@ -12,6 +12,7 @@ from gleaner.control.simulation.report.svg import (
     element,
     legend,
     picture,
+    up_the_side,
 )
 
 _NAMES = (
@@ -42,6 +43,7 @@ def draw_gantt(plot: Gantt) -> str:
         element("text", plot.rows[index], x=LEFT - 6, y=down(index + 0.5) + 4, class_="tick", text_anchor="end")
         for index in range(0, len(plot.rows), every)
     ]
+    body.append(up_the_side(plot.row_label, down))
     for block in plot.blocks:
         body += _block(block, plot, along, down, gap=min(1.5, row / 6))
     body += bottom_axis(plot.x.label, along, ticks(plot.x, along, (), 8), height)

@@ -58,7 +58,7 @@ def queues_plot(outcomes: Sequence[Outcome], title: str) -> Lines:
     return Lines(f"Waiting jobs{title}", _TIME, Axis("waiting jobs"), curves, points=False)
 
 
-def owners_plot(outcome: Outcome) -> Lines | None:
+def owners_plot(outcome: Outcome, unit: str) -> Lines | None:
     """What each group computed on over time (the users, where there is but one group); the largest few."""
     found, workload = outcome.measures, outcome.schedule.workload
     groups = len(found.groups) > 1
@@ -76,7 +76,7 @@ def owners_plot(outcome: Outcome) -> Lines | None:
     ]
     what = "group" if groups else "user"
     some = f", the largest {len(curves)} of {len(owners)}" if len(owners) > len(curves) else ""
-    return Lines(f"Throughput by {what}{some}", _TIME, Axis("units computing"), curves, points=False)
+    return Lines(f"Throughput by {what}{some}", _TIME, Axis(f"{unit} computing"), curves, points=False)
 
 
 def _queue(schedule: Schedule, edges_s: Seconds) -> list[float]:

@@ -55,7 +55,7 @@ def run_page(outcome: Outcome, ground: Ground) -> Page:
         Section("Nodes", gantt_parts(outcome.schedule, found.window, agents.length_s if agents else None)),
         Section("Regular jobs by size", (_sizes_plot(found, unit), sizes_table(found, unit))),
     ]
-    owners = _owners(outcome)
+    owners = _owners(outcome, unit)
     if owners:
         sections.append(Section("Users and groups", owners))
     sections.append(_method(outcome, ground))
@@ -177,8 +177,8 @@ def _against_length(outcomes: Sequence[Outcome]) -> list[Part]:
     ]
 
 
-def _owners(outcome: Outcome) -> list[Part]:
-    found, plot = outcome.measures, owners_plot(outcome)
+def _owners(outcome: Outcome, unit: str) -> list[Part]:
+    found, plot = outcome.measures, owners_plot(outcome, unit)
     parts: list[Part] = [] if plot is None else [plot]
     for owners, what, jain in ((found.users, "user", found.jain_users), (found.groups, "group", found.jain_groups)):
         if len(owners) > 1:

@@ -47,19 +47,14 @@ def left_axis(label: str, along: Scale, marks: Sequence[tuple[float, str]]) -> l
         y = along(value)
         drawn.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
         drawn.append(element("text", text, x=LEFT - 8, y=y + 4, class_="tick", text_anchor="end"))
+    return [*drawn, up_the_side(label, along)]
+
+
+def up_the_side(label: str, along: Scale) -> str:
+    """What a vertical axis shows."""
     middle = (along.begin + along.end) / 2
-    drawn.append(
-        element(
-            "text",
-            label,
-            x=14,
-            y=middle,
-            class_="label",
-            text_anchor="middle",
-            transform=f"rotate(-90 14 {middle:.0f})",
-        )
-    )
-    return drawn
+    turned = f"rotate(-90 14 {middle:.0f})"
+    return element("text", label, x=14, y=middle, class_="label", text_anchor="middle", transform=turned)
 
 
 def bottom_axis(label: str, along: Scale, marks: Sequence[tuple[float, str]], height: int = HEIGHT) -> list[str]:

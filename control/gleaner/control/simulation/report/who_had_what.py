@@ -44,7 +44,9 @@ def gantt_parts(schedule: Schedule, window: Window, agents_s: float | None = Non
         blocks,
         what,
     )
-    return [Text(f"{duration(end_s - begin_s)} in the middle of the window, on {some}. Jobs are drawn {how}."), chart]
+    shown = f"{duration(end_s - begin_s)} in the middle of the window, on {some}"
+    limits = "" if end_s - begin_s >= window.length_s else ": no more, so that single pieces of work can be told apart"
+    return [Text(f"{shown}{limits}. Jobs are drawn {how}."), chart]
 
 
 def _period(schedule: Schedule, window: Window, share: float, longest_s: float) -> tuple[float, float]:

@@ -23,6 +23,8 @@ from gleaner.control.simulation.report.page import (
 from gleaner.control.simulation.report.plots import bars_table, draw_bars, draw_lines, draw_stack, lines_table
 
 _HERE = Path(__file__).parent
+_MANY = 10
+"""So many columns fit beside each other only in small print."""
 
 
 def html(page: Page) -> str:
@@ -83,7 +85,8 @@ def _table(table: Table) -> str:
         "<tr>" + "".join(f"<td{_side(table, place)}>{escape(cell)}</td>" for place, cell in enumerate(row)) + "</tr>"
         for row in table.rows
     )
-    return f'<div class="wide"><table>{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    dense = ' class="dense"' if len(table.columns) >= _MANY else ""
+    return f'<div class="wide"><table{dense}>{title}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _side(table: Table, place: int) -> str:

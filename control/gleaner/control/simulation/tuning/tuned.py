@@ -171,7 +171,7 @@ def _cards(tuning: Tuning) -> Cards:
             Card("agents of", word + exact(setting.length_s), ends + (", vacated at once" * setting.preemption)),
             Card("margin", exact(setting.margin_s), "before the end, on top of a save and its safety"),
             Card("effective load", percent(one.effective_load.mean), f"{_points(one.gain)} points"),
-            Card("mean wait", limit.shown(limit.growth(one).mean), f"the limit is {limit.said}"),
+            Card("change of the mean wait", limit.shown(limit.growth(one).mean), f"the limit is {limit.said}"),
         )
     )
 
