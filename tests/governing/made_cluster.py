@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
-from gleaner.control.cluster.owners import MARK, OwnedJob, OwnedNode, OwnedPhase, OwnersView
+from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersView
 from gleaner.control.policy.governed import JobClass, Room, Wish
 from gleaner.control.policy.governing import targets_of
+from gleaner.control.steward.rules import WAITS_FOR_ITS_TURN
 
 PARTITION = "shared"
 AGENTS_PARTITION = "gleaner"
@@ -45,7 +46,7 @@ class MadeCluster:
         self.jobs[job] = OwnedJob(
             id=job, account=account, partition=PARTITION, phase=OwnedPhase.PENDING, job_class=kind,
             wish=Wish(1, Room(cpus, 100 * cpus)), submitted_s=self.now_s, priority=0, held=True, ours=True,
-            is_ready=True, said=f"{MARK} waits for its turn",
+            is_ready=True, said=WAITS_FOR_ITS_TURN,
         )  # fmt: skip
 
     def agent(self, job: str, node: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.owners import OwnedJob, OwnedPhase
-from gleaner.control.cluster.slurm_owners import check_accounting, parse
+from gleaner.control.cluster.slurm_owners import parse
 from gleaner.control.policy.governed import JobClass, Room, Wish
 
 WORD = "x832a19f6"
@@ -16,7 +16,7 @@ NODES = (
 )
 RUNNING = (
     "82", "RUNNING", "physics", "shared", "4", "4", "OK", "", "", "node[1-2]", "cpu=4,mem=2000M,node=2,billing=4",
-    "1795275127", "1795275130", "3500", "None", "gleaner: released", "gleaner:checkpointable",
+    "1795275127", "1795275130", "3500", "None", "0", "gleaner: released", "gleaner:checkpointable",
 )  # fmt: skip
 
 
@@ -26,14 +26,15 @@ def text(*rows: tuple[str, ...]) -> str:
 
 def job(**changes: str) -> OwnedJob:
     names = ("id", "state", "account", "partition", "cpus", "tasks", "shared", "wanted", "unwanted", "hosts", "tres")
-    names += ("submitted", "start", "priority", "reason", "admin", "comment")
+    names += ("submitted", "start", "priority", "reason", "restarts", "admin", "comment")
     row = tuple((dict(zip(names, RUNNING, strict=True)) | changes).values())
     (found,) = parse(text(*NODES), text(row), WORD, read_s=1.0).jobs
     return found
 
 
 def pending(**changes: str) -> OwnedJob:
-    about = {"state": "PENDING", "hosts": "", "start": "N/A", "priority": "0", "reason": "JobHeldAdmin"}
+    about = {"state": "PENDING", "hosts": "", "start": "N/A", "priority": "0", "reason": "JobHeldUser"}
+    about |= {"admin": "gleaner: waits for its turn"}
     return job(**about | {"tres": "cpu=4,mem=2000M,node=1,billing=4"} | changes)
 
 
@@ -52,9 +53,11 @@ def test_a_running_job_holds_its_part_of_each_of_its_nodes() -> None:
     assert found.holds == {"node1": Room(2, 1000), "node2": Room(2, 1000)}
 
 
-def test_a_held_job_is_ours_by_our_mark_unless_its_user_holds_it() -> None:
+def test_a_held_job_is_ours_by_our_mark_unless_an_admin_holds_it() -> None:
     assert (pending().held, pending().ours) == (True, True)
-    assert not pending(reason="JobHeldUser").ours
+    assert not pending(reason="JobHeldAdmin").ours
+    assert not pending(admin="gleaner: released").ours, "its owner holds it since"
+    assert pending(admin="gleaner: released", restarts="1").ours, "it has requeued itself"
     assert not pending(admin="(null)").ours
     assert not pending(priority="12").held
 
@@ -97,14 +100,3 @@ def test_arrays_and_jobs_come_in_the_order_of_their_submission() -> None:
         (id_, *RUNNING[1:11], submitted, *RUNNING[12:]) for id_, submitted in (("9", "5"), ("8_2", "5"), ("7", "6"))
     ]
     assert [one.id for one in parse(text(*NODES), text(*rows), WORD, read_s=1.0).jobs] == ["8_2", "9", "7"]
-
-
-@pytest.mark.parametrize("value", ["associations,limits,qos", "associations", "all"])
-def test_accounting_that_keeps_to_accounts_is_enough(value: str) -> None:
-    check_accounting(f"Configuration data\nAccountingStorageEnforce = {value}\nAccountingStorageHost = head\n")
-
-
-@pytest.mark.parametrize("value", ["none", "limits"])
-def test_accounting_that_does_not_is_refused_in_one_line(value: str) -> None:
-    with pytest.raises(GatewayError, match=f"needs AccountingStorageEnforce=associations .*it is {value}"):
-        check_accounting(f"AccountingStorageEnforce = {value}\n")

@@ -7,9 +7,6 @@ from typing import Protocol
 
 from gleaner.control.policy.governed import JobClass, Room, Wish
 
-MARK = "gleaner:"
-"""How the words begin that we put on a job, and those by which its owner declares its class."""
-
 
 class OwnedPhase(StrEnum):
     """Where a job stands. `ENDING`: its processes are being ended; it holds its nodes still."""
@@ -76,15 +73,3 @@ class OwnersCluster(Protocol):
         As their owner, without any rights beyond that. `GatewayError` if one has ended already.
         """
         ...
-
-
-def declared(comment: str) -> JobClass:
-    """The class that a job's comment declares; what is not declared may not be touched.
-
-    >>> declared("gleaner:checkpointable"), declared("nightly run; gleaner:preemptible"), declared("(null)")
-    (<JobClass.CHECKPOINTABLE: 2>, <JobClass.PREEMPTIBLE: 1>, <JobClass.NON_PREEMPTIBLE: 0>)
-    """
-    found = {word.removeprefix(MARK) for word in comment.replace(";", " ").split() if word.startswith(MARK)}
-    if found == {"checkpointable"}:
-        return JobClass.CHECKPOINTABLE
-    return JobClass.PREEMPTIBLE if found == {"preemptible"} else JobClass.NON_PREEMPTIBLE

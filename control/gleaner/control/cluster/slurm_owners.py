@@ -11,29 +11,26 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gleaner.control.cluster import programs
+from gleaner.control.cluster.accounting import check_accounting
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.hosts import expanded
-from gleaner.control.cluster.owners import (
-    MARK,
-    OwnedJob,
-    OwnedNode,
-    OwnedPhase,
-    OwnersCluster,
-    OwnersView,
-    declared,
-)
+from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersCluster, OwnersView
 from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT
-from gleaner.control.policy.governed import Room, Wish
+from gleaner.control.policy.governed import JobClass, Room, Wish
+from gleaner.control.steward.governed import CHECKPOINTABLE, PREEMPTIBLE, class_of
+from gleaner.control.steward.rules import OURS, RELEASED
 
 _NODE_FIELDS = ("NodeHost", "StateLong", "CPUsState", "Memory", "AllocMem")
 _JOB_FIELDS = (
     "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
-    "NodeList", "tres-alloc", "SubmitTime", "StartTime", "PriorityLong", "Reason", "admin_comment", "Comment",
+    "NodeList", "tres-alloc", "SubmitTime", "StartTime", "PriorityLong", "Reason", "restartcnt", "admin_comment",
+    "Comment",
 )  # fmt: skip
 _USABLE = frozenset({"idle", "mixed", "allocated", "planned", "completing"})
 _PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _NOT_READY = frozenset({"Dependency", "DependencyNeverSatisfied", "BeginTime", "JobArrayTaskLimit"})
+_CLASSES = {PREEMPTIBLE: JobClass.PREEMPTIBLE, CHECKPOINTABLE: JobClass.CHECKPOINTABLE}
 _UNITS_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -47,7 +44,7 @@ class SlurmOwners:
 
     def check(self, owners: Sequence[str]) -> None:
         """See `OwnersCluster.check`."""
-        check_accounting(self._run(["scontrol", "show", "config"]))
+        check_accounting(timeout_s=self._timeout_s)
         accounts = self._run(["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]).split()
         for owner in owners:
             if owner not in accounts:
@@ -74,20 +71,6 @@ class SlurmOwners:
 
     def _run(self, words: list[str]) -> str:
         return programs.run(words, ASK_ENVIRONMENT, timeout_s=self._timeout_s)
-
-
-def check_accounting(config: str) -> None:
-    """Raise `GatewayError` unless each job belongs to an account that Slurm has seen to be its user's."""
-    for line in config.splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "AccountingStorageEnforce":
-            if {"associations", "all"} & set(value.strip().lower().split(",")):
-                return
-            raise GatewayError(
-                f"governing needs AccountingStorageEnforce=associations in slurm.conf (it is {value.strip()}): "
-                "without it a user may name any account"
-            )
-    raise GatewayError("scontrol show config does not say AccountingStorageEnforce")
 
 
 def parse(nodes: str, jobs: str, word: str, *, read_s: float) -> OwnersView:
@@ -132,7 +115,7 @@ def _node(fields: list[str]) -> OwnedNode | None:
 
 def _job(fields: list[str], nodes: dict[str, OwnedNode]) -> OwnedJob:
     (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, priority,
-     reason, admin, comment) = fields  # fmt: skip
+     reason, restarts, admin, comment) = fields  # fmt: skip
     phase = _phase(state)
     is_pending = phase is OwnedPhase.PENDING
     asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
@@ -144,7 +127,7 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode]) -> OwnedJob:
         account=account,
         partition=partition,
         phase=phase,
-        job_class=declared(comment),
+        job_class=_CLASSES.get(class_of(comment) or "", JobClass.NON_PREEMPTIBLE),
         wish=_wish(
             all_of_it,
             nodes_at_least=_whole(asked.get("node", "1"), fields),
@@ -156,12 +139,17 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode]) -> OwnedJob:
         submitted_s=float(submitted) if submitted.isdigit() else 0.0,
         priority=_whole(priority, fields),
         held=is_pending and priority == "0",
-        ours=admin.startswith(MARK) and reason != "JobHeldUser",
+        ours=_is_marked(admin, restarted=restarts != "0") and reason != "JobHeldAdmin",
         said=admin,
         is_ready=reason not in _NOT_READY,
         since_s=float(start) if start.isdigit() and not is_pending else None,
         holds=None if is_pending else dict.fromkeys(places, each),
     )
+
+
+def _is_marked(admin: str, *, restarted: bool) -> bool:
+    """Whether it is held for us: Slurm does not tell our holds from its owner's. See `steward.rules.is_held_by_us`."""
+    return admin.startswith(OURS) and (restarted or not admin.startswith(RELEASED))
 
 
 def _wish(

@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
-from gleaner.control.cluster.owners import MARK, OwnedJob, OwnedPhase, OwnersCluster, OwnersView
+from gleaner.control.cluster.owners import OwnedJob, OwnedPhase, OwnersCluster, OwnersView
 from gleaner.control.governing.assembling import assembled
 from gleaner.control.governing.rights import Rights
 from gleaner.control.policy.governed import Governing, GovernView, JobClass, Ruling, Verdict, as_answer, as_given
@@ -21,6 +21,7 @@ from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.site import Site
+from gleaner.control.steward.rules import OURS
 
 HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
@@ -177,7 +178,7 @@ class Governor:
         """Write on held jobs why they wait, where `squeue` shows it."""
         changed = 0
         for ruling in rulings:
-            text = f"{MARK} {ruling.why}"
+            text = OURS + ruling.why
             if ruling.verdict is Verdict.HOLD and jobs[ruling.job].said != text and changed < REASONS_A_ROUND:
                 changed += 1
                 try:
