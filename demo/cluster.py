@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "deploy" / "cluster.sh"
 NODES = ("node1", "node2", "node3")
 SERVICE_USER = "gleaner"
-USERS = ("alice", "bob")
+USERS = ("alice", "bob", "carol")
 
 
 class ClusterError(Exception):

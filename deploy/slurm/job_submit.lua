@@ -21,6 +21,7 @@ local DEFAULT_CLASS = "non-preemptible"
 local CLASSES = { ["non-preemptible"] = true, preemptible = true, checkpointable = true }
 local OURS = "gleaner: "
 local WAITS = OURS .. "waits for its turn"
+local RELEASED = OURS .. "released"
 local MOST_FUTURE_S = 60
 local ACCESS_DENIED = slurm.ESLURM_ACCESS_DENIED or 2002
 local PENDING = 0
@@ -151,7 +152,8 @@ local function modified(change, job, part_list)
     if was_governed == 0 then return nil end
     if change.admin_comment ~= nil then return "the AdminComment of a job in partition " .. first .. " is not yours" end
     local is_new = (job.restart_cnt or 0) == 0
-    local is_ours = (job.admin_comment or ""):sub(1, #WAITS - #" for its turn") == OURS .. "waits" or not is_new
+    local mark = job.admin_comment or ""
+    local is_ours = mark:sub(1, #OURS) == OURS and (mark:sub(1, #RELEASED) ~= RELEASED or not is_new)
     if job.priority == 0 and is_ours and change.priority ~= nil and change.priority ~= slurm.NO_VAL then
         return "this job waits for its turn in partition " .. first .. ": Gleaner releases it"
     end

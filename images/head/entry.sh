@@ -44,8 +44,8 @@ as slurm slurmctld -D &
 wait_for 60 slurmctld scontrol ping
 
 # What a service manager does on a real head (deploy/systemd): start control, and start it again whenever it ends.
+install -d -o gleaner -g gleaner -m 0750 /var/log/gleaner
 keep_control() {
-    install -d -o gleaner -g gleaner -m 0750 /var/log/gleaner
     for verb in migrate prepare; do
         until as gleaner glean control $verb >>/var/log/gleaner/control.log 2>&1; do sleep 2; done
     done
@@ -55,6 +55,21 @@ keep_control() {
     done
 }
 keep_control &
+keep_steward() {
+    install -d -o gleaner-steward -g gleaner-steward -m 0755 /run/gleaner
+    while :; do
+        as gleaner-steward gleaner-steward >>/var/log/gleaner/steward.log 2>&1 || true
+        sleep 1
+    done
+}
+keep_steward &
+# And what its timer does there: independent of all that is Gleaner's, and it lets go what a dead Gleaner holds.
+watch_for_death() {
+    while sleep 15; do
+        as gleaner-steward timeout 120 /usr/local/libexec/gleaner/deadman >>/var/log/gleaner/deadman.log 2>&1 || true
+    done
+}
+watch_for_death &
 echo "head: up"
 
 trap 'trap - TERM; kill $(jobs -p) 2>/dev/null; exit 0' TERM INT

@@ -33,7 +33,7 @@ class Steward:
         self._ask(do="release", job=job, top=top)
 
     def set_reason(self, job: str, text: str) -> None:
-        """Say why a job is held, for `squeue -O jobid,admin_comment`."""
+        """Say why a job is held, for `squeue -O JobArrayID,admin_comment`: there `gleaner: ` stands before it."""
         self._ask(do="reason", job=job, text=text)
 
     def hold(self, job: str) -> None:

@@ -3,9 +3,9 @@
 Jobs of other partitions than the governed ones, jobs of another class, holds that are not ours and nodes that carry
 another mark are refused, whatever control asks.
 
-A job that we hold is marked in its AdminComment, which only administrators write: `gleaner: waits ...`. The order of
-the commands matters: killed between any two of them, the steward leaves a job that runs, or one that is held and
-marked as waiting, never one that is held and nobody's.
+A job that we hold says so in its AdminComment, which only administrators write: `gleaner: ` and why it waits. One that
+we released says `gleaner: released`. The order of the commands matters: killed between any two of them, the steward
+leaves a job that runs, or one that is held and marked as waiting, never one that is held and nobody's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,8 @@ from gleaner.control.steward.request import (
 )
 
 OURS = "gleaner: "
-WAITS = OURS + "waits"
-WAITS_FOR_ITS_TURN = WAITS + " for its turn"
-ASKED_TO_SAVE = WAITS + ": was asked to save itself"
+WAITS_FOR_ITS_TURN = OURS + "waits for its turn"
+ASKED_TO_SAVE = OURS + "was asked to save itself, and waits for its turn"
 RELEASED = OURS + "released"
 RELEASED_ON_TOP = RELEASED + " on top"
 DRAINED_BY = OURS + "drained by "
@@ -62,7 +61,7 @@ def commands_for_job(request: JobRequest, job: JobRecord, governed: Governed) ->
             return _release(job, top=request.top)
         case Reason():
             _check_held_by_us(job)
-            return [_update(job, f"AdminComment={WAITS}: {request.text}")]
+            return [_update(job, f"AdminComment={_mark(request.text)}")]
         case Hold():
             _check_pending(job)
             if job.priority == 0 or not job.admin_comment.startswith(RELEASED):
@@ -72,7 +71,7 @@ def commands_for_job(request: JobRequest, job: JobRecord, governed: Governed) ->
             _check_running(job, PREEMPTIBLE)
             if not job.can_requeue or not job.is_batch:
                 raise Refused(
-                    f"job {job.name} cannot be requeued: it is interactive, or was submitted with --no-requeue"
+                    f"job {job.name} cannot be requeued: it is interactive, or says --no-requeue"
                 )
             return [_marked_as_waiting(job), ("scontrol", "requeuehold", job.name)]
         case Signal():
@@ -107,10 +106,12 @@ def commands_for_nodes(
 def is_held_by_us(job: JobRecord) -> bool:
     """Whether it is held, and neither its owner nor an administrator did that.
 
-    After a requeue any mark of ours will do: such a job held itself to wait for its turn.
+    After a requeue any mark of ours will do: such a job held itself to wait for its turn. To Slurm both our holds and
+    its owner's are `JobHeldUser`; only an administrator's is told apart.
     """
-    marked = job.admin_comment.startswith(WAITS if job.restarts == 0 else OURS)
-    return job.is_pending and job.priority == 0 and marked and job.reason != "JobHeldAdmin"
+    mark = job.admin_comment
+    is_marked = mark.startswith(OURS) and (job.restarts > 0 or not mark.startswith(RELEASED))
+    return job.is_pending and job.priority == 0 and is_marked and job.reason != "JobHeldAdmin"
 
 
 def _release(job: JobRecord, *, top: bool) -> list[Command]:
@@ -127,6 +128,13 @@ def own_nice(nice: int) -> int:
     (7, 7)
     """
     return nice + TOP_NICE if nice < -TOP_NICE // 2 else nice
+
+
+def _mark(text: str) -> str:
+    mark = OURS + text.removeprefix(OURS)
+    if mark.startswith(RELEASED):
+        raise Refused(f"{text[:40]!r} is no reason to be held")
+    return mark
 
 
 def _marked_as_waiting(job: JobRecord) -> Command:

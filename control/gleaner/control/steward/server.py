@@ -12,7 +12,6 @@ import os
 import pwd
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -20,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from gleaner.control.cluster import programs
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
-from gleaner.control.cluster.slurm_words import complaint, is_no_answer
 from gleaner.control.steward import governed, records, request, rules
 from gleaner.control.steward.governed import Governed, Misconfigured
 from gleaner.control.steward.request import Alive, Drain, JobRequest, Refused, Resume
@@ -31,7 +30,7 @@ PATIENCE_S = 10.0
 COMMAND_LIMIT_S = 15.0
 _AT_ONCE = 16
 _AGAIN_S = 0.5
-_PASSED_ON = ("PATH", "SLURM_CONF")
+_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
 
 Run = Callable[[rules.Command], str]
 """Runs a program of Slurm's; what it printed. Raises `GatewayError`."""
@@ -80,27 +79,7 @@ def write_heartbeat(path: Path, now_s: float) -> None:
 
 def run_slurm(command: rules.Command) -> str:
     """Run one of Slurm's programs as this account. Raises `GatewayUnavailable`, `GatewayError`."""
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    try:
-        done = subprocess.run(
-            command,
-            env={**environment, "LC_ALL": "C", "TZ": "UTC"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise GatewayUnavailable(f"Slurm does not answer: {command[0]} took more than {COMMAND_LIMIT_S:g} s") from error
-    except OSError as error:
-        raise GatewayUnavailable(f"{command[0]} cannot be run: {error.strerror}") from error
-    if done.returncode == 0:
-        return done.stdout
-    said = complaint(done.stderr or done.stdout)
-    if is_no_answer(done.stderr):
-        raise GatewayUnavailable(f"Slurm does not answer: {command[0]} says {said!r}")
-    raise GatewayError(f"Slurm refuses: {' '.join(command[:2])} says {said!r}")
+    return programs.run(command, _ENVIRONMENT, timeout_s=COMMAND_LIMIT_S)
 
 
 def answer(steward: Steward, line: bytes, now_s: float, log: Callable[[dict[str, object]], None]) -> dict[str, object]:
