@@ -114,22 +114,23 @@ class Helper:
         if do in _TAKES and descriptor is None:
             raise request.Refused(f"{do} comes with the descriptor of {_TAKES[do]}")
         settings = self._settings
-        caller = self._caller(uid)
+        if uid != settings.agent_uid:
+            owner(uid)  # refused, whatever it wants, if that is no ordinary user
         if do == "facts":
             request.checked(message)
             return containers.facts(settings), None
         if do == "admit":
             number = request.checked(message, slurm_job=is_number)["slurm_job"]
-            return self._users(do).admit(caller, number), None
+            return self._users(do).admit(owner(uid), number), None
         if do == "list":
             request.checked(message)
             known = bundle.known(settings)
             mine = {one.name: about["labels"] for one, about in known if bundle.owner_uid(settings, about) == uid}
             return {"containers": mine}, None
         if do == "create":
-            spec = self._own(uid, request.spec(message), caller)
+            spec = self._own(uid, request.spec(message))
             with self._alone(spec.name):
-                containers.create(settings, spec, caller)
+                containers.create(settings, spec, Owner.of(uid))
             return {}, None
         if do in ("image", "import"):
             name = request.checked(message, image=request.is_image)["image"]
@@ -147,18 +148,15 @@ class Helper:
         made = self._bundle(uid, request.checked(message, name=request.is_name)["name"])
         return self._of_container(do, made, descriptor, connection)
 
-    def _caller(self, uid: int) -> Owner:
-        return Owner.of(uid) if uid == self._settings.agent_uid else owner(uid)
-
     def _users(self, do: str) -> OwnJobs:
         if self._own_jobs is None:
             raise request.Refused(f"{do}: users' own jobs are not served on this node")
         return self._own_jobs
 
-    def _own(self, uid: int, spec: request.Spec, caller: Owner) -> request.Spec:
+    def _own(self, uid: int, spec: request.Spec) -> request.Spec:
         """The container as its owner may have it."""
         if uid != self._settings.agent_uid:
-            return self._users("create").spec(caller, spec)
+            return self._users("create").spec(owner(uid), spec)
         if job_of(spec.name) is not None:
             raise request.Refused("'name' is one of those that users' own jobs have")
         return spec

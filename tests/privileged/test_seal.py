@@ -1,0 +1,199 @@
+"""What root has not saved itself, root does not restore: forged generations of users' own jobs."""
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gleaner.agent.privileged import meeting, seal, streaming
+from gleaner.agent.privileged.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
+
+KEY, UID = b"k" * 32, 4301
+IMAGES = {
+    "core-1.img": b"registers",
+    "files.img": b"".join(number.to_bytes(4, "big") for number in range(700_000)),
+    "pages-1.img": b"memory" * 1000,
+    "empty.img": b"",
+}
+
+
+class Place:
+    """CRIU on one side of a relay, a user's program with its images on the other."""
+
+    def __init__(self, place: Path, sealed: Sealed | None, stored: dict[str, bytes]) -> None:
+        self.stored = stored
+        listener = meeting.listening(str(place), "criu")
+        users = meeting.listening(str(place), "users")
+        self.relay = Relay(listener, str(place / "users"), sealed)
+        self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.criu.connect(str(place / "criu"))
+        serve = self._serve if sealed else self._capture
+        self.user = threading.Thread(target=serve, args=(users,), daemon=True)
+        self.user.start()
+
+    def _capture(self, users: socket.socket) -> None:
+        connection, _ = users.accept()
+        while (name := streaming.asked(connection)) is not None:
+            with os.fdopen(streaming.taken_pipe(connection), "rb") as source:
+                self.stored[name] = source.read()
+
+    def _serve(self, users: socket.socket) -> None:
+        connection, _ = users.accept()
+        while (name := streaming.asked(connection)) is not None:
+            streaming.answer(connection, exists=name in self.stored)
+            if name in self.stored:
+                with os.fdopen(streaming.taken_pipe(connection), "wb") as sink:
+                    try:
+                        sink.write(self.stored[name])
+                        sink.flush()
+                    except BrokenPipeError:
+                        pass
+
+    def save(self, name: str, content: bytes) -> None:
+        streaming.ask(self.criu, name)
+        theirs, ours = os.pipe()
+        streaming.give_pipe(self.criu, theirs)
+        os.close(theirs)
+        with os.fdopen(ours, "wb") as sink:
+            sink.write(content)
+
+    def restored(self, name: str) -> bytes | None:
+        """What CRIU gets of an image before it ends; None if there is none. Raises if it would wait for ever."""
+        streaming.ask(self.criu, name)
+        if not streaming.answered(self.criu):
+            return None
+        ours, theirs = os.pipe()
+        streaming.give_pipe(self.criu, theirs)
+        os.close(theirs)
+        got = b""
+        with os.fdopen(ours, "rb", buffering=0) as source:
+            while True:
+                ready, _, _ = select.select([source, self.relay.failed], [], [], 10)
+                if source in ready:
+                    more = source.read(2**16)
+                    if not more:
+                        return got
+                    got += more
+                elif self.relay.failed in ready:
+                    raise Broken(self.relay.reason)
+                else:
+                    raise TimeoutError(name)
+
+
+def saved(place: Path) -> tuple[str, dict[str, bytes]]:
+    """A seal, and the images that belong to it."""
+    place.mkdir(parents=True)
+    kept: dict[str, bytes] = {}
+    at = Place(place, None, kept)
+    for name, content in IMAGES.items():
+        at.save(name, content)
+    at.criu.close()
+    at.relay.finish(float("inf"))
+    at.user.join(10)
+    return seal.seal(KEY, UID, Sealed('["/dev/null"]', at.relay.images)), kept
+
+
+@pytest.fixture(scope="module")
+def generation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, bytes]]]:
+    yield saved(tmp_path_factory.mktemp("seal") / "save")
+
+
+def restoring(place: Path, text: str, stored: dict[str, bytes]) -> Place:
+    place.mkdir(parents=True, exist_ok=True)
+    return Place(place, opened(KEY, UID, text), stored)
+
+
+def test_what_was_saved_comes_back_and_pages_are_not_even_noted(
+    generation: tuple[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    text, kept = generation
+    assert kept == IMAGES
+    assert set(opened(KEY, UID, text).images) == set(IMAGES) - {"pages-1.img"}
+    at = restoring(tmp_path, text, kept)
+    assert {name: at.restored(name) for name in IMAGES} == IMAGES
+
+
+def changed(content: bytes, at: int, by: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ by]) + content[at + 1 :]
+
+
+FORGED = {
+    "a byte of the first block": lambda good: changed(good, 0, 1),
+    "the last byte": lambda good: changed(good, len(good) - 1, 128),
+    "cut off in a block": lambda good: good[:-1],
+    "cut off between blocks": lambda good: good[:BLOCK_BYTES],
+    "nothing": lambda good: b"",
+    "more": lambda good: good + b"\0",
+    "another block first": lambda good: good[BLOCK_BYTES:] + good[:BLOCK_BYTES],
+}
+
+
+@pytest.mark.parametrize("how", [*FORGED])
+def test_criu_never_sees_the_end_of_an_image_that_was_changed(
+    generation: tuple[str, dict[str, bytes]], tmp_path: Path, how: str
+) -> None:
+    text, kept = generation
+    at = restoring(tmp_path, text, kept | {"files.img": FORGED[how](IMAGES["files.img"])})
+    with pytest.raises(Broken, match=r"files.img is"):
+        at.restored("files.img")
+
+
+def test_no_image_is_added_taken_away_or_put_in_the_place_of_another(
+    generation: tuple[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    text, kept = generation
+    at = restoring(tmp_path / "added", text, kept | {"mountpoints-9.img": b"x"})
+    assert at.restored("mountpoints-9.img") is None
+    at = restoring(tmp_path / "swapped", text, kept | {"core-1.img": IMAGES["files.img"]})
+    with pytest.raises(Broken):
+        at.restored("core-1.img")
+    at = restoring(tmp_path / "gone", text, {name: kept[name] for name in kept if name != "core-1.img"})
+    with pytest.raises((Broken, streaming.StreamBroken)):
+        at.restored("core-1.img")
+    assert "lacks core-1.img" in at.relay.reason
+
+
+def test_memory_may_be_what_it_likes(generation: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
+    text, kept = generation
+    assert restoring(tmp_path, text, kept | {"pages-1.img": b"other"}).restored("pages-1.img") == b"other"
+
+
+def test_a_name_like_that_of_pages_is_none() -> None:
+    for name in ("pages-1.img.x", "pages-.img", "xpages-1.img", "pages-1", "pages-1.img\n", "pages-/etc.img"):
+        assert not seal._PAGES.match(name)
+
+
+def test_a_seal_is_for_one_user_under_one_key(generation: tuple[str, dict[str, bytes]]) -> None:
+    text, _ = generation
+    with pytest.raises(Broken, match="another user"):
+        opened(KEY, UID + 1, text)
+    with pytest.raises(Broken, match="not of this cluster"):
+        opened(b"o" * 32, UID, text)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(where=st.floats(0, 1, exclude_max=True), letter=st.characters(codec="ascii"))
+def test_a_changed_seal_is_none(generation: tuple[str, dict[str, bytes]], where: float, letter: str) -> None:
+    text, _ = generation
+    at = int(where * len(text))
+    forged = text[:at] + letter + text[at + 1 :]
+    if forged == text:
+        return
+    try:
+        assert opened(KEY, UID, forged) == opened(KEY, UID, text)  # white space between fields says nothing
+    except Broken:
+        return
+
+
+@pytest.mark.parametrize(
+    "text", [None, 7, "", "{}", "[]", '{"body": 1, "code": "x"}', '{"body": "{}", "code": "é"}', "[" * 9999]
+)
+def test_rubbish_is_no_seal(text: object) -> None:
+    with pytest.raises(Broken):
+        opened(KEY, UID, text)
