@@ -55,6 +55,7 @@ def test_the_control_program_and_the_agents_read_what_is_recommended(
     assert "GraceTime=180" in (slurm_words(found) or "")  # 60 s, times 1.33, and 60 s: less than three minutes
 
 
+@pytest.mark.slow  # test_sweep has the same of the outcomes that this is made of
 def test_one_worker_and_two_give_the_same_answer(tmp_path: Path) -> None:
     alone = tuned(tmp_path / "one", asked(), workers=1)
     together = tuned(tmp_path / "two", asked(), workers=2)
