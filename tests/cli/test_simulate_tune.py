@@ -47,6 +47,17 @@ def test_what_is_assumed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "glean: --restore and --save not given: 60 s assumed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("limit", "code"), [("0%", 1), ("1000%", 0)])
+def test_settings_are_written_where_something_is_recommended(
+    limit: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gleaner.toml"
+    options = ("--seeds", "10", "--wait-limit", limit, "--settings", str(path))
+    assert asked(tmp_path, str(PATH), *options) == code
+    assert path.exists() == (code == 0)
+    assert (f"{path}: not written, since nothing is recommended" in capsys.readouterr().err) == (code == 1)
+
+
 def test_asked_again_the_same_is_said_from_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = asked(tmp_path, str(PATH)), capsys.readouterr().out
     (journal,) = (tmp_path / "state").iterdir()

@@ -160,8 +160,8 @@ def tune(
             ground = experiment.prepare(told)
         experiment.check(told.scheduler, ground)
         tuning = _tuned(told, ground, question, state or _default_state(), workers)
-        _write(tuning, settings, agent_settings)
-        return _answer(tuning, ground, remarks, json, report)
+        unwritten = _write(tuning, settings, agent_settings)
+        return _answer(tuning, ground, (*remarks, *unwritten), json, report)
 
 
 def _check(told: "Scenario") -> None:
@@ -247,16 +247,23 @@ def _resumable(standing: _Standing) -> Generator[None]:
         ) from None
 
 
-def _write(tuning: "Tuning", settings: Path | None, agent_settings: Path | None) -> None:
+def _write(tuning: "Tuning", settings: Path | None, agent_settings: Path | None) -> tuple[str, ...]:
+    """Returns what has to be said of files that are not written, since nothing is recommended."""
     from gleaner.control.simulation.tuning import advice
 
+    unwritten: list[str] = []
     for path, text in (
         (settings, advice.control_settings(tuning)),
         (agent_settings, advice.agent_settings(tuning)),
     ):
-        if path is not None and text is not None:
-            with write(path):
-                path.write_text(text, encoding="utf-8")
+        if path is None:
+            continue
+        if text is None:
+            unwritten.append(f"{path}: not written, since nothing is recommended")
+            continue
+        with write(path):
+            path.write_text(text, encoding="utf-8")
+    return tuple(unwritten)
 
 
 def _answer(
