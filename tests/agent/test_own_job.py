@@ -1,0 +1,348 @@
+"""`glean run`: when a job of one's own is saved, what is kept of it, and what becomes of it."""
+
+import json
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.agent.pretended import PretendedRuntime
+from tests.privileged import slurm
+
+from gleaner.agent import folder
+from gleaner.agent.node import node_facts
+from gleaner.agent.own_job import main, program
+from gleaner.agent.own_job.batch import Batch
+from gleaner.agent.own_job.kept import Kept, program_of
+from gleaner.agent.own_job.moments import Plan, Wish, by_clock, by_signal, is_governed
+from gleaner.agent.own_job.program import ENDED, FAILED, OwnJob, deliver
+from gleaner.agent.privileged.slurm_jobs import SlurmJob, parse
+from gleaner.agent.protocol import Assignment, Generation
+from gleaner.agent.runtime.protocol import ContainerSpec
+from gleaner.agent.storage.protocol import StorageError
+from gleaner.agent.stored import Stored
+
+
+def job(**changes: Any) -> SlurmJob:
+    return parse(json.dumps({"jobs": [slurm.job(**changes)]}), "66")
+
+
+# ── when ──
+
+
+def test_it_is_saved_in_time_for_slurm_to_find_nothing_at_its_end() -> None:
+    plan = Plan(end_s=1000, kill_wait_s=30, every_s=None, began_s=0)
+    leave = [now_s for now_s in range(1000) if by_clock(plan, now_s=now_s, since_s=0, save_s=10)]
+    assert leave[0] == 1000 - 30 - 5 - 10
+
+
+@given(save_s=st.floats(0, 2000), end_s=st.floats(0, 2000), now_s=st.floats(0, 2000), kill_wait_s=st.floats(0, 600))
+def test_no_job_leaves_before_it_has_computed_for_as_long_as_its_save_takes(
+    save_s: float, end_s: float, now_s: float, kill_wait_s: float
+) -> None:
+    plan = Plan(end_s=end_s, kill_wait_s=kill_wait_s, every_s=None, began_s=0)
+    if by_clock(plan, now_s=now_s, since_s=0, save_s=save_s):
+        assert now_s >= save_s
+
+
+def test_it_is_saved_as_often_as_it_was_asked() -> None:
+    plan = Plan(end_s=None, kill_wait_s=30, every_s=60, began_s=0)
+    assert by_clock(plan, now_s=159, since_s=100, save_s=1) is None
+    assert by_clock(plan, now_s=160, since_s=100, save_s=1) is Wish.SAVE
+
+
+WISHES: list[tuple[int, list[str], Wish]] = [
+    (signal.SIGUSR1, ["RUNNING"], Wish.LEAVE),
+    (signal.SIGTERM, ["RUNNING"], Wish.LEAVE),
+    (signal.SIGTERM, ["TIMEOUT", "COMPLETING"], Wish.LEAVE),
+    (signal.SIGTERM, ["CANCELLED", "COMPLETING"], Wish.END),
+    (signal.SIGTERM, ["PENDING", "COMPLETING"], Wish.LEAVE_REQUEUED),
+    (signal.SIGTERM, ["PENDING", "REQUEUE_HOLD", "COMPLETING"], Wish.LEAVE_REQUEUED),
+]
+
+
+@pytest.mark.parametrize(("number", "states", "wish"), WISHES)
+def test_what_a_signal_means_depends_on_what_slurm_says_of_the_job(number: int, states: list[str], wish: Wish) -> None:
+    assert by_signal(number, job(job_state=states)) is wish
+
+
+def test_where_slurm_does_not_answer_a_job_is_saved_rather_than_ended() -> None:
+    assert by_signal(signal.SIGTERM, None) is Wish.LEAVE
+    assert not is_governed(None)
+
+
+def test_a_job_that_gleaner_lets_start_is_known_by_its_comment() -> None:
+    assert is_governed(job(admin_comment="gleaner: waits for its turn"))
+    assert not is_governed(job(admin_comment="my gleaner"))
+
+
+# ── what is kept ──
+
+
+def kept(place: Path, what: str = "p") -> Kept:
+    return Kept(place / "home" / "cluster", 66, what)
+
+
+def saved(at: Kept, attempt: int, number: int) -> Generation:
+    with at.storage.draft(f"jobs/66/attempt-{attempt}/generation-{number}") as draft:
+        draft.add("folder.tar", [b"x"])
+        published = draft.publish({})
+    found = Generation(
+        attempt=attempt, number=number, digest=published.digest, size_bytes=published.size_bytes, log_lines=0
+    )
+    at.note(found)
+    return found
+
+
+def test_the_newest_two_generations_stay_and_nothing_after_the_end(tmp_path: Path) -> None:
+    at = kept(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    assert (at.latest(), at.next_attempt()) == ((), 1)
+    first, second, third = (saved(at, 1, number) for number in (1, 2, 3))
+    assert at.latest() == (third, second)
+    assert (at.before(third), at.before(second), at.before(first)) == (second, None, None)
+    assert len(at.storage.keys("jobs/66")) == 2
+    assert at.next_attempt() == 2
+    at.clear()
+    assert not (at.root / "jobs").exists()
+
+
+def test_what_another_program_has_saved_is_not_for_this_one(tmp_path: Path) -> None:
+    at = kept(tmp_path, program_of("pi", ["a"]))
+    at.set_up(is_first=True, now_s=0)
+    saved(at, 1, 1)
+    assert kept(tmp_path, program_of("pi", ["b"])).latest() == ()
+    assert program_of("pi", ["a", "b"]) != program_of("pi", ["a b"])
+
+
+def test_a_job_that_starts_for_the_first_time_has_nothing_of_an_older_one_of_its_number(tmp_path: Path) -> None:
+    at = kept(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    saved(at, 1, 1)
+    at.set_up(is_first=False, now_s=0)
+    assert len(at.latest()) == 1
+    at.set_up(is_first=True, now_s=0)
+    assert at.latest() == ()
+
+
+def test_a_storage_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="a folder that all nodes share"):
+        kept(tmp_path).set_up(is_first=False, now_s=0)
+
+
+# ── how it goes ──
+
+
+class Desk:
+    """One start of a job under a Slurm of our own."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = place
+        self.runtime = PretendedRuntime()
+        self.runtime.first_lines = []
+        self.kept = kept(place)
+        self.kept.set_up(is_first=True, now_s=0)
+        self.says: list[str] = []
+        monkeypatch.setattr(program, "say", self.says.append)
+        for pause in ("_TICK_S", "_AGAIN_S"):
+            monkeypatch.setattr(program, pause, 0.05)
+        monkeypatch.setenv("PATH", str(place), prepend=":")
+        slurm.answering(place, slurm.job())
+        (place / "scontrol").rename(place / "show")
+        (place / "scontrol").write_text(
+            f'#!/bin/sh\ncase $1 in requeue*) [ ! -e {place}/refused ] || {{ echo "Requeue refused" >&2; exit 1; }}\n'
+            f'echo "$1 $2" >>{place}/requeued ;; *) exec {place}/show "$@" ;; esac\n'
+        )
+        (place / "scontrol").chmod(0o755)
+
+    def start(self, *command: str, every_s: float | None = None, image: str = "pi") -> OwnJob:
+        work = self.place / "work"
+        work.mkdir(exist_ok=True)
+        folder.clear(work)
+        latest = self.kept.latest()
+        given = Assignment(
+            job=66, attempt=self.kept.next_attempt(), group="own", name="own-1-66", image=image, command=command,
+            cpus=1, memory_mib=100, generation=latest[0] if latest else None,
+        )  # fmt: skip
+        self.job = OwnJob(
+            batch=Batch("66"),
+            runtime=self.runtime,
+            stored=Stored(self.kept.storage, given, node_facts(self.runtime.facts(), cpus=1, memory_mib=100), work),
+            kept=self.kept,
+            spec=ContainerSpec("own-1-66", image, command, {}, 1, 100, work, {}),
+            plan=Plan(end_s=2e9, kill_wait_s=30, every_s=every_s, began_s=time.time()),
+            results=self.place / "results",
+            begin_with=None,
+            happened=queue.SimpleQueue(),
+        )
+        self.codes: list[int] = []
+        self.thread = threading.Thread(target=lambda: self.codes.append(self.job.run()), daemon=True)
+        self.thread.start()
+        return self.job
+
+    def until(self, found: Callable[[], object]) -> None:
+        give_up_s = time.monotonic() + 20
+        while not found():
+            assert time.monotonic() < give_up_s, self.says
+            time.sleep(0.02)
+
+    def computes(self) -> bool:
+        return (self.place / "work" / "events.csv").exists()
+
+    @property
+    def requeued(self) -> list[str]:
+        try:
+            return (self.place / "requeued").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def end(self) -> int:
+        self.thread.join(20)
+        return self.codes[0]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    found = Desk(tmp_path, monkeypatch)
+    yield found
+    found.runtime.kill_all()
+
+
+def test_a_job_that_ends_delivers_its_files_and_its_exit_code_and_leaves_nothing(desk: Desk) -> None:
+    desk.start("count", "5", "3", every_s=0.01)
+    assert desk.end() == 3
+    assert (desk.place / "results" / "events.csv").read_text().split() == ["1", "2", "3", "4", "5"]
+    assert desk.kept.storage.keys("jobs/66") == []
+
+
+def test_asked_to_leave_it_is_saved_requeued_and_goes_on_where_it_was(desk: Desk) -> None:
+    first = desk.start("count", "120")
+    desk.until(desk.computes)
+    first.happened.put(signal.SIGUSR1)
+    desk.until(lambda: desk.requeued)
+    first.happened.put(signal.SIGTERM)
+    assert (desk.end(), desk.requeued) == (ENDED, ["requeue 66"])
+    assert "the job is requeued" in desk.says[-1]
+    desk.start("count", "120")
+    assert desk.end() == 0
+    assert desk.runtime.restores == 1
+    lines = (desk.place / "results" / "events.csv").read_text().split()
+    assert lines == [str(number) for number in range(1, 121)]
+
+
+def test_a_governed_job_is_requeued_held(desk: Desk) -> None:
+    (desk.place / "66.json").write_text(json.dumps({"jobs": [slurm.job(admin_comment="gleaner: runs")]}))
+    at = desk.start("count", "100000")
+    desk.until(desk.computes)
+    at.happened.put(signal.SIGUSR1)
+    desk.until(lambda: desk.requeued)
+    at.happened.put(signal.SIGTERM)
+    desk.end()
+    assert desk.requeued == ["requeuehold 66"]
+
+
+def test_a_job_that_cannot_be_saved_says_so_and_goes_on(desk: Desk) -> None:
+    desk.runtime.checkpoints_that_fail = 4
+    at = desk.start("count", "250")
+    desk.until(desk.computes)
+    for number in range(4):
+        at.happened.put(signal.SIGUSR1)
+        desk.until(lambda number=number: len(desk.says) > number)
+    assert desk.end() == 0
+    assert desk.says == ["cannot be saved, and goes on: it holds a device"] * 4
+    assert desk.requeued == []
+
+
+def test_a_job_that_slurm_does_not_requeue_goes_on_here(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_REQUEUE_WITHIN_S", 0.0)
+    (desk.place / "refused").touch()
+    at = desk.start("count", "200")
+    desk.until(desk.computes)
+    at.happened.put(signal.SIGUSR1)
+    assert desk.end() == 0
+    assert "saved, but it goes on here: Slurm does not requeue job 66: Requeue refused" in desk.says
+
+
+def test_a_cancelled_job_ends_and_nothing_of_it_stays(desk: Desk) -> None:
+    at = desk.start("count", "100000", every_s=0.01)
+    desk.until(desk.kept.latest)
+    (desk.place / "66.json").write_text(json.dumps({"jobs": [slurm.job(job_state=["CANCELLED", "COMPLETING"])]}))
+    at.happened.put(signal.SIGTERM)
+    assert desk.end() == ENDED
+    assert desk.kept.storage.keys("jobs/66") == []
+
+
+def test_a_generation_that_is_broken_costs_only_what_came_after_the_one_before(desk: Desk) -> None:
+    at = desk.start("count", "100000", every_s=0.01)
+    desk.until(lambda: len(desk.kept.latest()) == 2)
+    at.happened.put(signal.SIGUSR1)
+    desk.until(lambda: desk.requeued)
+    at.happened.put(signal.SIGTERM)
+    desk.end()
+    newest = desk.kept.latest()[0]
+    place = desk.kept.root / f"jobs/66/attempt-{newest.attempt}/generation-{newest.number}"
+    (place / "manifest.json").write_text("{}")
+    desk.start("count", "100000")
+    desk.until(lambda: desk.runtime.restores)
+    assert any("broken, and set aside" in line for line in desk.says)
+
+
+def test_an_image_that_is_missing_is_one_line(desk: Desk) -> None:
+    desk.start("count", "5", image="missing")
+    assert (desk.end(), desk.says) == (FAILED, ["no image named missing"])
+
+
+def test_files_are_delivered_whole_or_not_at_all(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    deliver(work, tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+    (work / "a").write_text("x")
+    deliver(work, tmp_path / "results")
+    assert (tmp_path / "results" / "a").read_text() == "x"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["results", "work"]
+
+
+# ── the command line ──
+
+
+def test_in_a_batch_script_it_makes_itself_a_step_that_no_early_signal_kills() -> None:
+    words = main.step_words({"SLURM_CPUS_ON_NODE": "4"}, "/usr/bin/srun", ["pi", "--seed", "1"])
+    assert words[0] == "/usr/bin/srun"
+    assert "--cpus-per-task=4" in words
+    assert words[words.index("sh") + 2].startswith('trap "" USR1 TERM; exec')
+    assert words[-3:] == ["pi", "--seed", "1"]
+
+
+WRONG: dict[str, dict[str, str]] = {
+    "submit that with sbatch": {},
+    "it is one process": {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"},
+}
+
+
+@pytest.mark.parametrize("why", [*WRONG])
+def test_where_it_cannot_run_it_says_what_to_do(why: str) -> None:
+    with pytest.raises(main.Unfit, match=why):
+        main.job_of(WRONG[why])
+
+
+@pytest.mark.parametrize("wrong", ["A", "=x", ""])
+def test_a_variable_is_name_and_value(wrong: str) -> None:
+    with pytest.raises(main.Unfit, match="NAME=VALUE"):
+        main.variables([wrong])
+
+
+def test_places_are_looked_at_before_anything_is_computed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(main.Unfit, match="there already"):
+        main.check_places(tmp_path / "there", None)
+    with pytest.raises(main.Unfit, match="--results"):
+        main.check_places(tmp_path / "no" / "such", None)
+    with pytest.raises(main.Unfit, match="--input"):
+        main.check_places(tmp_path / "new", tmp_path / "nothing")
