@@ -43,11 +43,24 @@ def test_agents_go_before_the_jobs_of_owners() -> None:
     assert found.saves == 0
 
 
-def test_agents_are_spared_where_the_others_that_must_give_way_are_enough_alone() -> None:
+def test_agents_go_first_even_where_the_others_that_must_give_way_would_be_enough_alone() -> None:
+    """The job has its units at 52, and what C gave and A did not need may be agents' again; the first leave at 53."""
     found = ran([Job(0, 200, 8, "C"), Job(50, 10, 5, "A")], until_s=59)
     assert found.saves == 1
     assert found.start_s[1] == 52
-    assert found.agents.save_s.tolist() == [0, 0]  # those from the start, and those on what C gave and A did not need
+    assert (found.agents.end_s[0], found.agents.units[0], found.agents.save_s[0]) == (53, 2, 3)
+
+
+def test_a_job_that_starts_on_agents_nodes_does_not_wait_for_the_save_of_another_claim() -> None:
+    """B has two claims. The first gets the unit of an agent, which leaves at once; for the second A's job is saved.
+
+    It is saved to 5, but at 4 the first has ended, and its unit is enough.
+    """
+    gone = AGENTS.model_copy(update={"save": CostSettings()})
+    jobs = [Job(0, 50, 9, "A"), Job(3, 1, 1, "B"), Job(3, 1, 1, "B")]
+    rules = BY_WORDS.model_copy(update={"quantum_s": 0.0})
+    assert ran(jobs, rules, gone).start_s.tolist() == [0, 3, 4]
+    assert ran(jobs, rules, None).start_s.tolist() == [0, 3, 4]
 
 
 def test_agents_and_others_give_way_together() -> None:

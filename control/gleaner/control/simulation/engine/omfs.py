@@ -36,6 +36,7 @@ from gleaner.control.simulation.engine.vacating import (
     FIXED,
     IDLE,
     JOB,
+    LENT,
     MISSING,
     OWNER,
     PROMISED,
@@ -65,7 +66,7 @@ from gleaner.control.simulation.engine.vacating import (
     begin,
     begin_complete,
     end_due,
-    give,
+    give_back,
     grant,
     hold,
     record,
@@ -208,7 +209,7 @@ def _replayed(  # noqa: PLR0912, PLR0915, PLR0917 - numba takes no keywords
 
         is_news = end_due(state, rows, now_s)
         if layer is not None and next_agents_s(agents, finite) <= now_s:
-            give(state, release_agents(agents, finite, now_s), jobs)
+            give_back(state, release_agents(agents, finite, now_s))
             is_news = True
         begin_complete(state, now_s)
         wait_again(state)
@@ -264,19 +265,28 @@ def _send_agents(  # noqa: PLR0917 - numba takes no keywords
     free = n[IDLE]
     if is_claim_waiting or (is_alone and _is_any_due(state, literal)):
         free = 0
-    taken, _end_s = decide_agents(layer, finite, now_s, free, max(0, -_coming(state)), np.inf, free)
+    taken, _end_s = decide_agents(layer, finite, now_s, free, _owed(state), np.inf, free)
     n[IDLE] -= taken
 
 
 @inner
 def _coming(state: State) -> int:
-    """Units that are being saved and promised to nobody; negative: so many are promised that agents must free."""
-    coming = 0
+    """Units that are being saved and promised to nobody."""
+    coming = _owed(state)
     for at in range(state.n[SAVING]):
         coming += state.job[UNITS, state.save[JOB, at]]
     for at in range(state.n[CLAIMS]):
         coming -= state.claim[MISSING, at]
     return coming
+
+
+@inner
+def _owed(state: State) -> int:
+    """Units that agents hold and owe to claims."""
+    owed = 0
+    for at in range(state.n[CLAIMS]):
+        owed += state.claim[LENT, at]
+    return owed
 
 
 @making
@@ -346,11 +356,9 @@ def _there(state: State, layer: Any) -> tuple[int, int]:
     idle, coming = int(state.n[IDLE]), int(_coming(state))
     if layer is not None and layer.rules[0].preemption:
         units, agents = int(layer.rules[0].units), layer.state[0]
-        idle += int(agents.running) * units
-        coming += int(agents.leaving) * units
-        if coming < 0:  # of the agents that run so many are promised
-            idle += coming
-            coming = 0
+        unpromised = int(agents.leaving) * units - int(_owed(state))  # negative: others have to leave as well
+        idle += int(agents.running) * units + min(0, unpromised)
+        coming += max(0, unpromised)
     return idle, coming
 
 
@@ -366,7 +374,8 @@ def _try(  # noqa: PLR0917 - numba takes no keywords
     answer, victims = decide(
         units, state.job[OWNER, job], state.job[CLASS, job], now_s,
         state.run[RUN_UNITS, there], state.run[RUN_UNITS, there], state.run[RUN_OWNER, there],
-        state.run[RUN_CLASS, there], state.run[RUN_PRIORITY, there], state.run_s[SINCE, there], state.run_s[COST, there],
+        state.run[RUN_CLASS, there], state.run[RUN_PRIORITY, there],
+        state.run_s[SINCE, there], state.run_s[COST, there],
         state.owner[USED], state.owner[USED_FIXED], state.owner[PROMISED], state.owner[ENTITLED],
         idle, coming, *rules,
     )  # fmt: skip
@@ -375,7 +384,7 @@ def _try(  # noqa: PLR0917 - numba takes no keywords
         hold(state, job, units)
         begin(state, job, now_s)
     elif answer in (_START, _VACATE):  # starts on agents' nodes, once they are saved
-        grant(state, rows, job, victims, now_s, rules[2])
+        grant(state, rows, job, victims, idle - n[IDLE], now_s, rules[2])
     return answer
 
 

@@ -29,6 +29,8 @@ FIXED = int(JobClass.NON_PREEMPTIBLE)
 SAVED = int(JobClass.CHECKPOINTABLE)
 TAKEN = -1
 """In the queue: a job that has just left it."""
+NOBODY = -1
+"""Instead of a job."""
 
 
 class State(NamedTuple):
@@ -62,9 +64,10 @@ JOB, RUN_UNITS, RUN_OWNER, RUN_CLASS, RUN_PRIORITY = range(5)
 # is saved; and the end.
 SINCE, RESTORING, COST, UNTIL = range(4)
 SAVED_FROM = COST
-# save: whose claim it is for. claim, in the order in which they were granted: how many units it does not have yet.
+# save: whose claim it is for. claim, in the order in which they were granted: how many units it does not have yet, and
+# how many of these agents owe it.
 FOR = 1
-MISSING = 1
+MISSING, LENT = 1, 2
 
 
 def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings, entitled: Counts) -> State:
@@ -83,7 +86,7 @@ def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings
         run_s=np.empty((4, room)),
         save=np.empty((2, room), np.int64),
         save_s=np.empty((4, room)),
-        claim=np.empty((2, room), np.int64),
+        claim=np.empty((3, room), np.int64),
     )
 
 
@@ -175,8 +178,20 @@ def give(state: State, units: int, first: int) -> None:
             continue
         part = min(units, state.claim[MISSING, at])
         state.claim[MISSING, at] -= part
+        state.claim[LENT, at] = min(state.claim[LENT, at], state.claim[MISSING, at])
         units -= part
     state.n[IDLE] += units
+
+
+@inner
+def give_back(state: State, units: int) -> None:
+    """What agents have freed goes first to the claims that they owe it to."""
+    for at in range(state.n[CLAIMS]):
+        part = min(units, state.claim[LENT, at])
+        state.claim[LENT, at] -= part
+        state.claim[MISSING, at] -= part
+        units -= part
+    give(state, units, NOBODY)
 
 
 @inner
@@ -219,15 +234,19 @@ def vacate(  # noqa: PLR0917 - numba takes no keywords
 
 @inner
 def grant(  # noqa: PLR0917 - numba takes no keywords
-    state: State, rows: Rows, job: int, victims: Counts, now_s: float, drops: bool
+    state: State, rows: Rows, job: int, victims: Counts, lent: int, now_s: float, drops: bool
 ) -> None:
-    """The job is promised its units: what is idle, what is coming, and what the victims (running entries) free."""
+    """The job is promised its units: what is idle, what is coming, and what the victims (running entries) free.
+
+    So many that count as idle are lent to agents.
+    """
     n = state.n
     taken = min(n[IDLE], state.job[UNITS, job])
     n[IDLE] -= taken
     hold(state, job, state.job[UNITS, job])
     state.claim[JOB, n[CLAIMS]] = job
     state.claim[MISSING, n[CLAIMS]] = state.job[UNITS, job] - taken
+    state.claim[LENT, n[CLAIMS]] = min(lent, state.job[UNITS, job] - taken)
     n[CLAIMS] += 1
     state.owner[PROMISED, state.job[OWNER, job]] += state.job[UNITS, job]
     at_once = n[SAVING]
@@ -253,6 +272,7 @@ def begin_complete(state: State, now_s: float) -> None:
         else:
             state.claim[JOB, kept] = state.claim[JOB, at]
             state.claim[MISSING, kept] = state.claim[MISSING, at]
+            state.claim[LENT, kept] = state.claim[LENT, at]
             kept += 1
     state.n[CLAIMS] = kept
 
