@@ -1,0 +1,148 @@
+"""The dead man's switch: what it lets go, from what Slurm answers. tests/cluster has it on the real one."""
+
+import importlib.util
+import subprocess
+import sys
+import time
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.steward import facts
+
+from gleaner.control.steward import governed, rules
+
+DEADMAN = Path(__file__).parents[2] / "deploy" / "deadman"
+SETTINGS = "heartbeat {folder}/alive\ndead-after-s 300\npartition shared preemptible\n"
+SQUEUE = """\
+7|0|JobHeldUser|3|0|gleaner: waits for its turn
+8|2000004330|Resources|-1999999997|0|gleaner: released on top
+9|0|JobHeldAdmin|0|0|gleaner: waits for its turn
+10|0|JobHeldUser|0|0|gleaner: released
+11|0|job requeued in held state|-2000000000|1|gleaner: released on top
+12|0|JobHeldUser|0|0|ask Bob before you release it
+13|0|JobHeldUser|0|0|(null)
+14|4000|None|0|0|gleaner: released
+20_1|0|JobHeldUser|0|0|gleaner: 12 of | 10 CPUs
+20_4|0|JobHeldUser|0|0|gleaner: 12 of | 10 CPUs
+"""
+SINFO = """\
+n1|gleaner-steward|gleaner: drained by alice
+n1|gleaner-steward|gleaner: drained by alice
+n2|root|gleaner: drained by alice
+n3|gleaner-steward|new memory
+n4|root|new | memory
+"""
+PROGRAM = """#!/bin/sh
+echo "$(basename $0) $*" >>{folder}/told
+case "$(basename $0) $*" in {fails}) echo no >&2; exit 1;; esac
+cat {folder}/$(basename $0).says 2>/dev/null || true
+"""
+
+
+@pytest.fixture(scope="module")
+def deadman() -> ModuleType:
+    loader = SourceFileLoader("deadman", str(DEADMAN))
+    spec = importlib.util.spec_from_loader("deadman", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    loader.exec_module(module)
+    sys.dont_write_bytecode = before
+    return module
+
+
+def test_it_lets_go_what_we_hold_and_nothing_that_others_hold(deadman: ModuleType) -> None:
+    done = [[" ".join(command) for command in commands] for commands in deadman.for_jobs(SQUEUE)]
+    let_go = "AdminComment=gleaner: released by the dead man's switch"
+    assert done == [
+        ["scontrol release 7", f"scontrol update JobId=7 {let_go}"],
+        ["scontrol update JobId=8 Nice=3"],
+        ["scontrol release 11", f"scontrol update JobId=11 Nice=0 {let_go}"],
+        ["scontrol release 20_[1,4]", f"scontrol update JobId=20_[1,4] {let_go}"],
+    ]
+
+
+def test_it_finds_nothing_to_do_in_what_it_leaves_behind(deadman: ModuleType) -> None:
+    after = (
+        "7|4330|None|3|0|gleaner: released by the dead man's switch\n8|4330|Resources|3|0|gleaner: released on top\n"
+    )
+    assert deadman.for_jobs(after) == []
+
+
+def test_only_nodes_that_our_account_drained_with_our_mark_are_set_back(deadman: ModuleType) -> None:
+    assert deadman.for_nodes(SINFO, facts.ACCOUNT) == [[["scontrol", "update", "NodeName=n1", "State=UNDRAIN"]]]
+
+
+def test_it_knows_the_same_marks_as_the_steward(deadman: ModuleType) -> None:
+    assert (deadman.OURS, deadman.RELEASED) == (rules.OURS, rules.RELEASED)
+    assert (deadman.DRAINED_BY, deadman.TOP_NICE) == (rules.DRAINED_BY, rules.TOP_NICE)
+    assert str(governed.FILE) == deadman.SETTINGS
+    script = (DEADMAN.parent / "slurm" / "job_submit.lua").read_text()
+    assert f'local OURS = "{rules.OURS}"' in script
+    assert rules.WAITS_FOR_ITS_TURN.removeprefix(rules.OURS) in script
+
+
+def test_it_reads_the_shipped_settings_as_the_steward_does(deadman: ModuleType) -> None:
+    text = (DEADMAN.parent / "settings" / "governed.conf").read_text()
+    shipped = governed.parse(text, "governed.conf")
+    assert deadman.parse(text) == (str(shipped.heartbeat), shipped.dead_after_s, list(shipped.partitions))
+
+
+class Head:
+    """A machine whose Slurm's programs write down what they are told."""
+
+    def __init__(self, folder: Path, fails: str = "nothing") -> None:
+        self.folder = folder
+        (folder / "governed.conf").write_text(SETTINGS.format(folder=folder))
+        (folder / "squeue.says").write_text(SQUEUE)
+        (folder / "sinfo.says").write_text(SINFO)
+        for name in ("squeue", "sinfo", "scontrol"):
+            (folder / name).write_text(PROGRAM.format(folder=folder, fails=fails))
+            (folder / name).chmod(0o755)
+
+    def switch(self, *options: str) -> "subprocess.CompletedProcess[str]":
+        """Run the program itself."""
+        command = [sys.executable, "-I", str(DEADMAN), "--settings", str(self.folder / "governed.conf"), *options]
+        environment = {"PATH": f"{self.folder}:/usr/bin:/bin"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    @property
+    def told(self) -> list[str]:
+        """What Slurm's programs were told so far."""
+        path = self.folder / "told"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def test_while_control_lives_slurm_is_not_even_asked(tmp_path: Path, deadman: ModuleType) -> None:
+    head = Head(tmp_path)
+    (tmp_path / "alive").write_text("99999999999\n")
+    assert deadman.silent_s(tmp_path / "alive", 99999999999 + 299) == 299
+    (tmp_path / "alive").write_text(f"{time.time():.0f}\n")
+    assert head.switch().returncode == 0
+    assert head.told == []
+
+
+@pytest.mark.parametrize("beat", [None, "", "soon", "1000", "99999999999"], ids=repr)
+def test_a_heartbeat_that_is_old_missing_or_nonsense_is_none(tmp_path: Path, beat: str | None) -> None:
+    head = Head(tmp_path)
+    if beat is not None:
+        (tmp_path / "alive").write_text(beat)
+    assert head.switch().returncode == 0
+    assert "scontrol release 7" in head.told
+
+
+def test_what_fails_does_not_keep_it_from_the_rest(tmp_path: Path) -> None:
+    head = Head(tmp_path, fails='"scontrol release 7" | "sinfo "*')
+    done = head.switch()
+    assert done.returncode == 1
+    assert "deadman: scontrol release 7: no" in done.stderr
+    assert "scontrol release 11" in head.told
+    assert not any(line.startswith("scontrol update JobId=7 ") for line in head.told)
+
+
+def test_a_dry_run_only_says_what_it_would_do(tmp_path: Path) -> None:
+    head = Head(tmp_path)
+    assert "would run scontrol release 7" in head.switch("--dry-run").stdout
+    assert [line.split()[0] for line in head.told] == ["squeue", "sinfo"]

@@ -1,0 +1,75 @@
+"""What may be asked of the steward: nothing that is not in its table, field by field."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.control.steward import request
+from gleaner.control.steward.request import Alive, Drain, Reason, Refused, Release, Resume
+
+
+def parsed(**message: Any) -> request.Request:
+    return request.parse(json.dumps(message).encode())
+
+
+def test_each_request_is_what_its_fields_say() -> None:
+    assert parsed(do="alive") == Alive()
+    assert parsed(do="release", job="4711_3", top=False) == Release("4711_3", top=False)
+    assert parsed(do="reason", job="7", text="chemistry: 12 of 10 CPUs") == Reason("7", "chemistry: 12 of 10 CPUs")
+    assert parsed(do="drain", nodes=["n1", "n2"], by="alice") == Drain(("n1", "n2"), "alice")
+    assert parsed(do="resume", nodes=["n1"]) == Resume(("n1",))
+
+
+@pytest.mark.parametrize(
+    "job", ["", "0", "7 ", "7,8", "7_", "7_[1-3]", "07", "-1", "7\n", "all", "7;8", "٧", 7, None, ["7"], "7" * 20]
+)
+def test_a_job_is_one_number_or_one_task_of_an_array(job: Any) -> None:
+    with pytest.raises(Refused, match="'job' is not what it must be"):
+        parsed(do="hold", job=job)
+
+
+@pytest.mark.parametrize(
+    "nodes", [[], ["n1", "n1"], ["n[1-3]"], ["ALL,n1"], ["n1 State=DOWN"], ["-n"], [""], [1], "n1", None, ["n"] * 1001]
+)
+def test_nodes_are_a_list_of_plain_names_each_once(nodes: Any) -> None:
+    with pytest.raises(Refused, match="'nodes' is not what it must be"):
+        parsed(do="resume", nodes=nodes)
+
+
+@pytest.mark.parametrize("text", ["", "a\nb", "\x1b[1m", "x" * 201, 7, None])
+def test_a_reason_is_one_short_printable_line(text: Any) -> None:
+    with pytest.raises(Refused, match="'text' is not what it must be"):
+        parsed(do="reason", job="7", text=text)
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"do": "release", "job": "7"}, "'top' is missing"),
+        ({"do": "release", "job": "7", "top": 1}, "'top' is not what"),
+        ({"do": "hold", "job": "7", "node": "n1"}, "'node' is no field of this request"),
+        ({"do": "drain", "nodes": ["n1"], "by": "a b"}, "'by' is not what"),
+        ({"do": "cancel", "job": "7"}, "there is no request 'cancel'"),
+        ({"job": "7"}, "there is no request 'None'"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_named(message: dict[str, Any], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        parsed(**message)
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
+def test_whatever_is_said_is_refused_in_one_line_or_understood(line: bytes) -> None:
+    try:
+        request.parse(line)
+    except Refused as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("line", [b"[" * 30_000, b"9" * 60_000, b"[]", b"7", b'{"do": "hold", "job": ' + b"9" * 999])
+def test_hostile_json_is_refused(line: bytes) -> None:
+    with pytest.raises(Refused):
+        request.parse(line)

@@ -1,0 +1,149 @@
+"""The steward at its socket, with the real client; Slurm's programs are faked as answers."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.steward import facts
+
+from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.steward import client, server
+from gleaner.control.steward.client import StewardRefuses, StewardSilent
+from gleaner.control.steward.rules import Command
+
+
+class Slurm:
+    """Its programs: what they were told, and what `scontrol show` answers."""
+
+    def __init__(self) -> None:
+        self.told: list[Command] = []
+        self.shows = facts.answer(facts.shown())
+        self.fails: dict[str, GatewayError] = {}
+
+    def run(self, command: Command) -> str:
+        """See `server.Run`."""
+        if error := self.fails.get(command[1]):
+            raise error
+        if command[1] == "show":
+            return self.shows
+        self.told.append(command)
+        return ""
+
+
+class Office:
+    """A steward that serves, and what surrounds it."""
+
+    def __init__(self, folder: Path, uid: int) -> None:
+        self.settings = facts.governed(folder)
+        self.slurm = Slurm()
+        self.steward = server.Steward(self.settings, facts.ACCOUNT, self.slurm.run)
+        listener = server.Listener(self.steward, server.listen(self.settings.socket), uid)
+        threading.Thread(target=listener.serve, daemon=True).start()
+        self.client = client.Steward(self.settings.socket, timeout_s=20)
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    yield Office(tmp_path, os.getuid())
+
+
+def test_a_request_is_done_and_answered(office: Office) -> None:
+    office.client.release("7", top=False)
+    assert [command[1] for command in office.slurm.told] == ["release", "update"]
+
+
+def test_a_refusal_says_why_and_does_nothing(office: Office) -> None:
+    for ask, why in (
+        (lambda: office.client.requeue("7"), "job 7 is not preemptible"),
+        (lambda: office.client.hold("8"), "Slurm knows no job 8"),
+        (lambda: office.client.hold("all"), "'job' is not what it must be"),
+        (lambda: office.client.set_reason("7", "x" * 300), "'text' is not what it must be"),
+    ):
+        with pytest.raises(StewardRefuses, match=why):
+            ask()
+    office.slurm.shows = facts.answer(facts.shown(array_job_id={"set": True, "number": 7}))
+    with pytest.raises(StewardRefuses, match="job 7 is an array: name one task of it, as in 7_1"):
+        office.client.hold("7")
+    assert office.slurm.told == []
+
+
+def test_slurm_that_is_away_is_told_from_slurm_that_refuses(office: Office) -> None:
+    office.slurm.fails = {"show": GatewayUnavailable("Slurm does not answer")}
+    with pytest.raises(StewardSilent, match="Slurm does not answer"):
+        office.client.hold("7")
+    office.slurm.fails = {"release": GatewayError("Slurm refuses: scontrol says 'Access denied'")}
+    with pytest.raises(StewardRefuses, match="Access denied"):
+        office.client.release("7", top=True)
+
+
+def test_the_heartbeat_is_the_time_in_a_file_that_all_may_read(office: Office, tmp_path: Path) -> None:
+    office.client.alive()
+    server.write_heartbeat(office.settings.heartbeat, 1_795_233_600.7)
+    assert office.settings.heartbeat.read_text() == "1795233600\n"
+    assert office.settings.heartbeat.stat().st_mode & 0o777 == 0o644
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "steward.sock"]
+
+
+def test_the_heartbeat_waits_for_nobody(office: Office) -> None:
+    hangs = threading.Event()
+    office.slurm.run = lambda _: str(hangs.wait(20))  # type: ignore[method-assign]
+    steward = server.Steward(office.settings, facts.ACCOUNT, office.slurm.run)
+    stuck = threading.Thread(
+        target=server.answer, args=(steward, b'{"do": "hold", "job": "7"}', 0.0, lambda _: None), daemon=True
+    )
+    stuck.start()
+    assert server.answer(steward, b'{"do": "alive"}', 4711.0, lambda _: None) == {"ok": True}
+    assert office.settings.heartbeat.read_text() == "4711\n"
+    hangs.set()
+
+
+def test_another_account_is_not_listened_to(tmp_path: Path) -> None:
+    office = Office(tmp_path, os.getuid() + 1)
+    with pytest.raises(StewardSilent, match=r"does not answer|said b''"):
+        office.client.alive()
+    assert not office.settings.heartbeat.exists()
+
+
+def test_no_steward_and_one_that_talks_nonsense_are_silent(tmp_path: Path) -> None:
+    with pytest.raises(StewardSilent, match="does not answer"):
+        client.Steward(tmp_path / "nobody", timeout_s=1).alive()
+    listening = server.listen(tmp_path / "nonsense")
+
+    def answer() -> None:
+        connection, _ = listening.accept()
+        connection.recv(1000)
+        connection.sendall(b"[]\n")
+        connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(StewardSilent, match="said b'\\[\\]"):
+        client.Steward(tmp_path / "nonsense", timeout_s=20).alive()
+
+
+def test_who_says_too_much_or_half_a_line_keeps_nobody_else_waiting(office: Office) -> None:
+    talker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    talker.connect(str(office.settings.socket))
+    talker.sendall(b'{"do": ')
+    office.client.alive()
+    flood = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    flood.settimeout(20)
+    flood.connect(str(office.settings.socket))
+    with pytest.raises(OSError):  # closed, or reset while it still talks
+        for _ in range(1000):
+            flood.sendall(b"x" * 65536)
+    office.client.alive()
+    talker.close()
+    flood.close()
+
+
+def test_each_act_and_each_refusal_is_one_line(office: Office) -> None:
+    lines: list[dict[str, object]] = []
+    server.answer(office.steward, b'{"do": "release", "job": "7", "top": false}', 0.0, lines.append)
+    server.answer(office.steward, b'{"do": "requeue", "job": "7"}', 0.0, lines.append)
+    server.answer(office.steward, b"{", 0.0, lines.append)
+    server.answer(office.steward, b'{"do": "alive"}', 0.0, lines.append)
+    assert [sorted(line) for line in lines] == [["asked", "done"], ["asked", "kind", "why"], ["asked", "kind", "why"]]
+    assert lines[0]["done"] == ["scontrol release 7", "scontrol update JobId=7 AdminComment=gleaner: released"]
