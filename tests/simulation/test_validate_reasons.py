@@ -60,6 +60,7 @@ def test_a_job_that_a_pass_left_since_its_end_was_rounded_met_a_plans_times() ->
     told = workload(FULL, WIDE, (2, 1, 500, 540))  # from the pass at 27.25 s it ends at 567.25 s: 600 s, rounded up
     real = really(told, 0, 101, 202, nodes=(FIRST, ALL, LAST), plan=(590, ALL))
     assert why(told, real)[2] is Reason.TIMES
+    assert why(told, replace(real, origin_s=40.0))[2] is Reason.TIMES  # 607.25 s of the day, so 620 s
     assert why(told, replace(real, origin_s=12.0))[2] is Reason.PLAN  # 579.25 s of the day, so 588 s of the workload
 
 
