@@ -19,8 +19,8 @@ def test_ten_jobs_with_compaction() -> None:
     # Three nodes of four cores, a look every 10 s; a save takes 2 s, a restore 1 s. Drawn below: a row a core, a column
     # a second, A for the tenth job. From 3 to 12 job 7 waits for four cores: nothing is moved at 10. At 30 all nodes
     # are full. At 40 job 2 has ended, but the two cores of job 5 do not fit in the one that is idle on the first node.
-    # At 50 they do, when job 8 has ended: job 5 is saved to 52, and goes on at 53 with 11 s to go. The next look is that
-    # of 60. Job 3 has just ended then, and job 6 moves: it has 12 s to go from 63 on.
+    # At 50 they do, when job 8 has ended: job 5 is saved to 52, and goes on at 53 with 11 s to go. The next look is
+    # at 60. Job 3 has just ended then, and job 6 moves: it has 12 s to go from 63 on.
     #
     # 111111111111777777888888888888888888888888888888....555555555555
     # 111111111111777777..999999999999999.................555555555555

@@ -37,7 +37,7 @@ def test_what_is_vacated_was_of_an_owner_above_its_entitlement_and_had_run_for_a
     found = ran(jobs, rules)
     told = found.jobs
     until_s = told.end_s - told.save_s  # from here on it is not its owner's
-    owner = np.array([jobs[number].owner for number in told.job.tolist()])
+    owner = np.array([job.owner for job in jobs])[told.job]
     is_vacated = until_s != found.end_s[told.job]
     for at_s, name in {(until_s[at], owner[at]) for at in np.flatnonzero(is_vacated)}:
         held = (owner == name) & (told.start_s < at_s) & ((until_s > at_s) | (is_vacated & (until_s == at_s)))
@@ -68,7 +68,7 @@ def longest_denied_s(jobs: list[Job], found: Schedule) -> float:
     for number, job in enumerate(jobs):
         denied_s = 0.0
         own = told.job == number
-        of_owner = np.array([jobs[other].owner == job.owner for other in told.job.tolist()])
+        of_owner = np.array([other.owner == job.owner for other in jobs])[told.job]
         for at_s, next_s in pairwise(instants):
             is_running = np.any(own & (told.start_s <= at_s) & (at_s < told.end_s))
             is_waiting = job.submit_s <= at_s and not is_running and not found.end_s[number] <= at_s
