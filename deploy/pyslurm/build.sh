@@ -4,6 +4,7 @@
 # Why it is built here: PySlurm is published as source only, each version for one Slurm, and the one on PyPI (25.11) is for
 # a Slurm that no Debian has. Debian testing's 26.05 is near enough: with the two headers of include/ in front of Slurm's
 # own the unchanged source compiles and works. A site with Slurm 25.11 needs none of this: pip install "gleaner-hpc[pyslurm]".
+# When testing has moved on to a Slurm that these headers do not fit, the compiler says so.
 # Needs gcc, Python's and Slurm's headers, Cython and setuptools, as the packages of images/slurm-pyslurm/Dockerfile.
 set -eu
 
@@ -14,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 
 tar -xf "$source" -C "$work" --strip-components=1
 cd "$work"
-# Without optimisation it takes a third of the time, and calls of Slurm wait for the network anyway.
+# Not optimised: this is for tests, and the compiler is most of the wait.
 SLURM_INCLUDE_DIR=$here/include SLURM_LIB_DIR=/usr/lib/$(gcc -print-multiarch) PYSLURM_BUILD_JOBS=2 CFLAGS="-O0 -g0 -w" \
     python3 setup.py build --build-lib built build_ext --parallel 2 >log 2>&1 || { tail -n 25 log >&2; exit 1; }
 mkdir -p "$target"
