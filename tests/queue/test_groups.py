@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from tests.queue.scene import Scene
 
 from gleaner.agent.protocol import Ask, Assignment, Why
@@ -17,6 +17,7 @@ from gleaner.control.queue import decisions, moves, reads
 from gleaner.control.queue.engine import connect, migrate
 from gleaner.control.queue.holdings import Holdings, holdings
 from gleaner.control.queue.reads import Waiting
+from gleaner.control.queue.tables import JOB, LANE
 
 
 def claim(
@@ -120,6 +121,28 @@ def test_what_groups_hold_is_what_their_running_jobs_have(scene: Scene) -> None:
     scene.job(group="chemistry", hold=True)
     scene.job(group="biology")
     assert scene.look(holdings) == Holdings(4, {"physics": 3}, frozenset({"physics", "biology"}))
+
+
+def test_saved_refused_or_started_over_a_job_stays_among_those_of_its_group(scene: Scene) -> None:
+    jobs = [scene.job(group=group) for group in ("chemistry", "physics", "biology")]
+    groups = [scene.row(job).group for job in jobs]
+
+    def of_lanes() -> list[str]:
+        lanes = select(LANE.c.group).join(JOB, JOB.c.lane == LANE.c.id).order_by(JOB.c.id)
+        with scene.engine.connect() as connection:
+            return list(connection.execute(lanes).scalars())
+
+    scene.agent("a")
+    claim(scene, "a", Shares())
+    for job in jobs:
+        scene.saved(job, 1)
+        assert of_lanes() == groups
+    for attempt, why in ((2, Why.INCOMPATIBLE), (3, Why.GENERATION_BROKEN)):
+        assert len(claim(scene, scene.agent(f"agent-{attempt}"), Shares())) == 3
+        for job in jobs:
+            scene.given_back(job, attempt, why)
+            assert of_lanes() == groups
+    assert [scene.row(job).state for job in jobs] == [State.NEW] * 3
 
 
 def test_the_planner_counts_waiting_jobs_of_one_size_whoever_owns_them(scene: Scene) -> None:

@@ -124,7 +124,7 @@ def test_jobs_of_before_groups_had_lanes_of_their_own_move_to_them(
     with engine.connect() as connection:
         lanes = 'SELECT job.id, lane."group", lane.kind FROM job JOIN lane ON lane.id = job.lane ORDER BY job.id'
         found = [tuple(row) for row in connection.execute(text(lanes))]
-    assert found == [(1, "physics", 1), (2, "biology", -1), (3, "physics", -1), (4, "", -1)]
+    assert found == [(1, "physics", 1), (2, "biology", -1), (3, "biology", -1), (4, "", -1)]
     scene.register("a", node="n1")
     saved, *new = scene.claim("a")
     assert (saved.job, {job.job for job in new}) == (1, {2, 3})
@@ -147,7 +147,7 @@ ROWS_OF_0005 = (
         for row in (
             "'physics', 1, 2, 'Saved', false, 0, 1, 0, 1, false, 1, 1, 1, NULL, NULL, NULL",
             "'biology', 1, 1, 'New', false, 0, 1, 0, 0, false, 0, NULL, NULL, NULL, NULL, NULL",
-            "'physics', 1, 1, 'New', false, 0, 1, 0, 0, false, 0, NULL, NULL, NULL, NULL, NULL",
+            "'biology', 1, 1, 'New', false, 0, 1, 0, 0, false, 0, NULL, NULL, NULL, NULL, NULL",
             "'physics', 1, 1, 'Complete', false, 0, 1, 0, 1, false, 0, NULL, NULL, 'cancelled', NULL, 9",
         )
     ),
