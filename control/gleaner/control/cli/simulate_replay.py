@@ -32,8 +32,8 @@ def replay(
     found = tuple(differences(stored.answer, answer))
     code = 1 if found else 0
     if as_json:
-        rows = [dict(zip(("where", "stored", "replayed"), each, strict=True)) for each in found]
-        return Answer({"decision": stored.id, "same": not found, "differences": rows}, as_json, exit_code=code)
+        told = [dict(zip(("where", "stored", "replayed"), each, strict=True)) for each in found]
+        return Answer({"decision": stored.id, "same": not found, "differences": told}, as_json, exit_code=code)
     if not found:
         return Answer(f"decision {stored.id}: the same, by the policy {stored.policy}")
     rows = tuple((where, _shown(there), _shown(here)) for where, there, here in found[:SHOWN])

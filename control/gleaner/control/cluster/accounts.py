@@ -41,8 +41,8 @@ def parse(answer: str) -> dict[str, float]:
         known = ", ".join(sorted(clusters))
         raise GatewayError(f"slurmdbd keeps the shares of several clusters ({known}): set [groups] entitled instead")
     below: defaultdict[str, float] = defaultdict(float)
-    for account, share in shares.items():
-        below[parents[account]] += share
+    for account, own in shares.items():
+        below[parents[account]] += own
 
     def part(account: str) -> float:
         if account not in shares:
