@@ -133,6 +133,17 @@ def test_a_heartbeat_that_is_old_missing_or_nonsense_is_none(tmp_path: Path, bea
     assert "scontrol release 7" in head.told
 
 
+def test_a_control_that_drains_and_does_not_govern_keeps_its_nodes_but_no_jobs(tmp_path: Path) -> None:
+    head = Head(tmp_path)
+    (tmp_path / "alive.nodes").write_text(f"{time.time():.0f}\n")
+    assert head.switch().returncode == 0
+    assert "scontrol release 7" in head.told
+    assert not any("UNDRAIN" in line or line.startswith("sinfo") for line in head.told)
+    (tmp_path / "alive.nodes").write_text(f"{time.time() - 301:.0f}\n")
+    head.switch()
+    assert any(line.startswith("sinfo") for line in head.told)
+
+
 def test_what_fails_does_not_keep_it_from_the_rest(tmp_path: Path) -> None:
     head = Head(tmp_path, fails='"scontrol release 7" | "sinfo "*')
     done = head.switch()

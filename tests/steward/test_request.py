@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.control.steward import request
-from gleaner.control.steward.request import Alive, Drain, Reason, Refused, Release, Resume
+from gleaner.control.steward.request import Alive, Awake, Drain, Reason, Refused, Release, Resume
 
 
 def parsed(**message: Any) -> request.Request:
@@ -17,6 +17,7 @@ def parsed(**message: Any) -> request.Request:
 
 def test_each_request_is_what_its_fields_say() -> None:
     assert parsed(do="alive") == Alive()
+    assert parsed(do="awake") == Awake()
     assert parsed(do="release", job="4711_3", top=False) == Release("4711_3", top=False)
     assert parsed(do="reason", job="7", text="chemistry: 12 of 10 CPUs") == Reason("7", "chemistry: 12 of 10 CPUs")
     assert parsed(do="drain", nodes=["n1", "n2"], by="alice") == Drain(("n1", "n2"), "alice")

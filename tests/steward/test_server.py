@@ -87,6 +87,12 @@ def test_the_heartbeat_is_the_time_in_a_file_that_all_may_read(office: Office, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "steward.sock"]
 
 
+def test_who_drains_and_does_not_govern_has_a_heartbeat_of_its_own(office: Office, tmp_path: Path) -> None:
+    office.client.awake()
+    assert not office.settings.heartbeat.exists(), "jobs would be held"
+    assert (tmp_path / "alive.nodes").read_text().strip().isdigit()
+
+
 def test_the_heartbeat_waits_for_nobody(office: Office) -> None:
     hangs = threading.Event()
     office.slurm.run = lambda _: str(hangs.wait(20))  # type: ignore[method-assign]

@@ -32,7 +32,7 @@ from gleaner.control.policy.rounds import (
     plan,
     round_end,
 )
-from gleaner.control.queue import agents, rates, reads, rooms, tokens
+from gleaner.control.queue import agents, drains, rates, reads, rooms, tokens
 from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.site import Site
@@ -125,7 +125,7 @@ class Rounds:
     def _plan(self, now_s: float, rules: RoundRules, view: ClusterView, seen: Fleet) -> Plan:
         with snapshot(self._site.engine) as db:
             waiting = reads.waiting(db)
-            avoided = agents.avoided(db, now_s)
+            avoided = {*agents.avoided(db, now_s), *drains.emptied_now(db)}
         return plan(
             RoundView(
                 now_s=now_s,

@@ -23,8 +23,10 @@ from gleaner.agent.storage.protocol import StorageError
 from gleaner.control.api.app import create_app
 from gleaner.control.api.heads import BoundedHead
 from gleaner.control.cluster.choice import gateway
+from gleaner.control.cluster.slurm_on_nodes import SlurmNodes
 from gleaner.control.cluster.slurm_owners import SlurmOwners
 from gleaner.control.collector import collect
+from gleaner.control.draining.drainer import Drainer
 from gleaner.control.governing.governor import Governor
 from gleaner.control.keeper import Keeper, this_program
 from gleaner.control.left_reports import take_left_reports
@@ -39,6 +41,7 @@ from gleaner.control.steward.client import Steward
 
 HOUSEKEEPING_S = 300.0
 PRUNING_S = 3600.0
+DRAINING_S = 2.0
 SHARES_S = 300.0
 SHUTDOWN_S = 3
 """How long requests and threads are waited for at the end."""
@@ -81,6 +84,8 @@ def run(settings: Settings) -> None:
     parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
     if settings.governing.mode != "off":
         parts.start("governing", governor(site).a_round, every_s=settings.governing.poll_s)
+    if settings.cluster.gateway != "local":
+        parts.start("drains", drainer(site).a_round, every_s=DRAINING_S)
     if settings.groups.from_slurm:
         parts.start("shares", lambda _now_s: take_shares(site), every_s=SHARES_S)
     parts.start("pruning", lambda now_s: prune(site, now_s), every_s=PRUNING_S)
@@ -107,6 +112,14 @@ def governor(site: Site) -> Governor:
         raise CannotStart(f"[governing] partitions names {cluster.partition}, which is the agents' own")
     owners = SlurmOwners(governing.partitions, agents=cluster.partition, timeout_s=cluster.timeout_s)
     return Governor(site, owners, Steward(governing.steward_socket, governing.steward_timeout_s))
+
+
+def drainer(site: Site) -> Drainer:
+    """What empties nodes."""
+    governing, cluster = site.settings.governing, site.settings.cluster
+    owners = SlurmOwners(governing.partitions, agents=cluster.partition, timeout_s=cluster.timeout_s)
+    steward = Steward(governing.steward_socket, governing.steward_timeout_s)
+    return Drainer(site, SlurmNodes(owners, timeout_s=cluster.timeout_s), steward)
 
 
 def left_reports(site: Site, now_s: float) -> None:

@@ -9,6 +9,7 @@ from gleaner.control.api import (
     attempts,
     campaigns,
     decisions,
+    drains,
     health,
     jobs,
     metrics,
@@ -40,7 +41,7 @@ def create_app(site: Site) -> FastAPI:
     app.add_middleware(Gate, site=site, meters=meters)
     app.add_middleware(Stopwatch, meters=meters)
     problems.install(app)
-    for noun in (agents, attempts, jobs, campaigns, decisions, nodes, owners, tokens, health, metrics):
+    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, tokens, health, metrics):
         app.include_router(noun.router)
 
     @app.get("/openapi.json", include_in_schema=False)

@@ -35,6 +35,9 @@ A_SUBMISSION = _shown(
     }
 )
 A_CHANGE = _shown({"priority": 10})
+A_DRAIN = _shown({"nodes": ["node[1-2]", "node7"], "dry_run": True})
+A_RESUME = _shown({"nodes": ["node[1-2]"]})
+A_MIGRATION = _shown({"to": "n17"})
 A_TOKEN_REQUEST = _shown({"role": "user", "name": "alice", "group": "atlas"})
 A_REGISTRATION = _shown(
     {

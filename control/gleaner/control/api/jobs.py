@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from gleaner.agent.storage.protocol import ParcelBroken, output_key
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
+from gleaner.control.api.drain_shapes import MigrateRequest
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import (
     MAX_ID,
@@ -29,7 +30,7 @@ from gleaner.control.api.shapes import (
 from gleaner.control.api.surroundings import places, surroundings
 from gleaner.control.life import WAITING
 from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import kinds, logs, moves, reads
+from gleaner.control.queue import kinds, logs, migrating, moves, reads
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -85,6 +86,9 @@ def show(caller: User, job: JobPath) -> JobDetail:
         around = surroundings(db, caller.site)
         reason = reads.hold_reason(db, job) if detail.job.held else ""
         found = kinds.obstacles(db, job)
+        moves_now = migrating.one(db, job)
+    if moves_now is not None and not detail.job.held:
+        return detail.model_copy(update={"waits_because": f"it is being moved {moves_now.way}"})
     wish = Wish(
         detail.job.cpus,
         detail.job.memory_mib,
@@ -121,6 +125,15 @@ def cancel(caller: User, job: JobPath) -> JobRow:
     with caller.writing() as db:
         own_job(caller, db, job)
         moves.cancel(db, job, now_s=caller.now_s)
+        return reads.job_row(db, job)
+
+
+@router.post("/{job}/migrate", responses=documented(404, 409, 413, 422))
+def migrate(caller: User, job: JobPath, wanted: Annotated[MigrateRequest, examples.A_MIGRATION]) -> JobRow:
+    """Save it now, and let it go on at another node: at `to`, or anywhere but where it runs."""
+    with caller.writing() as db:
+        own_job(caller, db, job)
+        migrating.ask(db, job, to=wanted.to, by=caller.identity.name, now_s=caller.now_s)
         return reads.job_row(db, job)
 
 

@@ -5,7 +5,8 @@ from fastapi import APIRouter
 from gleaner.control.api.access import User
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import ClusterStatus, NodeRow
-from gleaner.control.queue import agents
+from gleaner.control.queue import agents, drains
+from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.site import Site
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
@@ -18,6 +19,11 @@ def is_stale(site: Site, now_s: float) -> bool:
     return site.cluster is None or now_s - site.cluster.read_s > POLLS_UNTIL_STALE * site.settings.rounds.poll_s
 
 
+def _drained(drain: StoredDrain) -> str:
+    left = sum(job.gone_s is None for job in drain.jobs)
+    return f"by {drain.by}" + (f", {left} left there" if left and not drain.is_over else "")
+
+
 @router.get("", responses=documented())
 def cluster(caller: User) -> ClusterStatus:
     """Every node: what the scheduler says of it, who uses it, and whether Gleaner leaves it alone."""
@@ -25,6 +31,7 @@ def cluster(caller: User) -> ClusterStatus:
     view = site.cluster
     with caller.reading() as db:
         failures = agents.node_failures(db)
+        drained = drains.nodes_drained(db)
     agent_on = {agent.node: agent.name for agent in view.agents if agent.node} if view else {}
     rows: list[NodeRow] = []
     for node in view.nodes if view else ():
@@ -41,6 +48,7 @@ def cluster(caller: User) -> ClusterStatus:
                 agent=agent_on.get(node.name),
                 failures=failed.failures if failed else 0,
                 avoided_until_s=avoided_until_s if avoided_until_s and avoided_until_s > now_s else None,
+                drained=_drained(drained[node.name]) if node.name in drained and "drain" in node.state else "",
             )
         )
     return ClusterStatus(

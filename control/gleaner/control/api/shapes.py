@@ -275,6 +275,8 @@ class NodeRow(Shape):
     agent: str | None
     failures: int
     avoided_until_s: float | None
+    drained: str = ""
+    """By whom, if it was drained through Gleaner, and what is left there."""
 
 
 class ClusterStatus(Shape):

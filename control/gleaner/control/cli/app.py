@@ -12,6 +12,7 @@ from gleaner.control.cli import (
     cluster,
     config,
     decisions,
+    drains,
     jobs,
     owners,
     render,
@@ -43,10 +44,13 @@ app.command()(watching.wait)
 app.command()(jobs.hold)
 app.command()(jobs.release)
 app.command()(jobs.cancel)
+app.command()(jobs.migrate)
 app.command(context_settings={"ignore_unknown_options": True})(jobs.priority)  # -5 is a number, not an option
 app.command()(results.results)
 app.command()(cluster.agents)
 app.command()(cluster.nodes)
+app.command()(drains.drain)
+app.command()(drains.resume)
 app.command()(owners.owners)
 app.command()(config.config)
 app.add_typer(tokens.app, name="token")

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gleaner.control.api.drain_shapes import DrainRequest, DrainRow, MigrateRequest, ResumeRequest
 from gleaner.control.api.owner_shapes import OwnersStatus
 from gleaner.control.api.shapes import (
     AgentRow,
@@ -163,6 +164,19 @@ class Control:
 
     def nodes(self) -> ClusterStatus:
         return self._read("/v1/nodes", ClusterStatus)
+
+    def drain(self, request: DrainRequest) -> DrainRow:
+        return self._write("POST", "/v1/nodes/drain", DrainRow, request)
+
+    def resume(self, request: ResumeRequest) -> DrainRow:
+        return self._write("POST", "/v1/nodes/resume", DrainRow, request)
+
+    def drained(self, number: int) -> DrainRow:
+        """How far a drain is."""
+        return self._read(f"/v1/drains/{number}", DrainRow)
+
+    def migrate(self, job: int, request: MigrateRequest) -> JobRow:
+        return self._write("POST", f"/v1/jobs/{job}/migrate", JobRow, request)
 
     def owners(self) -> OwnersStatus:
         return self._read("/v1/owners", OwnersStatus)

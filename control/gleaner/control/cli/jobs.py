@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from gleaner.control.api.drain_shapes import MigrateRequest
 from gleaner.control.api.shapes import Change, JobFilter, JobRow
 from gleaner.control.cli import campaign as campaigns
 from gleaner.control.cli.answer import Answer, AsJson
@@ -116,6 +117,22 @@ def release(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = Fals
 def cancel(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
     """End jobs for good; their checkpoints are deleted."""
     return _act("cancel", jobs, campaign, as_json=as_json)
+
+
+def migrate(
+    job: Job,
+    to: Annotated[
+        str | None, typer.Option(metavar="NODE", help="Where it is to go on. [default: anywhere else]")
+    ] = None,
+    as_json: AsJson = False,
+) -> Answer:
+    """Save a running job now, and let it go on elsewhere."""
+    try:
+        wanted = MigrateRequest(to=to)
+    except ValidationError as error:
+        raise BadInput(complaint("--to", error.errors()[0])) from None
+    with connect() as control:
+        return Answer((control.migrate(job, wanted),), as_json)
 
 
 def priority(

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from gleaner.control.api.drain_shapes import DrainRow
 from gleaner.control.api.shapes import (
     AgentRow,
     CampaignStatus,
@@ -72,6 +73,16 @@ def progress(standings: Iterable[CampaignStatus]) -> CampaignStatus:
             done = last.succeeded + last.failed + last.cancelled
             total = done + last.new + last.running + last.saved
             bar.update(task, completed=done, total=total, description=standing(last))
+    assert last is not None  # noqa: S101 - see above
+    return last
+
+
+def drain_progress(standings: Iterable[DrainRow]) -> DrainRow:
+    """Draw a bar on a terminal while nodes are emptied; the last standing is the answer. There is at least one."""
+    last: DrainRow | None = None
+    with steps("draining") as show_steps:
+        for last in standings:
+            show_steps(sum(job.at_first - job.left for job in last.jobs), sum(job.at_first for job in last.jobs))
     assert last is not None  # noqa: S101 - see above
     return last
 
@@ -296,6 +307,8 @@ def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
         note = f"left alone until {moment(node.avoided_until_s)}" if node.avoided_until_s else ""
         if not note and node.failures:
             note = f"agents failed here {node.failures} times in a row"
+        if node.drained:
+            note = f"drained {node.drained}" + (f"; {note}" if note else "")
         used = ", ".join(users) or ("idle" if node.idle else "")
         _add(table, node.name, node.state, used, node.cpus, node.memory_mib, note)
     if value.nodes:

@@ -55,7 +55,7 @@ class SlurmOwners:
 
     def look(self, now_s: float) -> OwnersView:
         """See `OwnersCluster.look`."""
-        word = secrets.token_hex(8)
+        word = "x" + secrets.token_hex(8)  # digits at its beginning would be a column's width
         of_nodes = [f"--partition={self._partitions}", _format(_NODE_FIELDS, word)]
         nodes = self._run(["sinfo", "--noheader", "--Node", *of_nodes])
         of_jobs = [f"--partition={self._partitions},{self._agents}", _format(_JOB_FIELDS, word)]
@@ -79,8 +79,21 @@ def parse(nodes: str, jobs: str, word: str, *, read_s: float) -> OwnersView:
     for fields in _rows(nodes, word, len(_NODE_FIELDS)):
         if (node := _node(fields)) is not None:
             there[node.name] = node
+    if not there:
+        raise GatewayError(
+            "Slurm knows no node that can be used in the governed partitions; see [governing] partitions"
+        )
     found = tuple(_job(fields, there) for fields in _rows(jobs, word, len(_JOB_FIELDS)))
     return OwnersView(read_s, tuple(there.values()), tuple(sorted(found, key=_by_submission)))
+
+
+def job_class(comment: str) -> JobClass:
+    """What a job's comment allows to be done with it.
+
+    >>> job_class("nightly gleaner:preemptible"), job_class("gleaner:mortal")
+    (<JobClass.PREEMPTIBLE: 1>, <JobClass.NON_PREEMPTIBLE: 0>)
+    """
+    return _CLASSES.get(class_of(comment) or "", JobClass.NON_PREEMPTIBLE)
 
 
 def _format(fields: tuple[str, ...], word: str) -> str:
@@ -127,7 +140,7 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode]) -> OwnedJob:
         account=account,
         partition=partition,
         phase=phase,
-        job_class=_CLASSES.get(class_of(comment) or "", JobClass.NON_PREEMPTIBLE),
+        job_class=job_class(comment),
         wish=_wish(
             all_of_it,
             nodes_at_least=_whole(asked.get("node", "1"), fields),

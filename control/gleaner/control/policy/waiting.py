@@ -30,7 +30,7 @@ class Wish:
     """The node that saved it, if it is saved."""
     group: str = ""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What nodes lack on which it cannot go on, by name; empty where the node's agent has refused it."""
+    """What nodes lack on which it cannot go on, by name; empty where the agent has refused it, or it was moved away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def cannot_go_on(wish: Wish, nodes: Sequence[Place]) -> str:
     saved = f" (saved on {wish.saved_on})" if wish.saved_on else ""
     if least:
         return f"waits for a node with {least[0]}{saved}"
-    return f"waits for another node than {', '.join(sorted(lacking))}, which cannot restore it{saved}"
+    return f"waits for another node than {', '.join(sorted(lacking))}: it was refused or moved away there{saved}"
 
 
 def behind_others(group: str, shares: Shares) -> str:

@@ -11,6 +11,7 @@ from gleaner.control.queue import kinds, tokens
 from gleaner.control.queue.attempts import ended
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.losses import give_up, leave, lose, revive, running_on
+from gleaner.control.queue.moving_tables import MIGRATION
 from gleaner.control.queue.site_tables import NODE
 from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, Ending, Phase, Role
 
@@ -87,8 +88,17 @@ def _known(db: Connection, named: Sequence[AttemptRef]) -> Mapping[tuple[int, in
         return {}
     keys = [(each.job, each.attempt) for each in named]
     rows = (
-        select(JOB.c.id, JOB.c.attempt, JOB.c.state, JOB.c.lost, JOB.c.held, ATTEMPT.c.agent)
+        select(
+            JOB.c.id,
+            JOB.c.attempt,
+            JOB.c.state,
+            JOB.c.lost,
+            JOB.c.held,
+            ATTEMPT.c.agent,
+            MIGRATION.c.job.is_not(None).label("moves"),
+        )
         .join_from(JOB, ATTEMPT, (ATTEMPT.c.job == JOB.c.id) & (ATTEMPT.c.attempt == JOB.c.attempt))
+        .outerjoin(MIGRATION, (MIGRATION.c.job == JOB.c.id) & (MIGRATION.c.attempt == JOB.c.attempt))
         .where(tuple_(ATTEMPT.c.job, ATTEMPT.c.attempt).in_(keys))
     )
     return {(row.id, row.attempt): row for row in db.execute(rows)}
@@ -104,7 +114,7 @@ def _order(db: Connection, name: str, ref: AttemptRef, row: Any, *, vacate: bool
             return Order.DROP
     elif row.state != "Running":
         return Order.DROP
-    return Order.VACATE if vacate or row.held else Order.GO_ON
+    return Order.VACATE if vacate or row.held or row.moves else Order.GO_ON
 
 
 def _take_unnamed(db: Connection, name: str, named: Sequence[AttemptRef], *, before_s: float, now_s: float) -> None:

@@ -38,6 +38,7 @@ from gleaner.control.queue import decisions
 from gleaner.control.queue.arrows import take
 from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.places import is_kept_off
 from gleaner.control.queue.specs import filled_in, self_save
 from gleaner.control.queue.tables import AGENT, GENERATION, JOB, SPEC, WAITS, Phase
 
@@ -211,7 +212,7 @@ def claim(
         raise Refused(f"agent {agent} may not claim: it is {asking.phase}")
     if asking.lane is None:
         return Assignments()
-    welcome = [row for row in rows if asking.node not in row.not_on.split()]
+    welcome = [row for row in rows if not is_kept_off(row.not_on, asking.node)]
     book = Book(shares(db)) if len({row.lane_group for row in welcome}) > 1 else None
     chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, ask.most), book))
     if chosen:

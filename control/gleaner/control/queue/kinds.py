@@ -15,6 +15,7 @@ from gleaner.agent import fitting
 from gleaner.agent.fitting import Kind, lacks
 from gleaner.agent.protocol import NodeFacts
 from gleaner.control.queue.arrows import insert_unless_there
+from gleaner.control.queue.places import kept_off
 from gleaner.control.queue.site_tables import FIT, KIND, NODE, SAVING
 from gleaner.control.queue.tables import ATTEMPT, JOB, LANE
 
@@ -82,7 +83,7 @@ def misfits(db: Connection, lanes: Sequence[Any]) -> dict[int, frozenset[str]]:
     nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
     fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
     return {
-        lane.id: frozenset(lane.not_on.split())
+        lane.id: kept_off(lane.not_on, [node.name for node in nodes])
         | frozenset(node.name for node in nodes if lane.kind and (lane.kind, node.kind) not in fits)
         for lane in lanes
     }
@@ -95,7 +96,7 @@ class Obstacles:
     saved_on: str
     """The node that saved it, if it is saved."""
     lacking: Mapping[str, str]
-    """What each of the nodes lacks on which it cannot go on; empty where its agent has refused it."""
+    """What each of the nodes lacks on which it cannot go on; empty where it was refused, or moved away."""
 
 
 def obstacles(db: Connection, job: int) -> Obstacles | None:
@@ -107,12 +108,14 @@ def obstacles(db: Connection, job: int) -> Obstacles | None:
         return None
     kinds = _kinds(db)
     lacking: dict[str, str] = {}
+    names: list[str] = []
     nodes = select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None)).order_by(NODE.c.name)
     for node in db.execute(nodes):
+        names.append(node.name)
         missing = _missing(kinds, node.kind, lane.kind)
         if missing:
             lacking[node.name] = " and ".join(missing)
-    lacking |= dict.fromkeys(lane.not_on.split(), "")
+    lacking |= dict.fromkeys(kept_off(lane.not_on, names), "")
     return Obstacles(_saved_on(db, job), lacking) if lacking else None
 
 

@@ -4,7 +4,9 @@ from typing import Any
 
 from sqlalchemy import Boolean, Connection, and_, bindparam, case, func, literal_column, select, update
 
+from gleaner.control.queue import places
 from gleaner.control.queue.arrows import insert_unless_there
+from gleaner.control.queue.moving_tables import MIGRATION
 from gleaner.control.queue.site_tables import ANY_KIND, SAVING
 from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
 
@@ -25,12 +27,22 @@ _OF_JOB = (
     .where(JOB.c.id == bindparam("job_"))
 )
 _KIND = case((bindparam("has_memory_", type_=Boolean), func.coalesce(AGENT.c.kind, SAVING)), else_=ANY_KIND)
+_NOT_ON = func.coalesce(MIGRATION.c.not_on, literal_column("''"))
 _AFTER_SAVE = (
-    select(_MINE.c.group, _MINE.c.cpus, _MINE.c.memory_mib, AGENT.c.kind, _KIND.label("needed"), _WANTED.c.id)
+    select(
+        _MINE.c.group,
+        _MINE.c.cpus,
+        _MINE.c.memory_mib,
+        AGENT.c.kind,
+        _KIND.label("needed"),
+        _NOT_ON.label("not_on"),
+        _WANTED.c.id,
+    )
     .join_from(JOB, _MINE, _MINE.c.id == JOB.c.lane)
     .join(ATTEMPT, and_(ATTEMPT.c.job == JOB.c.id, ATTEMPT.c.attempt == bindparam("attempt_")))
     .join(AGENT, AGENT.c.name == ATTEMPT.c.agent)
-    .outerjoin(_WANTED, and_(_ALIKE, _WANTED.c.kind == _KIND, _WANTED.c.not_on == literal_column("''")))
+    .outerjoin(MIGRATION, and_(MIGRATION.c.job == JOB.c.id, MIGRATION.c.attempt == ATTEMPT.c.attempt))
+    .outerjoin(_WANTED, and_(_ALIKE, _WANTED.c.kind == _KIND, _WANTED.c.not_on == _NOT_ON))
     .where(JOB.c.id == bindparam("job_"))
 )
 
@@ -58,8 +70,9 @@ def after_save(db: Connection, job: int, attempt: int, *, has_memory: bool) -> t
     row = db.execute(_AFTER_SAVE, asked).one_or_none()
     if row is None:
         return 0, None  # there is no such attempt: the move will say so
-    lane = row.id if row.id is not None else of_size(db, row.group, row.cpus, row.memory_mib, kind=row.needed)
-    return lane, row.kind
+    if row.id is not None:
+        return row.id, row.kind
+    return of_size(db, row.group, row.cpus, row.memory_mib, kind=row.needed, not_on=row.not_on), row.kind
 
 
 def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
@@ -78,7 +91,7 @@ def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
 def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
     """Offer the job to that node no more until it is saved again; all nodes that it is kept off so."""
     mine = db.execute(_OF_JOB, {"job_": job}).one()
-    nodes = tuple(sorted({*mine.not_on.split(), node}))
+    nodes = places.with_one_more(mine.not_on, node)
     lane = of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=" ".join(nodes))
     db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
     return nodes

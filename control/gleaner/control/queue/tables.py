@@ -20,7 +20,12 @@ from sqlalchemy import (
 from sqlmodel import JSON, Field, SQLModel
 
 from gleaner.control.life import WAITING, Outcome, State
-from gleaner.control.queue import decision_tables, governed_tables, site_tables  # noqa: F401 - METADATA has theirs too
+from gleaner.control.queue import (  # noqa: F401 - METADATA has theirs too
+    decision_tables,
+    governed_tables,
+    moving_tables,
+    site_tables,
+)
 from gleaner.control.queue.columns import BIG, BIG_ID, JSON_OR_NULL, words
 
 
@@ -126,7 +131,7 @@ class Lane(SQLModel, table=True):
     kind: int = Field(sa_column_kwargs={"server_default": "0"})
     """The kind of node that the jobs were saved on, and that theirs must be fit for; 0: any node will do."""
     not_on: str = Field(sa_column_kwargs={"server_default": ""})
-    """The nodes that have refused the jobs' generations, sorted, with blanks between."""
+    """Where the jobs may not go on: nodes that have refused their generations, or that they have left. See `places`."""
     group: str = Field(sa_column_kwargs={"server_default": ""})
     """Empty in a lane of before groups had their own: only jobs that are Complete are in it."""
 
@@ -358,7 +363,7 @@ LOG = _table(Log)
 TRIMMED = _table(Trimmed)
 TOKEN = _table(Token)
 METADATA = SQLModel.metadata
-"""All tables, those of `site_tables`, `decision_tables` and `governed_tables` too."""
+"""All tables, those of `site_tables`, `decision_tables`, `governed_tables` and `moving_tables` too."""
 
 
 def _where(condition: str) -> dict[str, TextClause]:

@@ -28,6 +28,10 @@ class Steward:
         """Say that control is alive and governs. Not to be called in a dry run: jobs would be held."""
         self._ask(do="alive")
 
+    def awake(self) -> None:
+        """Say that control is alive, whether it governs or not, so that the nodes that it drained stay drained."""
+        self._ask(do="awake")
+
     def release(self, job: str, *, top: bool) -> None:
         """Let a job go that we hold; `top`: before all other jobs of its tier."""
         self._ask(do="release", job=job, top=top)

@@ -24,7 +24,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Control is alive."""
+    """Control is alive and governs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awake:
+    """Control is alive, whether it governs or not: the nodes that it drained are not to be set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class Resume:
 
 JobRequest = Release | Reason | Hold | Requeue | Signal
 NodeRequest = Drain | Resume
-Request = Alive | JobRequest | NodeRequest
+Request = Alive | Awake | JobRequest | NodeRequest
 
 
 def parse(line: bytes) -> Request:
@@ -104,6 +109,9 @@ def _request(message: Mapping[str, Any]) -> Request:
         case "alive":
             _checked(message)
             return Alive()
+        case "awake":
+            _checked(message)
+            return Awake()
         case "release":
             return Release(**_checked(message, job=_is_job, top=lambda value: isinstance(value, bool)))
         case "reason":

@@ -70,9 +70,7 @@ def commands_for_job(request: JobRequest, job: JobRecord, governed: Governed) ->
         case Requeue():
             _check_running(job, PREEMPTIBLE)
             if not job.can_requeue or not job.is_batch:
-                raise Refused(
-                    f"job {job.name} cannot be requeued: it is interactive, or says --no-requeue"
-                )
+                raise Refused(f"job {job.name} cannot be requeued: it is interactive, or says --no-requeue")
             return [_marked_as_waiting(job), ("scontrol", "requeuehold", job.name)]
         case Signal():
             _check_running(job, CHECKPOINTABLE)

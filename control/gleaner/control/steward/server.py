@@ -23,7 +23,7 @@ from gleaner.control.cluster import programs
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.steward import governed, records, request, rules
 from gleaner.control.steward.governed import Governed, Misconfigured
-from gleaner.control.steward.request import Alive, Drain, JobRequest, Refused, Resume
+from gleaner.control.steward.request import Alive, Awake, Drain, JobRequest, Refused, Resume
 
 PATIENCE_S = 10.0
 """For a request to arrive, and for an answer to be taken."""
@@ -50,6 +50,9 @@ class Steward:
         if isinstance(asked, Alive):
             write_heartbeat(self._settings.heartbeat, now_s)
             return []
+        if isinstance(asked, Awake):
+            write_heartbeat(for_nodes(self._settings.heartbeat), now_s)
+            return []
         with self._one_at_a_time:
             commands = self._commands(asked)
             for command in commands:
@@ -67,6 +70,11 @@ class Steward:
         if job is None:
             raise Refused(f"Slurm knows no job {asked.job}, or has forgotten it")
         return rules.commands_for_job(asked, job, self._settings)
+
+
+def for_nodes(heartbeat: Path) -> Path:
+    """The heartbeat that counts for drained nodes only: without the other one no job is held."""
+    return heartbeat.with_name(heartbeat.name + ".nodes")
 
 
 def write_heartbeat(path: Path, now_s: float) -> None:
@@ -94,7 +102,7 @@ def answer(steward: Steward, line: bytes, now_s: float, log: Callable[[dict[str,
         return _refused(log, asked, "away", error)
     except GatewayError as error:
         return _refused(log, asked, "refused", error)
-    if not isinstance(asked, Alive):
+    if not isinstance(asked, Alive | Awake):
         log({"asked": repr(asked), "done": [" ".join(command) for command in done]})
     return {"ok": True}
 

@@ -1,0 +1,94 @@
+"""Emptying nodes for maintenance, and using them again. For admins only.
+
+It takes as long as saving takes: a call only asks for it, and the answer's number tells later how far it is.
+"""
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from gleaner.control.api import examples
+from gleaner.control.api.access import Admin, Caller
+from gleaner.control.api.drain_shapes import MOST_NODES, DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.api.problems import documented
+from gleaner.control.api.shapes import MAX_ID
+from gleaner.control.cluster.hosts import chosen
+from gleaner.control.queue import drains
+from gleaner.control.queue.drains import StoredDrain
+from gleaner.control.queue.errors import Invalid, Refused
+from gleaner.control.queue.moving_tables import DrainTask
+
+router = APIRouter(prefix="/v1", tags=["nodes"])
+
+
+@router.post("/nodes/drain", status_code=202, responses=documented(409, 413, 422))
+def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> DrainRow:
+    """Let nothing new start on these nodes, save what runs there, and put it back into its queue.
+
+    If something there cannot be saved, the nodes are set back.
+    """
+    nodes = _nodes(caller, asked.nodes)
+    task = DrainTask.DRY_RUN if asked.dry_run else DrainTask.DRAIN
+    with caller.writing() as db:
+        number = drains.ask(
+            db,
+            task=task,
+            nodes=nodes,
+            by=caller.identity.name,
+            now_s=caller.now_s,
+            spanning=asked.spanning,
+            leaves_others=asked.leave_others,
+        )
+        return row_of(drains.one(db, number))
+
+
+@router.post("/nodes/resume", status_code=202, responses=documented(409, 413, 422))
+def resume(caller: Admin, asked: Annotated[ResumeRequest, examples.A_RESUME]) -> DrainRow:
+    """Use nodes again that were drained by us. One that somebody else drained is left alone."""
+    nodes = _nodes(caller, asked.nodes)
+    with caller.writing() as db:
+        by = caller.identity.name
+        number = drains.ask(db, task=DrainTask.RESUME, nodes=nodes, by=by, now_s=caller.now_s)
+        return row_of(drains.one(db, number))
+
+
+@router.get("/drains", responses=documented(422))
+def list_drains(caller: Admin, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> list[DrainRow]:
+    """The last requests, the latest first."""
+    with caller.reading() as db:
+        return [row_of(each) for each in drains.latest(db, limit)]
+
+
+@router.get("/drains/{drain}", responses=documented(404, 422))
+def show(caller: Admin, drain: Annotated[int, examples.an_id("Its number", most=MAX_ID)]) -> DrainRow:
+    """How far one is."""
+    with caller.reading() as db:
+        return row_of(drains.one(db, drain))
+
+
+def row_of(stored: StoredDrain) -> DrainRow:
+    """The request as it is shown."""
+    return DrainRow(
+        id=stored.id,
+        task=stored.task.value,
+        phase=stored.phase.value,
+        nodes=stored.nodes,
+        by=stored.by,
+        asked_s=stored.asked_s,
+        ended_s=stored.ended_s,
+        said=stored.said,
+        jobs=tuple(
+            DrainedJobRow(**{key: value for key, value in asdict(job).items() if key != "released"})
+            for job in stored.jobs
+        ),
+    )
+
+
+def _nodes(caller: Caller, words: tuple[str, ...]) -> tuple[str, ...]:
+    if caller.site.settings.cluster.gateway == "local":
+        raise Refused("[cluster] gateway is local: only a Slurm cluster's nodes can be drained")
+    try:
+        return chosen(words, at_most=MOST_NODES)
+    except ValueError as error:
+        raise Invalid(f"nodes: {error}") from error

@@ -1,0 +1,161 @@
+"""The verbs that empty nodes for maintenance, and use them again."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal
+
+import typer
+
+from gleaner.control.api.drain_shapes import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.cli import render
+from gleaner.control.cli.answer import Answer, AsJson
+from gleaner.control.cli.client import Control, connect
+from gleaner.control.cli.render import moment
+from gleaner.control.cli.watching import patient
+from gleaner.control.simulation.figures.tables import Table
+
+POLL_S = 1.0
+
+Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="As in node1 or node[1-3].")]
+
+_DEEDS = {
+    "send home": "an agent: saves its jobs and ends",
+    "save": "is asked to save itself, and waits for its turn",
+    "requeue": "is requeued, and begins anew",
+    "wait": "is not touched",
+}
+_GOOD = frozenset({"empty", "resumed"})
+
+
+def drain(
+    nodes: Nodes,
+    *,
+    spanning: Annotated[
+        Literal["wait", "requeue", "refuse"],
+        typer.Option(help="What becomes of a job that also runs on other nodes."),
+    ] = "refuse",
+    leave_others: Annotated[
+        bool, typer.Option("--leave-others", help="Do not wait for jobs that may not be touched.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until the nodes are empty.")] = False,
+    as_json: AsJson = False,
+) -> Answer:
+    """Empty nodes for maintenance. What runs there is saved and goes on elsewhere.
+
+    Nothing new starts there from the first moment on. If something cannot be saved, the nodes are set back. A job whose
+    owner has not declared that it may be saved or requeued is never touched.
+    """
+    request = DrainRequest(nodes=tuple(nodes), spanning=spanning, leave_others=leave_others, dry_run=dry_run)
+    with connect() as control:
+        found = control.drain(request)
+        if not no_wait or dry_run:
+            found = _followed(control, found)
+    if as_json:
+        return Answer(found, as_json, exit_code=_exit_code(found))
+    return Answer(tuple(_shown(found)), exit_code=_exit_code(found))
+
+
+def resume(nodes: Nodes, as_json: AsJson = False) -> Answer:
+    """Use nodes again that `glean drain` has emptied. A node that somebody else drained is left alone."""
+    with connect() as control:
+        found = _followed(control, control.resume(ResumeRequest(nodes=tuple(nodes))))
+    return Answer(found if as_json else tuple(_shown(found)), as_json, exit_code=_exit_code(found))
+
+
+def _followed(control: Control, asked: DrainRow) -> DrainRow:
+    """How it ended. Ctrl-C leaves it going."""
+    try:
+        return render.drain_progress(_standings(patient(lambda: control.drained(asked.id)), asked))
+    except KeyboardInterrupt:
+        if asked.task != "dry run":
+            render.remark(f"the {asked.task} of {_names(asked)} goes on without this program; see `glean nodes`")
+        raise
+
+
+def _standings(look: Callable[[], DrainRow], asked: DrainRow) -> Iterator[DrainRow]:
+    """How far it is, again and again until it is over. What has to be waited for is said once."""
+    said = ""
+    seen = asked
+    while True:
+        yield seen
+        if seen.ended_s is not None:
+            return
+        told = seen.said or _waits_for(seen)
+        if told and told != said:
+            render.remark(told)
+            said = told
+        time.sleep(POLL_S)
+        seen = look()
+
+
+def _waits_for(seen: DrainRow) -> str:
+    """That jobs are waited for that may not be touched; empty if there are none."""
+    others = [job for job in seen.jobs if job.deed == "wait" and job.gone_s is None]
+    if not others or seen.task != "drain":
+        return ""
+    return f"{_how_many(others)} not touched; {_ends(others)}"
+
+
+def _how_many(others: list[DrainedJobRow]) -> str:
+    return "1 job of others is" if len(others) == 1 else f"{len(others)} jobs of others are"
+
+
+def _ends(others: list[DrainedJobRow]) -> str:
+    """Until when they may run."""
+    ends_s = [job.until_s for job in others]
+    if None in ends_s:
+        return "nothing says when they end"
+    last_s = max(end_s for end_s in ends_s if end_s is not None)
+    return f"they end at {moment(last_s)} at the latest"
+
+
+def _exit_code(found: DrainRow) -> int:
+    if found.ended_s is None:
+        return 0
+    return 0 if found.phase in _GOOD or (found.phase == "looked" and not found.said) else 1
+
+
+def _shown(found: DrainRow) -> Iterator[Table | str]:
+    if found.jobs:
+        yield Table(
+            ("JOB", "USER", "NODES", "WHAT HAPPENS TO IT", "GONE", "AT THE LATEST"),
+            tuple(
+                (job.job, job.user, ",".join(job.nodes), _what(job), moment(job.gone_s), moment(job.until_s))
+                for job in found.jobs
+            ),
+            left=4,
+            words=("NODES", "WHAT HAPPENS TO IT"),
+        )
+    yield _outcome(found)
+
+
+def _what(job: DrainedJobRow) -> str:
+    return _DEEDS.get(job.deed, job.deed) + (f" ({job.at_first} jobs)" if job.at_first > 1 else "")
+
+
+def _outcome(found: DrainRow) -> str:
+    names, said = _names(found), f": {found.said}" if found.said else ""
+    others = [job for job in found.jobs if job.deed == "wait" and job.gone_s is None]
+    match found.phase:
+        case "empty":
+            left = f" of all that may be touched ({_how_many(others)} left)" if others else ""
+            return f"{names}: empty{left} after {_took_s(found):.0f} s"
+        case "looked":
+            waits = f"; {_how_many(others)} not touched, {_ends(others)}" if others else ""
+            verdict = f"could not be drained{said}" if found.said else f"could be drained{waits}"
+            return f"{names} {verdict}. Nothing was done"
+        case "refused":
+            return f"{names}: not {'set back' if found.task == 'resume' else 'drained'}{said}"
+        case "resumed":
+            return f"{names}: in use again"
+        case _:
+            return f"{names}: {found.phase}{said}"
+
+
+def _took_s(found: DrainRow) -> float:
+    return (found.ended_s or found.asked_s) - found.asked_s
+
+
+def _names(found: DrainRow) -> str:
+    return ", ".join(found.nodes)

@@ -1,0 +1,90 @@
+"""What is on given nodes as Slurm tells of it: `scontrol` and `squeue`, in JSON, since a comment may hold anything."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gleaner.control.cluster import programs
+from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.hosts import expanded
+from gleaner.control.cluster.on_nodes import JobFound, NodeFound, NodesCluster, OnNodes
+from gleaner.control.cluster.slurm_owners import SlurmOwners, job_class
+from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT
+from gleaner.control.steward import records
+from gleaner.control.steward.rules import DRAINED_BY, ask_job, ask_nodes
+
+_USED = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+_DRAIN = "DRAIN"
+_NOT_THERE = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+
+
+class SlurmNodes:
+    """Nodes of a Slurm cluster, by its command-line tools."""
+
+    def __init__(self, owners: SlurmOwners, *, timeout_s: float) -> None:
+        self._owners = owners
+        self._timeout_s = timeout_s
+
+    def look(self, nodes: Sequence[str]) -> OnNodes:
+        """See `NodesCluster.look`."""
+        there = self._run(list(ask_nodes(nodes)))
+        on_them = self._run(["squeue", "--json", f"--nodelist={','.join(nodes)}"])
+        return parse(there, on_them, nodes)
+
+    def waits_held(self, job: str) -> bool | None:
+        """See `NodesCluster.waits_held`."""
+        try:
+            found = records.job(self._run(list(ask_job(job))), job)
+        except GatewayUnavailable:
+            raise
+        except GatewayError:  # Slurm has forgotten it
+            return None
+        return found.priority == 0 if found is not None and found.is_pending else None
+
+    def send_home(self, agents: Sequence[str], *, gone_s: float) -> None:
+        """See `NodesCluster.send_home`."""
+        self._owners.send_home(agents, gone_s=gone_s)
+
+    def _run(self, words: list[str]) -> str:
+        return programs.run(words, ASK_ENVIRONMENT, timeout_s=self._timeout_s)
+
+
+def parse(nodes: str, jobs: str, wanted: Sequence[str]) -> OnNodes:
+    """The answers of `scontrol show nodes --json` and `squeue --json`."""
+    found = {name: _node(record) for name, record in records.nodes(nodes).items()}
+    try:
+        listed: list[dict[str, Any]] = json.loads(jobs)["jobs"]
+        there = tuple(_job(one) for one in listed if not set(one["job_state"]) & _NOT_THERE)
+    except (ValueError, KeyError, TypeError) as error:
+        raise GatewayError(f"squeue said {jobs[:80]!r} where JSON with jobs was expected") from error
+    return OnNodes(found, tuple(job for job in there if set(job.nodes) & set(wanted)))
+
+
+def _node(record: records.NodeRecord) -> NodeFound:
+    return NodeFound(
+        name=record.name,
+        states=record.states,
+        reason=record.reason,
+        is_drained=_DRAIN in record.states,
+        is_ours=_DRAIN in record.states and record.reason.startswith(DRAINED_BY),
+        is_used=bool(record.states & _USED),
+    )
+
+
+def _job(one: Mapping[str, Any]) -> JobFound:
+    array, task, end = one["array_job_id"], one["array_task_id"], one["end_time"]
+    is_task = bool(array["number"]) and task["set"]
+    return JobFound(
+        id=f"{array['number']}_{task['number']}" if is_task else str(one["job_id"]),
+        user=one["user_name"],
+        partition=one["partition"],
+        job_class=job_class(one["comment"] or ""),
+        nodes=tuple(expanded(one["nodes"] or "")),
+        is_ending="COMPLETING" in one["job_state"],
+        until_s=float(end["number"]) if end["set"] and not end["infinite"] and end["number"] else None,
+        can_requeue=bool(one["requeue"]) and bool(one["batch_flag"]),
+    )
+
+
+if TYPE_CHECKING:
+    _: type[NodesCluster] = SlurmNodes

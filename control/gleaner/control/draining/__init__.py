@@ -1,0 +1,1 @@
+"""Emptying nodes for maintenance (`policy.draining` says how, `steward` has the rights)."""
