@@ -131,6 +131,17 @@ def test_a_job_that_starts_for_the_first_time_has_nothing_of_an_older_one_of_its
     assert at.latest() == ()
 
 
+def test_what_is_left_of_jobs_that_slurm_has_forgotten_is_removed(tmp_path: Path) -> None:
+    at = kept(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    saved(at, 1, 1)
+    other = Kept(at.root, 67, "q")
+    other.remove_forgotten(frozenset({"66", "67"}))
+    assert len(at.latest()) == 1
+    other.remove_forgotten(frozenset({"67"}))
+    assert (at.latest(), at.storage.keys("")) == ((), [])
+
+
 def test_a_storage_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="a folder that all nodes share"):
         kept(tmp_path).set_up(is_first=False, now_s=0)

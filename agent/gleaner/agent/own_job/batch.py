@@ -35,6 +35,15 @@ class Batch:
         """The same. Raises `Unknown`."""
         return self._slurm.job(self.number)
 
+    def others(self) -> frozenset[str] | None:
+        """The numbers of all of the owner's jobs that Slurm still knows; None if it does not answer."""
+        words = ["squeue", "--me", "--noheader", "--states=all", "--format=%A"]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return frozenset(done.stdout.split()) if done.returncode == 0 else None
+
     def requeue(self, *, held: bool, within_s: float) -> None:
         """Have Slurm end the job now and start it again later; held, until somebody releases it. Raises `NotRequeued`.
 

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -64,6 +64,12 @@ class Kept:
         elif not self.root.is_dir():
             raise StorageError(f"{self.root} is not there: it must be a folder that all nodes share (--storage)")
         self.storage.sweep(before_s=now_s - _STALE_S)
+
+    def remove_forgotten(self, known: frozenset[str]) -> None:
+        """What is left of the owner's other jobs that Slurm does not know any more: cancelled while they waited."""
+        keys = self.storage.keys("jobs") if (self.root / "jobs").is_dir() else ()
+        for number in {key.split("/")[1] for key in keys} - known - {str(self.job)}:
+            replace(self, job=int(number)).clear()
 
     def latest(self) -> tuple[Generation, ...]:
         """What counts, the newest first; nothing if it is of another program."""

@@ -149,6 +149,8 @@ def own_job(asked: Asked, number: str, happened: Happenings) -> OwnJob:
     runtime, admitted = meet_helper(number)
     kept = Kept(root_of(asked.storage), int(number), program_of(asked.image, asked.command))
     kept.set_up(is_first=in_slurm.restarts == 0, now_s=began_s)
+    if in_slurm.restarts == 0 and (known := batch.others()) is not None:
+        kept.remove_forgotten(known)
     spec = spec_of(asked, admitted)
     latest = kept.latest()
     given = Assignment(

@@ -15,7 +15,6 @@ from __future__ import annotations  # the node may have Python 3.9
 import fcntl
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -25,10 +24,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NoReturn
 
-from . import bundle, config, containers, image_store, meeting, monitor, request, written
+from . import admin, bundle, config, containers, image_store, meeting, monitor, request, written
 from .bundle import Bundle
 from .containers import Failed
-from .own_jobs import LABEL_SLURM_JOB, Owner, OwnJobs, Places, job_of, owner
+from .own_jobs import Owner, OwnJobs, Places, job_of, owner
 from .slurm_jobs import Slurm, Unknown, is_number
 from .unpack import Hostile
 
@@ -37,7 +36,6 @@ _PERIOD_S = 5.0
 _AT_ONCE = 1024
 _USERS_AT_ONCE = 1024
 _USER_AT_ONCE = 256
-_IMPORT_MEMORY_BYTES = 2**30
 _IMPORT_WITHIN_S = 3600
 _AGAIN_S = 0.5
 _TAKES = {"run": "a folder", "import": "a file", "layer-in": "a pipe", "layer-out": "a pipe"}
@@ -327,42 +325,6 @@ def _import(descriptor: int, name: str) -> None:
         raise Failed("image", f"the archive of {name} is not taken: {said[-1] if said else 'it was killed'}")
 
 
-def _take_in(settings: config.Config, name: str, source: str) -> NoReturn:
-    """`gleaner-helper import NAME FILE`, for an admin; the helper itself gives a descriptor's number."""
-    resource.setrlimit(resource.RLIMIT_AS, (_IMPORT_MEMORY_BYTES, _IMPORT_MEMORY_BYTES))
-    try:
-        descriptor = int(source) if source.isdigit() else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        image_id = image_store.take_in(settings, descriptor, name)
-    except (Hostile, OSError) as error:
-        sys.exit(" ".join(str(error).split()) or type(error).__name__)
-    sys.stdout.write(image_id + "\n")
-    sys.exit(0)
-
-
-def _forget(settings: config.Config, name: str) -> NoReturn:
-    """`gleaner-helper forget NAME`, for an admin."""
-    found = image_store.find(settings, name)
-    if found is None:
-        sys.exit(f"there is no image {name}")
-    if any(about["image_id"] == found.id for _, about in bundle.known(settings)):
-        sys.exit(f"a container still uses {name}")
-    image_store.forget(settings, name)
-    sys.exit(0)
-
-
-def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
-    """`gleaner-helper clear SLURM_JOB`, for Slurm's Epilog: what the agent of a job that has ended left behind."""
-    for made, about in bundle.known(settings):
-        try:
-            if about["labels"].get(LABEL_SLURM_JOB) == slurm_job:
-                containers.remove(settings, made)
-        except (Failed, OSError):
-            continue  # the watchdog tries again
-    if settings.own_jobs_key:
-        OwnJobs(settings, Slurm(settings.scontrol)).clear(slurm_job)
-    sys.exit(0)
-
-
 def main() -> NoReturn:
     """Entry point: the daemon; an admin's `import` and `forget`; and what the daemon itself calls, `monitor ...`."""
     os.umask(0o022)  # what must be private lies in folders that only root can enter
@@ -373,11 +335,11 @@ def main() -> NoReturn:
             monitor.main(words[1:])
             sys.exit(0)
         if words[:1] == ["import"] and len(words) == 3:
-            _take_in(settings, words[1], words[2])
+            admin.take_in(settings, words[1], words[2])
         if words[:1] == ["forget"] and len(words) == 2:
-            _forget(settings, words[1])
+            admin.forget(settings, words[1])
         if words[:1] == ["clear"] and len(words) == 2:
-            _clear(settings, words[1])
+            admin.clear(settings, words[1])
         if words:
             sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME | clear SLURM_JOB]")
         bundle.check_place(settings)
