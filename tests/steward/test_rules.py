@@ -63,6 +63,10 @@ def test_a_job_that_was_on_top_once_gets_the_nice_of_its_owner_back() -> None:
     assert done(Release("7", top=False), facts.job(nice=3))[0] == "scontrol release 7"
 
 
+def test_a_job_that_was_requeued_need_not_wait_for_slurms_two_minutes() -> None:
+    assert done(Release("7", top=False), facts.job(restarts=1))[0] == "scontrol update JobId=7 StartTime=now"
+
+
 @given(st.integers(-10_000, 10_000_000))
 def test_the_nice_of_an_owner_is_found_again(nice: int) -> None:
     assert rules.own_nice(nice - rules.TOP_NICE) == rules.own_nice(nice) == nice

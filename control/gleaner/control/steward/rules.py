@@ -114,7 +114,10 @@ def is_held_by_us(job: JobRecord) -> bool:
 
 def _release(job: JobRecord, *, top: bool) -> list[Command]:
     nice = own_nice(job.nice) - (TOP_NICE if top else 0)
-    first = [] if nice == job.nice else [_update(job, f"Nice={nice}")]
+    changes = [] if nice == job.nice else [f"Nice={nice}"]
+    if job.restarts > 0:
+        changes.append("StartTime=now")  # else Slurm lets a requeued job wait for two minutes, whatever is idle
+    first = [_update(job, *changes)] if changes else []
     mark = RELEASED_ON_TOP if top else RELEASED
     return [*first, ("scontrol", "release", job.name), _update(job, f"AdminComment={mark}")]
 
