@@ -1,0 +1,83 @@
+"""What the tests of governing's rights have in common: the steward as control asks it, and jobs as Slurm shows them."""
+
+import json
+from typing import Any
+
+from demo import cluster
+
+ASK = """
+import json, sys
+from pathlib import Path
+from gleaner.control.steward.client import Steward, StewardRefuses, StewardSilent
+method, arguments, options = json.loads(sys.argv[1])
+try:
+    getattr(Steward(Path("/run/gleaner/steward.sock"), 30), method)(*arguments, **options)
+    print("done")
+except (StewardRefuses, StewardSilent) as error:
+    print(type(error).__name__ + ": " + str(error))
+"""
+SCRIPT = "sleep 300"
+
+
+def ask(method: str, *arguments: Any, user: str = cluster.SERVICE_USER, **options: Any) -> str:
+    """What the steward answers to control's account: `done`, or its refusal."""
+    given = json.dumps([method, arguments, options])
+    return cluster.run("head", "/opt/gleaner/bin/python", "-c", ASK, given, user=user).strip()
+
+
+def submit(*options: str, user: str = "alice", declared: str | None = None, script: str = SCRIPT) -> str:
+    """A job in the governed partition; its id."""
+    comment = [f"--comment=gleaner:{declared}"] if declared else []
+    return cluster.sbatch("--partition=shared", "--time=10", *comment, *options, script=script, user=user)
+
+
+def refused(*words: str, user: str = "alice") -> str:
+    """What a user is told by a command of Slurm's that fails."""
+    try:
+        said = cluster.run("head", "timeout", "20", *words, user=user, stdin="#!/bin/sh\ntrue\n")
+    except cluster.ClusterError as error:
+        return str(error)
+    raise AssertionError(f"{words} was not refused: {said}")
+
+
+def job(name: str) -> dict[str, Any]:
+    """A job as Slurm shows it."""
+    found: list[dict[str, Any]] = json.loads(cluster.run("head", "scontrol", "show", "job", name, "--json"))["jobs"]
+    return found[0]
+
+
+def mark(name: str) -> str:
+    """What stands in its AdminComment."""
+    return str(job(name)["admin_comment"])
+
+
+def priority(name: str) -> int:
+    """0 if it is held."""
+    return int(job(name)["priority"]["number"])
+
+
+def state(name: str) -> str:
+    """Its states in one word."""
+    return "+".join(sorted(job(name)["job_state"]))
+
+
+def wait_for_state(name: str, wanted: str, *, timeout_s: float = 30) -> None:
+    """Until the job is in this state and no other."""
+    cluster.until(f"job {name} to be {wanted}", lambda: state(name) == wanted, timeout_s=timeout_s, every_s=0.5)
+
+
+def govern(text: str | None = None) -> None:
+    """Give the head these settings of governing, or the shipped ones, and say that control is alive."""
+    shipped = (cluster.ROOT / "deploy" / "settings" / "governed.conf").read_text()
+    cluster.run("head", "sh", "-c", "cat > /etc/gleaner/governed.conf", stdin=text or shipped)
+    assert ask("alive") == "done"
+
+
+def tidy() -> None:
+    """No job of anybody's, no node drained by us, no heartbeat, the shipped settings."""
+    for user in cluster.USERS:
+        cluster.run("head", "scancel", f"--user={user}")
+    govern()
+    for node in cluster.NODES:
+        ask("resume", [node])
+    cluster.run("head", "rm", "-f", "/run/gleaner/alive")

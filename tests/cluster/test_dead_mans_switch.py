@@ -1,0 +1,84 @@
+"""A dead Gleaner never stops the cluster: control is killed, and all that it held goes on."""
+
+from collections.abc import Iterator
+
+import pytest
+from demo import cluster
+from tests.cluster import stewarding as s
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+SETTINGS = "/etc/gleaner/gleaner.toml"
+KEPT = "/etc/gleaner/gleaner.toml.kept"
+DEAD_AFTER_S = 8
+PERIOD_S = 15
+"""How often the head's loop runs the switch (images/head/entry.sh)."""
+
+
+@pytest.fixture(autouse=True)
+def governing(cluster_is_up: None) -> Iterator[None]:
+    """Control governs, and is dead soon once it does not."""
+    s.tidy()
+    cluster.until("the nodes to be idle", cluster.nodes_idle, timeout_s=90)
+    shipped = (cluster.ROOT / "deploy" / "settings" / "governed.conf").read_text()
+    text = shipped.replace("fresh-for-s 60", "fresh-for-s 7").replace(
+        "dead-after-s 300", f"dead-after-s {DEAD_AFTER_S}"
+    )
+    assert text != shipped
+    s.govern(text)
+    cluster.run("head", "rm", "/run/gleaner/alive")
+    cluster.configure({"governing": {"mode": "on", "partitions": ["shared"], "entitled": {"physics": 50}, "poll_s": 2}})
+    cluster.until("control to govern", lambda: cluster.run("head", "cat", "/run/gleaner/alive"), timeout_s=20)
+    yield
+    cluster.run("head", "sh", "-c", f"test ! -e {KEPT} || mv {KEPT} {SETTINGS}")
+    cluster.until("control to lead", cluster.is_leading, timeout_s=60)
+    cluster.configure()
+    s.tidy()
+
+
+def kill_control_for_good() -> None:
+    """`kill -9`, and what starts it again finds settings that it cannot read."""
+    cluster.run("head", "sh", "-c", f"cp {SETTINGS} {KEPT} && echo broken >{SETTINGS}")
+    cluster.kill_control()
+
+
+def test_all_that_is_held_is_let_go_when_control_is_killed() -> None:
+    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 200", user="carol")
+    s.wait_for_state(busy, "RUNNING")
+    held, top, array = s.submit(), s.submit("--nice=5", user="bob"), s.submit("--array=1-2")
+    others = s.submit(user="bob")
+    cluster.run("head", "scontrol", "hold", others)
+    assert s.ask("release", top, top=True) == "done"
+    assert s.ask("release", f"{array}_1", top=False) == "done"
+    assert s.ask("drain", ["node3"], by="alice") == "done"
+    assert s.priority(held) == 0
+    kill_control_for_good()
+
+    def all_free() -> bool:
+        return s.priority(held) > 0 and "DRAIN" not in cluster.run("head", "scontrol", "show", "node", "node3")
+
+    cluster.until("the switch", all_free, timeout_s=DEAD_AFTER_S + PERIOD_S + 15)
+    assert s.mark(held) == "gleaner: released by the dead man's switch"
+    assert s.job(top)["nice"] == 5
+    assert s.priority(top) < 1_000_000
+    tasks = cluster.run(
+        "head", "squeue", "--noheader", "--array", f"--jobs={array}", "--Format=PriorityLong:12"
+    ).split()
+    assert "0" not in tasks
+    assert s.priority(others) == 0, "what an administrator holds is not ours to release"
+    assert s.priority(s.submit(script="true")) > 0, "nothing is held for a control that is dead"
+    done = cluster.run("head", "cat", "/var/log/gleaner/deadman.log").count(f"runs scontrol release {held}\n")
+    assert done == 1
+
+
+def test_what_was_let_go_can_be_held_again_when_control_is_back() -> None:
+    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 200", user="carol")
+    s.wait_for_state(busy, "RUNNING")
+    job = s.submit()
+    kill_control_for_good()
+    cluster.run("head", "rm", "/run/gleaner/alive")
+    cluster.run("head", "/usr/local/libexec/gleaner/deadman", user="gleaner-steward")
+    assert s.priority(job) > 0
+    assert s.ask("alive") == "done"
+    assert s.ask("hold", job) == "done"
+    assert (s.priority(job), s.mark(job)) == (0, "gleaner: waits for its turn")
