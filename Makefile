@@ -6,13 +6,21 @@ SHELL := /bin/bash
 # Many tests wait for real time to pass, so more of them run at once than there are cores.
 SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 
-.PHONY: help venv lock check static test demo demo-down prepare bench-queue bench-simulate bench-checkpoint
+.PHONY: help venv lock check static test demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 demo:  ## the main job, for real, on a small cluster of containers that stays up
 	@deploy/prepare.sh
 	@$(BIN)/python -m demo
+
+demo-entitlements:  ## accounts that use more than their share, and give it back at once when it is claimed
+	@deploy/prepare.sh
+	@$(BIN)/python -m demo.entitlements
+
+demo-eternal:  ## one job without an end that lives through thirty slices; a quarter of an hour
+	@deploy/prepare.sh
+	@$(BIN)/python -m demo.eternal
 
 demo-down:  ## remove the cluster: what carries our label, and nothing else
 	@deploy/cluster.sh down

@@ -4,39 +4,39 @@ Twelve Pythia runs and a stream of regular jobs share three nodes for about four
 another node in each round, so every run has to move. What comes out goes to `demo-output/`.
 """
 
-import json
 import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from demo import cluster, proof, reference, timeline
+from demo.campaign import (
+    OUTPUT,
+    Sent,
+    agents_since,
+    console,
+    jobs_of,
+    judged,
+    lateness,
+    regular_spans,
+    show_runs,
+    submit,
+    write,
+)
 
-OUTPUT = cluster.ROOT / "demo-output"
 ROUND_S = 90
 FIRST_ROUND_S = 80
 """The first boundary is that long after the campaign is submitted."""
 GIVE_UP_S = 420
 REGULAR = (("node3", 0, 74, "alice"), ("node1", 1, 78, "bob"), ("node2", 2, 78, "alice"), ("node3", 3, 40, "bob"))
 """The stream of regular jobs: node, round in which it begins, seconds, user."""
-console = Console()
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A regular job of the stream."""
-
-    id: str
-    user: str
 
 
 def main() -> int:
@@ -67,14 +67,6 @@ def send(node: str, in_round: int, length_s: int, user: str, origin_s: int) -> S
 
 def _stamp(at_s: float) -> str:
     return cluster.run("head", "date", "--date", f"@{int(at_s)}", "+%Y-%m-%dT%H:%M:%S").strip()
-
-
-def submit(wanted: Sequence[reference.Wanted]) -> int:
-    """Submit the campaign, as a user would."""
-    words = ["--group", "physics", "--image", reference.IMAGE, "--name", "pythia", "--cpus", "1", "--memory-mib", "400"]
-    indices = f"{wanted[0].index}-{wanted[-1].index}"
-    answer = cluster.glean("submit", *words, "--array", indices, after=reference.arguments("{index}", wanted[0].events))
-    return int(answer["campaign"])
 
 
 # ── watching ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,105 +121,46 @@ def conclude(
     began_s: float,
 ) -> int:
     """Compare, sum up, draw; the exit status."""
-    jobs = [cluster.api("GET", f"/jobs/{row['id']}") for row in
-            cluster.api("GET", f"/jobs?campaign={campaign}&limit=1000")["jobs"]]  # fmt: skip
-    fetched = fetch(campaign)
-    runs: list[dict[str, Any]] = []
-    for run, job, uninterrupted in zip(wanted, jobs, whole, strict=True):
-        runs.append(judge(run, job, uninterrupted, fetched))
+    jobs = jobs_of(campaign)
+    runs = judged(jobs, campaign, wanted, whole)
     end_s = max([ended_s, *(a["ended_s"] or 0 for job in jobs for a in job["attempts"])])
     spans = timeline.spans_of_attempts(jobs) + regular_spans(sent, end_s)
     loads = timeline.loads(spans, cluster.NODES, start_s=submitted_s, end_s=end_s)
-    agents = [a for a in cluster.api("GET", "/agents") if (a["registered_s"] or 0) >= submitted_s]
-    lateness = {a["name"]: round(a["ended_s"] - a["end_s"], 1) for a in agents if a["ended_s"]}
+    agents = agents_since(submitted_s)
     boundaries_s = sorted({a["end_s"] for a in agents})
     timeline.draw(
         spans, cluster.NODES, boundaries_s, start_s=submitted_s, end_s=end_s, lanes=reference.PER_NODE,
         to=OUTPUT / "timeline.png",
     )  # fmt: skip
+    late = lateness(agents)
     summary = {
         "campaign": campaign,
         "runs": runs,
         "load_without": round(loads.without, 4),
         "load_with": round(loads.effective, 4),
         "operations": round(loads.operations, 4),
-        "agents_lateness_s": lateness,
+        "agents_lateness_s": late,
         "campaign_s": round(end_s - submitted_s, 1),
         "demo_s": round(time.time() - began_s, 1),
         "timeline": "demo-output/timeline.png",
     }
-    (OUTPUT / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    show(runs, loads, lateness, summary)
+    write(summary, "summary.json")
+    show(runs, loads, late, summary)
     return 0 if all(run["identical"] and not run["doubts"] for run in runs) else 1
 
 
-def fetch(campaign: int) -> Path:
-    """The campaign's result files, fetched as a user would, on this machine; one folder a run."""
-    return cluster.fetch_results(campaign, OUTPUT / "results")
-
-
-def judge(run: reference.Wanted, job: dict[str, Any], uninterrupted: proof.Run, fetched: Path) -> dict[str, Any]:
-    """One run's row: where it ran, how its time was spent, and whether the result stands."""
-    attempts = [a for a in job["attempts"] if a["started_s"] is not None]
-    number = job["job"]["id"]
-    folder = fetched / f"{job['job']['name']}-{run.index}"
-    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
-    mine = proof.Run(files=files, log=cluster.log_of(number))
-    sliced = proof.SlicedRun(
-        run=mine, nodes=[a["node"] for a in attempts], restores=sum(a["restored_from"] is not None for a in attempts)
-    )
-    return {
-        "job": number,
-        "index": run.index,
-        "events": run.events,
-        "nodes": [a["node"] for a in attempts],
-        "slices": len(attempts),
-        "compute_s": round(sum(a["compute_s"] for a in attempts), 1),
-        "save_s": round(sum(a["save_s"] for a in attempts), 1),
-        "restore_s": round(sum(a["restore_s"] for a in attempts if a["restored_from"]), 1),
-        "cpu_s": proof.cpu_s(mine.log),
-        "cpu_uninterrupted_s": proof.cpu_s(uninterrupted.log),
-        "identical": bool(files) and not proof.files_differ(mine, uninterrupted),
-        "doubts": proof.doubts(sliced, uninterrupted, events=run.events),
-    }
-
-
-def regular_spans(sent: Sequence[Sent], end_s: float) -> list[timeline.Span]:
-    """When and where the regular jobs ran, as Slurm has it."""
-    spans: list[timeline.Span] = []
-    for job in sent:
-        found = cluster.regular_job(job.id)
-        if found.start_s and found.start_s < end_s:
-            until_s = min(end_s, found.end_s or end_s)
-            spans += [timeline.Span(node, "regular", found.start_s, until_s, job.user) for node in found.nodes]
-    return spans
-
-
 def show(
-    runs: Sequence[dict[str, Any]], loads: timeline.Loads, lateness: dict[str, float], summary: dict[str, Any]
+    runs: Sequence[dict[str, Any]], loads: timeline.Loads, late: dict[str, float], summary: dict[str, Any]
 ) -> None:
     """The tables at the end."""
-    table = Table(title="every run, in seconds, beside the same run computed as a whole", title_justify="left")
-    for column in ("run", "nodes", "slices", "comp s", "save s", "rest s", "cpu s", "whole s", "identical"):
-        table.add_column(column, justify="right" if column not in {"nodes", "identical"} else "left", no_wrap=True)
-    for run in runs:
-        table.add_row(
-            str(run["index"]), " ".join(node[-1] for node in run["nodes"]), str(run["slices"]),
-            str(run["compute_s"]), str(run["save_s"]), str(run["restore_s"]),
-            f"{run['cpu_s'] or 0:.1f}", f"{run['cpu_uninterrupted_s'] or 0:.1f}",
-            "[green]yes[/]" if run["identical"] and not run["doubts"] else "[red]NO[/]",
-        )  # fmt: skip
-    console.print(table)
-    for run in runs:
-        for doubt in run["doubts"]:
-            console.print(f"[red]job {run['job']}: {doubt}[/]")
+    show_runs(runs)
     console.print(
         f"load of the cluster without Gleaner [bold]{loads.without:.0%}[/], "
         f"with Gleaner [bold]{loads.effective:.0%}[/] ({loads.operations:.0%} went to saving and restoring)"
     )
-    if lateness:
-        worst = max(lateness.values())
-        console.print(f"agents: {len(lateness)}, the last was done {-worst:.1f} s before the shared end"
+    if late:
+        worst = max(late.values())
+        console.print(f"agents: {len(late)}, the last was done {-worst:.1f} s before the shared end"
                       if worst <= 0 else f"[red]an agent was {worst:.1f} s late[/]")  # fmt: skip
     console.print(
         f"timeline: {summary['timeline']}    facts: demo-output/summary.json    {summary['demo_s']:.0f} s in all"

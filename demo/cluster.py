@@ -54,10 +54,10 @@ def glean(*words: str, after: Sequence[str] = (), timeout_s: float = 120) -> Any
     return json.loads(printed) if printed.strip() else None
 
 
-def sbatch(*options: str, script: str, user: str = "alice") -> str:
+def sbatch(*options: str, script: str, user: str = "alice", output: str = "/dev/null") -> str:
     """Submit a regular job; its id."""
     return run(
-        "head", "sbatch", "--parsable", "--chdir=/tmp", "--output=/dev/null", *options,
+        "head", "sbatch", "--parsable", "--chdir=/tmp", f"--output={output}", *options,
         user=user, stdin=f"#!/bin/sh\n{script}\n",
     ).strip().split(";")[0]  # fmt: skip
 
@@ -145,7 +145,12 @@ def _docker(*words: str) -> None:
 
 def api(method: str, path: str, body: object = None) -> Any:
     """The answer of control's API to an admin, asked from this machine."""
-    answer = _client().request(method, f"/v1{path}", json=body, extensions={"sni_hostname": "head"})
+    try:
+        answer = _client().request(method, f"/v1{path}", json=body, extensions={"sni_hostname": "head"})
+    except httpx.RemoteProtocolError:  # control had just closed the connection, which was idle for too long
+        if method != "GET":
+            raise
+        answer = _client().request(method, f"/v1{path}", json=body, extensions={"sni_hostname": "head"})
     if answer.is_error:
         raise ClusterError(f"{method} {path}: {answer.status_code}: {answer.text[:500]}")
     return answer.json() if answer.content else None
@@ -179,13 +184,19 @@ def configure(changes: Mapping[str, Mapping[str, object]] | None = None) -> None
     """Give control the demo's settings with `changes`, and start it anew."""
     settings = tomllib.loads((ROOT / "deploy" / "settings" / "gleaner.toml").read_text())
     for table, values in (changes or {}).items():
-        settings[table] |= values
+        settings.setdefault(table, {}).update(values)
     text = "".join(
-        f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        f"[{table}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
         for table, values in settings.items()
     )
     run("head", "sh", "-c", "cat > /etc/gleaner/gleaner.toml", stdin=text)
     restart_control()
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
 
 
 def kill_control() -> None:

@@ -104,11 +104,14 @@ def draw(
         top = len(nodes) - row
         axes.add_patch(Rectangle((0, top - 0.92), end_s - start_s, 0.84, color=COLOURS["idle"], linewidth=0))
         mine = sorted((s for s in spans if s.node == node), key=lambda s: s.start_s)
-        for span in mine:
-            if span.kind == "regular":
-                at, width = span.start_s - start_s, span.end_s - span.start_s
-                axes.add_patch(Rectangle((at, top - 0.92), width, 0.84, color=COLOURS["regular"], linewidth=0))
-                axes.text(at + width / 2, top - 0.5, span.what, ha="center", va="center", color="white", fontsize=9)
+        for span, at_level, levels in _stacked([span for span in mine if span.kind == "regular"]):
+            at, width, height = span.start_s - start_s, span.end_s - span.start_s, 0.84 / levels
+            bottom = top - 0.92 + height * at_level
+            axes.add_patch(
+                Rectangle((at, bottom), width, height, facecolor=COLOURS["regular"], edgecolor="white", linewidth=0.5)
+            )
+            middle = bottom + height / 2
+            axes.text(at + width / 2, middle, span.what, ha="center", va="center", color="white", fontsize=9)
         for span, lane in _in_lanes([s for s in mine if s.kind != "regular"], lanes):
             height = 0.84 / lanes
             bottom = top - 0.08 - height * (lane + 1)
@@ -142,6 +145,21 @@ def draw(
     figure.tight_layout()
     figure.savefig(to)
     plt.close(figure)
+
+
+def _stacked(spans: Sequence[Span]) -> list[tuple[Span, int, int]]:
+    """Regular jobs that share a node lie one above the other: each with its level, and of how many.
+
+    >>> one, two, later = Span("a", "regular", 0, 5), Span("a", "regular", 3, 8), Span("a", "regular", 8, 9)
+    >>> [(at, of) for _, at, of in _stacked([one, two, later])]
+    [(0, 2), (1, 2), (0, 1)]
+    """
+    placed: list[tuple[Span, int, int]] = []
+    for span in spans:
+        beside = [other for other in spans if other.start_s < span.end_s and span.start_s < other.end_s]
+        taken = {level for other, level, _ in placed if other in beside}
+        placed.append((span, next(level for level in range(len(beside)) if level not in taken), len(beside)))
+    return placed
 
 
 def _in_lanes(spans: Sequence[Span], lanes: int) -> list[tuple[Span, int]]:

@@ -1,0 +1,138 @@
+"""A campaign of Pythia runs on the demo's cluster, and the proof that each came out right: what the demos share."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from demo import cluster, proof, reference, timeline
+
+OUTPUT = cluster.ROOT / "demo-output"
+console = Console()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A regular job of a demo."""
+
+    id: str
+    user: str
+
+
+def submit(wanted: Sequence[reference.Wanted]) -> int:
+    """Submit the campaign, as a user would."""
+    words = ["--group", "physics", "--image", reference.IMAGE, "--name", "pythia", "--cpus", "1", "--memory-mib", "400"]
+    indices = f"{wanted[0].index}-{wanted[-1].index}"
+    answer = cluster.glean("submit", *words, "--array", indices, after=reference.arguments("{index}", wanted[0].events))
+    return int(answer["campaign"])
+
+
+def jobs_of(campaign: int) -> list[dict[str, Any]]:
+    """All that is known of each of its jobs."""
+    rows = cluster.api("GET", f"/jobs?campaign={campaign}&limit=1000")["jobs"]
+    return [cluster.api("GET", f"/jobs/{row['id']}") for row in rows]
+
+
+def judged(
+    jobs: Sequence[dict[str, Any]],
+    campaign: int,
+    wanted: Sequence[reference.Wanted],
+    whole: Sequence[proof.Run],
+    *,
+    restores_at_least: int = 2,
+    nodes_at_least: int = 2,
+) -> list[dict[str, Any]]:
+    """A row for each run: its result beside the same run computed as a whole."""
+    fetched = cluster.fetch_results(campaign, OUTPUT / "results")
+    return [
+        judge(run, job, kept, fetched, restores_at_least=restores_at_least, nodes_at_least=nodes_at_least)
+        for run, job, kept in zip(wanted, jobs, whole, strict=True)
+    ]
+
+
+def agents_since(since_s: float) -> list[dict[str, Any]]:
+    """The agents that have registered since then."""
+    return [agent for agent in cluster.api("GET", "/agents") if (agent["registered_s"] or 0) >= since_s]
+
+
+def lateness(agents: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """By how many seconds each agent that has ended was late (before its end: negative)."""
+    return {a["name"]: round(a["ended_s"] - a["end_s"], 1) for a in agents if a["ended_s"]}
+
+
+def judge(
+    run: reference.Wanted,
+    job: dict[str, Any],
+    uninterrupted: proof.Run,
+    fetched: Path,
+    *,
+    restores_at_least: int,
+    nodes_at_least: int,
+) -> dict[str, Any]:
+    """One run's row: where it ran, how its time was spent, and whether the result stands."""
+    attempts = [a for a in job["attempts"] if a["started_s"] is not None]
+    number = job["job"]["id"]
+    folder = fetched / f"{job['job']['name']}-{run.index}"
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    mine = proof.Run(files=files, log=cluster.log_of(number))
+    sliced = proof.SlicedRun(
+        run=mine, nodes=[a["node"] for a in attempts], restores=sum(a["restored_from"] is not None for a in attempts)
+    )
+    return {
+        "job": number,
+        "index": run.index,
+        "events": run.events,
+        "nodes": [a["node"] for a in attempts],
+        "slices": len(attempts),
+        "compute_s": round(sum(a["compute_s"] for a in attempts), 1),
+        "save_s": round(sum(a["save_s"] for a in attempts), 1),
+        "restore_s": round(sum(a["restore_s"] for a in attempts if a["restored_from"]), 1),
+        "cpu_s": proof.cpu_s(mine.log),
+        "cpu_uninterrupted_s": proof.cpu_s(uninterrupted.log),
+        "identical": bool(files) and not proof.files_differ(mine, uninterrupted),
+        "doubts": proof.doubts(
+            sliced,
+            uninterrupted,
+            events=run.events,
+            restores_at_least=restores_at_least,
+            nodes_at_least=nodes_at_least,
+        ),
+    }
+
+
+def regular_spans(sent: Sequence[Sent], end_s: float) -> list[timeline.Span]:
+    """When and where the regular jobs ran, as Slurm has it."""
+    spans: list[timeline.Span] = []
+    for job in sent:
+        found = cluster.regular_job(job.id)
+        if found.start_s and found.start_s < end_s:
+            until_s = min(end_s, found.end_s or end_s)
+            spans += [timeline.Span(node, "regular", found.start_s, until_s, job.user) for node in found.nodes]
+    return spans
+
+
+def write(summary: dict[str, Any], name: str) -> None:
+    """Keep the facts."""
+    (OUTPUT / name).write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def show_runs(runs: Sequence[dict[str, Any]]) -> None:
+    """The table of the runs, and everything that speaks against them."""
+    table = Table(title="every run, in seconds, beside the same run computed as a whole", title_justify="left")
+    for column in ("run", "nodes", "slices", "comp s", "save s", "rest s", "cpu s", "whole s", "identical"):
+        table.add_column(column, justify="right" if column not in {"nodes", "identical"} else "left", no_wrap=True)
+    for run in runs:
+        table.add_row(
+            str(run["index"]), " ".join(node[-1] for node in run["nodes"]), str(run["slices"]),
+            str(run["compute_s"]), str(run["save_s"]), str(run["restore_s"]),
+            f"{run['cpu_s'] or 0:.1f}", f"{run['cpu_uninterrupted_s'] or 0:.1f}",
+            "[green]yes[/]" if run["identical"] and not run["doubts"] else "[red]NO[/]",
+        )  # fmt: skip
+    console.print(table)
+    for run in runs:
+        for doubt in run["doubts"]:
+            console.print(f"[red]job {run['job']}: {doubt}[/]")

@@ -1,0 +1,217 @@
+"""`make demo-entitlements`: three accounts with entitlements, an over-share one that gives back, and a campaign beside.
+
+Physics is entitled to half of the CPUs, chemistry to 30 %, biology to 20 %. Chemistry has started two jobs under
+`glean run`, two thirds of the machine, and agents compute a campaign on the rest. Then physics wants its half, and
+biology its fifth: agents leave first, then as much of chemistry as is needed. Slurm's own preemption is off: it is our
+policy that acts. In the end every run is compared with the same run computed without interruption.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from demo import cluster, proof, reference, timeline
+from demo.campaign import OUTPUT, Sent, agents_since, console, jobs_of, judged, regular_spans, show_runs, submit, write
+
+ROUND_S = 90
+GRACE_S = 30
+GIVE_UP_S = 600
+SHARES = {"physics": 50, "chemistry": 30, "biology": 20}
+GOVERNING: dict[str, object] = {
+    "mode": "on",
+    "partitions": ["shared"],
+    "entitled": SHARES,
+    "quantum_s": 60,
+    "grace_s": GRACE_S,
+    "poll_s": 2,
+    "settle_s": 10,
+}
+"""What `[governing]` says in the demo and in the tests."""
+USERS_FOLDER = "/srv/users"
+CLAIM_AFTER_S = 45
+CLAIM_LENGTH_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRun:
+    """A Pythia run under `glean run` in a Slurm job of bob's; where its files will be."""
+
+    job: Sent
+    wanted: reference.Wanted
+    results: str
+
+
+def main() -> int:
+    """Run the demo; 0 if all claims were met in time and every run is proven right."""
+    OUTPUT.mkdir(exist_ok=True)
+    wanted, whole = reference.references()
+    origin_s = int(time.time()) % ROUND_S
+    cluster.configure({"rounds": {"length_s": ROUND_S, "origin_s": origin_s}, "governing": GOVERNING})
+    cluster.clear()
+    cluster.set_preemption(on=False)
+    try:
+        return _shown(wanted, whole)
+    finally:
+        cluster.set_preemption(on=True)
+        cluster.configure()
+
+
+def _shown(wanted: Sequence[reference.Wanted], whole: Sequence[proof.Run]) -> int:
+    began_s = time.time()
+    own = [own_run(wanted[at]) for at in range(2)]
+    cluster.until("chemistry's jobs to start", lambda: all(_started(run.job) for run in own), timeout_s=60)
+    campaign = submit(wanted)
+    claims: list[Sent] = []
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while True:
+            status = cluster.api("GET", f"/campaigns/{campaign}")
+            live.update(picture(cluster.api("GET", "/owners"), status, time.time() - began_s))
+            if not claims and time.time() - began_s > CLAIM_AFTER_S:
+                claims = [claim("alice", 6), claim("alice", 3), claim("carol", 3)]
+            if claims and status["succeeded"] == len(wanted) and all(_ended(job) for job in (*claims, *_jobs(own))):
+                break
+            if time.time() - began_s > GIVE_UP_S:
+                raise SystemExit(f"the demo did not end within {GIVE_UP_S} s: {status}")
+            time.sleep(1.5)
+    return conclude(campaign, wanted, whole, own, claims, began_s=began_s)
+
+
+def own_run(wanted: reference.Wanted) -> OwnRun:
+    """Submit a checkpointable job of bob's that takes a node for one run, and more than chemistry's share."""
+    results = f"{USERS_FOLDER}/bob-{wanted.index}-{int(time.time())}"
+    words = " ".join(["glean", "run", "--storage", f"{USERS_FOLDER}/bob", "--results", results, reference.IMAGE])
+    script = f"mkdir -p -m 700 {USERS_FOLDER}/bob\n{words} -- {' '.join(wanted.arguments)}"
+    options = ["--partition=shared", "--cpus-per-task=6", "--mem=3000", "--time=30", "--requeue", "--open-mode=append"]
+    options += ["--comment=gleaner:checkpointable", f"--job-name=bob-{wanted.index}"]
+    number = cluster.sbatch(*options, script=script, user="bob", output=f"{results}.log")
+    return OwnRun(Sent(number, f"chemistry {wanted.index}"), wanted, results)
+
+
+def claim(user: str, cpus: int) -> Sent:
+    """Submit an ordinary job, which declares nothing."""
+    options = ["--partition=shared", f"--cpus-per-task={cpus}", "--time=10", f"--job-name={user}"]
+    number = cluster.sbatch(*options, script=f"sleep {CLAIM_LENGTH_S}", user=user)
+    return Sent(number, {"alice": "physics", "carol": "biology"}[user])
+
+
+def _jobs(own: Sequence[OwnRun]) -> list[Sent]:
+    return [run.job for run in own]
+
+
+def _started(job: Sent) -> bool:
+    return cluster.regular_job(job.id).start_s is not None
+
+
+def _ended(job: Sent) -> bool:
+    return cluster.regular_job(job.id).state in {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
+
+
+def picture(owners: dict[str, Any], status: dict[str, Any], since_s: float) -> Group:
+    """The live view: what each owner is entitled to and has, and how the campaign stands."""
+    table = Table(title=f"{since_s:4.0f} s", title_justify="left")
+    for column in ("owner", "entitled", "has", "", "waits for"):
+        table.add_column(column, justify="right" if column in {"entitled", "has"} else "left", min_width=8)
+    for row in owners["owners"]:
+        bar = "█" * row["used_cpus"] + "[yellow]" + "▒" * row["leaving_cpus"] + "[/]"
+        waits = f"{row['waiting_cpus']} CPUs" if row["waiting_jobs"] else ""
+        table.add_row(row["owner"], str(row["entitled_cpus"]), str(row["used_cpus"]), bar, waits)
+    table.add_row("[dim]idle[/]", "", str(owners["idle_cpus"]), "[dim]" + "░" * owners["idle_cpus"] + "[/]", "")
+    counts = "   ".join(f"{key} {status[key]}" for key in ("new", "running", "saved", "succeeded", "failed"))
+    total = sum(status[key] for key in ("new", "running", "saved", "succeeded", "failed", "cancelled"))
+    said = [Text(f"job {each['job']}: {each['verdict']}: {each['why']}") for each in owners["waiting"][:4]]
+    bar = ProgressBar(total=total or 1, completed=status["succeeded"], width=70)
+    return Group(table, Text(f"campaign: {counts}"), bar, *said)
+
+
+def conclude(
+    campaign: int,
+    wanted: Sequence[reference.Wanted],
+    whole: Sequence[proof.Run],
+    own: Sequence[OwnRun],
+    claims: Sequence[Sent],
+    *,
+    began_s: float,
+) -> int:
+    """Compare, sum up, draw; the exit status."""
+    jobs = jobs_of(campaign)
+    runs = judged(jobs, campaign, wanted, whole, restores_at_least=0, nodes_at_least=1)
+    own_right = [_is_right(run, kept) for run, kept in zip(own, whole, strict=False)]
+    waits_s = {f"{job.user} ({job.id})": _waited_s(job) for job in claims}
+    end_s = time.time()
+    spans = timeline.spans_of_attempts(jobs)
+    spans += regular_spans(claims, end_s) + [span for run in own for span in _spans_of(run, end_s)]
+    boundaries_s = sorted({agent["end_s"] for agent in agents_since(began_s)})
+    timeline.draw(
+        spans, cluster.NODES, boundaries_s, start_s=began_s, end_s=end_s, lanes=reference.PER_NODE,
+        to=OUTPUT / "entitlements.png",
+    )  # fmt: skip
+    restarts = {run.job.id: len(_spans_of(run, end_s)) - 1 for run in own}
+    is_right = all(run["identical"] and not run["doubts"] for run in runs) and all(own_right)
+    in_time = all(wait_s <= GRACE_S + 15 for wait_s in waits_s.values())
+    summary = {
+        "waits_s": waits_s,
+        "own_runs_identical": own_right,
+        "own_runs_restarts": restarts,
+        "runs": runs,
+        "demo_s": round(end_s - began_s, 1),
+    }
+    write(summary, "entitlements.json")
+    show_runs(runs)
+    for owner, wait_s in waits_s.items():
+        console.print(f"{owner} was running {wait_s:.0f} s after it was submitted (grace time: {GRACE_S} s)")
+    for run, right in zip(own, own_right, strict=True):
+        times = restarts[run.job.id]
+        said = "identical" if right else "[red]NOT identical[/]"
+        console.print(f"{run.job.user}'s job {run.job.id} gave way {times} times; its result is {said}")
+    console.print("timeline: demo-output/entitlements.png    facts: demo-output/entitlements.json")
+    return 0 if is_right and in_time else 1
+
+
+def _is_right(run: OwnRun, whole: proof.Run) -> bool:
+    """Whether its files are those of the uninterrupted run."""
+    names = cluster.run("head", "ls", run.results).split()
+    files = {name: cluster.run("head", "base64", f"{run.results}/{name}").encode() for name in names}
+    import base64
+
+    mine = proof.Run({name: base64.b64decode(text) for name, text in files.items()}, ())
+    return bool(files) and not proof.files_differ(mine, whole)
+
+
+def _waited_s(job: Sent) -> float:
+    words = ("sacct", "--allocations", "--parsable2", "--noheader", "--format=Submit,Start", f"--jobs={job.id}")
+    submit_s, start_s = cluster.run("head", "env", "SLURM_TIME_FORMAT=%s", *words).strip().split("|")
+    return float(start_s) - float(submit_s)
+
+
+def _spans_of(run: OwnRun, end_s: float) -> list[timeline.Span]:
+    """Every stretch of a job that was requeued: accounting keeps each."""
+    words = ("sacct", "--allocations", "--duplicates", "--parsable2", "--noheader", "--format=Start,End,NodeList")
+    told = cluster.run("head", "env", "SLURM_TIME_FORMAT=%s", *words, f"--jobs={run.job.id}")
+    spans: list[timeline.Span] = []
+    for line in told.splitlines():
+        start, end, nodes = line.split("|")
+        if start.isdigit() and Path(nodes).name in cluster.NODES:
+            spans.append(
+                timeline.Span(nodes, "regular", float(start), float(end) if end.isdigit() else end_s, run.job.user)
+            )
+    return spans
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; the cluster is still up (`make demo-entitlements` again, or `make demo-down`)")
+        sys.exit(130)
+    except (cluster.ClusterError, TimeoutError) as error:
+        console.print(f"[red]demo: {error}[/]")
+        sys.exit(1)

@@ -1,0 +1,91 @@
+"""`make demo-eternal`: one job without an end, which survives thirty slices on nodes that are taken from it again and again.
+
+It counts, and says how far it is. Each agent ends after half a minute, the job is saved and goes on in the next one. In
+the end its log must hold every line once, in order, from one single start.
+"""
+
+import sys
+import time
+from itertools import pairwise
+
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from demo import cluster
+from demo.campaign import OUTPUT, console, write
+
+SLICES = 30
+ROUND_S = 30
+GIVE_UP_S = SLICES * ROUND_S * 2
+ENDLESS = "1000000000000"
+
+
+def main() -> int:
+    """Run until the job has lived through so many slices; 0 if nothing of it was lost or done twice."""
+    OUTPUT.mkdir(exist_ok=True)
+    cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 10}})
+    cluster.clear()
+    began_s = time.time()
+    words = ["--group", "physics", "--image", "gleaner/pi:demo", "--name", "eternal", "--cpus", "1"]
+    after = ("--samples", ENDLESS, "--seed", "1", "--out", ".")
+    job = int(cluster.glean("submit", *words, "--memory-mib", "200", after=after)["jobs"][0])
+    console.print(f"job {job} has no end; an agent ends every {ROUND_S} s\n")
+    try:
+        told = watch(job, began_s)
+    finally:
+        cluster.api("POST", f"/jobs/{job}/cancel")
+        cluster.configure()
+    return conclude(job, told)
+
+
+def watch(job: int, began_s: float) -> dict[str, object]:
+    """Show its slices until there are enough; what is known of it then."""
+    with Live(console=console, refresh_per_second=2, transient=True) as live:
+        while True:
+            detail = cluster.api("GET", f"/jobs/{job}")
+            slices = [attempt for attempt in detail["attempts"] if attempt["started_s"] is not None]
+            table = Table(
+                title=f"{time.time() - began_s:4.0f} s, slice {len(slices)} of {SLICES}", title_justify="left"
+            )
+            for column in ("slice", "node", "computed s", "saved s", "restored s", "ended"):
+                table.add_column(column, justify="left" if column in {"node", "ended"} else "right")
+            for number, one in list(enumerate(slices, start=1))[-8:]:
+                seconds = [f"{one[key]:.1f}" for key in ("compute_s", "save_s", "restore_s")]
+                table.add_row(str(number), one["node"], *seconds, one["ending"] or "runs")
+            live.update(table)
+            if len(slices) > SLICES:
+                return dict(detail)
+            if time.time() - began_s > GIVE_UP_S:
+                raise SystemExit(f"{len(slices)} slices within {GIVE_UP_S} s; {SLICES} were wanted")
+            time.sleep(2)
+
+
+def conclude(job: int, detail: dict[str, object]) -> int:
+    """Read its whole log; the exit status."""
+    log = cluster.log_of(job)
+    starts = sum(line.startswith("start ") for line in log)
+    steps = [int(line.split()[1]) for line in log if line.startswith("progress ")]
+    in_order = all(later == earlier + 1 for earlier, later in pairwise(steps))
+    attempts: list[dict[str, object]] = detail["attempts"]  # type: ignore[assignment]
+    nodes = [str(one["node"]) for one in attempts]
+    lost = sum(one["ending"] == "lost" for one in attempts)
+    console.print(ProgressBar(total=SLICES, completed=min(SLICES, len(nodes) - 1), width=70))
+    console.print(f"{len(nodes) - 1} slices on {', '.join(sorted(set(nodes)))}; {starts} start; {lost} lost")
+    is_right = starts == 1 and in_order and not lost
+    write({"job": job, "slices": len(nodes) - 1, "starts": starts, "steps": steps, "nodes": nodes}, "eternal.json")
+    console.print(
+        "[green]one process, from its only start[/]" if is_right else "[red]something was lost or repeated[/]"
+    )
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; the cluster is still up (`make demo-eternal` again, or `make demo-down`)")
+        sys.exit(130)
+    except (cluster.ClusterError, TimeoutError) as error:
+        console.print(f"[red]demo: {error}[/]")
+        sys.exit(1)

@@ -1,0 +1,100 @@
+"""The owners' jobs on the real cluster, as the tests submit and watch them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from demo import cluster
+from demo.entitlements import GOVERNING, GRACE_S
+from tests.cluster.conftest import ROUND_S
+
+USERS = "/srv/users"
+WITHIN_S = GRACE_S + 10
+"""One grace time, and what a look of ours and one of the scheduler's takes."""
+PI = "gleaner/pi:demo"
+SAMPLES = 40_000_000
+CHECKPOINTABLE = "--comment=gleaner:checkpointable"
+
+
+def govern(**changes: object) -> None:
+    """Control with the demo's entitlements; rounds long enough to be in nobody's way."""
+    cluster.configure(
+        {"rounds": {"length_s": 10 * ROUND_S, "shortest_slice_s": 15}, "governing": {**GOVERNING, **changes}}
+    )
+    cluster.set_preemption(on=False)
+    cluster.until("governing to look", lambda: status()["read_s"], timeout_s=30)
+
+
+def status() -> dict[str, Any]:
+    """How governing stands."""
+    return dict(cluster.api("GET", "/owners"))
+
+
+def used(owner: str) -> int:
+    """The CPUs that an owner has now."""
+    return next((row["used_cpus"] for row in status()["owners"] if row["owner"] == owner), 0)
+
+
+def sleeper(user: str, cpus: int, *options: str, seconds: int = 600) -> str:
+    """A job that computes nothing, on the governed partition."""
+    words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=200", "--time=20", *options)
+    return cluster.sbatch(*words, script=f"sleep {seconds}", user=user)
+
+
+def preemptible(user: str, cpus: int) -> str:
+    """One that may be requeued."""
+    return sleeper(user, cpus, "--comment=gleaner:preemptible", "--requeue")
+
+
+def own_run(user: str, seed: int, *, cpus: int = 6) -> str:
+    """A job under `glean run` that estimates pi; its results are in `result_of`."""
+    home = f"{USERS}/{user}"
+    cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, home)
+    words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=600", "--time=20", "--requeue", CHECKPOINTABLE)
+    inner = f"--samples {SAMPLES} --seed {seed} --out ."
+    script = f"exec glean run --storage {home}/.gleaner --results {home}/result-$SLURM_JOB_ID {PI} {inner}"
+    return cluster.sbatch(*words, "--open-mode=append", script=script, user=user, output=f"{home}/%j.out")
+
+
+def result_of(user: str, job: str) -> str:
+    """What the run has found."""
+    return cluster.run("node1", "cat", f"{USERS}/{user}/result-{job}/pi.txt")
+
+
+def forget(*users: str) -> None:
+    """Remove what their jobs left."""
+    cluster.run("node1", "rm", "-rf", *(f"{USERS}/{user}" for user in users))
+
+
+def in_slurm(job: str) -> dict[str, Any]:
+    """What Slurm says of a job."""
+    return dict(json.loads(cluster.run("head", "scontrol", "show", "job", job, "--json"))["jobs"][0])
+
+
+def state(job: str) -> str:
+    """Its state in Slurm's words."""
+    return str(in_slurm(job)["job_state"][0])
+
+
+def runs(*jobs: str) -> bool:
+    """Whether all of them are on nodes."""
+    return all(state(job) == "RUNNING" for job in jobs)
+
+
+def wait_until_they_run(*jobs: str, timeout_s: float = WITHIN_S) -> None:
+    """Until all of them are on nodes."""
+    cluster.until(f"jobs {', '.join(jobs)} to run", lambda: runs(*jobs), timeout_s=timeout_s)
+
+
+def restarts(jobs: Sequence[str]) -> dict[str, int]:
+    """How often each was requeued."""
+    return {job: int(in_slurm(job)["restart_cnt"]) for job in jobs}
+
+
+def decisions_about(*jobs: str) -> dict[int, dict[str, Any]]:
+    """All that was decided about these jobs of the owners', by number."""
+    found: dict[int, dict[str, Any]] = {}
+    for job in jobs:
+        for row in cluster.api("GET", f"/decisions?subject=slurm {job}&limit=100"):
+            found[row["id"]] = row
+    return found
