@@ -1,7 +1,7 @@
-"""`make demo-eternal`: one job without an end, which survives thirty slices on nodes that are taken from it again and again.
+"""`make demo-eternal`: one job without an end, which lives through thirty slices.
 
-It counts, and says how far it is. Each agent ends after half a minute, the job is saved and goes on in the next one. In
-the end its log must hold every line once, in order, from one single start.
+It generates events for ever. Each agent ends after half a minute, the job is saved and goes on in the next one. In the
+end its log must hold every event once, in order, from one single start.
 """
 
 import sys
@@ -12,13 +12,13 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from demo import cluster
+from demo import cluster, proof, reference
 from demo.campaign import OUTPUT, console, write
 
 SLICES = 30
 ROUND_S = 30
 GIVE_UP_S = SLICES * ROUND_S * 2
-ENDLESS = "1000000000000"
+EVENTS = 1_000_000_000
 
 
 def main() -> int:
@@ -27,9 +27,9 @@ def main() -> int:
     cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 10}})
     cluster.clear()
     began_s = time.time()
-    words = ["--group", "physics", "--image", "gleaner/pi:demo", "--name", "eternal", "--cpus", "1"]
-    after = ("--samples", ENDLESS, "--seed", "1", "--out", ".")
-    job = int(cluster.glean("submit", *words, "--memory-mib", "200", after=after)["jobs"][0])
+    words = ["--group", "physics", "--image", reference.IMAGE, "--name", "eternal", "--cpus", "1"]
+    after = reference.arguments("1", EVENTS)
+    job = int(cluster.glean("submit", *words, "--memory-mib", "400", after=after)["jobs"][0])
     console.print(f"job {job} has no end; an agent ends every {ROUND_S} s\n")
     try:
         told = watch(job, began_s)
@@ -64,16 +64,19 @@ def watch(job: int, began_s: float) -> dict[str, object]:
 def conclude(job: int, detail: dict[str, object]) -> int:
     """Read its whole log; the exit status."""
     log = cluster.log_of(job)
-    starts = sum(line.startswith("start ") for line in log)
-    steps = [int(line.split()[1]) for line in log if line.startswith("progress ")]
-    in_order = all(later == earlier + 1 for earlier, later in pairwise(steps))
+    starts, events = proof.starts(log), proof.event_numbers(log)
+    in_order = all(later == earlier + 1 for earlier, later in pairwise(events))
     attempts: list[dict[str, object]] = detail["attempts"]  # type: ignore[assignment]
     nodes = [str(one["node"]) for one in attempts]
     lost = sum(one["ending"] == "lost" for one in attempts)
     console.print(ProgressBar(total=SLICES, completed=min(SLICES, len(nodes) - 1), width=70))
-    console.print(f"{len(nodes) - 1} slices on {', '.join(sorted(set(nodes)))}; {starts} start; {lost} lost")
-    is_right = starts == 1 and in_order and not lost
-    write({"job": job, "slices": len(nodes) - 1, "starts": starts, "steps": steps, "nodes": nodes}, "eternal.json")
+    console.print(
+        f"{len(nodes) - 1} slices on {', '.join(sorted(set(nodes)))}; {len(events)} events from {starts} start; {lost} lost"
+    )
+    is_right = starts == 1 and len(events) > SLICES and in_order and not lost
+    write(
+        {"job": job, "slices": len(nodes) - 1, "starts": starts, "events": len(events), "nodes": nodes}, "eternal.json"
+    )
     console.print(
         "[green]one process, from its only start[/]" if is_right else "[red]something was lost or repeated[/]"
     )
