@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gleaner.control.policy.replaying import REPLAYS
 from gleaner.control.policy.shares import ShareRules, Shares
-from gleaner.control.policy.sharing import POLICY, Book, First
+from gleaner.control.policy.sharing import POLICY, TURNS_KEPT, Book, First
 
 GROUPS = ("biology", "chemistry", "physics", "theory")
 parts = st.dictionaries(st.sampled_from(GROUPS), st.floats(0, 25), max_size=4)
@@ -31,7 +31,7 @@ turns = st.lists(
         max_size=4,
         unique_by=(lambda first: first.group, lambda first: first.job),
     ),
-    max_size=6,
+    max_size=20,
 )
 
 
@@ -114,3 +114,11 @@ def test_a_start_says_in_a_sentence_why_and_only_where_another_could_have_starte
             "job 4": "group theory held 0 of the 1 cores that are its target",
         },
     }
+
+
+def test_of_a_claim_for_many_places_only_the_first_turns_are_told() -> None:
+    asked = [[first(2 * turn, "physics"), first(2 * turn + 1, "theory")] for turn in range(TURNS_KEPT + 5)]
+    book = played(Shares(capacity_cpus=1000), asked)
+    assert len(book.given()["turns"]) == len(book.starts) == TURNS_KEPT
+    assert REPLAYS[POLICY](book.given()) == book.answer()
+    assert book.best([first(1, "physics"), first(2, "theory")], free_cpus=1).group == "physics"

@@ -37,7 +37,7 @@ class QueueSettings(_Table):
     """A job lost together with its agent this often in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
     """What jobs wrote, and their events, are removed this long after their end; so are agents that never got a job."""
-    keep_decisions: int = Field(default=1_000_000, ge=1)
+    keep_decisions: int = Field(default=200_000, ge=1)
     """Of more stored decisions the oldest are removed, once an hour; those older than `keep_days` always are."""
     log_lines_per_job: int = Field(default=1_000_000, ge=1)
     """Of a longer log the oldest lines are removed, once an hour."""

@@ -16,6 +16,9 @@ from gleaner.control.policy.shares import ShareRules, Shares
 
 POLICY = "fairshare"
 
+TURNS_KEPT = 16
+"""Of a claim for many places only the first turns are told: what is stored of it must stay small."""
+
 _NO_TIMES = np.empty(0)
 _NO_UNITS = np.empty(0, np.int64)
 
@@ -37,7 +40,10 @@ class First:
 
 
 class Book:
-    """The turns of one claim: who was asked about, who got the place, and what each group holds meanwhile."""
+    """The turns of one claim: who was asked about, who got the place, and what each group holds meanwhile.
+
+    Turns after the first `TURNS_KEPT` are taken all the same, and not told.
+    """
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
@@ -69,10 +75,11 @@ class Book:
 
     def start(self, first: First, among: Sequence[First], *, free_cpus: int) -> None:
         """The job starts; `among` were all that were asked about, itself too."""
-        self._turns.append({"free_cpus": free_cpus, "firsts": [asdict(each) for each in among]})
-        if len(among) > 1:
-            self.starts.append(first.job)
-            self._because[f"job {first.job}"] = self._reason(first, among)
+        if len(self._turns) < TURNS_KEPT:
+            self._turns.append({"free_cpus": free_cpus, "firsts": [asdict(each) for each in among]})
+            if len(among) > 1:
+                self.starts.append(first.job)
+                self._because[f"job {first.job}"] = self._reason(first, among)
         self._holds_cpus[first.group] = self._holds_cpus.get(first.group, 0) + first.cpus
 
     def given(self) -> dict[str, Any]:
