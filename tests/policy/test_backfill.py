@@ -30,8 +30,11 @@ class Decision(NamedTuple):
     ends_units: list[int]
 
 
-def easy(cluster: Cluster, *, sharp: bool = False, fast: bool = False) -> Decision:
-    """One decision; `sharp`: with the bounds of blocks as they are, not zeros; `fast`: compiled."""
+def easy(cluster: Cluster, *, sharp: bool = False, fast: bool = False, refused: int = 0) -> Decision:
+    """One decision; `sharp`: with the bounds of blocks as they are, not zeros; `fast`: compiled.
+
+    Whatever it makes of the bounds, they stay true of those that go on waiting.
+    """
     decide = compiled_easy if fast else backfill.easy
     units, limit_s = _queue(cluster)
     by_end = sorted({job.expected_end_s for job in cluster.running})
@@ -49,8 +52,13 @@ def easy(cluster: Cluster, *, sharp: bool = False, fast: bool = False) -> Decisi
                 least_units[level, block] = units[part].min(initial=backfill.GONE)
                 least_limit_s[level, block] = limit_s[part].min(initial=math.inf)
     starts = np.zeros(max(1, len(units)), np.int64)
-    queue = (units, limit_s, least_units, least_limit_s, 0, len(units), 0, True, starts)
+    queue = (units, limit_s, least_units, least_limit_s, 0, len(units), refused, True, starts)
     found, running, shadow_s, extra = decide(NOW_S, cluster.free, len(by_end), ends_s, ends_units, *queue)
+    for block in range(blocks):
+        of_it = range(block * backfill.BLOCK, min((block + 1) * backfill.BLOCK, len(units)))
+        left = [at for at in of_it if at not in starts[:found]]
+        assert least_units[0, block] <= units[left].min(initial=backfill.GONE)
+        assert least_limit_s[0, block] <= limit_s[left].min(initial=math.inf)
     ends = ends_s[:running].tolist(), ends_units[:running].tolist()
     return Decision(starts[:found].tolist(), float(shadow_s), int(extra), *ends)
 
@@ -99,10 +107,20 @@ def test_easy_is_the_same_compiled_and_with_bounds_of_blocks(cluster: Cluster) -
 @given(cluster=clusters(), data=st.data())
 def test_jobs_that_were_refused_need_not_be_looked_at_again(cluster: Cluster, data: st.DataObject) -> None:
     readable_easy(cluster)
-    new = data.draw(st.lists(st.tuples(st.integers(1, 50), st.integers(1, cluster.units)), max_size=5))
+    new = data.draw(st.lists(st.tuples(st.integers(1, 50), st.integers(1, cluster.units)), max_size=40))
     refused = len(cluster.waiting)
     cluster.waiting += [Job(0, limit_s, limit_s, units) for limit_s, units in new]
-    assert all(start >= refused for start in easy(cluster).starts)
+    decision = easy(cluster)
+    assert all(start >= refused for start in decision.starts)
+    assert easy(cluster, refused=refused) == decision
+
+
+def test_bounds_hold_for_refused_jobs_that_are_not_looked_at_again() -> None:
+    """The head waits for all units, 20 jobs are too long to overtake, and those that come now are too large."""
+    cluster = Cluster(4, now_s=NOW_S)
+    cluster.running.append(Job(0, 50, 50, 3, start_s=NOW_S))
+    cluster.waiting = [Job(0, 9, 9, 4), *(Job(0, 99, 99, 1) for _ in range(20)), *(Job(0, 9, 9, 2) for _ in range(20))]
+    assert easy(cluster, refused=21).starts == []
 
 
 def promises(cluster: Cluster, *, fast: bool = False) -> list[float]:

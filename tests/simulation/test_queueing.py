@@ -187,16 +187,23 @@ def test_a_long_queue_is_scheduled_as_a_short_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "span_s"),
-    [(3000, 1), (3000, 40_000), pytest.param(40_000, 300_000, marks=pytest.mark.slow)],
+    ("jobs", "span_s", "burst_s"),
+    [
+        (3000, 1, 1),
+        (3000, 40_000, 1),
+        (3000, 650_000, 5000),
+        pytest.param(40_000, 300_000, 1, marks=pytest.mark.slow),
+    ],
 )
-def test_a_queue_of_any_length_is_scheduled_as_where_each_job_of_it_is_looked_at(jobs: int, span_s: int) -> None:
+def test_a_queue_of_any_length_is_scheduled_as_where_each_job_of_it_is_looked_at(
+    jobs: int, span_s: int, burst_s: int
+) -> None:
     """Equal priorities with EASY are EASY; that engine passes over nothing. Up to 30,000 jobs wait."""
     random = np.random.default_rng(jobs + span_s)
     limit_s = random.integers(1, 3000, jobs)
     sizes = np.minimum(2 ** random.integers(0, 8, jobs) + random.integers(0, 3, jobs), 128)
-    rows = zip(np.sort(random.integers(0, span_s, jobs)), random.integers(0, limit_s), limit_s, sizes, strict=True)
-    workload = workload_of(rows)
+    submit_s = np.sort(random.integers(0, span_s, jobs) // burst_s * burst_s)
+    workload = workload_of(zip(submit_s, random.integers(0, limit_s), limit_s, sizes, strict=True))
     plain = PrioritySettings(per_second=1, backfill=Backfill.EASY)
     looked_at = replay(workload, of_processors(128), SchedulerSettings(kind=Discipline.PRIORITY, priority=plain))
     assert (scheduled("easy", workload, 128).start_s == looked_at.start_s).all()

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numba
 import numpy as np
 from numba.core.caching import FunctionCache
+from numba.core.types import unliteral  # pyright: ignore[reportUnknownVariableType]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,8 +51,21 @@ def _kept(function: Callable[P, R], **options: bool) -> Callable[P, R]:
     made = njit(error_model="numpy", **options)(plain)
     sources = _sources_of(plain)
     made._cache = _cache(plain, f"{sources} {sorted(options)}")
+    made.get_call_template = _once_for_any_value(made.get_call_template)
     _SOURCES[id(made)] = sources
     return cast("Callable[P, R]", made)
+
+
+def _once_for_any_value(template: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """What a compiled caller asks for, without values that it knows of: else what it calls with a variable that began
+    as 0 would be compiled for the number 0, and once more for any number.
+    """
+    any_value = cast("Callable[[Any], Any]", unliteral)
+
+    def of_types(args: Any, keywords: Any) -> Any:
+        return template(tuple(map(any_value, args)), {name: any_value(kind) for name, kind in keywords.items()})
+
+    return of_types
 
 
 def _sources_of(function: FunctionType) -> str:
