@@ -148,7 +148,7 @@ def test_a_job_whose_last_save_failed_is_not_migrated(scene: Scene) -> None:
     job = two_agents(scene)
     scene.given_back(job, 1, Why.SAVE_FAILED, "no space")
     scene.claim("one")
-    with pytest.raises(Refused, match=r"cannot be saved \(the last time, on node-of-one, it could not be\)"):
+    with pytest.raises(Refused, match=r"cannot be saved \(the last time, it could not be\)"):
         ask(scene, job)
 
 

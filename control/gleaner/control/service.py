@@ -30,6 +30,7 @@ from gleaner.control.draining.drainer import Drainer
 from gleaner.control.governing.governor import Governor
 from gleaner.control.keeper import Keeper, this_program
 from gleaner.control.left_reports import take_left_reports
+from gleaner.control.mover import Mover
 from gleaner.control.pruner import prune
 from gleaner.control.queue.engine import check_schema, connect
 from gleaner.control.queue.errors import QueueError
@@ -42,6 +43,7 @@ from gleaner.control.steward.client import Steward
 HOUSEKEEPING_S = 300.0
 PRUNING_S = 3600.0
 DRAINING_S = 2.0
+MOVING_S = 5.0
 SHARES_S = 300.0
 SHUTDOWN_S = 3
 """How long requests and threads are waited for at the end."""
@@ -84,6 +86,7 @@ def run(settings: Settings) -> None:
     parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
     if settings.governing.mode != "off":
         parts.start("governing", governor(site).a_round, every_s=settings.governing.poll_s)
+    parts.start("moves", Mover(site).a_round, every_s=MOVING_S)
     if settings.cluster.gateway != "local":
         parts.start("drains", drainer(site).a_round, every_s=DRAINING_S)
     if settings.groups.from_slurm:

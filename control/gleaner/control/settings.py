@@ -8,10 +8,11 @@ import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gleaner.agent.settings_file import FileSettings
+from gleaner.control.cluster.hosts import chosen
 from gleaner.control.governing.settings import GoverningSettings
 from gleaner.control.policy.rates import RateRules
 from gleaner.control.policy.shares import ShareRules
@@ -123,6 +124,35 @@ class GroupSettings(_Table):
         return ShareRules(self.entitled, self.multiplier, self.others == "equal")
 
 
+class MigrationSettings(_Table):
+    """`[migration]`: moving jobs from one agent to another in the background, and how long any move may take."""
+
+    policy: Literal["none", "compaction", "priorities"] = "none"
+    """`compaction`: empty the partly used agents, so that their nodes are free again before the boundary;
+    `priorities`: move work to the preferred nodes."""
+    prefer: tuple[str, ...] = ()
+    """Nodes, as in `node[1-8]`, the most preferred first; all others come last."""
+    every_s: float = Field(default=30, ge=1)
+    """One job is moved in this time, at most, and none while any job waits."""
+    patience_s: float = Field(default=120, ge=10)
+    """A job that was not saved so long after it was told to move stays; one that was saved for a certain node, and
+    that nobody there has taken, may go on anywhere."""
+    assumed_s: float = Field(default=60, gt=0)
+    """What saving and restoring a job take, where nothing was measured."""
+
+    @field_validator("prefer")
+    @classmethod
+    def _names_nodes(cls, prefer: tuple[str, ...]) -> tuple[str, ...]:
+        chosen(prefer, at_most=100_000)
+        return prefer
+
+    @model_validator(mode="after")
+    def _prefers_something(self) -> Self:
+        if self.policy == "priorities" and not self.prefer:
+            raise ValueError("policy is 'priorities', but no nodes are named to prefer")
+        return self
+
+
 class ClusterSettings(_Table):
     """`[cluster]`: which scheduler, and how agents are submitted to it."""
 
@@ -194,6 +224,7 @@ class Settings(FileSettings):
     rates: RateSettings = RateSettings()
     groups: GroupSettings = GroupSettings()
     governing: GoverningSettings = GoverningSettings()
+    migration: MigrationSettings = MigrationSettings()
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     storage: StorageSettings = StorageSettings()

@@ -6,8 +6,12 @@ JSON in, JSON out, so that a stored decision can be decided again elsewhere and 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gleaner.control.policy import governing, sharing
+from gleaner.control.policy import governing, moving, sharing
 
 Replay = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
-REPLAYS: Mapping[str, Replay] = {sharing.POLICY: sharing.replay, governing.POLICY: governing.replay}
+REPLAYS: Mapping[str, Replay] = {
+    sharing.POLICY: sharing.replay,
+    governing.POLICY: governing.replay,
+    moving.POLICY: moving.replay,
+}

@@ -17,6 +17,9 @@ from gleaner.control.queue.moving_tables import MIGRATION
 from gleaner.control.queue.site_tables import FIT
 from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, LANE, SPEC, Phase
 
+NOT_MIGRATED = "not migrated"
+"""The event of a move that came to nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Migrating:
@@ -125,12 +128,12 @@ def tend(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, ...]:
         elif row.state is not State.COMPLETE and not is_late:
             continue
         elif row.state is State.RUNNING:
-            what, detail = "not migrated", f"it was not saved within {patience_s:g} s, and stays on {row.from_node}"
+            what, detail = NOT_MIGRATED, f"it was not saved within {patience_s:g} s, and stays on {row.from_node}"
             _let_go(db, row.job)
         elif row.state is not State.COMPLETE and row.to_node is None:
-            what, detail = "not migrated", f"no other node has taken it within {patience_s:g} s; it still waits for one"
+            what, detail = NOT_MIGRATED, f"no other node has taken it within {patience_s:g} s; it still waits for one"
         elif row.state is not State.COMPLETE:
-            what = "not migrated"
+            what = NOT_MIGRATED
             detail = f"nobody on {row.to_node} has taken it within {patience_s:g} s; it may go on anywhere"
             _let_go(db, row.job)
         if what:

@@ -3,12 +3,24 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, exists, select
+from sqlalchemy import Connection, and_, exists, or_, select
 
 from gleaner.agent.protocol import Why
-from gleaner.control.queue import attempts
 from gleaner.control.queue.site_tables import FIT, SAVING
-from gleaner.control.queue.tables import AGENT, JOB, SPEC, Phase
+from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, SPEC, Ending, Phase
+
+_EARLIER = ATTEMPT.alias("earlier")
+SAVES_NOTHING = and_(
+    SPEC.c.saves_itself.is_(None), ~exists().where(FIT.c.saved_on == SAVING, FIT.c.node == AGENT.c.kind)
+)
+"""Of a job, its spec and its agent: neither of them saves it."""
+SAVE_HAS_FAILED = exists().where(
+    _EARLIER.c.job == JOB.c.id,
+    _EARLIER.c.attempt > JOB.c.sound_attempt,
+    _EARLIER.c.ending == Ending.GIVEN_BACK,
+    _EARLIER.c.detail.startswith(str(Why.SAVE_FAILED)),
+)
+"""Of a job: since it was sound the last time, an attempt of it could not be saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +42,20 @@ def agents_found(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str,
 
 def unsavable(db: Connection, agent: str) -> Mapping[int, str]:
     """The agent's jobs that cannot be saved, as far as is known, and why."""
-    return {row.id: why for row in _jobs(db, agent) if (why := _why_not(db, row))}
+    rows = (
+        select(JOB.c.id, SAVES_NOTHING.label("saves_nothing"))
+        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .join(AGENT, AGENT.c.name == JOB.c.agent)
+        .where(JOB.c.agent == agent, or_(SAVES_NOTHING, SAVE_HAS_FAILED))
+        .order_by(JOB.c.id)
+    )
+    return {
+        row.id: "its node saves nothing" if row.saves_nothing else "the last time, it could not be"
+        for row in db.execute(rows)
+    }
 
 
 def _found(db: Connection, name: str) -> AgentFound:
-    rows = _jobs(db, name)
-    cannot = {row.id: why for row in rows if (why := _why_not(db, row))}
-    return AgentFound(
-        name, tuple(row.id for row in rows), ", ".join(f"job {job} cannot be saved ({cannot[job]})" for job in cannot)
-    )
-
-
-def _jobs(db: Connection, agent: str) -> list[Row[tuple[int, int, int | None, bool]]]:
-    saves = exists().where(FIT.c.saved_on == SAVING, FIT.c.node == AGENT.c.kind)
-    rows = (
-        select(JOB.c.id, JOB.c.sound_attempt, SPEC.c.saves_itself, saves.label("node_saves"))
-        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
-        .join(AGENT, AGENT.c.name == JOB.c.agent)
-        .where(JOB.c.agent == agent)
-        .order_by(JOB.c.id)
-    )
-    return list(db.execute(rows))
-
-
-def _why_not(db: Connection, row: Row[tuple[int, int, int | None, bool]]) -> str:
-    if row.saves_itself is None and not row.node_saves:
-        return "its node saves nothing"
-    failed = [node for node, why in attempts.futile(db, row.id, after=row.sound_attempt) if why is Why.SAVE_FAILED]
-    return f"the last time, on {failed[-1]}, it could not be" if failed else ""
+    cannot = unsavable(db, name)
+    jobs = db.execute(select(JOB.c.id).where(JOB.c.agent == name).order_by(JOB.c.id)).scalars()
+    return AgentFound(name, tuple(jobs), ", ".join(f"job {job} cannot be saved ({cannot[job]})" for job in cannot))

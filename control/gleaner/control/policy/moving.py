@@ -1,0 +1,234 @@
+"""Which job of our queue moves to another agent, as a background policy: `migration`'s cores, where a move pays. Pure.
+
+The cores say what could be moved; here it is weighed. Both sides are counted in core seconds, so that a wide job and a
+whole node compare:
+
+- What a move costs: while a job is saved and restored its cores compute nothing, so its cores times the seconds that
+  both take. What is written to the storage meanwhile delays others too; that is not counted.
+- What compaction gains: all cores of the node that gets empty, from when its last job has left until its agent would
+  have ended; one job moves every `every_s`. It is assumed that jobs last until the boundary: nobody knows when they
+  end. One that ends sooner would have freed its part of the node by itself, and the gain was less.
+- What migration to preferred nodes gains: the job's cores, from when it runs there until that agent ends. A core second
+  on a preferred node is taken to be worth one that is lost by moving.
+
+So near a boundary nothing moves, and nothing moves that is saved too slowly. A move of compaction goes to a node that
+stands before the one it leaves, in an order that does not change; one of priorities goes to a higher priority. Neither
+can go round in circles.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from gleaner.control.policy import migration
+
+POLICY = "moving"
+Algorithm = Literal["compaction", "priorities"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNode:
+    """A node in the hands of an agent that goes on until `end_s`."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job on one of these nodes. `cost_s`: what saving and restoring it take."""
+
+    job: int
+    node: str
+    cpus: int
+    memory_mib: int
+    is_movable: bool
+    cost_s: float
+    misfits: tuple[str, ...] = ()
+    """The nodes that cannot restore it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveView:
+    """All that may be known. Jobs are in the order of their age, the oldest first."""
+
+    now_s: float
+    algorithm: Algorithm
+    every_s: float
+    prefer: tuple[tuple[str, ...], ...]
+    """Classes of nodes, the most preferred first; all others come last."""
+    waiting: int
+    """Jobs that an agent could claim."""
+    moving: int
+    """Jobs that are on their way."""
+    nodes: tuple[AgentNode, ...]
+    jobs: tuple[RunningJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One job to move. Of compaction, cost and gain are those of emptying the whole node."""
+
+    job: int
+    from_node: str
+    to_node: str
+    cost_core_s: float
+    gain_core_s: float
+    why: str
+
+
+def pays(*, cost_core_s: float, gain_core_s: float) -> bool:
+    """Whether a move gains more than it costs; see above for both.
+
+    >>> pays(cost_core_s=120, gain_core_s=119), pays(cost_core_s=120, gain_core_s=121)
+    (False, True)
+    """
+    return gain_core_s > cost_core_s
+
+
+def decide(view: MoveView) -> Move | None:
+    """The job to move now, if any; None while something waits or is on its way."""
+    if view.waiting or view.moving:
+        return None
+    # What fills up first comes first, and an agent that goes on longer is filled before one that ends.
+    view = replace(view, nodes=tuple(sorted(view.nodes, key=lambda node: (-node.end_s, node.name))))
+    return _compact(view) if view.algorithm == "compaction" else _prefer(view)
+
+
+# ── compaction ──
+
+
+def _compact(view: MoveView) -> Move | None:
+    """The first job of the first node that can be emptied, if that pays."""
+    stays: set[int] = set()
+    while True:
+        first = _one_move(view, stays)
+        if first is None:
+            return None
+        job, _ = first
+        steps = _emptying(view, job.node, stays)
+        if steps:
+            cost_core_s = sum(step.cpus * step.cost_s for step, _ in steps)
+            node = next(node for node in view.nodes if node.name == job.node)
+            left_s = node.end_s - view.now_s - view.every_s * (len(steps) - 1) - steps[-1][0].cost_s
+            gain_core_s = node.cpus * max(0.0, left_s)
+            if pays(cost_core_s=cost_core_s, gain_core_s=gain_core_s):
+                return _told(*steps[0], cost_core_s, gain_core_s, f"{job.node} can be emptied")
+        stays |= {each.job for each in view.jobs if each.node == job.node}
+
+
+def _emptying(view: MoveView, node: str, stays: set[int]) -> list[tuple[RunningJob, str]]:
+    """The moves after which the node is empty, in order; none if they do not get there."""
+    steps: list[tuple[RunningJob, str]] = []
+    while any(job.node == node for job in view.jobs):
+        step = _one_move(view, stays)
+        if step is None or step[0].node != node:
+            return []
+        steps.append(step)
+        job, target = step
+        view = replace(view, jobs=tuple(replace(j, node=target) if j.job == job.job else j for j in view.jobs))
+    return steps
+
+
+def _one_move(view: MoveView, stays: set[int]) -> tuple[RunningJob, str] | None:
+    """What the core would move now, and where to; without a target that lacks memory, or cannot restore it."""
+    place = {node.name: at for at, node in enumerate(view.nodes)}
+    stays = set(stays)
+    while True:
+        chosen, taken = migration.compaction(
+            _used(view),
+            _counts([node.cpus for node in view.nodes]),
+            _counts([place.get(job.node, -1) for job in view.jobs]),
+            _counts([job.cpus for job in view.jobs]),
+            np.array([job.is_movable and job.job not in stays for job in view.jobs], np.bool_),
+            False,
+        )
+        if chosen < 0:
+            return None
+        job, target = view.jobs[int(chosen)], view.nodes[int(taken.argmax())]
+        if _takes(view, target, job):
+            return job, target.name
+        stays.add(job.job)
+
+
+# ── priorities ──
+
+
+def _prefer(view: MoveView) -> Move | None:
+    """The job that gains most of the highest class, as the core chooses it, if that pays."""
+    rank = {name: len(view.prefer) - at for at, names in enumerate(view.prefer) for name in names}
+    of_node = {node.name: rank.get(node.name, 0) for node in view.nodes}
+    stays: set[int] = set()
+    while True:
+        chosen, taken = migration.priorities(
+            _used(view),
+            _counts([node.cpus for node in view.nodes]),
+            _counts([of_node[node.name] for node in view.nodes]),
+            _counts([of_node.get(job.node, 0) for job in view.jobs]),
+            _counts([job.cpus for job in view.jobs]),
+            np.array([job.is_movable and job.job not in stays for job in view.jobs], np.bool_),
+            False,
+        )
+        if chosen < 0:
+            return None
+        job, target = view.jobs[int(chosen)], view.nodes[int(taken.argmax())]
+        stays.add(job.job)
+        cost_core_s = job.cpus * job.cost_s
+        gain_core_s = job.cpus * max(0.0, target.end_s - view.now_s - job.cost_s)
+        if _takes(view, target, job) and pays(cost_core_s=cost_core_s, gain_core_s=gain_core_s):
+            return _told(job, target.name, cost_core_s, gain_core_s, f"{target.name} is preferred")
+
+
+# ── what both need ──
+
+
+def _told(job: RunningJob, target: str, cost_core_s: float, gain_core_s: float, reason: str) -> Move:
+    why = f"{reason}: that costs {cost_core_s:.0f} core seconds and gains {gain_core_s:.0f}"
+    return Move(job.job, job.node, target, cost_core_s, gain_core_s, why)
+
+
+def _used(view: MoveView) -> NDArray[np.int64]:
+    cpus = dict.fromkeys((node.name for node in view.nodes), 0)
+    for job in view.jobs:
+        if job.node in cpus:
+            cpus[job.node] += job.cpus
+    return _counts(list(cpus.values()))
+
+
+def _takes(view: MoveView, target: AgentNode, job: RunningJob) -> bool:
+    used_mib = sum(each.memory_mib for each in view.jobs if each.node == target.name)
+    return target.name not in job.misfits and used_mib + job.memory_mib <= target.memory_mib
+
+
+def _counts(numbers: Sequence[int]) -> NDArray[np.int64]:
+    return np.array(numbers, np.int64)
+
+
+# ── stored and replayed ──
+
+_VIEWS = TypeAdapter(MoveView)
+_MOVES = TypeAdapter(Move)
+
+
+def as_given(view: MoveView) -> dict[str, Any]:
+    """The view as plain JSON."""
+    given: dict[str, Any] = _VIEWS.dump_python(view, mode="json")
+    return given
+
+
+def as_answer(move: Move | None) -> dict[str, Any]:
+    """The move as plain JSON, with a sentence for its job."""
+    if move is None:
+        return {"move": None, "because": {}}
+    return {"move": _MOVES.dump_python(move, mode="json"), "because": {f"job {move.job}": move.why}}
+
+
+def replay(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was answered, once more from what it was decided from."""
+    return as_answer(decide(_VIEWS.validate_python(given)))
