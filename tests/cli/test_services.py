@@ -41,6 +41,7 @@ def test_a_users_verbs_need_nothing_of_the_server(desk: Desk, arguments: list[st
         (["control", "run"], "control"),
         (["token", "create", "--local", "--role", "admin", "--name", "root"], "control"),
         (["agent", "run"], "agent"),
+        (["run", "image"], "agent"),
     ],
 )
 def test_a_service_whose_libraries_are_missing_names_what_to_install(
@@ -61,6 +62,13 @@ def test_the_agent_verb_hands_all_its_arguments_on(desk: Desk) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "--end" in err
+
+
+def test_a_job_of_ones_own_is_for_a_slurm_job_and_its_commands_options_are_its_own(desk: Desk) -> None:
+    process = desk.start("run", "--save-every", "60", "image", "--", "--help", "-x")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err == "glean run: it runs in a Slurm job: write it into a script and submit that with sbatch\n"
 
 
 def test_a_new_site_needs_four_commands(admin: Desk, tmp_path: Path) -> None:
