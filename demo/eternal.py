@@ -70,9 +70,8 @@ def conclude(job: int, detail: dict[str, object]) -> int:
     nodes = [str(one["node"]) for one in attempts]
     lost = sum(one["ending"] == "lost" for one in attempts)
     console.print(ProgressBar(total=SLICES, completed=min(SLICES, len(nodes) - 1), width=70))
-    console.print(
-        f"{len(nodes) - 1} slices on {', '.join(sorted(set(nodes)))}; {len(events)} events from {starts} start; {lost} lost"
-    )
+    where = ", ".join(sorted(set(nodes)))
+    console.print(f"{len(nodes) - 1} slices on {where}; {len(events)} events from {starts} start; {lost} lost")
     is_right = starts == 1 and len(events) > SLICES and in_order and not lost
     write(
         {"job": job, "slices": len(nodes) - 1, "starts": starts, "events": len(events), "nodes": nodes}, "eternal.json"
