@@ -60,7 +60,7 @@ def _once_for_any_value(template: Callable[[Any, Any], Any]) -> Callable[[Any, A
     """What a compiled caller asks for, without values that it knows of: else what it calls with a variable that began
     as 0 would be compiled for the number 0, and once more for any number.
     """
-    any_value = cast("Callable[[Any], Any]", unliteral)
+    any_value = cast("Callable[[Any], Any]", unliteral)  # type: ignore[redundant-cast]  # pyright sees no type there
 
     def of_types(args: Any, keywords: Any) -> Any:
         return template(tuple(map(any_value, args)), {name: any_value(kind) for name, kind in keywords.items()})
