@@ -123,7 +123,17 @@ def job_of(environment: Mapping[str, str]) -> str:
 def step_words(environment: Mapping[str, str], srun: str, words: Sequence[str]) -> list[str]:
     """Ourselves as a job step. Only steps are told when a job is to leave; and until we listen, a signal must not
     kill us: the shell has it ignored."""
-    us = ["sh", "-c", 'trap "" USR1 TERM; exec "$@"', "sh", sys.executable, "-m", "gleaner.agent.own_job.main", *words]
+    us = [
+        "sh",
+        "-c",
+        'trap "" USR1 TERM; exec "$@"',
+        "sh",
+        sys.executable,
+        "-P",
+        "-m",
+        "gleaner.agent.own_job.main",
+        *words,
+    ]
     cpus = environment.get("SLURM_CPUS_ON_NODE", "1")
     options = ["--ntasks=1", "--nodes=1", f"--cpus-per-task={cpus}", "--overlap", "--cpu-bind=none", "--input=none"]
     return [srun, *options, "--unbuffered", "--quiet", "--job-name=glean", *us]
