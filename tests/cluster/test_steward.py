@@ -19,8 +19,10 @@ def nobody_else(cluster_is_up: None) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def alive() -> None:
+def alive() -> Iterator[None]:
     assert s.ask("alive") == "done"
+    yield
+    s.no_jobs()
 
 
 def test_a_job_of_a_governed_partition_enters_held_and_says_why() -> None:
