@@ -150,6 +150,13 @@ def test_a_slowdown_is_of_the_run_time_on_that_machine() -> None:
     assert measure(replay(workload, unlike, SchedulerSettings())).waits.mean_slowdown == near(1)
 
 
+def test_a_slowdown_of_a_short_job_is_bounded() -> None:
+    """Both wait for 20 s: 22 s are 2.2 times the 10 s that a job of 2 s counts as, 32 s are 32 / 12 of one of 12 s."""
+    short, long = (workload_of([(0, 20, 20, 1), (0, run_s, run_s, 1)]) for run_s in (2, 12))
+    found = [measure(replay(each, of_processors(1), SchedulerSettings())).waits.mean_slowdown for each in (short, long)]
+    assert found == near([(1 + 2.2) / 2, (1 + 32 / 12) / 2])
+
+
 def test_agents_are_counted_where_nodes_differ_in_their_cores() -> None:
     machine = Machine((NodeClass(1, 2), NodeClass(1, 16)), Allocation.CORES)
     agents = AgentSettings(length_s=20, shortest_slice_s=1, save=CostSettings(constant_s=1))
