@@ -227,8 +227,9 @@ class Drainer:
         """Where governing does not, let a job that has left go to the top of the scheduler's queue."""
         if job.gone_s is None or job.released:
             return job
-        if job.deed in {Deed.SEND_HOME, Deed.WAIT} or job.told_s is None or self._governs:
+        if job.deed in {Deed.SEND_HOME, Deed.WAIT} or self._governs:
             return replace(job, released=True)
+        # Also one of which nothing says that it was told: this program may have been killed just then.
         try:
             if self._cluster.waits_held(job.job):
                 self._steward.release(job.job, top=True)

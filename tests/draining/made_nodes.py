@@ -1,0 +1,135 @@
+"""Nodes in memory that behave like Slurm's as far as draining goes, with the steward's requests on them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.on_nodes import JobFound, NodeFound, OnNodes
+from gleaner.control.policy.governed import JobClass
+from gleaner.control.steward.rules import DRAINED_BY
+
+GOVERNED = "shared"
+AGENTS_IN = "gleaner"
+OTHERS_IN = "regular"
+
+
+class Died(Exception):
+    """This program was killed just now."""
+
+
+@dataclass
+class MadeNodes:
+    """`reasons` has the drained nodes. What is told to go is gone at the next look, unless it is stubborn."""
+
+    names: tuple[str, ...] = ("n1", "n2", "n3")
+    reasons: dict[str, str] = field(default_factory=dict[str, str])
+    jobs: dict[str, JobFound] = field(default_factory=dict[str, JobFound])
+    going: set[str] = field(default_factory=set[str])
+    stubborn: set[str] = field(default_factory=set[str])
+    held: set[str] = field(default_factory=set[str])
+    at_top: set[str] = field(default_factory=set[str])
+    acts: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    ends_by_s: dict[str, float] = field(default_factory=dict[str, float])
+    unseen: set[str] = field(default_factory=set[str])
+    """Nodes that are used by jobs that we are not shown."""
+    is_away: bool = False
+    dies_at: int = -1
+    """The number of the act during which the caller is killed, before or after it is done."""
+    dies_after: bool = False
+
+    def run(
+        self, job: str, *nodes: str, kind: JobClass = JobClass.NON_PREEMPTIBLE, partition: str = GOVERNED,
+        can_requeue: bool = True, until_s: float | None = 9000.0,
+    ) -> None:  # fmt: skip
+        """A job that runs."""
+        self.jobs[job] = JobFound(job, "alice", partition, kind, nodes, False, until_s, can_requeue)
+
+    def drain_by_hand(self, node: str) -> None:
+        self.reasons[node] = "new memory"
+
+    @property
+    def marked(self) -> set[str]:
+        """The nodes that carry our mark."""
+        return {node for node, reason in self.reasons.items() if reason.startswith(DRAINED_BY)}
+
+    # ── what draining asks ──
+
+    def look(self, nodes: Sequence[str]) -> OnNodes:
+        if self.is_away:
+            raise GatewayUnavailable("Slurm does not answer")
+        for job in self.going - self.stubborn:
+            gone = self.jobs.pop(job)
+            if gone.partition != AGENTS_IN:
+                self.held.add(job)
+        self.going &= self.stubborn
+        there = tuple(job for job in self.jobs.values() if set(job.nodes) & set(nodes))
+        found = {name: self._node(name, there) for name in nodes if name in self.names}
+        return OnNodes(found, there)
+
+    def _node(self, name: str, jobs: Collection[JobFound]) -> NodeFound:
+        reason = self.reasons.get(name, "")
+        is_used = any(name in job.nodes for job in jobs) or name in self.unseen
+        states = frozenset(["DRAIN"] if reason else []) | {"ALLOCATED" if is_used else "IDLE"}
+        return NodeFound(name, states, reason, bool(reason), reason.startswith(DRAINED_BY), is_used)
+
+    def waits_held(self, job: str) -> bool | None:
+        return True if job in self.held else None
+
+    def send_home(self, agents: Sequence[str], *, gone_s: float) -> None:
+        self._act("send home", *agents)
+        for agent in agents:
+            self.ends_by_s[agent] = gone_s
+            self.going.add(agent)
+        self._done()
+
+    # ── what the steward does ──
+
+    def awake(self) -> None:
+        pass
+
+    def drain(self, nodes: Sequence[str], *, by: str) -> None:
+        if drained := [node for node in nodes if node in self.reasons]:
+            raise GatewayError(f"node {drained[0]} is DRAIN already")
+        self._act("drain", *nodes)
+        self.reasons |= dict.fromkeys(nodes, DRAINED_BY + by)
+        self._done()
+
+    def resume(self, nodes: Sequence[str]) -> None:
+        if not set(nodes) <= self.marked:
+            raise GatewayError(f"node {nodes[0]} was not drained by us")
+        self._act("resume", *nodes)
+        for node in nodes:
+            del self.reasons[node]
+        self._done()
+
+    def requeue(self, job: str) -> None:
+        self._act("requeue", job)
+        self.going.add(job)
+        self._done()
+
+    def signal(self, job: str) -> None:
+        self._act("save", job)
+        self.going.add(job)
+        self._done()
+
+    def release(self, job: str, *, top: bool) -> None:
+        self._act("release", job)
+        assert job in self.held
+        self.held.discard(job)
+        self.at_top |= {job} if top else set()
+        self._done()
+
+    def _act(self, *what: str) -> None:
+        if len(self.acts) == self.dies_at and not self.dies_after:
+            self.dies_at = -1
+            raise Died
+        self.acts.append(what)
+
+    def _done(self) -> None:
+        if len(self.acts) - 1 == self.dies_at and self.dies_after:
+            self.dies_at = -1
+            raise Died
+
+    def ends_now(self, job: str) -> None:
+        """Its processes are being ended."""
+        self.jobs[job] = replace(self.jobs[job], is_ending=True)
