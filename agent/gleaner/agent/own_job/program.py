@@ -85,7 +85,8 @@ class Output:
                 sink = _STREAMS[stream].buffer
                 sink.write(content)
                 sink.flush()
-                self._heard_s = time.monotonic()
+                if content:
+                    self._heard_s = time.monotonic()
         except (RuntimeFault, OSError, ValueError) as error:
             say(f"its output cannot be passed on any more: {error}")
 
