@@ -78,7 +78,8 @@ def test_saves_stay_under_the_quantums_bound_and_utilisation_is_that_of_static_s
         gained.append(shared.utilisation - static.utilisation)
         assert shared.saves <= CPUS * HOUR_S / QUANTUM_S
         for account in ("physics", "chemistry"):
-            assert shared.office.cluster.held_by(account) >= 9 - 3, "each has its share, but for what no job fits in"
+            held = shared.office.cluster.held_by(account)
+            assert protects or held >= 9 - 3, "each has its share, but for what no job fits in"
     assert protects or np.mean(gained) >= 0
 
 
