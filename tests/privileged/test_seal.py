@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.runtime.account import acting_as
 
-from gleaner.agent.privileged import meeting, seal, streaming
+from gleaner.agent.privileged import meeting, seal, shim, streaming, transfer
+from gleaner.agent.privileged.config import Config
 from gleaner.agent.privileged.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
 
 KEY, UID = b"k" * 32, 4301
@@ -197,3 +199,42 @@ def test_a_changed_seal_is_none(generation: tuple[str, dict[str, bytes]], where:
 def test_rubbish_is_no_seal(text: object) -> None:
     with pytest.raises(Broken):
         opened(KEY, UID, text)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+@pytest.mark.parametrize("whose", ["nobody's", "another user's", "another cluster's"])
+def test_without_a_seal_of_its_own_for_this_user_root_does_not_even_begin(tmp_path: Path, whose: str) -> None:
+    user = 1
+    said = Sealed('["/dev/null", "/dev/null", "/dev/null"]', {})
+    forged = {"another user's": seal.seal(KEY, user + 1, said), "another cluster's": seal.seal(b"o" * 32, user, said)}
+    place = tmp_path / "meetings" / str(user)
+    place.mkdir(parents=True)
+    (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "runc").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "runc").chmod(0o755)
+    waits = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with acting_as(user, user):
+        waits.bind(str(place / "own-1-66"))
+        waits.listen(1)
+
+    def answer() -> None:
+        met = meeting.Meeting(waits.accept()[0], 10)
+        met.hear()
+        met.say({"descriptors": said.descriptors} | ({"seal": forged[whose]} if whose in forged else {}))
+        met.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    settings = Config(
+        4200,
+        runc=str(tmp_path / "runc"),
+        own=str(tmp_path / "own"),
+        own_jobs_key=str(tmp_path / "key"),
+        users_meetings=str(tmp_path / "meetings"),
+    )
+    call = shim.parse(["--root", str(tmp_path), "create", "--bundle", str(tmp_path), "own-1-66"])
+    assert call is not None
+    annotations = {shim.ANNOTATION_MEETING: "own-1-66", shim.ANNOTATION_OWNER: str(user)}
+    with pytest.raises(Broken):
+        transfer._restore(settings, call, annotations)
+    assert not (tmp_path / "ran").exists()
