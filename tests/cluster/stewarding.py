@@ -84,4 +84,4 @@ def tidy() -> None:
     govern()
     for node in cluster.NODES:
         ask("resume", [node])
-    cluster.run("head", "rm", "-f", "/run/gleaner/alive")
+    cluster.run("head", "rm", "-f", "/run/gleaner/alive", "/run/gleaner/alive.nodes")

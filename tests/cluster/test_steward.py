@@ -47,6 +47,8 @@ def test_settings_that_cannot_be_read_let_every_job_pass() -> None:
         for text in ("", "heartbeat\n", "partition\nheartbeat /run/gleaner/alive\n", "\x00\xff"):
             cluster.run("head", "sh", "-c", "cat > /etc/gleaner/governed.conf", stdin=text)
             assert s.priority(s.submit(script="true")) > 0, text
+        log = cluster.run("head", "tail", "-n", "30", "/var/log/slurm/slurmctld.log")
+        assert log.count("gleaner: a job passes untouched") == 4, "newer Slurms refuse a job when the script fails"
     finally:
         s.govern()
 
@@ -147,6 +149,16 @@ def test_a_checkpointable_job_is_signalled_in_its_steps_and_waits_when_it_has_re
     assert s.ask("signal", job) == "done"
     s.wait_for_state(job, "PENDING")
     assert s.priority(job) == 0
+    assert "Gleaner releases it" in s.refused("scontrol", "release", job)
+    assert s.ask("release", job, top=False) == "done"
+
+
+def test_a_job_that_its_owner_put_back_waits_for_its_turn_again() -> None:
+    job = s.submit()
+    assert s.ask("release", job, top=False) == "done"
+    s.wait_for_state(job, "RUNNING")
+    cluster.run("head", "scontrol", "requeuehold", job, user="alice")
+    s.wait_for_state(job, "PENDING")
     assert "Gleaner releases it" in s.refused("scontrol", "release", job)
     assert s.ask("release", job, top=False) == "done"
 
