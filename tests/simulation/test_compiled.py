@@ -40,6 +40,29 @@ def test_a_change_of_a_core_reaches_the_loop_of_another_file_into_which_it_was_c
     assert run(tmp_path) == "3 0"
 
 
+CORE_AND_BELOW = """
+from gleaner.control.simulation.compiled import inner
+
+@inner
+def core(x):
+    return below(x)
+
+@inner
+def below(x):
+    return x + {}
+"""
+
+
+def test_a_change_of_what_stands_below_a_core_in_its_file_reaches_the_loop_too(tmp_path: Path) -> None:
+    loop = textwrap.dedent(LOOP.format(folder=str(tmp_path)))
+    (tmp_path / "a_loop.py").write_text(loop.replace("compiled(a_core.core)", "a_core.core"))
+    (tmp_path / "a_core.py").write_text(CORE_AND_BELOW.format(1))
+    assert run(tmp_path) == "2 0"
+    assert run(tmp_path) == "2 1"
+    (tmp_path / "a_core.py").write_text(CORE_AND_BELOW.format("2  # longer, so that Python sees it too"))
+    assert run(tmp_path) == "3 0"
+
+
 TYPES = """
 import sys
 from gleaner.control.simulation.compiled import compiled

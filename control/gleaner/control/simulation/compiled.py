@@ -10,6 +10,7 @@ was compiled into a loop of another file. So what is kept is found by the source
 import hashlib
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from pickle import UnpicklingError
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -22,8 +23,8 @@ from numba.core.types import unliteral  # pyright: ignore[reportUnknownVariableT
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SOURCES: dict[int, str] = {}
-"""By the `id` of a compiled function, which lives as long as its module: a hash of the sources it is made of."""
+_PLAIN: dict[int, FunctionType] = {}
+"""By the `id` of a compiled function, which lives as long as its module: the function that it was made of."""
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -49,10 +50,9 @@ def _kept(function: Callable[P, R], **options: bool) -> Callable[P, R]:
     njit: Any = numba.njit  # its declaration knows not all of the options
     plain = cast("FunctionType", function)
     made = njit(error_model="numpy", **options)(plain)
-    sources = _sources_of(plain)
-    made._cache = _cache(plain, f"{sources} {sorted(options)}")
+    made._cache = _cache(plain, str(sorted(options)))
     made.get_call_template = _once_for_any_value(made.get_call_template)
-    _SOURCES[id(made)] = sources
+    _PLAIN[id(made)] = plain
     return cast("Callable[P, R]", made)
 
 
@@ -68,18 +68,31 @@ def _once_for_any_value(template: Callable[[Any, Any], Any]) -> Callable[[Any, A
     return of_types
 
 
+@cache
 def _sources_of(function: FunctionType) -> str:
     """A hash of its code, and of all of ours that it may use: compiled functions, and the constants beside them.
 
     Of what was imported, not of the files: these may have been changed since. Whether it names what its module imports
-    does not matter: it may name a number that stands beside one of them.
+    does not matter: it may name a number that stands beside one of them. To be asked when a function is called, not
+    when it is made: what stands below it in its file is not known before.
     """
-    parts = {repr(_code_of(function.__code__)), *_constants_of(function.__globals__)}
-    for used in list(function.__globals__.values()):
-        if id(used) in _SOURCES:
-            parts.add(_SOURCES[id(used)])
-        elif isinstance(used, ModuleType) and used.__name__.startswith("gleaner."):
-            parts |= _constants_of(vars(used))
+    parts: set[str] = set()
+    looked_at: dict[int, dict[str, Any]] = {}  # names of modules, by their `id`
+    left, met = [function], {function}
+    while left:
+        one = left.pop()
+        parts.add(repr(_code_of(one.__code__)))
+        if id(one.__globals__) in looked_at:
+            continue
+        looked_at[id(one.__globals__)] = one.__globals__
+        parts |= _constants_of(one.__globals__)
+        for used in list(one.__globals__.values()):
+            plain = _PLAIN.get(id(used))
+            if plain is not None and plain not in met:
+                met.add(plain)
+                left.append(plain)
+            elif isinstance(used, ModuleType) and used.__name__.startswith("gleaner."):
+                parts |= _constants_of(vars(used))
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 
 
@@ -100,18 +113,18 @@ def _constants_of(names: dict[str, Any]) -> set[str]:
     return found
 
 
-def _cache(function: FunctionType, sources: str) -> Any:
+def _cache(function: FunctionType, options: str) -> Any:
     """The compiler's own, but what it keeps is found by these sources too."""
     make: Any = FunctionCache  # it has no types
-    cache = make(function)
-    by_signature = cache._index_key
+    made = make(function)
+    by_signature = made._index_key
 
     def by_sources(*signature: Any) -> Any:
-        return (*by_signature(*signature), sources)
+        return (*by_signature(*signature), _sources_of(function), options)
 
-    cache._index_key = by_sources
-    _make_safe(cache._cache_file)
-    return cache
+    made._index_key = by_sources
+    _make_safe(made._cache_file)
+    return made
 
 
 def _make_safe(files: Any) -> None:

@@ -269,7 +269,8 @@ def slowdowns(schedule: Schedule, chosen: NDArray[np.bool_]) -> Seconds:
     if schedule.machine.is_uniform:
         run_s = schedule.workload.run_s / schedule.machine.classes[0].speed
     else:
-        run_s = np.bincount(schedule.jobs.job, schedule.jobs.compute_s, len(schedule.workload))
+        done_s = np.bincount(schedule.jobs.job, schedule.jobs.compute_s, len(schedule.workload))
+        run_s = np.asarray(done_s, dtype=np.float64)
     return np.maximum(1.0, response_s / np.maximum(run_s[ended], TAU_S))
 
 
