@@ -41,11 +41,12 @@ class Yard:
 
     def restart(self) -> None:
         """Forget everything, as a program that was killed and started again."""
+        told: dict[str, Any] = {"partitions": (GOVERNED,), "grace_s": GRACE_S} | self.changes
         settings = Settings(
             queue=QueueSettings(url=f"sqlite:///{self.folder}/queue.db"),
             cluster=ClusterSettings(gateway="slurm", partition=AGENTS_IN),
             storage=StorageSettings(folder=self.folder),
-            governing=GoverningSettings(**({"partitions": (GOVERNED,), "grace_s": GRACE_S} | self.changes)),
+            governing=GoverningSettings(**told),
         )
         self.site = Site(settings, self.scene.engine, FolderStorage(self.folder), leads_until_s=math.inf)
         self.drainer = Drainer(self.site, self.nodes, self.nodes)

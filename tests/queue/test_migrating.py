@@ -1,5 +1,7 @@
 """A running job is told to leave its node, and goes on elsewhere."""
 
+from typing import Any
+
 import pytest
 from tests.queue.scene import Scene
 
@@ -18,7 +20,7 @@ def tend(scene: Scene) -> tuple[int, ...]:
     return scene.do(migrating.tend, patience_s=PATIENCE_S, now_s=scene.now_s)
 
 
-def two_agents(scene: Scene, **other: object) -> int:
+def two_agents(scene: Scene, **other: Any) -> int:
     """A job that runs on `one`; there is also an agent `two`, on node-of-two."""
     job = scene.job()
     scene.agent("one")

@@ -105,9 +105,9 @@ def _ends(others: list[DrainedJobRow]) -> str:
     """Until when they may run."""
     ends_s = [job.until_s for job in others]
     if None in ends_s:
-        return "nothing says when they end"
+        return f"nothing says when {'it ends' if len(others) == 1 else 'they end'}"
     last_s = max(end_s for end_s in ends_s if end_s is not None)
-    return f"they end at {moment(last_s)} at the latest"
+    return f"{'it ends' if len(others) == 1 else 'they end'} at {moment(last_s)} at the latest"
 
 
 def _exit_code(found: DrainRow) -> int:

@@ -1,0 +1,96 @@
+"""Draining and moving over the API: who may, what is refused at once, and how it is shown."""
+
+import dataclasses
+
+import pytest
+from tests.api.house import House, detail
+
+from gleaner.control.cluster.gateway import ClusterView, Node
+from gleaner.control.queue import drains
+from gleaner.control.queue.engine import transaction
+from gleaner.control.queue.moving_tables import DrainPhase
+from gleaner.control.settings import ClusterSettings
+
+
+@pytest.fixture
+def slurm(house: House) -> House:
+    """A house on a Slurm cluster."""
+    house.site.settings = house.site.settings.model_copy(update={"cluster": ClusterSettings(gateway="slurm")})
+    return house
+
+
+def test_only_an_admin_drains_and_resumes_and_sees_drains(slurm: House) -> None:
+    number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
+    for answer in (
+        slurm.user.post("/v1/nodes/drain", {"nodes": ["n2"]}),
+        slurm.user.post("/v1/nodes/drain", {"nodes": ["n2"], "dry_run": True}),
+        slurm.user.post("/v1/nodes/resume", {"nodes": ["n1"]}),
+        slurm.user.get("/v1/drains"),
+        slurm.user.get(f"/v1/drains/{number}"),
+    ):
+        assert "needs an admin's token" in detail(answer, 403)
+    assert len(slurm.admin.get("/v1/drains").json()) == 1
+
+
+def test_what_is_asked_is_stored_at_once_and_done_later(slurm: House) -> None:
+    asked = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n[1-2]", "n2,login"], "spanning": "wait"})
+    assert asked.status_code == 202
+    row = asked.json()
+    assert (row["phase"], row["nodes"], row["by"]) == ("asked", ["n1", "n2", "login"], "root")
+    assert slurm.admin.get(f"/v1/drains/{row['id']}").json() == row
+    assert "being drained already, by root" in detail(slurm.admin.post("/v1/nodes/drain", {"nodes": ["n2"]}), 409)
+    assert slurm.admin.post("/v1/nodes/drain", {"nodes": ["n2"], "dry_run": True}).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        ([], "at least 1"),
+        (["n1 n2"], "'n1 n2' names no nodes"),
+        (["--all"], "'--all' names no nodes"),
+        (["n[1-x]"], "names no nodes"),
+        (["n[1-999999999]"], "these are 999999999 nodes; at most 1000"),
+        (["n[1-100][1-100]"], "these are 10000 nodes"),
+    ],
+    ids=["none", "blank", "option", "letters", "many", "product"],
+)
+def test_what_names_no_nodes_is_refused_in_one_line(slurm: House, nodes: list[str], why: str) -> None:
+    assert why in detail(slurm.admin.post("/v1/nodes/drain", {"nodes": nodes}), 422)
+
+
+def test_without_slurm_there_is_nothing_to_drain(house: House) -> None:
+    assert "only a Slurm cluster's nodes" in detail(house.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}), 409)
+
+
+def test_a_drain_that_there_is_not_is_not_found(house: House) -> None:
+    assert "there is no drain 7" in detail(house.admin.get("/v1/drains/7"), 404)
+
+
+def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: House) -> None:
+    number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
+    with transaction(slurm.site.engine) as db:
+        drains.note(db, dataclasses.replace(drains.one(db, number), phase=DrainPhase.EMPTYING))
+
+    def shown(state: str) -> str:
+        slurm.site.cluster = ClusterView(slurm.now_s, (Node("n1", 8, 16384, idle=False, state=state),), ())
+        return str(slurm.user.get("/v1/nodes").json()["nodes"][0]["drained"])
+
+    assert shown("draining") == "by root"
+    assert shown("idle") == "", "somebody else has set it back"
+
+
+def test_its_owner_moves_a_job_and_nobody_else(house: House) -> None:
+    one, other = house.agent("n1"), house.agent("n2")
+    job = house.user.submit()
+    one.claim()
+    stranger = house.caller("user", "carol", "cms")
+    assert "another group" in detail(stranger.post(f"/v1/jobs/{job}/migrate", {}), 403)
+    assert "no live agent there" in detail(house.user.post(f"/v1/jobs/{job}/migrate", {"to": "n3"}), 409)
+    assert house.user.post(f"/v1/jobs/{job}/migrate", {"to": "n2"}).json()["state"] == "Running"
+    beat = one.ask("beat", {"attempts": [{"job": job, "attempt": 1}]}).json()
+    assert beat == {"orders": ["vacate"], "vacate": False}
+    published = house.publish_generation(job, 1)
+    assert one.saved(job, 1, published).status_code == 204
+    assert house.user.get(f"/v1/jobs/{job}").json()["waits_because"] == "it is being moved from n1 to n2"
+    assert one.claim() == []
+    assert [each["job"] for each in other.claim()] == [job]

@@ -1,0 +1,96 @@
+"""`glean drain`, `glean resume` and `glean migrate`, with made nodes behind a real control program."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Generator
+
+import pytest
+from tests.cli.desk import Desk
+from tests.draining.made_nodes import GOVERNED, OTHERS_IN, MadeNodes
+
+from gleaner.control.draining.drainer import Drainer
+from gleaner.control.governing.settings import GoverningSettings
+from gleaner.control.policy.governed import JobClass
+from gleaner.control.settings import ClusterSettings
+
+
+@pytest.fixture
+def nodes(admin: Desk) -> Generator[MadeNodes]:
+    """Nodes that control drains, as its own part does it."""
+    changes = {"cluster": ClusterSettings(gateway="slurm"), "governing": GoverningSettings(partitions=(GOVERNED,))}
+    admin.site.settings = admin.site.settings.model_copy(update=changes)
+    made = MadeNodes()
+    drainer, over = Drainer(admin.site, made, made), threading.Event()
+
+    def live() -> None:
+        while not over.wait(0.05):
+            drainer.a_round(time.time())
+
+    part = threading.Thread(target=live)
+    part.start()
+    yield made
+    over.set()
+    part.join()
+
+
+def test_a_drain_says_what_happened_to_what_was_there(admin: Desk, nodes: MadeNodes) -> None:
+    nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
+    out = admin.good("drain", "n[1-2]")
+    assert "is asked to save itself" in out
+    assert "n1, n2: empty after" in out
+    assert nodes.marked == {"n1", "n2"}
+    assert admin.good("resume", "n1", "n2").endswith("n1, n2: in use again\n")
+    assert nodes.marked == set()
+
+
+def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: Desk, nodes: MadeNodes) -> None:
+    nodes.run("20", "n1", partition=OTHERS_IN)
+    out = admin.good("drain", "--dry-run", "n1")
+    assert "is not touched" in out
+    assert "n1 could be drained; 1 job of others is not touched, it ends at" in out
+    assert nodes.acts == []
+
+
+def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: Desk, nodes: MadeNodes) -> None:
+    nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
+    code, out, _ = admin.run("drain", "n1")
+    assert (code, nodes.reasons) == (1, {})
+    assert "n1: not drained: alice's job 13 also runs on n3 (see --spanning)" in out
+    code, out, _ = admin.run("resume", "n1")
+    assert code == 1
+    assert out.endswith("n1: not set back: not drained by us: n1 (not drained)\n")
+
+
+def test_without_waiting_it_only_asks(admin: Desk, nodes: MadeNodes) -> None:
+    nodes.run("20", "n1", partition=OTHERS_IN)
+    row = json.loads(admin.good("drain", "--no-wait", "--json", "n1"))
+    assert row["phase"] == "asked"
+
+
+def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: Desk, nodes: MadeNodes) -> None:
+    nodes.run("20", "n1", partition=OTHERS_IN, until_s=None)
+    program = admin.start("drain", "n1")
+    assert program.stderr is not None
+    assert program.stderr.readline() == "glean: 1 job of others is not touched; nothing says when it ends\n"
+    os.kill(program.pid, signal.SIGINT)
+    _, said = program.communicate(timeout=20)
+    assert program.returncode == 130
+    assert said == "glean: the drain of n1 goes on without this program; see `glean nodes`\n"
+    assert nodes.marked == {"n1"}
+
+
+def test_a_user_may_not_drain(desk: Desk, nodes: MadeNodes) -> None:
+    assert desk.refused("drain", "n1", code=3) == "not allowed: this needs an admin's token"
+    assert nodes.acts == []
+
+
+def test_a_user_moves_a_running_job_of_the_own_group(desk: Desk) -> None:
+    desk.good("submit", "--image", "gleaner/pi")
+    assert "does not run, it is New" in desk.refused("migrate", "1", code=1)
+    desk.node.claim()
+    assert "no live agent there has 1 cores and 512 MiB free" in desk.refused("migrate", "1", "--to", "n7", code=1)
+    assert desk.refused("migrate", "1", "--to", "n 7", code=2).startswith("--to must begin with a letter or digit")
+    assert "Running" in desk.good("migrate", "1")

@@ -1,0 +1,172 @@
+"""Nodes are emptied on an admin's word, and jobs are moved on their owners', on the real cluster."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from demo import cluster
+from tests.cluster import scenes
+from tests.cluster import stewarding as s
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+SAVES_ITSELF = """srun sh -c 'trap "scontrol requeuehold $SLURM_JOB_ID; exit 0" USR1; while :; do sleep 0.3; done'"""
+OVER = {"empty", "looked", "refused", "resumed", "stopped"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_else(cluster_is_up: None) -> Iterator[None]:
+    """Rounds that end long after these tests; the owners' partition is known, and not governed."""
+    cluster.configure(
+        {
+            "rounds": {"length_s": 3000, "origin_s": int(time.time()) - 5, "shortest_slice_s": 15, "poll_s": 2},
+            "governing": {"partitions": ["shared"], "grace_s": 50},
+            "migration": {"policy": "compaction", "every_s": 4, "assumed_s": 5},
+        }
+    )
+    s.tidy()
+    cluster.clear()
+    yield
+    for node in cluster.NODES:
+        s.ask("resume", [node])
+    cluster.configure()
+    cluster.clear()
+
+
+def ask(what: str, *nodes: str, **how: Any) -> int:
+    """The number of the request."""
+    return int(cluster.api("POST", f"/nodes/{what}", {"nodes": nodes, **how})["id"])
+
+
+def outcome(number: int, *, timeout_s: float = 60) -> dict[str, Any]:
+    """How it ended."""
+
+    def over() -> dict[str, Any] | None:
+        row = cluster.api("GET", f"/drains/{number}")
+        return dict(row) if row["phase"] in OVER else None
+
+    found: dict[str, Any] = cluster.until(f"drain {number} to end", over, timeout_s=timeout_s, every_s=0.5)
+    return found
+
+
+def node_state(node: str) -> str:
+    """As Slurm says it, with the reason if there is one."""
+    return cluster.run(
+        "head", "sinfo", "--noheader", f"--nodes={node}", "--partition=regular", "--format=%T %E"
+    ).strip()
+
+
+def runs_on(job: str) -> str:
+    """The node of one of Slurm's jobs that runs; empty if it does not."""
+    found = s.job(job)
+    return str(found["nodes"]) if found["job_state"] == ["RUNNING"] else ""
+
+
+def wait_until_it_runs(job: str) -> str:
+    node: str = cluster.until(f"job {job} to run", lambda: runs_on(job), timeout_s=60, every_s=0.5)
+    return node
+
+
+def test_a_node_with_four_running_jobs_is_empty_in_less_than_a_minute_and_nothing_starts_anew() -> None:
+    jobs = scenes.submit_pi(4, cpus=1)
+    (node,) = set(scenes.wait_running(jobs).values())
+    dry = outcome(ask("drain", node, dry_run=True))
+    assert (dry["said"], [job["deed"] for job in dry["jobs"]]) == ("", ["send home"])
+    assert "drain" not in node_state(node)
+
+    began_s = time.time()
+    drain = cluster.glean("drain", node)
+    took_s = time.time() - began_s
+    assert drain["phase"] == "empty"
+    assert took_s < 60
+    assert [(job["at_first"], job["left"]) for job in drain["jobs"]] == [(4, 0)]
+    assert node_state(node) == "drained gleaner: drained by admin"
+    assert cluster.containers(node) == []
+    (row,) = [each for each in cluster.glean("nodes")["nodes"] if each["name"] == node]
+    assert row["drained"] == "by admin"
+
+    elsewhere = scenes.wait_running(jobs)
+    assert node not in elsewhere.values()
+    for job in jobs:
+        first, second = scenes.job(job)["attempts"]
+        assert first["ending"] == "saved"
+        assert second["restored_from"], "it began anew"
+    time.sleep(20)  # the dead man's switch has come by: a control that drains lives
+    assert node_state(node).startswith("drained")
+    assert cluster.glean("resume", node)["phase"] == "resumed"
+    assert "drain" not in node_state(node)
+    print(f"\nfour jobs: the node was empty after {took_s:.1f} s")
+    for job in jobs:
+        cluster.api("POST", f"/jobs/{job}/cancel")
+
+
+def test_owners_jobs_leave_as_they_declare_and_an_undeclared_one_is_left_alone_even_if_control_is_killed() -> None:
+    cluster.run("head", "rm", "-f", "/run/gleaner/alive")  # nobody governs: what is submitted starts
+    preemptible = s.submit("--ntasks=1", declared="preemptible")
+    node = wait_until_it_runs(preemptible)
+    checkpointable = s.submit("--ntasks=1", declared="checkpointable", script=SAVES_ITSELF)
+    foreign = s.submit("--ntasks=1", f"--nodelist={node}", user="bob", script="sleep 20")
+    assert wait_until_it_runs(checkpointable) == wait_until_it_runs(foreign) == node, "Slurm fills one node first"
+    number = ask("drain", node)
+    cluster.kill_control()  # whoever comes next goes on
+    assert outcome(number, timeout_s=70)["phase"] == "empty"
+    assert cluster.regular_job(foreign).state == "COMPLETED"
+    for job in (preemptible, checkpointable):
+        assert wait_until_it_runs(job) not in {"", node}
+        assert s.job(job)["restart_cnt"] == 1
+    done = {job["job"]: job for job in cluster.api("GET", f"/drains/{number}")["jobs"]}
+    assert {job: row["deed"] for job, row in done.items()} == {
+        preemptible: "requeue", checkpointable: "save", foreign: "wait",
+    }  # fmt: skip
+    assert done[foreign]["told_s"] is None
+    assert outcome(ask("resume", node))["phase"] == "resumed"
+    cluster.run("head", "scancel", preemptible, checkpointable)
+
+
+def test_a_job_that_spans_nodes_or_a_mark_of_somebody_elses_stops_it() -> None:
+    cluster.run("head", "rm", "-f", "/run/gleaner/alive")
+    wide = s.submit("--nodelist=node1,node2", "--nodes=2", declared="preemptible")
+    wait_until_it_runs(wide)
+    refused = outcome(ask("drain", "node[1,3]"))
+    assert (refused["phase"], refused["said"]) == ("refused", f"alice's job {wide} also runs on node2 (see --spanning)")
+    assert "drain" not in node_state("node1") + node_state("node3")
+    assert runs_on(wide), "it was left alone"
+    cluster.run("head", "scancel", wide)
+
+    cluster.run("head", "scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=new memory")
+    try:
+        assert outcome(ask("drain", "node3"))["said"] == "node3 is drained already (new memory)"
+        assert outcome(ask("resume", "node3"))["said"] == "not drained by us: node3 (new memory)"
+        assert node_state("node3").endswith("new memory")
+    finally:
+        cluster.run("head", "scontrol", "update", "NodeName=node3", "State=UNDRAIN")
+
+
+def test_a_job_is_migrated_where_its_owner_says_and_partly_used_agents_are_emptied() -> None:
+    large = scenes.submit_pi(2, cpus=4)
+    first, second = scenes.wait_running(large).values()
+    (small,) = scenes.submit_pi(1, cpus=2)
+    (here,) = scenes.wait_running([small]).values()
+    there = second if here == first else first
+    (neither,) = set(cluster.NODES) - {first, second}
+    with pytest.raises(cluster.ClusterError, match="no live agent there has 2 cores and 200 MiB free"):
+        cluster.glean("migrate", str(small), "--to", neither)
+    assert scenes.job(small)["job"]["attempt"] == 1
+
+    cluster.glean("migrate", str(small), "--to", there)
+    cluster.until("it to run there", lambda: scenes.running_on([small]).get(small) == there, timeout_s=40, every_s=0.5)
+    assert [(a["node"], a["ending"]) for a in scenes.job(small)["attempts"]] == [(here, "saved"), (there, None)]
+    assert scenes.job(small)["attempts"][1]["restored_from"]
+
+    # Two agents, of which each has 2 of 6 cores in use: one is emptied by the policy, and ends.
+    (tiny,) = scenes.submit_pi(1, cpus=2)
+    assert scenes.wait_running([tiny]) == {tiny: here}
+    for job in large:
+        cluster.api("POST", f"/jobs/{job}/cancel")
+    cluster.until("one agent to end", lambda: len(scenes.agents()) == 1, timeout_s=90)
+    assert len(set(scenes.wait_running([small, tiny]).values())) == 1
+    moved = next(job for job in (small, tiny) if any(e["what"] == "migrated" for e in scenes.job(job)["events"][-4:]))
+    (decision,) = cluster.api("GET", f"/decisions?subject=job%20{moved}&limit=1")
+    assert (decision["kind"], decision["policy"]) == ("migrate", "moving")
+    assert decision["answer"]["move"]["gain_core_s"] > decision["answer"]["move"]["cost_core_s"] > 0
