@@ -85,7 +85,7 @@ class Governor:
     def _write_down(self, view: GovernView, rulings: tuple[Ruling, ...]) -> None:
         """Store a decision if anything is ruled otherwise than before."""
         now = {ruling.job: (ruling.verdict, ruling.victims) for ruling in rulings}
-        news = [ruling for ruling in rulings if self._ruled.get(ruling.job) != now[ruling.job]]
+        news = [ruling for ruling in rulings if self._is_news(ruling)]
         self._ruled = now
         if not news:
             return
@@ -111,6 +111,11 @@ class Governor:
                 "ruled" if self._acts else "dry run: it would be ruled",
                 job=ruling.job, verdict=ruling.verdict.value, victims=ruling.victims, why=ruling.why, decision=number,
             )  # fmt: skip
+
+    def _is_news(self, ruling: Ruling) -> bool:
+        """Not that those who gave way for it have been told, and need not be told again."""
+        verdict, victims = self._ruled.get(ruling.job, (None, ()))
+        return ruling.verdict is not verdict or (ruling.victims != victims and ruling.victims != ())
 
     # ── what is done ──
 
