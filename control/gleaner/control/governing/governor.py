@@ -115,7 +115,7 @@ class Governor:
     def _is_news(self, ruling: Ruling) -> bool:
         """Not that those who gave way for it have been told, and need not be told again."""
         verdict, victims = self._ruled.get(ruling.job, (None, ()))
-        return ruling.verdict is not verdict or (ruling.victims != victims and ruling.victims != ())
+        return ruling.verdict is not verdict or ruling.victims not in {victims, ()}
 
     # ── what is done ──
 
