@@ -4,7 +4,6 @@ Three nodes of six CPUs: physics (alice) is entitled to nine, chemistry (bob) to
 own preemption is off: it is our policy that acts.
 """
 
-import random
 import time
 from collections.abc import Iterator
 
@@ -24,11 +23,13 @@ def governed(quiet: None) -> Iterator[None]:
     owners.forget("alice", "bob", "carol")
 
 
+PI = {1: "3.1416534933333335", 2: "3.141580186666667", 3: "3.1415338933333334"}
+"""By seed, what `images/pi/pi.py --samples 300000000` finds where nothing interrupts it."""
+
+
 def pi(seed: int) -> str:
-    """What an uninterrupted run finds."""
-    draw = random.Random(seed).random
-    inside = sum(draw() ** 2 + draw() ** 2 <= 1.0 for _ in range(owners.SAMPLES))
-    return f"{4 * inside / owners.SAMPLES!r} from {owners.SAMPLES} points, seed {seed}\n"
+    """What an uninterrupted run leaves."""
+    return f"{PI[seed]} from {owners.SAMPLES} points, seed {seed}\n"
 
 
 def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every_victim_ends_right(
@@ -67,10 +68,10 @@ def test_exactly_what_is_asked_for_is_given_back_and_undeclared_work_is_never_to
     below = owners.sleeper("carol", 3)
     owners.wait_until_they_run(fixed, *over, below)
     refused = owners.sleeper("bob", 2)
-    claim = owners.sleeper("alice", 4)
+    claim = owners.sleeper("alice", 3)
     owners.wait_until_they_run(claim)
     assert owners.runs(fixed, below)
-    assert sorted(owners.restarts(over).values()) == [0, 0, 1], "three CPUs were missing: one job of three is enough"
+    assert sorted(owners.restarts(over).values()) == [0, 0, 1], "three CPUs are claimed: one job of three is enough"
     shown = cluster.run("head", "squeue", "--noheader", f"--jobs={refused}", "--Format=State,admin_comment:200")
     assert "PENDING" in shown
     assert "chemistry may have 5 CPUs in non-preemptible jobs and has 5, this one asks for 2" in shown
