@@ -87,10 +87,23 @@ def clear() -> None:
     for user in USERS:
         run("head", "scancel", f"--user={user}")
     for state in ("New", "Running", "Saved"):
-        for job in api("GET", f"/jobs?state={state}&limit=1000")["jobs"]:
-            api("POST", f"/jobs/{job['id']}/cancel")
+        jobs = api("GET", f"/jobs?state={state}&limit=1000")["jobs"]
+        for campaign in {job["campaign"] for job in jobs if job["campaign"]}:
+            _cancel(f"/campaigns/{campaign}")
+        for job in jobs:
+            if not job["campaign"]:
+                _cancel(f"/jobs/{job['id']}")
     run("head", "scancel", f"--user={SERVICE_USER}")
     until("the nodes to be idle", nodes_idle, timeout_s=90)
+
+
+def _cancel(what: str) -> None:
+    """Cancel it; what has just ended by itself need not be."""
+    try:
+        api("POST", f"{what}/cancel")
+    except ClusterError as error:
+        if ": 409: " not in str(error):
+            raise
 
 
 def nodes_idle() -> bool:

@@ -125,7 +125,8 @@ def test_config_prints_toml_that_gives_the_same_settings_again(
     settings_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings_file.write_text(
-        "[rounds]\nlength_s = 600\nshortest_slice_s = 60\n[cluster]\naccount = 'a\"b'\n[groups]\nentitled = {physics = 50}\n"
+        "[rounds]\nlength_s = 600\nshortest_slice_s = 60\n[cluster]\naccount = 'a\"b'\n"
+        "[groups]\nentitled = {physics = 50}\n"
     )
     monkeypatch.setenv("GLEANER_ROUNDS__POLL_S", "7")
     assert app.run(["config"]) == 0

@@ -85,11 +85,11 @@ def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one 
     """What becomes of one waiting job, and the positions of the running jobs to vacate for it, in the order chosen.
 
     The job asks for `asked` units (nodes, or processors). Classes are 0 non-preemptible, 1 preemptible (it is killed),
-    2 checkpointable (it is saved). `units` to `cost_s` have one entry a running job: what it holds, what of that this job
-    could use (all of it, where units need only be counted), whose it is, its priority (more is better), since when it
-    runs without a break, and what saving it would take. `used`, of it `used_fixed` (by
-    non-preemptible jobs) and `promised` (to claims that have not started), and `entitled` have one entry an owner; what
-    is being vacated is not used. `idle` units can be had now, `coming` ones soon.
+    2 checkpointable (it is saved). `units` to `cost_s` have one entry a running job: what it holds, what of that this
+    job could use (all of it, where units need only be counted), whose it is, its priority (more is better), since when
+    it runs without a break, and what saving it would take. `used`, of it `used_fixed` (by non-preemptible jobs) and
+    `promised` (to claims that have not started), and `entitled` have one entry an owner; what is being vacated is not
+    used. `idle` units can be had now, `coming` ones soon.
     """
     victims = np.empty(0, np.int64)
     is_fixed = job_class == 0
