@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlmodel import JSON, Field, SQLModel
 
 from gleaner.control.life import WAITING, Outcome, State
-from gleaner.control.queue import (  # noqa: F401 - METADATA has theirs too
+from gleaner.control.queue import (
     decision_tables,
     governed_tables,
     moving_tables,
@@ -362,6 +362,8 @@ EVENT = _table(Event)
 LOG = _table(Log)
 TRIMMED = _table(Trimmed)
 TOKEN = _table(Token)
+FURTHER = (decision_tables, governed_tables, moving_tables, site_tables)
+"""Modules with further tables, imported so that `METADATA` has them."""
 METADATA = SQLModel.metadata
 """All tables, those of `site_tables`, `decision_tables`, `governed_tables` and `moving_tables` too."""
 
