@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersView
 from gleaner.control.policy.governed import JobClass, Room, Wish
-from gleaner.control.policy.governing import targets_of
+from gleaner.control.policy.placing import targets_of
 from gleaner.control.steward.rules import WAITS_FOR_ITS_TURN
 
 PARTITION = "shared"

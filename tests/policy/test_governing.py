@@ -21,7 +21,8 @@ from gleaner.control.policy.governed import (
     as_answer,
     as_given,
 )
-from gleaner.control.policy.governing import govern, targets_of
+from gleaner.control.policy.governing import govern
+from gleaner.control.policy.placing import targets_of
 
 FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE
 NODE = Room(6, 4000)
@@ -174,6 +175,50 @@ def test_a_released_job_that_no_longer_fits_is_held_again() -> None:
     assert ruled(view([wants("x", "others", 2, SAVED, released=True)], running))["x"].verdict is Verdict.HOLD
 
 
+def test_where_an_owner_may_keep_what_is_left_to_it_another_node_is_cleared() -> None:
+    """Chemistry is one CPU above its 6, so only one of its jobs of 3 goes: node1 cannot be had, node2 can."""
+    running = [runs("c1", "chemistry", "node1", 3), runs("c2", "chemistry", "node1", 3)]
+    running += [runs("c3", "chemistry", "node3", 1), runs("x", "others", "node2", 6)]
+    running += [runs("p0", "physics", "node3", 3, FIXED), runs("b", "biology", "node3", 2, FIXED)]
+    assert ruled(view([wants("p", "physics", 6)], running))["p"].victims == ("x",)
+
+
+def test_of_two_who_may_go_only_the_one_goes_that_gives_memory_and_cpus() -> None:
+    large = runs("large", "others", "node1", 3, cost_s=5, holds={"node1": Room(3, 3700)})
+    running = [runs("cheap", "others", "node1", 3, cost_s=1), large]
+    running += [runs("c", "chemistry", "node2", 6, FIXED), runs("b", "biology", "node3", 6, FIXED)]
+    claim = WaitingJob("p", "physics", FIXED, Wish(1, Room(3, 3000)))
+    assert ruled(view([claim], running))["p"].victims == ("large",)
+
+
+def test_a_job_on_two_nodes_goes_alone_where_both_are_claimed() -> None:
+    wide = runs("wide", "others", "node1", 9, cost_s=5, holds={"node1": Room(3, 100), "node2": Room(6, 100)})
+    running = [runs("small", "others", "node1", 3, cost_s=1), wide, runs("b", "biology", "node3", 6, FIXED)]
+    claim = WaitingJob("p", "physics", FIXED, Wish(2, Room(3, 100)))
+    assert ruled(view([claim], running))["p"].victims == ("wide",)
+
+
+def test_nobody_gives_way_for_a_job_that_the_scheduler_may_not_want_yet() -> None:
+    full = [runs(f"c{at}", "chemistry", node, 6) for at, node in enumerate(NODES)]
+    for released in (False, True):
+        ruling = ruled(view([wants("p", "physics", 3, ready=False, released=released)], full))["p"]
+        assert (ruling.verdict, ruling.victims) == (Verdict.START, ())
+    assert ruled(view([wants("p", "physics", 3, released=True)], full))["p"].victims == ("c0",)
+
+
+def test_what_waits_for_a_dependency_counts_but_never_before_what_is_ready() -> None:
+    later = [wants(f"l{at}", "physics", 3, ready=False, released=at == 0) for at in range(4)]
+    found = ruled(view([*later, wants("p", "physics", 3)]))
+    assert found["p"].verdict is Verdict.CLAIM
+    assert [found[f"l{at}"].verdict for at in range(4)] == [Verdict.START, Verdict.START, Verdict.HOLD, Verdict.HOLD]
+
+
+def test_the_room_of_a_job_that_the_scheduler_lets_wait_is_free_for_others() -> None:
+    limited = wants("p", "physics", 6, ready=False, released=True)
+    rest = [runs("c", "chemistry", "node1", 6), runs("x", "others", "node2", 6)]
+    assert ruled(view([limited, wants("b", "biology", 6, SAVED)], rest))["b"].verdict is Verdict.START
+
+
 def test_pieces_that_may_share_fill_the_fullest_nodes_first() -> None:
     free = {"a": Room(2, 100), "b": Room(6, 100), "c": Room(4, 100)}
     assert targets_of(Wish(3, Room(2, 0), apart=False), free, {}, (), free) == ["a", "c", "c"]
@@ -182,7 +227,13 @@ def test_pieces_that_may_share_fill_the_fullest_nodes_first() -> None:
 
 owners = st.sampled_from(["physics", "chemistry", "biology", "others"])
 waits = st.builds(
-    wants, st.uuids().map(str), owners, st.integers(1, 6), st.sampled_from(JobClass), released=st.booleans()
+    wants,
+    st.uuids().map(str),
+    owners,
+    st.integers(1, 6),
+    st.sampled_from(JobClass),
+    released=st.booleans(),
+    ready=st.integers(0, 4).map(bool),
 )
 
 

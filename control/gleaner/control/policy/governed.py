@@ -75,6 +75,8 @@ class WaitingJob:
     job_class: JobClass
     wish: Wish
     released: bool = False
+    ready: bool = True
+    """False: the scheduler may let it wait, whatever is idle: for another job, at a limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@
 - A claim (a job that fits what is left of its owner's entitlement) is released at the top of the scheduler's queue even
   where those that must give way may not be asked yet: the scheduler keeps the next free processors for it then. One
   that would find no room whoever gave way is held, and counts for nothing.
+- A job that the scheduler may not want yet, whatever is idle (a dependency, the next task of an array, a limit), is
+  released to find out. It counts as its owner's, but nobody gives way for it before the scheduler only lacks room.
 - Gleaner's own agents are what an owner with entitlement 0 has: never too young to give way, and first.
 
 Claims come first, in the order of submission, and again after each that had others vacated; then all others. See
@@ -15,7 +17,7 @@ Claims come first, in the order of submission, and again after each that had oth
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,14 +33,18 @@ from gleaner.control.policy.governed import (
     RunningJob,
     Verdict,
     WaitingJob,
-    Wish,
     as_answer,
     view_of,
 )
+from gleaner.control.policy.placing import needs_of, targets_of
 
 POLICY = "governing"
 """Its name in stored decisions."""
 _FIRST_TO_GO = -(2**62)
+_OLD = 2
+"""So many of what `_may_go` answers are of what has run for a quantum."""
+_TRIES = 30
+"""So many placements of one job are tried in one look."""
 
 
 @dataclass(slots=True)
@@ -61,15 +67,18 @@ def govern(view: GovernView) -> tuple[Ruling, ...]:
     """A ruling for each waiting job, in their order. One that was released and may stay so is a start or a claim."""
     site = _site(view)
     for job in view.waiting:
-        if job.released and _is_claim(site, job):
+        if job.ready and job.released and _is_claim(site, job):
             _claim(site, job)
     is_vacated = True
     while is_vacated:
         is_vacated = False
         for job in view.waiting:
-            if job.job not in site.rulings and _is_claim(site, job):
+            if job.ready and job.job not in site.rulings and _is_claim(site, job):
                 ruling = _claim(site, job)
                 is_vacated = is_vacated or bool(ruling.victims)
+    for job in view.waiting:
+        if not job.ready and _is_claim(site, job):
+            _ask_the_scheduler(site, job)
     for job in view.waiting:
         if job.job not in site.rulings:
             _on_idle(site, job)
@@ -124,23 +133,59 @@ def _claim(site: _Site, job: WaitingJob) -> Ruling:
 
     A job that no node can take, whoever gave way, waits: it must not stand in the way of its owner's other jobs.
     """
-    targets = targets_of(job.wish, site.free, site.coming, _may_go(site), site.view.size)
+    targets, answer, victims = _placed(site, job)
     why = f"{job.owner} is entitled to {_entitled(site, job.owner)} CPUs and has {site.used[job.owner]}"
     if targets is None:
         why += "; but the nodes are full of jobs that need not give way"
         return _ruled(site, Ruling(job.job, Verdict.HOLD, (), why))
-    answer, victims = _decided(site, job, targets)
     if answer in {omfs.WAIT, omfs.REFUSE}:
-        why += "; those that must give way have not run for a quantum, so it has the next CPUs that fall free"
+        those = "have not run for a quantum" if site.view.rules.quantum_protects else "have too little on any one node"
+        why += f"; those that must give way {those}, so it has the next CPUs that fall free"
     elif sum(1 for one in victims if one.owner != AGENTS) > site.saves_left:
         victims = []
         why += "; as many jobs were vacated this hour as the admin allows, so it has the next CPUs that fall free"
     _vacate(site, victims)
-    _promise(site, _needs(job.wish, targets, site.view.size))
+    _promise(site, needs_of(job.wish, targets, site.view.size))
     _count(site, job)
     if answer != omfs.START:
         site.promised[job.owner] += job.wish.cpus
     return _ruled(site, Ruling(job.job, Verdict.CLAIM, tuple(one.job for one in victims), why))
+
+
+def _placed(site: _Site, job: WaitingJob) -> tuple[list[str] | None, int, list[RunningJob]]:
+    """Its targets, and what is decided for them.
+
+    Not all that may go can go together: an owner that has come down to its entitlement keeps the rest. Where that is
+    too little, other nodes are tried.
+    """
+    grades, wish = _may_go(site), job.wish
+    found = targets_of(wish, site.free, site.coming, grades, site.view.size)
+    if found is None:
+        return None, omfs.REFUSE, []
+    first: tuple[list[str], int, list[RunningJob]] | None = None
+    for _ in range(_TRIES):
+        answer, victims, stuck = _decided(site, job, found)
+        if stuck is None:
+            return found, answer, victims
+        first = first or (found, answer, victims)
+        nodes = site.free if wish.nodes is None else wish.nodes
+        wish = replace(wish, nodes=tuple(node for node in nodes if node != stuck))
+        soon = grades[:_OLD] if site.view.rules.quantum_protects else grades
+        more = targets_of(wish, site.free, site.coming, soon, site.view.size)
+        if more is None:
+            break
+        found = more
+    return first or (None, omfs.REFUSE, [])
+
+
+def _ask_the_scheduler(site: _Site, job: WaitingJob) -> None:
+    """What fits the entitlement, and may have to wait for something else than room: nobody gives way for it yet."""
+    targets = None if job.released else targets_of(job.wish, site.free, {}, (), site.view.size)
+    if targets is not None:
+        _promise(site, needs_of(job.wish, targets, site.view.size))
+    _count(site, job)
+    why = "it is released, and nobody gives way for it before the scheduler lacks nothing but room for it"
+    _ruled(site, Ruling(job.job, Verdict.START, (), why))
 
 
 def _ruled(site: _Site, ruling: Ruling) -> Ruling:
@@ -153,12 +198,15 @@ def _on_idle(site: _Site, job: WaitingJob) -> None:
     if _would_exceed(site, job):
         _ruled(site, Ruling(job.job, Verdict.HOLD, (), _exceeds(site, job)))
         return
+    if job.released and not job.ready:
+        _ruled(site, Ruling(job.job, Verdict.START, (), "it was released, and the scheduler lets it wait"))
+        return
     targets = targets_of(job.wish, site.free, {}, (), site.view.size)
     answer = omfs.REFUSE
     if targets is not None:
-        answer, _ = _decided(site, job, targets)
+        answer, _, _ = _decided(site, job, targets)
     if answer == omfs.START and targets is not None:
-        _promise(site, _needs(job.wish, targets, site.view.size))
+        _promise(site, needs_of(job.wish, targets, site.view.size))
         _count(site, job)
         _ruled(site, Ruling(job.job, Verdict.START, (), "there is idle room for it"))
         return
@@ -171,25 +219,32 @@ def _on_idle(site: _Site, job: WaitingJob) -> None:
 def _may_go(site: _Site) -> tuple[dict[str, Room], ...]:
     """What may be vacated on each node: agents, then what ran for a quantum, then the rest (it may be protected).
 
-    Each has what comes before it in it.
+    Each has what comes before it in it. Of one owner no more than it has above its entitlement, but for its last job.
     """
     rules = site.view.rules
-    grades = tuple(dict.fromkeys(site.free, NOTHING) for _ in range(3))
+    grades = tuple(dict.fromkeys(site.free, NOTHING) for _ in range(_OLD + 1))
+    there: dict[tuple[int, str, str], list[Room]] = {}
     for job in site.candidates:
         if job.job_class is JobClass.NON_PREEMPTIBLE or site.used[job.owner] <= _entitled(site, job.owner):
             continue
         is_young = site.view.now_s < job.since_s + rules.quantum_s
-        for grade in grades[0 if job.owner == AGENTS else 2 if is_young else 1 :]:
-            for node in job.holds.keys() & grade.keys():
-                grade[node] = grade[node].plus(job.holds[node])
+        for at in range(0 if job.owner == AGENTS else _OLD if is_young else 1, len(grades)):
+            for node in job.holds.keys() & grades[at].keys():
+                there.setdefault((at, node, job.owner), []).append(job.holds[node])
+    for (at, node, owner), rooms in there.items():
+        cpus = [room.cpus for room in rooms]
+        most = site.used[owner] - _entitled(site, owner) - 1 + max(cpus)
+        gives = Room(min(sum(cpus), most), sum(room.memory_mib for room in rooms))
+        grades[at][node] = grades[at][node].plus(gives)
     return grades
 
 
-def _decided(site: _Site, job: WaitingJob, targets: Sequence[str]) -> tuple[int, list[RunningJob]]:
-    """What `policy.omfs` says of the job, node by node: all nodes' victims, or none where one node's are not enough."""
+def _decided(site: _Site, job: WaitingJob, targets: Sequence[str]) -> tuple[int, list[RunningJob], str | None]:
+    """What `policy.omfs` says of the job, node by node: all victims; or none, and the node that is not enough."""
     victims: list[RunningJob] = []
     answers: set[int] = {omfs.START}
-    for node, need in _needs(job.wish, targets, site.view.size).items():
+    needs = needs_of(job.wish, targets, site.view.size)
+    for node, need in needs.items():
         for of in (_cpus, _memory):
             free, coming = of(site.free[node]), of(site.coming[node])
             coming += sum(of(one.holds.get(node, NOTHING)) for one in victims)
@@ -197,11 +252,28 @@ def _decided(site: _Site, job: WaitingJob, targets: Sequence[str]) -> tuple[int,
                 continue
             gives = [0 if one in victims else of(one.holds.get(node, NOTHING)) for one in site.candidates]
             answer, found = _ask(site, job, _Question(of(need), free, coming, gives), victims)
+            if answer in {omfs.REFUSE, omfs.WAIT}:
+                return answer, [], node
             answers.add(answer)
             victims += found
-    if omfs.REFUSE in answers or omfs.WAIT in answers:
-        return (omfs.REFUSE if omfs.REFUSE in answers else omfs.WAIT), []
-    return (omfs.VACATE if omfs.VACATE in answers else omfs.START), victims
+    return (omfs.VACATE if omfs.VACATE in answers else omfs.START), _needed(site, needs, victims), None
+
+
+def _needed(site: _Site, needs: Mapping[str, Room], victims: Sequence[RunningJob]) -> list[RunningJob]:
+    """Without those that are not needed beside the others, since these give memory too, or room on another node."""
+    kept = list(victims)
+    for one in reversed(victims):
+        rest = [other for other in kept if other is not one]
+        if all(_is_enough(site, node, need, rest) for node, need in needs.items()):
+            kept = rest
+    return kept
+
+
+def _is_enough(site: _Site, node: str, need: Room, victims: Sequence[RunningJob]) -> bool:
+    room = site.free[node].plus(site.coming[node])
+    for one in victims:
+        room = room.plus(one.holds.get(node, NOTHING))
+    return room.cpus >= need.cpus and room.memory_mib >= need.memory_mib
 
 
 def _cpus(room: Room) -> int:
@@ -279,51 +351,6 @@ def _count(site: _Site, job: WaitingJob) -> None:
     site.used[job.owner] += job.wish.cpus
     if job.job_class is JobClass.NON_PREEMPTIBLE:
         site.used_fixed[job.owner] += job.wish.cpus
-
-
-def _needs(wish: Wish, targets: Sequence[str], size: Mapping[str, Room]) -> dict[str, Room]:
-    """What the job needs on each of its targets."""
-    needs: dict[str, Room] = {}
-    for node in targets:
-        needs[node] = size[node] if wish.whole else needs.get(node, NOTHING).plus(wish.piece)
-    return needs
-
-
-def targets_of(
-    wish: Wish,
-    free: Mapping[str, Room],
-    coming: Mapping[str, Room],
-    may_go: Sequence[Mapping[str, Room]],
-    size: Mapping[str, Room],
-) -> list[str] | None:
-    """A node for each piece of the job, or None if it cannot be placed.
-
-    First nodes where what is free and what is coming is enough, the fullest first, so that wide jobs find whole nodes
-    later; then those where it is enough with the first of `may_go`, those with most room first; and so on.
-    """
-    allowed = free.keys() if wish.nodes is None else free.keys() & set(wish.nodes)
-    now = {node: free[node].plus(coming.get(node, NOTHING)) for node in allowed}
-    found: list[str] = []
-
-    def place(room: Mapping[str, Room], nodes: Sequence[str]) -> None:
-        for node in nodes:
-            taken = found.count(node)
-            fitting = _pieces(room[node], size[node] if wish.whole else wish.piece)
-            most = min(fitting, 1) if wish.apart else fitting
-            found.extend([node] * min(most - taken, wish.pieces - len(found)))
-
-    place(now, sorted(now, key=lambda node: (now[node].cpus, node)))
-    for grade in may_go:
-        if len(found) < wish.pieces:
-            full = {node: room.plus(grade.get(node, NOTHING)) for node, room in now.items()}
-            place(full, sorted(now, key=lambda node: (-now[node].cpus, node)))
-    return found if len(found) == wish.pieces else None
-
-
-def _pieces(room: Room, piece: Room) -> int:
-    """How many pieces fit."""
-    by_cpus = room.cpus // max(1, piece.cpus)
-    return min(by_cpus, room.memory_mib // piece.memory_mib) if piece.memory_mib else by_cpus
 
 
 def entitlements(percent: Mapping[str, float], cpus: int) -> dict[str, int]:
