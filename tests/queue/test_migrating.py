@@ -51,6 +51,17 @@ def test_it_is_not_claimed_again_on_the_node_that_it_has_left(scene: Scene) -> N
     assert scene.detail(job).events[-1].detail == "from node-of-one to node-of-two"
 
 
+def test_it_is_kept_off_also_where_the_lane_of_what_was_saved_there_is_known(scene: Scene) -> None:
+    other = scene.job()
+    job = two_agents(scene)
+    scene.claim("one")
+    scene.saved(min(job, other), 1)
+    job = max(job, other)
+    ask(scene, job)
+    scene.saved(job, 1)
+    assert [each.job for each in scene.claim("one")] == [min(job, other)]
+
+
 def test_once_it_is_saved_again_it_may_go_on_anywhere(scene: Scene) -> None:
     job = two_agents(scene)
     ask(scene, job)
