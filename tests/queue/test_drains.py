@@ -38,6 +38,16 @@ def test_what_is_over_is_open_no_more_and_has_an_end(scene: Scene) -> None:
         db.execute(update(DRAIN).values(ended_s=None))
 
 
+def test_old_requests_are_removed_but_for_drains_whose_nodes_are_not_set_back(scene: Scene) -> None:
+    for node, phase, ended_s in (
+        ("n1", DrainPhase.EMPTY, 10.0), ("n2", DrainPhase.REFUSED, 10.0), ("n3", DrainPhase.REFUSED, 30.0),
+    ):  # fmt: skip
+        scene.do(drains.note, replace(ask(scene, node), phase=phase, ended_s=ended_s))
+    ask(scene, "n4")
+    assert scene.do(drains.remove_old, before_s=20.0) == 1
+    assert [drain.nodes for drain in scene.look(drains.latest, 9)] == [("n4",), ("n3",), ("n1",)]
+
+
 def test_only_drains_are_in_each_others_way(scene: Scene) -> None:
     first = ask(scene, "n1")
     ask(scene, "n1", task=DrainTask.DRY_RUN)

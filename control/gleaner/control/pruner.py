@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import structlog
 from sqlalchemy import Connection
 
-from gleaner.control.queue import decisions, retention
+from gleaner.control.queue import decisions, drains, retention
 from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueBusy, QueueError
 from gleaner.control.site import Site
@@ -63,6 +63,9 @@ def _removals(site: Site, before_s: float) -> Iterator[tuple[str, int]]:
             keep = site.settings.queue.keep_decisions
             rows = decisions.remove_old(db, before_s=before_s, keep=keep, at_most=REMOVED)
         yield "decisions", rows
+    with _writing(site) as db:
+        rows = drains.remove_old(db, before_s=before_s)
+    yield "drains", rows
     job: int | None = 0
     while job is not None:
         with snapshot(site.engine) as db:

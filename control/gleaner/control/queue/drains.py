@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.moving_tables import DRAIN, OVER, DrainPhase, DrainTask
@@ -144,6 +144,12 @@ def drained(db: Connection) -> Mapping[int, StoredDrain]:
 def nodes_drained(db: Connection) -> dict[str, StoredDrain]:
     """The last drain of each node that has not been set back by us. Others may have set it back without a word."""
     return {node: drain for drain in drained(db).values() for node in drain.nodes}
+
+
+def remove_old(db: Connection, *, before_s: float) -> int:
+    """Remove what was over before that time; how many. A drain whose nodes have not been set back stays."""
+    stands = and_(DRAIN.c.task == DrainTask.DRAIN, DRAIN.c.phase == DrainPhase.EMPTY)
+    return db.execute(delete(DRAIN).where(DRAIN.c.ended_s < before_s, not_(stands))).rowcount
 
 
 def _stored(row: Any) -> StoredDrain:
