@@ -16,7 +16,7 @@ import tarfile
 import time
 from typing import Any
 
-from . import bundle, config, image_store, monitor, oci, request, transfer, written
+from . import bundle, config, image_store, links, monitor, oci, request, transfer, written
 from .bundle import Bundle
 from .own_jobs import Owner
 from .unpack import Hostile
@@ -45,7 +45,7 @@ def facts(settings: config.Config) -> dict[str, Any]:
 
 def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     """A container that does not run yet."""
-    if sum(one.size_bytes() for one in bundle.all_bundles(settings)) > settings.most_container_bytes:
+    if _room(settings) < 0:
         raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
     image = image_store.find(settings, spec.image)
     if image is None:
@@ -55,9 +55,14 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
         raise Failed("start", "there is no command, and the image has none")
     made = Bundle(settings, spec.name)
     about = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs, "made_s": int(time.time())}
-    about["uid"] = owner.uid
-    node = _node(settings, owner)
+    about.update({"uid": owner.uid, "restore": spec.restore})
+    node = _node(settings, owner)._replace(image_id=image.id)
     made.make(about, oci.configuration(spec, node, said, rootfs=made.inside("rootfs"), own=made.path))
+
+
+def _room(settings: config.Config) -> int:
+    """So many bytes may still be written."""
+    return settings.most_container_bytes - sum(one.size_bytes() for one in bundle.all_bundles(settings))
 
 
 def run(settings: config.Config, made: Bundle, folder: int) -> None:
@@ -132,13 +137,20 @@ def layer_out(made: Bundle, pipe: int) -> None:
 
 
 def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:
-    """Put such an archive back, before it begins."""
-    made.facts()
+    """Put such an archive back, before it begins. Of a user's the links are kept apart; see `links`."""
+    about = made.facts()
+    is_agents = made.owner_uid(settings) == settings.agent_uid
+    if not (is_agents or about.get("restore")):
+        raise Failed("fault", f"{made.name} is not restored, so it has no written files to be put back")
     _must_be_pipe(pipe)
     if made.is_monitored() or made.exit() is not None:
         raise Failed("fault", f"{made.name} was started before")
     try:
-        written.put_back(pipe, made.inside("upper"), settings.most_container_bytes)
+        aside: list[list[Any]] = []
+        most_bytes = settings.most_container_bytes if is_agents else _room(settings)
+        written.put_back(pipe, made.inside("upper"), most_bytes, None if is_agents else aside)
+        if not is_agents:
+            links.keep(made.path, {"at": made.inside("rootfs"), "folders": [], "links": aside})
     except (tarfile.TarError, EOFError, OverflowError, ValueError, OSError, Hostile) as error:
         raise Failed("restore", f"its written files cannot be put back: {error}") from error
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn, Union
 
-from . import config, rights
+from . import config, links, rights
 from .transfer import kill_descendants
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
@@ -190,6 +190,8 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
     words += options(wanted, os.getppid())
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
+    if kind == RESTORE and links.are_kept_in(own):
+        words.append("--skip-file-rwx-check")  # folders are closed meanwhile
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
     answer = _run(words, own, runc, int(os.environ["GLEANER_UID"]))
@@ -251,6 +253,8 @@ def _passed_on(
             if action == b"pre-resume" and (why := _must_not_go_on(pid, uid)) is not None:
                 _log(own, f"the generation is not what a job of ours can have been: {why}")
                 agreed = False
+            if action == b"pre-resume":
+                links.put_back(own)
             os.write(answering, b"ok\n" if agreed else b"no\n")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations  # the node may have Python 3.9
 from typing import Any, NamedTuple
 
 from .request import LABEL_END, Spec, is_text
-from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_OWNER, ANNOTATION_RESTORE
+from .shim import ANNOTATION_END, ANNOTATION_IMAGE, ANNOTATION_MEETING, ANNOTATION_OWNER, ANNOTATION_RESTORE
 
 FOLDER_IN_CONTAINER = "/job"
 HOSTNAME = "gleaner"
@@ -114,6 +114,7 @@ class Node(NamedTuple):
     counts_swap: bool
     is_agents: bool = True
     """The uid is the service account's; else it is the owner of a Slurm job, whose saves are sealed."""
+    image_id: str = ""
 
 
 class Image(NamedTuple):
@@ -148,6 +149,7 @@ def configuration(spec: Spec, node: Node, image: Image, *, rootfs: str, own: str
     end_s = spec.labels.get(LABEL_END, "")
     if not node.is_agents:
         annotations[ANNOTATION_OWNER] = str(node.uid)  # its end may be put off; the helper says it with each save
+        annotations[ANNOTATION_IMAGE] = node.image_id
     elif end_s.isascii() and end_s.isdigit():
         annotations[ANNOTATION_END] = end_s
     if spec.restore:

@@ -40,6 +40,8 @@ class Sealed(NamedTuple):
     """Which pipes the process had as its standard streams, in runc's words."""
     images: dict[str, list[str]]
     """The digest of each block of each image but pages."""
+    image: str = ""
+    """Of what image the container was, by its id: in another one CRIU's paths could lead elsewhere."""
 
 
 def seal(key: bytes, uid: int, said: Sealed) -> str:
@@ -48,12 +50,12 @@ def seal(key: bytes, uid: int, said: Sealed) -> str:
     >>> opened(b"k", 7, seal(b"k", 7, Sealed("[]", {"core-1.img": ["00"]}))).images
     {'core-1.img': ['00']}
     """
-    body = json.dumps({"uid": uid, "descriptors": said.descriptors, "images": said.images})
+    body = json.dumps({"uid": uid, **said._asdict()})
     return json.dumps({"body": body, "code": _code(key, body)})
 
 
-def opened(key: bytes, uid: int, text: object) -> Sealed:
-    """The notes again. Raises `Broken` for any text but one that was sealed for this user."""
+def opened(key: bytes, uid: int, text: object, image: str = "") -> Sealed:
+    """The notes again. Raises `Broken` for any text but one that was sealed for this user, in this image."""
     try:
         outer: dict[str, Any] = json.loads(text if isinstance(text, str) else "")
         body, code = outer["body"], outer["code"]
@@ -65,7 +67,9 @@ def opened(key: bytes, uid: int, text: object) -> Sealed:
     said = json.loads(body)
     if said["uid"] != uid:
         raise Broken("the generation was saved for another user")
-    return Sealed(said["descriptors"], said["images"])
+    if said.get("image") != image:
+        raise Broken("the generation was saved in a container of another image")
+    return Sealed(said["descriptors"], said["images"], image)
 
 
 def _code(key: bytes, body: str) -> str:

@@ -28,6 +28,8 @@ ANNOTATION_END = "org.gleaner.end-s"
 """When the agent has to be gone, in seconds since the epoch: a save or restore that is not done by then is given up."""
 ANNOTATION_OWNER = "org.gleaner.owner"
 """Whose own job it is (a uid), if it is not the service account's: what is saved is sealed (`seal`)."""
+ANNOTATION_IMAGE = "org.gleaner.image"
+"""Of such a job: of what image its container is."""
 RESTORED = "gleaner-restored"
 """In runc's own folder of a container: it was restored at `create`, so the `start` to come is done already."""
 

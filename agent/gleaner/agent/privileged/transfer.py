@@ -21,9 +21,16 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import config, folders, meeting
+from . import config, folders, links, meeting
 from .seal import Broken, Relay, Sealed, opened, seal
-from .shim import ANNOTATION_END, ANNOTATION_MEETING, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
+from .shim import (
+    ANNOTATION_END,
+    ANNOTATION_IMAGE,
+    ANNOTATION_MEETING,
+    ANNOTATION_OWNER,
+    ANNOTATION_RESTORE,
+    RESTORED,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -53,7 +60,7 @@ def run(call: Call) -> int | None:
             annotations = _annotations_of_bundle(call)
             if annotations.get(ANNOTATION_RESTORE):
                 return _restore(config.load(), call, annotations)
-    except (config.Misconfigured, meeting.NotMet, Broken, OSError, ValueError) as error:
+    except (config.Misconfigured, meeting.NotMet, Broken, links.Foreign, OSError, ValueError) as error:
         _say_why(call, f"gleaner-runc: {error}")
         return 1
     return None
@@ -90,7 +97,7 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         last = {"descriptors": descriptors}
         if relay is not None and status == 0:
             relay.finish(end_s)
-            last["seal"] = seal(owner.key, owner.uid, Sealed(descriptors, relay.images))
+            last["seal"] = seal(owner.key, owner.uid, Sealed(descriptors, relay.images, owner.image))
         if status == 0:
             os.makedirs(image_path, mode=0o700, exist_ok=True)
             with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
@@ -109,7 +116,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
     answer, unwanted = met.hear()
     if unwanted is not None:
         os.close(unwanted)
-    sealed = opened(owner.key, owner.uid, answer.get("seal")) if owner.key else None
+    sealed = opened(owner.key, owner.uid, answer.get("seal"), owner.image) if owner.key else None
     descriptors = checked_descriptors(sealed.descriptors if sealed else answer.get("descriptors"))
     with own_folder(settings) as own:
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
@@ -121,7 +128,8 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
         options = [(name, value) for name, value in call.options if name in passed]
         words = [*options, ("--detach", None), *_paths(own)]
-        status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
+        with _without_links(call, own, owner.uid) if sealed else contextlib.nullcontext():
+            status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
         if status == 0:
             with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
                 pass
@@ -130,6 +138,20 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
             met.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     met.close()
     return status
+
+
+@contextlib.contextmanager
+def _without_links(call: Call, own: str, uid: int) -> Generator[None]:
+    """`criu` puts them back before the processes go on; whatever else happens, it is done here."""
+    bundle = call.option("--bundle", "-b") or "."
+    of_layer: list[links.Kept] = []
+    with contextlib.suppress(FileNotFoundError):
+        of_layer = links.kept_in(bundle)
+    links.keep(own, links.freeze(os.path.join(bundle, "job"), uid), *of_layer)
+    try:
+        yield
+    finally:
+        links.put_back(own)
 
 
 def _relayed(own: str, listener: socket.socket, sealed: Sealed | None) -> tuple[Relay, socket.socket]:
@@ -165,6 +187,7 @@ class _Owner(NamedTuple):
 
     uid: int
     key: bytes
+    image: str = ""
 
 
 def _met(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, meeting.Meeting]:
@@ -174,7 +197,7 @@ def _met(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, 
         return _Owner(settings.agent_uid, b""), meeting.meet(settings.meetings, name, settings.agent_uid)
     if not settings.own_jobs_key:
         raise config.Misconfigured("users' own jobs are not served on this node: own_jobs_key is not set")
-    owner = _Owner(int(uid), config.key(settings))
+    owner = _Owner(int(uid), config.key(settings), annotations.get(ANNOTATION_IMAGE, ""))
     return owner, meeting.meet(os.path.join(settings.users_meetings, str(owner.uid)), name, owner.uid)
 
 

@@ -15,10 +15,12 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 _CHUNK_BYTES = 2**20
 _MOST_FILES = 2_000_000
+_MOST_LINKS = 200_000
+_LONGEST_LINK = 4095
 MOST_STEPS = 256
 """So many folders deep a name may lead."""
 _MARK = ".wh."
@@ -63,11 +65,16 @@ def steps(name: str) -> list[str]:
     return found
 
 
-def unpack(archive: tarfile.TarFile, target: int, limit: Limit, *, is_image: bool) -> None:
+Links = list[list[Any]]
+"""Symbolic links that were not made: name, what it points to, uid and gid."""
+
+
+def unpack(archive: tarfile.TarFile, target: int, limit: Limit, *, is_image: bool, links: Links | None = None) -> None:
     """Put an archive into the folder with the descriptor `target`, over what is there.
 
     In an image's layer, `.wh.` before a name deletes what an earlier layer has put there (image-spec, layer.md); in a
-    container's written layer, overlay's own marks are kept as they are. Raises `Hostile`, or what `tarfile` raises.
+    container's written layer, overlay's own marks are kept as they are. With `links`, symbolic links are added to that
+    and not made. Raises `Hostile`, or what `tarfile` raises.
     """
     new: set[tuple[str, ...]] = set()
     for member in _members(archive):
@@ -82,6 +89,11 @@ def unpack(archive: tarfile.TarFile, target: int, limit: Limit, *, is_image: boo
             elif is_image and path[-1].startswith(_MARK):
                 if steps(path[-1][len(_MARK) :]):
                     _delete(parent, path[-1][len(_MARK) :])
+            elif links is not None and member.issym():
+                _delete(parent, path[-1])
+                if len(links) >= _MOST_LINKS or len(member.linkname) > _LONGEST_LINK:
+                    raise Hostile("it has more links, or longer ones, than this node may keep")
+                links.append(["/".join(path), member.linkname, member.uid, member.gid])
             else:
                 _put(archive, member, parent, path[-1], target=target, limit=limit, marks=not is_image)
                 new.update(tuple(path[:end]) for end in range(1, len(path) + 1))

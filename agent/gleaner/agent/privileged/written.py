@@ -13,7 +13,7 @@ import stat
 import tarfile
 from collections.abc import Iterator
 
-from .unpack import MOST_STEPS, Hostile, Limit, unpack
+from .unpack import MOST_STEPS, Hostile, Limit, Links, unpack
 
 _CHUNK_BYTES = 2**20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,13 +40,16 @@ def pack(upper: str, image: str) -> Iterator[bytes]:
         os.close(below)
 
 
-def put_back(descriptor: int, upper: str, most_bytes: int) -> None:
-    """Put a layer into that of a container that has not begun. Raises `Hostile`, or what `tarfile` raises."""
+def put_back(descriptor: int, upper: str, most_bytes: int, links: Links | None = None) -> None:
+    """Put a layer into that of a container that has not begun; with `links`, symbolic links go there instead.
+
+    Raises `Hostile`, or what `tarfile` raises.
+    """
     target = os.open(upper, _FOLDER)
     try:
         source = os.fdopen(descriptor, "rb", closefd=False)
         with source, tarfile.open(fileobj=source, mode="r|", bufsize=2**16) as archive:
-            unpack(archive, target, Limit(most_bytes), is_image=False)
+            unpack(archive, target, Limit(most_bytes), is_image=False, links=links)
     finally:
         os.close(target)
 

@@ -1,0 +1,219 @@
+"""No link lies in CRIU's way while it restores a user's own job, and none can be put there."""
+
+import io
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gleaner.agent.privileged import links, shim, transfer, unpack, written
+from gleaner.agent.privileged.config import Config
+from gleaner.agent.privileged.links import Foreign
+from gleaner.agent.privileged.seal import Broken, Sealed, opened, seal
+from gleaner.agent.privileged.unpack import Hostile
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+USER = 1
+Facts = dict[str, tuple[int, int, int, int, str]]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "job"
+    (place / "deep" / "open").mkdir(parents=True)
+    (place / "file").write_text("x")
+    (place / "deep" / "file").symlink_to("/etc/passwd")
+    (place / "deep" / "open" / "out").symlink_to("/etc")
+    (place / "own").symlink_to("deep/open")
+    for path in (place, *place.rglob("*")):
+        os.chown(path, USER, USER, follow_symlinks=False)
+    (place / "deep").chmod(0o2775)
+    (place / "deep" / "open").chmod(0o777)
+    tmp_path.chmod(0o755)
+    yield place
+
+
+def seen(place: Path) -> Facts:
+    found = {path: path.lstat() for path in (place, *place.rglob("*"))}
+    return {
+        str(path): (
+            facts.st_mode, facts.st_uid, facts.st_gid, 0 if path.is_symlink() else facts.st_mtime_ns,
+            str(path.readlink()) if path.is_symlink() else "",
+        )
+        for path, facts in found.items()
+    }  # fmt: skip
+
+
+def as_user(script: str, place: Path) -> str:
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=place, user=USER, group=USER, extra_groups=[], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_all_is_back_as_it_was_and_there_was_no_link_meanwhile(job: Path) -> None:
+    before = seen(job)
+    kept = links.freeze(str(job), USER)
+    assert not [path for path in job.rglob("*") if path.is_symlink()]
+    assert {path.lstat().st_uid for path in (job, *job.rglob("*")) if path.is_dir()} == {0}
+    assert stat.S_IMODE((job / "deep").stat().st_mode) == 0o2775, "CRIU compares the modes of folders that are open"
+    links.thaw(kept)
+    assert seen(job) == before
+
+
+@pytest.mark.parametrize("acl", [False, True], ids=["by mode", "by an access list"])
+def test_its_user_can_put_no_link_there_not_even_through_a_folder_that_is_held_open(job: Path, *, acl: bool) -> None:
+    if acl:  # u::rwx,u:1:rwx,g::r-x,m::rwx,o::r-x
+        parts = [(1, 7, -1), (2, 7, USER), (4, 5, -1), (16, 7, -1), (32, 5, -1)]
+        listed = b"".join(a.to_bytes(2, "little") + b.to_bytes(2, "little") + (c % 2**32).to_bytes(4, "little")
+                          for a, b, c in parts)  # fmt: skip
+        try:
+            os.setxattr(job / "deep", "system.posix_acl_access", (2).to_bytes(4, "little") + listed)
+        except OSError:
+            pytest.skip("the file system has no access lists")
+    holder = subprocess.Popen(
+        ["sh", "-c", "echo; read -r go; ln -s /etc new; mkdir sub; mv open moved; ls"], cwd=job / "deep",
+        user=USER, group=USER, extra_groups=[], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    kept = links.freeze(str(job), USER)
+    said, _ = holder.communicate("go\n", timeout=10)
+    assert said.split() in ([], ["open"])
+    assert [path.name for path in (job / "deep").iterdir()] == ["open"]
+    assert as_user("ln -s /etc new; ls new", job / "deep" / "open") == ""
+    links.thaw(kept)
+
+
+def test_what_is_not_the_users_is_refused_and_all_is_as_before(job: Path) -> None:
+    """As a further name for a file of root's, where the kernel lets users make such."""
+    (job / "deep" / "open" / "roots").write_text("secret")
+    before = seen(job)
+    with pytest.raises(Foreign, match="another user"):
+        links.freeze(str(job), USER)
+    assert seen(job) == before
+
+
+def test_a_folder_on_which_something_is_mounted_is_refused(job: Path) -> None:
+    place = job / "deep" / "open"
+    script = (
+        f"mount -t tmpfs -o uid={USER},gid={USER} none {place} || exit 9; "
+        f'exec python3 -c \'import sys; sys.path.insert(0, "{Path(links.__file__).parents[1]}"); '
+        f'from privileged import links; links.freeze("{job}", {USER})\''
+    )
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
+    if done.returncode == 9:
+        pytest.skip("nothing can be mounted here")
+    assert "something is mounted at 'deep/open'" in done.stderr
+
+
+def archive(*members: tuple[str, bytes, str]) -> int:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as made:
+        for name, kind, link in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.uid = kind, link, USER
+            made.addfile(member)
+    source, sink = os.pipe()
+    os.write(sink, content.getvalue())
+    os.close(sink)
+    return source
+
+
+def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_another_astray(tmp_path: Path) -> None:
+    (upper := tmp_path / "upper").mkdir()
+    (outside := tmp_path / "outside").mkdir()
+    aside: unpack.Links = []
+    members = [
+        ("tmp/a", tarfile.SYMTYPE, str(outside)),
+        ("b/under", tarfile.DIRTYPE, ""),
+        ("b", tarfile.REGTYPE, ""),
+        ("tmp/a/x", tarfile.SYMTYPE, "/etc"),
+        ("c", tarfile.SYMTYPE, str(outside)),
+        ("c/x", tarfile.SYMTYPE, "/etc"),
+    ]
+    written.put_back(archive(*members[:1], *members[4:5]), str(upper), 10**6, aside)
+    assert list(upper.rglob("*")) == [upper / "tmp"]
+    aside += [["c/x", "/etc", USER, USER], ["tmp/a/x", "/etc", USER, USER], ["t\0", "/etc", USER, USER]]
+    links.thaw({"at": str(upper), "folders": [], "links": aside})
+    assert (upper / "tmp" / "a").readlink() == (upper / "c").readlink() == outside
+    assert (upper / "c").lstat().st_uid == USER
+    assert list(outside.iterdir()) == []
+
+
+def test_a_layer_cannot_make_root_remember_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(unpack, "_MOST_LINKS", 1)
+    with pytest.raises(Hostile, match="more links"):
+        written.put_back(archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), 10**6, [])
+
+
+def test_what_was_saved_in_one_image_is_not_restored_in_another() -> None:
+    """Where the other has a link for a folder, CRIU would follow that."""
+    text = seal(b"k", USER, Sealed("[]", {}, "sha256:a"))
+    assert opened(b"k", USER, text, "sha256:a").image == "sha256:a"
+    with pytest.raises(Broken, match="another image"):
+        opened(b"k", USER, text, "sha256:b")
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
+    job: Path, monkeypatch: pytest.MonkeyPatch, *, works: bool
+) -> None:
+    before, own = seen(job), job.parent / "own"
+    own.mkdir()
+    during: list[list[Path]] = []
+
+    def run(*_: object, **__: object) -> int:
+        during.append([path for path in job.rglob("*") if path.is_symlink()])
+        if not works:
+            raise Broken("files.img is not what was saved")
+        return 0
+
+    monkeypatch.setattr(transfer, "_run", run)
+    monkeypatch.setattr(transfer, "opened", lambda *_: Sealed('["/dev/null", "/dev/null", "/dev/null"]', {}))
+    monkeypatch.setattr(transfer, "_relayed", lambda _own, listener, _sealed: (None, listener))
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(transfer, "_met", lambda *_: (transfer._Owner(USER, b"k"), transfer.meeting.Meeting(ours, 5)))
+    transfer.meeting.Meeting(theirs, 5).say({})
+    call = shim.parse(["--root", str(job.parent), "create", "--bundle", str(job.parent), "c"])
+    assert call is not None
+    (job.parent / "c").mkdir()
+    try:
+        transfer._restore(Config(4200, own=str(own / "o")), call, {})
+    except Broken:
+        assert not works
+    assert during == [[]]
+    assert seen(job) == before
+    theirs.close()
+
+
+def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
+    """By what CRIU's action script says last of all; `criu` is called with a program in CRIU's place."""
+    before, own = seen(job), job.parent / "own"
+    (own / "work").mkdir(parents=True)
+    links.keep(str(own), links.freeze(str(job), USER))
+    package = Path(links.__file__).parents[1]
+    fake = "for what in post-restore pre-resume; do echo $what 1 >said; read -r answer <answered; ls -l ../job; done"
+    script = f"""
+import socket, sys
+sys.path.insert(0, {str(package)!r})
+from privileged import criu
+criu._notified = lambda *_: True
+criu._must_not_go_on = lambda *_: None
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=own, capture_output=True, text=True, check=True, timeout=20
+    )
+    assert said.stdout.count("->") == 1, "none when the first was answered, and the one when the second was"
+    assert seen(job) == before
+    assert not links.are_kept_in(str(own))
