@@ -32,6 +32,8 @@ class MadeCluster:
     goes_s: dict[str, float] = field(default_factory=dict[str, float])
     stubborn: set[str] = field(default_factory=set[str])
     acts: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    waits_for_more: set[str] = field(default_factory=set[str])
+    """What does not start however much is idle; that is only to be seen once it is released."""
     dies_at: int = -1
     """The number of the act during which the caller is killed."""
     is_away: bool = False
@@ -74,7 +76,7 @@ class MadeCluster:
                 )
         free = self.free()
         for job in sorted(self.jobs.values(), key=lambda one: (-one.priority, one.submitted_s)):
-            if job.phase is not OwnedPhase.PENDING or job.held:
+            if job.phase is not OwnedPhase.PENDING or job.held or job.id in self.waits_for_more:
                 continue
             places = targets_of(job.wish, free, {}, (), dict.fromkeys(self.nodes, NODE))
             if places is None:
@@ -112,7 +114,10 @@ class MadeCluster:
             raise GatewayUnavailable("Slurm does not answer: squeue says 'Unable to contact slurm controller'")
         free = self.free()
         nodes = tuple(OwnedNode(name, NODE, free[name]) for name in self.nodes)
-        order = sorted(self.jobs.values(), key=lambda job: (job.submitted_s, job.id))
+        order = sorted(
+            (replace(job, is_ready=job.held or job.id not in self.waits_for_more) for job in self.jobs.values()),
+            key=lambda job: (job.submitted_s, job.id),
+        )
         return OwnersView(self.now_s, nodes, tuple(order))
 
     def send_home(self, agents: Sequence[str], *, gone_s: float) -> None:

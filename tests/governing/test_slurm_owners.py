@@ -8,6 +8,7 @@ from gleaner.control.cluster.slurm_owners import parse
 from gleaner.control.policy.governed import JobClass, Room, Wish
 
 WORD = "x832a19f6"
+READ_S = 1795275200.0
 NODES = (
     ("node1", "mixed", "4/2/0/6", "4000", "2000"),
     ("node2", "idle", "0/6/0/6", "4000", "0"),
@@ -16,7 +17,8 @@ NODES = (
 )
 RUNNING = (
     "82", "RUNNING", "physics", "shared", "4", "4", "OK", "", "", "node[1-2]", "cpu=4,mem=2000M,node=2,billing=4",
-    "1795275127", "1795275130", "3500", "None", "0", "gleaner: released", "gleaner:checkpointable",
+    "1795275127", "1795275130", "1795275127", "3500", "None", "(null)", "0", "gleaner: released",
+    "gleaner:checkpointable",
 )  # fmt: skip
 
 
@@ -26,15 +28,15 @@ def text(*rows: tuple[str, ...]) -> str:
 
 def job(**changes: str) -> OwnedJob:
     names = ("id", "state", "account", "partition", "cpus", "tasks", "shared", "wanted", "unwanted", "hosts", "tres")
-    names += ("submitted", "start", "priority", "reason", "restarts", "admin", "comment")
+    names += ("submitted", "start", "begins", "priority", "reason", "dependency", "restarts", "admin", "comment")
     row = tuple((dict(zip(names, RUNNING, strict=True)) | changes).values())
-    (found,) = parse(text(*NODES), text(row), WORD, read_s=1.0).jobs
+    (found,) = parse(text(*NODES), text(row), WORD, read_s=READ_S).jobs
     return found
 
 
 def pending(**changes: str) -> OwnedJob:
     about = {"state": "PENDING", "hosts": "", "start": "N/A", "priority": "0", "reason": "JobHeldUser"}
-    about |= {"admin": "gleaner: waits for its turn"}
+    about |= {"admin": "gleaner: waits for its turn", "begins": "N/A"}
     return job(**about | {"tres": "cpu=4,mem=2000M,node=1,billing=4"} | changes)
 
 
@@ -77,9 +79,31 @@ def test_what_a_job_asks_for(changes: dict[str, str], wish: Wish) -> None:
     assert pending(**changes).wish == wish
 
 
-def test_a_job_that_waits_for_another_one_is_not_ready() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"priority": "5", "reason": "Dependency"},
+        {"priority": "5", "reason": "JobArrayTaskLimit"},
+        {"priority": "5", "reason": "AssocMaxJobsLimit"},
+        {"priority": "5", "reason": "QOSMaxCpuPerUserLimit"},
+        {"dependency": "afterok:81(unfulfilled)"},
+    ],
+)
+def test_a_job_that_more_room_would_not_help_is_not_ready(changes: dict[str, str]) -> None:
+    """While it is held Slurm's reason is JobHeldUser, whatever else it waits for."""
     assert pending().is_ready
-    assert not pending(reason="Dependency").is_ready
+    assert pending(priority="5", reason="Resources").is_ready
+    assert pending(priority="5", reason="ReqNodeNotAvail, UnavailableNodes:node3").is_ready
+    assert not pending(**changes).is_ready
+
+
+def test_a_job_whose_begin_time_has_not_come_begins_later_but_for_what_slurm_adds_to_a_requeued_one() -> None:
+    soon = str(int(READ_S) + 121)
+    assert not pending().begins_later
+    assert not pending(begins=str(int(READ_S) - 1)).begins_later
+    assert pending(begins=soon).begins_later
+    assert not pending(begins=soon, restarts="1").begins_later
+    assert pending(begins=str(int(READ_S) + 3600), restarts="1").begins_later
 
 
 def test_a_comment_cannot_forge_a_job() -> None:

@@ -31,7 +31,11 @@ class OwnedJob:
     held: bool
     ours: bool
     is_ready: bool
-    """False: it waits for another job or for its begin time, whatever we do."""
+    """False: it waits for something else than room, whatever we do: another job, its turn in an array, a limit."""
+    at_limit: bool = False
+    """Of that, a limit on its owner: others of its account may be kept by the same one."""
+    begins_later: bool = False
+    """Its begin time has not come: it is not to be released before."""
     said: str = ""
     """What we have written on it."""
     since_s: float | None = None

@@ -23,13 +23,21 @@ from gleaner.control.steward.rules import OURS, RELEASED
 _NODE_FIELDS = ("NodeHost", "StateLong", "CPUsState", "Memory", "AllocMem")
 _JOB_FIELDS = (
     "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
-    "NodeList", "tres-alloc", "SubmitTime", "StartTime", "PriorityLong", "Reason", "restartcnt", "admin_comment",
-    "Comment",
+    "NodeList", "tres-alloc", "SubmitTime", "StartTime", "EligibleTime", "PriorityLong", "Reason", "Dependency",
+    "restartcnt", "admin_comment", "Comment",
 )  # fmt: skip
 _USABLE = frozenset({"idle", "mixed", "allocated", "planned", "completing"})
 _PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
-_NOT_READY = frozenset({"Dependency", "DependencyNeverSatisfied", "BeginTime", "JobArrayTaskLimit"})
+_LIMITS = ("Assoc", "QOS")
+_NOT_READY = (
+    *_LIMITS, "Dependency", "BeginTime", "JobArrayTaskLimit", "Licenses", "Reservation", "PartitionDown",
+    "PartitionInactive", "PartitionTimeLimit",
+)  # fmt: skip
+"""How the reasons of a job begin that more room would not help. While a job is held Slurm does not tell them."""
+_NO_DEPENDENCY = frozenset({"", "(null)", "N/A"})
+_REQUEUE_WAIT_S = 600
+"""A requeued job begins two minutes later at Slurm's own wish: that one is not to be waited for."""
 _CLASSES = {PREEMPTIBLE: JobClass.PREEMPTIBLE, CHECKPOINTABLE: JobClass.CHECKPOINTABLE}
 _UNITS_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
@@ -83,7 +91,7 @@ def parse(nodes: str, jobs: str, word: str, *, read_s: float) -> OwnersView:
         raise GatewayError(
             "Slurm knows no node that can be used in the governed partitions; see [governing] partitions"
         )
-    found = tuple(_job(fields, there) for fields in _rows(jobs, word, len(_JOB_FIELDS)))
+    found = tuple(_job(fields, there, read_s) for fields in _rows(jobs, word, len(_JOB_FIELDS)))
     return OwnersView(read_s, tuple(there.values()), tuple(sorted(found, key=_by_submission)))
 
 
@@ -126,9 +134,9 @@ def _node(fields: list[str]) -> OwnedNode | None:
     return OwnedNode(name, size, Room(idle, max(0, size.memory_mib - _whole(used_memory, fields))))
 
 
-def _job(fields: list[str], nodes: dict[str, OwnedNode]) -> OwnedJob:
-    (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, priority,
-     reason, restarts, admin, comment) = fields  # fmt: skip
+def _job(fields: list[str], nodes: dict[str, OwnedNode], read_s: float) -> OwnedJob:
+    (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, begins,
+     priority, reason, dependency, restarts, admin, comment) = fields  # fmt: skip
     phase = _phase(state)
     is_pending = phase is OwnedPhase.PENDING
     asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
@@ -154,7 +162,9 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode]) -> OwnedJob:
         held=is_pending and priority == "0",
         ours=_is_marked(admin, restarted=restarts != "0") and reason != "JobHeldAdmin",
         said=admin,
-        is_ready=reason not in _NOT_READY,
+        is_ready=not reason.startswith(_NOT_READY) and dependency in _NO_DEPENDENCY,
+        at_limit=reason.startswith(_LIMITS),
+        begins_later=begins.isdigit() and int(begins) > read_s + (_REQUEUE_WAIT_S if restarts != "0" else 0),
         since_s=float(start) if start.isdigit() and not is_pending else None,
         holds=None if is_pending else dict.fromkeys(places, each),
     )

@@ -1,6 +1,6 @@
 """What the cluster shows and what we remember, brought together into what the policy may know. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gleaner.control.cluster.owners import OwnedJob, OwnedPhase, OwnersView
@@ -40,6 +40,17 @@ def assembled(
         saves_left=max(0, settings.saves_per_hour_at_most - told_this_hour),
     )
     is_dry = settings.mode == "dry-run"
+    waiting = [
+        job for job in view.jobs if job.partition != agents_partition and _waits(job, known.get(job.id), is_dry=is_dry)
+    ]
+    running = tuple(
+        _running(job, known.get(job.id), view.read_s, settings, is_agent=job.partition == agents_partition)
+        for job in view.jobs
+        if job.phase is not OwnedPhase.PENDING
+    )
+    settled_s = view.read_s - settings.settle_s
+    on_top_s = settled_s - (settings.grace_s if any(job.leaving for job in running) else 0)
+    ready = _ready(view, waiting)
     return GovernView(
         now_s=view.read_s,
         rules=rules,
@@ -47,34 +58,56 @@ def assembled(
         size={node.name: node.size for node in view.nodes},
         free={node.name: node.free for node in view.nodes},
         waiting=tuple(
-            _waiting(job, known.get(job.id), view.read_s, settings.settle_s)
-            for job in view.jobs
-            if job.partition != agents_partition and _waits(job, known.get(job.id), is_dry=is_dry)
+            _waiting(job, known.get(job.id), settled_s=settled_s, on_top_s=on_top_s, ready=job.id in ready)
+            for job in waiting
         ),
-        running=tuple(
-            _running(job, known.get(job.id), view.read_s, settings, is_agent=job.partition == agents_partition)
-            for job in view.jobs
-            if job.phase is not OwnedPhase.PENDING
-        ),
+        running=running,
     )
+
+
+def _ready(view: OwnersView, waiting: Sequence[OwnedJob]) -> frozenset[str]:
+    """Those that only room keeps from starting, as far as the scheduler tells: of a held job it tells nothing.
+
+    So of an array's held tasks only the first is taken for ready, and only if no other one is about to run; and of an
+    owner one of whose released jobs is at a limit, no held one.
+    """
+    begun = {_array(job.id) for job in view.jobs if not job.held and "_" in job.id}
+    limited = {job.account for job in waiting if job.at_limit and not job.held}
+    found: set[str] = set()
+    for job in waiting:
+        if job.is_ready and (not job.held or (job.account not in limited and _array(job.id) not in begun)):
+            found.add(job.id)
+        if "_" in job.id:
+            begun.add(_array(job.id))
+    return frozenset(found)
+
+
+def _array(job: str) -> str:
+    """The array that a task is of; what is no task is for itself."""
+    return job.partition("_")[0]
 
 
 def _waits(job: OwnedJob, known: GovernedJob | None, *, is_dry: bool) -> bool:
     """Whether it is for us to say when it starts."""
-    if job.phase is not OwnedPhase.PENDING or not job.is_ready:
+    if job.phase is not OwnedPhase.PENDING:
         return False
-    return (job.held and job.ours) or _is_released(job, known) or (is_dry and not job.held)
+    if _is_released(job, known):
+        return True
+    return not job.begins_later and ((job.held and job.ours) or (is_dry and not job.held))
 
 
 def _is_released(job: OwnedJob, known: GovernedJob | None) -> bool:
     return not job.held and known is not None and known.released_s is not None
 
 
-def _waiting(job: OwnedJob, known: GovernedJob | None, now_s: float, settle_s: float) -> WaitingJob:
+def _waiting(job: OwnedJob, known: GovernedJob | None, *, settled_s: float, on_top_s: float, ready: bool) -> WaitingJob:
+    """One that was released on top may have to wait for those that were told to go; else it starts soon, or never."""
     wish, released = job.wish, _is_released(job, known)
-    if released and known is not None and known.released_s is not None and now_s > known.released_s + settle_s:
-        wish = _in_one_piece(wish)
-    return WaitingJob(job.id, job.account, job.job_class, wish, released)
+    released_s = known.released_s if known is not None else None
+    if known is not None and released_s is not None and released:
+        is_late = released_s < (on_top_s if known.at_top else settled_s)
+        wish = _in_one_piece(wish) if is_late else wish
+    return WaitingJob(job.id, job.account, job.job_class, wish, released, ready)
 
 
 def _in_one_piece(wish: Wish) -> Wish:

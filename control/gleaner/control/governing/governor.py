@@ -21,10 +21,13 @@ from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.site import Site
+from gleaner.control.steward.request import LONGEST_TEXT
 from gleaner.control.steward.rules import OURS
 
 HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
+ACTS_A_ROUND = 100
+"""So many jobs at most are told something in one round: then it looks again, since what it saw grows old."""
 REASONS_A_ROUND = 20
 """So many jobs at most have what is written on them changed in one round: each is a call to the scheduler."""
 
@@ -54,29 +57,45 @@ class Governor:
             if not self._is_checked:
                 self._cluster.check(sorted(self._settings.entitled))
                 self._is_checked = True
-            if self._acts:
-                self._steward.alive()
-            seen = self._cluster.look(now_s)
-            view = self._assembled(seen)
+            seen = self._look(now_s)
+            known = self._known(seen)
+            view = self._assembled(seen, known)
             rulings = govern(view)
             if not self._site.is_leader:  # the look may have taken longer than the term
                 return
             self._write_down(view, rulings)
-            problem = self._act(seen, view, rulings) if self._acts else ""
+            problem = ""
+            if self._acts:
+                # Only now: jobs are held for one who can decide, not for one who fails at it again and again.
+                self._steward.alive()
+                problem = self._act(seen, view, rulings, known)
             self._say(Governing(view, rulings, problem))
         except (GatewayError, QueueError) as error:
             last = self._site.governing
             self._say(Governing(last.view, last.rulings, str(error)))
 
-    def _assembled(self, seen: OwnersView) -> GovernView:
+    def _look(self, now_s: float) -> OwnersView:
+        """While Slurm is away nothing can be decided; what is held stays held until it is back."""
+        try:
+            return self._cluster.look(now_s)
+        except GatewayUnavailable:
+            if self._acts:
+                self._steward.alive()
+            raise
+
+    def _known(self, seen: OwnersView) -> dict[str, GovernedJob]:
+        """What is remembered of the jobs, without what needs not be any more."""
         with snapshot(self._site.engine) as db:
             known = governed.all_of_them(db)
-            told = governed.told_since(db, seen.read_s - HOUR_S)
         gone = _done_with(known, seen)
         if gone:
             with transaction(self._site.engine) as db:
                 governed.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
-            known = {job: state for job, state in known.items() if job not in gone}
+        return {job: state for job, state in known.items() if job not in gone}
+
+    def _assembled(self, seen: OwnersView, known: Mapping[str, GovernedJob]) -> GovernView:
+        with snapshot(self._site.engine) as db:
+            told = governed.told_since(db, seen.read_s - HOUR_S)
         partition = self._site.settings.cluster.partition
         return assembled(seen, known, self._settings, agents_partition=partition, told_this_hour=told)
 
@@ -119,29 +138,55 @@ class Governor:
 
     # ── what is done ──
 
-    def _act(self, seen: OwnersView, view: GovernView, rulings: tuple[Ruling, ...]) -> str:
-        """Do what is ruled; what did not work, in one line."""
+    def _act(
+        self, seen: OwnersView, view: GovernView, rulings: tuple[Ruling, ...], known: Mapping[str, GovernedJob]
+    ) -> str:
+        """Do what is ruled; what did not work, in one line. What is held again goes first: others have its room.
+
+        Nobody gives way for a job that could not be released: its owner may just have cancelled it.
+        """
         jobs = {job.id: job for job in seen.jobs}
-        waiting = {job.job: job for job in view.waiting}
+        released = {job.job for job in view.waiting if job.released}
         classes = {job.job: job.job_class for job in view.running}
         problems: list[str] = []
-        for ruling in rulings:
-            released = waiting[ruling.job].released
-            todo: list[Callable[[], None]] = []
-            if ruling.verdict is not Verdict.HOLD and not released:
-                todo.append(partial(self._release, ruling, view.now_s))
-            elif ruling.verdict is Verdict.HOLD and released:
-                todo.append(partial(self._hold, ruling))
+        acts = 0
+        for ruling in sorted(rulings, key=lambda ruling: ruling.verdict is not Verdict.HOLD):
+            todo = self._of_the_job(ruling, view.now_s, is_released=ruling.job in released, known=known)
             todo += [partial(self._vacate, jobs[one], classes[one], view.now_s) for one in ruling.victims]
-            for do in todo:
-                try:
-                    do()
-                except GatewayUnavailable:
-                    raise
-                except GatewayError as error:
-                    problems.append(f"for job {ruling.job}: {error}")
+            if not todo or acts >= ACTS_A_ROUND:
+                continue
+            acts += len(todo)
+            self._steward.alive()  # a long round is no silence
+            problems += self._done(ruling, todo, must=len(todo) - len(ruling.victims))
         self._explain(jobs, rulings)
         return "; ".join(problems)
+
+    def _of_the_job(
+        self, ruling: Ruling, now_s: float, *, is_released: bool, known: Mapping[str, GovernedJob]
+    ) -> list[Callable[[], None]]:
+        """What is to be done with the waiting job itself. Only a job that is held can be put on top."""
+        hold, release = partial(self._hold, ruling), partial(self._release, ruling, now_s)
+        if ruling.verdict is Verdict.HOLD:
+            return [hold] if is_released else []
+        if not is_released:
+            return [release]
+        is_on_top = ruling.job in known and known[ruling.job].at_top
+        return [hold, release] if ruling.verdict is Verdict.CLAIM and not is_on_top else []
+
+    @staticmethod
+    def _done(ruling: Ruling, todo: list[Callable[[], None]], *, must: int) -> list[str]:
+        """Do all of it; what did not work. Without the first ones (`must`) nothing else is done."""
+        problems: list[str] = []
+        for at, do in enumerate(todo):
+            try:
+                do()
+            except GatewayUnavailable:
+                raise
+            except GatewayError as error:
+                problems.append(f"for job {ruling.job}: {error}")
+                if at < must:
+                    break
+        return problems
 
     def _release(self, ruling: Ruling, now_s: float) -> None:
         at_top = ruling.verdict is Verdict.CLAIM
@@ -183,7 +228,7 @@ class Governor:
         """Write on held jobs why they wait, where `squeue` shows it."""
         changed = 0
         for ruling in rulings:
-            text = OURS + ruling.why
+            text = (OURS + ruling.why)[:LONGEST_TEXT]
             if ruling.verdict is Verdict.HOLD and jobs[ruling.job].said != text and changed < REASONS_A_ROUND:
                 changed += 1
                 try:

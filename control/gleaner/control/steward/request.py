@@ -11,10 +11,10 @@ from typing import Any, cast
 
 LONGEST_BYTES = 64 * 2**10
 MOST_NODES = 1000
+LONGEST_TEXT = 200
 _JOB = re.compile(r"[1-9][0-9]{0,9}(_(0|[1-9][0-9]{0,9}))?\Z", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", re.ASCII)
 _PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,40}\Z", re.ASCII)
-_LONGEST_TEXT = 200
 _MOST_DIGITS = 20
 
 
@@ -151,7 +151,7 @@ def _is_person(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT and value.isprintable()
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
 
 
 def _are_nodes(value: Any) -> bool:
