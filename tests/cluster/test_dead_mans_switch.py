@@ -13,6 +13,8 @@ KEPT = "/etc/gleaner/gleaner.toml.kept"
 DEAD_AFTER_S = 8
 PERIOD_S = 15
 """How often the head's loop runs the switch (images/head/entry.sh)."""
+LOOKS_AGAIN_S = 15
+"""The switch's own, for each of two heartbeats."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +59,7 @@ def test_all_that_is_held_is_let_go_when_control_is_killed() -> None:
     def all_free() -> bool:
         return s.priority(held) > 0 and "DRAIN" not in cluster.run("head", "scontrol", "show", "node", "node3")
 
-    cluster.until("the switch", all_free, timeout_s=DEAD_AFTER_S + PERIOD_S + 15)
+    cluster.until("the switch", all_free, timeout_s=DEAD_AFTER_S + PERIOD_S + 2 * LOOKS_AGAIN_S + 15)
     assert s.mark(held) == "gleaner: released by the dead man's switch"
     assert s.job(top)["nice"] == 5
     assert s.priority(top) < 1_000_000

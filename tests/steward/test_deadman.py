@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+import threading
 import time
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -34,6 +35,7 @@ n2|root|gleaner: drained by alice
 n3|gleaner-steward|new memory
 n4|root|new | memory
 """
+AT_ONCE = ("--looks-again-s", "0")
 PROGRAM = """#!/bin/sh
 echo "$(basename $0) $*" >>{folder}/told
 case "$(basename $0) $*" in {fails}) echo no >&2; exit 1;; esac
@@ -104,7 +106,15 @@ class Head:
 
     def switch(self, *options: str) -> "subprocess.CompletedProcess[str]":
         """Run the program itself."""
-        command = [sys.executable, "-I", str(DEADMAN), "--settings", str(self.folder / "governed.conf"), *options]
+        command = [
+            sys.executable,
+            "-I",
+            str(DEADMAN),
+            "--settings",
+            str(self.folder / "governed.conf"),
+            *AT_ONCE,
+            *options,
+        ]
         environment = {"PATH": f"{self.folder}:/usr/bin:/bin"}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
@@ -131,6 +141,28 @@ def test_a_heartbeat_that_is_old_missing_or_nonsense_is_none(tmp_path: Path, bea
         (tmp_path / "alive").write_text(beat)
     assert head.switch().returncode == 0
     assert "scontrol release 7" in head.told
+
+
+def test_after_a_clock_has_jumped_control_has_a_moment_to_say_that_it_lives(tmp_path: Path) -> None:
+    """What it shows does not count then: it is written again."""
+    head = Head(tmp_path)
+    alive = tmp_path / "alive"
+    alive.write_text("1000\n")
+    (tmp_path / "fresh").write_text("1005\n")
+    soon = threading.Timer(0.5, (tmp_path / "fresh").replace, (alive,))
+    soon.start()
+    assert head.switch("--looks-again-s", "1.5").returncode == 0
+    soon.join()
+    assert head.told == []
+    head.switch()
+    assert "scontrol release 7" in head.told, "nobody writes any more"
+
+
+def test_a_large_array_is_let_go_in_parts_that_fit_a_command(deadman: ModuleType) -> None:
+    answer = "".join(f"30_{task}|0|JobHeldUser|0|0|gleaner: waits\n" for task in range(100_000, 101_100))
+    done = deadman.for_jobs(answer)
+    assert len(done) == 3
+    assert max(len(word) for commands in done for command in commands for word in command) < 4000
 
 
 def test_a_control_that_drains_and_does_not_govern_keeps_its_nodes_but_no_jobs(tmp_path: Path) -> None:

@@ -58,6 +58,12 @@ def test_a_job_that_is_released_on_top_is_before_all_others_at_once() -> None:
     ]
 
 
+def test_nobody_is_before_others_for_having_been_as_nice_as_slurm_lets_it() -> None:
+    on_top = int(done(Release("7", top=True), facts.job(nice=1_500_000_000))[0].rpartition("=")[2])
+    assert on_top < -rules.TOP_NICE // 2
+    assert rules.own_nice(on_top) > 0
+
+
 def test_a_job_that_was_on_top_once_gets_the_nice_of_its_owner_back() -> None:
     assert done(Release("7", top=False), facts.job(nice=3 - rules.TOP_NICE))[0] == "scontrol update JobId=7 Nice=3"
     assert done(Release("7", top=False), facts.job(nice=3))[0] == "scontrol release 7"

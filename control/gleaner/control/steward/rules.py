@@ -37,6 +37,9 @@ TOP_NICE = 2_000_000_000
 """Taken off the nice of a job on top. A priority cannot be set while a job is held, and what is set after its release
 comes too late for the scheduler's next pass; a nice can, and what its owner asked for is found again."""
 
+NICEST = TOP_NICE // 2 - 1
+"""Whoever asks for more is as nice as this after it was on top: else its own nice would not be told from ours."""
+
 _DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "POWERED_DOWN", "POWERING_DOWN"})
 
 Command = tuple[str, ...]
@@ -113,7 +116,7 @@ def is_held_by_us(job: JobRecord) -> bool:
 
 
 def _release(job: JobRecord, *, top: bool) -> list[Command]:
-    nice = own_nice(job.nice) - (TOP_NICE if top else 0)
+    nice = min(own_nice(job.nice), NICEST) - TOP_NICE if top else own_nice(job.nice)
     changes = [] if nice == job.nice else [f"Nice={nice}"]
     if job.restarts > 0:
         changes.append("StartTime=now")  # else Slurm lets a requeued job wait for two minutes, whatever is idle
