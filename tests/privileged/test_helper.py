@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from gleaner.agent.privileged import bundle, config, meeting, monitor
 from gleaner.agent.privileged.bundle import Bundle
 from gleaner.agent.privileged.config import Config, Misconfigured
-from gleaner.agent.privileged.helper import Helper, is_overdue
+from gleaner.agent.privileged.helper import Helper
 from gleaner.agent.privileged.meeting import Meeting, NotMet
+from gleaner.agent.privileged.watch import is_overdue
 from gleaner.agent.runtime.lines import Lines, messages
 
 

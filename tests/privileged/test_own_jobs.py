@@ -2,9 +2,6 @@
 
 import json
 import os
-import pwd
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,78 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.privileged import slurm
 from tests.privileged.slurm import NODE
-from tests.runtime.account import acting_as
+from tests.privileged.users import AGENT, ALICE, BOB, BOBS, MINE, Node
 
-from gleaner.agent.privileged import bundle, request
+from gleaner.agent.privileged import bundle, own_jobs, request
 from gleaner.agent.privileged.bundle import Bundle
-from gleaner.agent.privileged.config import Config
-from gleaner.agent.privileged.helper import Helper
-from gleaner.agent.privileged.meeting import Meeting, NotMet
-from gleaner.agent.privileged.own_jobs import Owner, OwnJobs, Places, checked, job_of, name_of
+from gleaner.agent.privileged.meeting import NotMet
+from gleaner.agent.privileged.own_jobs import Owner, Places, checked, name_of
 from gleaner.agent.privileged.request import LABEL_END, Refused
-from gleaner.agent.privileged.slurm_jobs import Slurm, Unknown, parse
+from gleaner.agent.privileged.slurm_jobs import Unknown, parse
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 
-ALICE, BOB, AGENT = (Owner(uid, pwd.getpwuid(uid).pw_gid) for uid in (1, 2, 3))
-"""Three accounts that every system has."""
-MINE, BOBS = name_of(ALICE.uid, "66"), name_of(BOB.uid, "67")
-
-
-class Node:
-    """A helper that serves users, and the Slurm that it asks."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        key = place / "key"
-        key.write_bytes(b"k" * 32)
-        self.settings = Config(
-            AGENT.uid,
-            bundles=str(place / "root"),
-            own=str(place / "own"),
-            helper_socket=str(place / "socket"),
-            own_jobs_key=str(key),
-            users_meetings=str(place / "meetings"),
-            users_work=str(place / "work"),
-            scontrol=slurm.answering(place, slurm.job(), slurm.job(job_id=67, user_id=BOB.uid)),
-            node_name=NODE,
-        )
-        bundle.folder(self.settings)
-        self.own_jobs = OwnJobs(self.settings, Slurm(self.settings.scontrol, kept_s=0))
-        self.own_jobs.set_up()
-        self.helper = Helper(self.settings)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(self.settings.helper_socket)
-        listener.listen(8)
-        threading.Thread(target=self.helper.serve, args=(listener,), daemon=True).start()
-
-    def ask(self, who: Owner, descriptor: int | None = None, **message: object) -> dict[str, Any]:
-        with acting_as(*who), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(self.settings.helper_socket)
-            met = Meeting(connection, 10)
-            met.say(message, descriptor)
-            return met.hear()[0]
-
-    def knows(self, **changes: Any) -> None:
-        """What Slurm says from now on."""
-        slurm.answering(self.place, slurm.job(**changes))
-
-    def forget(self) -> None:
-        """As after some seconds."""
-        node_known = self.helper._own_jobs
-        assert node_known is not None
-        node_known._slurm._known.clear()
-
-    def made(self, name: str, who: Owner, end_s: float = 2e9) -> Bundle:
-        found = Bundle(self.settings, name)
-        labels = {LABEL_END: str(int(end_s)), "org.gleaner.slurm-job": job_of(name) or ""}
-        found.make({"labels": labels, "image_id": "i", "rootfs": "/nowhere", "made_s": 1, "uid": who.uid}, {})
-        return found
-
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     tmp_path.chmod(0o755)
+    monkeypatch.setattr(own_jobs, "WRONG_S", 0)
     yield Node(tmp_path)
 
 
@@ -278,9 +219,9 @@ def test_whatever_is_taken_fits_into_what_the_job_has(cpus: int, memory_mib: int
 
 def test_a_container_stays_as_long_as_slurm_gives_its_job_more_time(node: Node) -> None:
     made = node.made(MINE, ALICE, end_s=1)
-    node.helper._remove_overdue()
+    node.helper.watchdog.remove_users_overdue()
     assert made.facts()["labels"][LABEL_END] == "2000000000"
-    node.helper._remove_overdue()
+    node.helper.watchdog.remove_users_overdue()
     assert [one.name for one in bundle.all_bundles(node.settings)] == [MINE]
 
 

@@ -208,7 +208,7 @@ def test_without_a_seal_of_its_own_for_this_user_root_does_not_even_begin(tmp_pa
     user = 1
     said = Sealed('["/dev/null", "/dev/null", "/dev/null"]', {})
     forged = {"another user's": seal.seal(KEY, user + 1, said), "another cluster's": seal.seal(b"o" * 32, user, said)}
-    place = tmp_path / "meetings" / str(user)
+    place = tmp_path / "work" / "own-1-66" / "meetings"
     place.mkdir(parents=True)
     (tmp_path / "key").write_bytes(KEY)
     (tmp_path / "key").chmod(0o600)
@@ -231,7 +231,7 @@ def test_without_a_seal_of_its_own_for_this_user_root_does_not_even_begin(tmp_pa
         runc=str(tmp_path / "runc"),
         own=str(tmp_path / "own"),
         own_jobs_key=str(tmp_path / "key"),
-        users_meetings=str(tmp_path / "meetings"),
+        users_work=str(tmp_path / "work"),
     )
     call = shim.parse(["--root", str(tmp_path), "create", "--bundle", str(tmp_path), "own-1-66"])
     assert call is not None

@@ -5,11 +5,13 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import resource
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from . import bundle, config, containers, image_store
 from .containers import Failed
 from .own_jobs import LABEL_SLURM_JOB, OwnJobs
+from .request import LABEL_END
 from .slurm_jobs import Slurm
 from .unpack import Hostile
 
@@ -46,7 +48,8 @@ def clear(settings: config.Config, slurm_job: str) -> NoReturn:
             if about["labels"].get(LABEL_SLURM_JOB) == slurm_job:
                 containers.remove(settings, made)
         except (Failed, OSError):
-            continue  # the watchdog tries again
+            with suppress(OSError, bundle.NoSuch):
+                made.put_off(LABEL_END, "0")  # the watchdog tries again
     if settings.own_jobs_key:
         OwnJobs(settings, Slurm(settings.scontrol)).clear(slurm_job)
     sys.exit(0)

@@ -129,11 +129,15 @@ class Bundle:
         folders.remove(gone)
 
     def size_bytes(self, *others: str) -> int:
-        """What it takes on the disk, with other folders of its own. `du` counts folders of any depth, and a file with
-        several names once."""
-        words = ["du", "-s", "-x", "--block-size=1", "--", self.path, *others]
-        said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.splitlines()
-        return sum(int(line.split()[0]) for line in said)  # nothing for one that has been removed meanwhile
+        """What it takes on the disk, with other folders of its own."""
+        return size_bytes(self.path, *others)
+
+
+def size_bytes(*paths: str) -> int:
+    """What folders take on the disk. `du` counts folders of any depth, and a file with several names once."""
+    words = ["du", "-s", "-x", "--block-size=1", "--", *paths]
+    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.splitlines()
+    return sum(int(line.split()[0]) for line in said)  # nothing for one that has been removed meanwhile
 
 
 def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:

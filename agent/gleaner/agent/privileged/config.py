@@ -46,10 +46,8 @@ class Config(NamedTuple):
     own_jobs_key: str = ""
     """A file of root's with at least 32 random bytes, the same on every node. Where it is set, the node helper also
     serves the owners of Slurm jobs that run here (`glean run`), and seals what it saves for them with it."""
-    users_meetings: str = "/run/gleaner-users"
-    """In it, each of those users has a folder to wait in."""
     users_work: str = "/var/lib/gleaner-users"
-    """In it lie their jobs' folders, on the node's own disk."""
+    """In it lie their jobs' folders, on the node's own disk, and where their programs wait for root."""
     scontrol: str = "/usr/bin/scontrol"
     """Slurm's program that says whose a job is."""
     node_name: str = ""

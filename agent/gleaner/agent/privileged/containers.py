@@ -9,11 +9,13 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import json
 import os
+import select
 import stat
 import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from . import bundle, config, image_store, links, monitor, oci, request, transfer, written
@@ -24,6 +26,8 @@ from .unpack import Hostile
 _END_WITHIN_S = 30.0
 _RUNC_WITHIN_S = 60
 _FIRST_WORD_BYTES = 2**16
+_LOOK_S = 30.0
+"""So often it is looked whether a job goes on that keeps us waiting."""
 
 
 class Failed(Exception):
@@ -65,8 +69,11 @@ def _room(settings: config.Config) -> int:
     return settings.most_container_bytes - sum(one.size_bytes() for one in bundle.all_bundles(settings))
 
 
-def run(settings: config.Config, made: Bundle, folder: int) -> None:
-    """Start it, or restore it from the agent that waits under its name. The descriptor is the job's folder."""
+def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Start it, or restore it from the agent that waits under its name. The descriptor is the job's folder.
+
+    Whoever waits there may keep us waiting for no longer than its job `goes_on`.
+    """
     uid = made.owner_uid(settings)
     about = os.fstat(folder)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != uid:
@@ -88,11 +95,26 @@ def run(settings: config.Config, made: Bundle, folder: int) -> None:
         os.close(alive)
         os.close(answer)
     with open(hear, "rb") as source:
+        if not _has_come(hear, goes_on):
+            transfer.kill_with_descendants(watched.pid)
+            watched.wait()
+            _runc(settings, "delete", "--force", made.name)
+            raise Failed("fault", f"the job of {made.name} has ended")
         said = source.read(_FIRST_WORD_BYTES)
     reason = json.loads(said)["reason"] if said else "its monitor was killed"
     if reason is not None:
         watched.wait()
         raise Failed("start", reason)
+
+
+def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
+    """Wait for something to be read, or for the other side to go; False if it does not go on meanwhile."""
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    while not ready.poll(_LOOK_S * 1000):
+        if not goes_on():
+            return False
+    return True
 
 
 def pause(settings: config.Config, made: Bundle) -> None:

@@ -8,10 +8,12 @@ the kernel renames no mount point, and nothing into another file system.
 from __future__ import annotations  # the node may have Python 3.9
 
 import os
+import re
 import subprocess
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNMOUNT_WITHIN_S = 30
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def remove(path: str) -> bool:
@@ -34,9 +36,14 @@ def remove(path: str) -> bool:
 def unmount_below(path: str) -> None:
     """CRIU, when it is killed, leaves the machine's cgroups mounted in its folder."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        mounted = [line.split()[4] for line in file]
+        mounted = [_plain(line.split()[4]) for line in file]
     for place in sorted((place for place in mounted if place.startswith(f"{path}/")), reverse=True):
         subprocess.run(["umount", "-l", place], check=False, timeout=_UNMOUNT_WITHIN_S)
+
+
+def _plain(path: str) -> str:
+    """A path as mountinfo has it, where blanks are octal numbers."""
+    return _OCTAL.sub(lambda found: chr(int(found.group(1), 8)), path)
 
 
 def _empty(top: int) -> None:

@@ -28,11 +28,10 @@ from . import admin, bundle, config, containers, image_store, meeting, monitor, 
 from .bundle import Bundle
 from .containers import Failed
 from .own_jobs import Owner, OwnJobs, Places, job_of, owner
-from .slurm_jobs import Slurm, Unknown, is_number
+from .slurm_jobs import NoJob, Slurm, Unknown, is_number
 from .unpack import Hostile
+from .watch import Watchdog
 
-_GRACE_S = 60
-_PERIOD_S = 5.0
 _AT_ONCE = 1024
 _USERS_AT_ONCE = 1024
 _USER_AT_ONCE = 256
@@ -52,6 +51,7 @@ class Helper:
         self._users_places = Places(of_one=_USER_AT_ONCE, of_all=_USERS_AT_ONCE)
         self._busy: set[str] = set()
         self._lock = threading.Lock()
+        self.watchdog = Watchdog(settings, self._own_jobs, self._alone, self._remove)
 
     def serve(self, listener: socket.socket) -> NoReturn:
         """Answer for ever."""
@@ -202,14 +202,24 @@ class Helper:
         raise request.Refused(f"there is no request {do[:40]!r}")
 
     def _run(self, made: Bundle, folder: int) -> None:
-        number = job_of(made.name)
-        if number is not None:
-            users = self._users("run")
-            users.must_run(owner(made.owner_uid(self._settings)), made.name)
-            with users.opened_folder(made.name) as theirs:
-                if not os.path.samestat(os.fstat(folder), os.fstat(theirs)):
-                    raise Failed("fault", f"the job's folder must be {users.folder(made.name)}")
-        containers.run(self._settings, made, folder)
+        if job_of(made.name) is None:
+            containers.run(self._settings, made, folder)
+            return
+        users = self._users("run")
+        whose = owner(made.owner_uid(self._settings))
+        users.must_run(whose, made.name)
+        with users.opened_folder(made.name) as theirs:
+            if not os.path.samestat(os.fstat(folder), os.fstat(theirs)):
+                raise Failed("fault", f"the job's folder must be {users.job_folder(made.name)}")
+        containers.run(self._settings, made, folder, lambda: users.goes_on(made))
+        # The job may have ended meanwhile, and its Epilog found nothing to end. From now on it would.
+        try:
+            users.must_run(whose, made.name, anew=True)
+        except (request.Refused, NoJob):
+            self._remove(made)
+            raise
+        except Unknown:
+            made.put_off(request.LABEL_END, str(int(time.time())))  # the watchdog asks again
 
     def _remove(self, made: Bundle) -> None:
         containers.remove(self._settings, made)
@@ -230,62 +240,6 @@ class Helper:
             yield
         finally:
             self._busy.discard(name)
-
-    def watch(self) -> None:
-        """Remove what nobody will ask for any more, from now on; to count what is large keeps nobody else here."""
-        for work in (self._remove_overdue, self._keep_limit):
-            threading.Thread(target=self._again_and_again, args=(work,), daemon=True).start()
-
-    def _again_and_again(self, work: Callable[[], None]) -> NoReturn:
-        while True:
-            try:
-                work()
-            except Exception as error:  # whatever it was, it is tried again
-                sys.stderr.write(f"watchdog: {type(error).__name__}: {error}\n")
-            time.sleep(_PERIOD_S)
-
-    def _remove_overdue(self) -> None:
-        for made, about in bundle.known(self._settings):
-            try:
-                if not is_overdue(about["labels"], time.time()):
-                    continue
-                if job_of(made.name) is not None and self._own_jobs is not None:
-                    end_s = self._own_jobs.still_runs(about)  # it may have been given more time
-                    if end_s is not None and end_s + _GRACE_S > time.time():
-                        made.put_off(request.LABEL_END, str(end_s))
-                        continue
-                with self._alone(made.name):
-                    self._remove(made)
-            except (Failed, Unknown, OSError) as error:
-                sys.stderr.write(f"watchdog: {error}\n")
-
-    def _keep_limit(self) -> None:
-        """Ended containers go first, the oldest before the others; then the largest of those that run is killed."""
-        found = {one: one.size_bytes(*self._folders(one)) for one in bundle.all_bundles(self._settings)}
-        over = sum(found.values()) - self._settings.most_container_bytes
-        ended = sorted((one for one in found if one.exit() is not None), key=lambda one: one.facts()["made_s"])
-        for made in ended:
-            if over > 0:
-                over -= found.pop(made)
-                self._remove(made)
-        if over > 0 and found:
-            largest = max(found, key=lambda one: found[one])
-            with open(largest.inside("too-large"), "w", encoding="ascii"):
-                containers.signal(self._settings, largest, "KILL")
-
-    def _folders(self, made: Bundle) -> list[str]:
-        """What else it takes room in: an agent's folders are the agent's affair."""
-        return [] if self._own_jobs is None or job_of(made.name) is None else [self._own_jobs.folder(made.name)]
-
-
-def is_overdue(labels: dict[str, str], now_s: float) -> bool:
-    """Whether its agent's end has passed, or nobody knows when that is.
-
-    >>> is_overdue({"org.gleaner.end-s": "100"}, 159), is_overdue({"org.gleaner.end-s": "100"}, 161), is_overdue({}, 0)
-    (False, True, True)
-    """
-    end = labels.get(request.LABEL_END, "").partition(".")[0]
-    return not (end.isascii() and end.isdigit()) or now_s > int(end) + _GRACE_S
 
 
 @contextmanager
@@ -366,7 +320,7 @@ def _only_one(settings: config.Config) -> IO[str]:
 
 def _serve(settings: config.Config) -> NoReturn:
     helper = Helper(settings)
-    helper.watch()
+    helper.watchdog.watch()
     helper.serve(_listening(settings))
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from . import bundle, config, folders
 from .bundle import Bundle
 from .request import LABEL_END, Refused, Spec
-from .slurm_jobs import NoJob, Share, Slurm, SlurmJob
+from .slurm_jobs import NoJob, Share, Slurm, SlurmJob, Unknown
 
 LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 LABEL_USER = "org.gleaner.user"
@@ -28,6 +28,8 @@ _NAME = re.compile(r"own-([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
 _GONE = ".gone-"
 _NO_END_S = 86_400
 """A job that has no end is looked at again after this long."""
+WRONG_S = 1.0
+"""A user who asks for a job that is not there to be had waits so long, and all that it asks for waits with it."""
 
 
 class Owner(NamedTuple):
@@ -141,34 +143,33 @@ class OwnJobs:
     def __init__(self, settings: config.Config, slurm: Slurm) -> None:
         self._settings = settings
         self._slurm = slurm
+        self._turns: dict[int, threading.Lock] = {}
 
     def set_up(self) -> None:
-        """The two folders that users can enter, each its own part of it; what was left there is removed."""
-        for path in (self._settings.users_meetings, self._settings.users_work):
-            os.makedirs(path, mode=0o711, exist_ok=True)
-            facts = os.lstat(path)
-            if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != 0:
-                raise config.Misconfigured(f"{path} must be a folder of root's")
-            os.chmod(path, 0o711)  # noqa: S103 - what is in it is each user's alone
-        for name in os.listdir(self._settings.users_work):
-            if name.startswith(_GONE) or not os.path.exists(Bundle(self._settings, name).path):
-                self.remove_folder(name)
+        """The folder that users can enter, each its own part of it; what was left there is removed."""
+        path = self._settings.users_work
+        os.makedirs(path, mode=0o711, exist_ok=True)
+        facts = os.lstat(path)
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != 0:
+            raise config.Misconfigured(f"{path} must be a folder of root's")
+        os.chmod(path, 0o711)  # noqa: S103 - what is in it is each user's alone
+        for name in self.folders_without_container():
+            self.remove_folder(name)
 
     def admit(self, owner: Owner, number: str) -> dict[str, Any]:
         """What the job has here, where its folder is, and where its program is to wait. Raises `Refused`."""
-        job = self._slurm.job(number)
-        node = node_name(self._settings)
-        has = share(job, uid=owner.uid, node=node)
-        name = name_of(owner.uid, job.id)
-        meetings = os.path.join(self._settings.users_meetings, str(owner.uid))
-        folder = self.folder(name)
-        for path in (meetings, folder):
+        with self._turn_of(owner.uid):
+            has = share(self._slurm.job(number), uid=owner.uid, node=node_name(self._settings))
+        name = name_of(owner.uid, number)
+        with suppress(FileExistsError):
+            os.mkdir(self.folder(name), 0o711)
+        for path in (self.job_folder(name), meetings(self._settings, name)):
             _make_theirs(path, owner)
         return {
             "name": name,
-            "folder": folder,
-            "meetings": meetings,
-            "node": node,
+            "folder": self.job_folder(name),
+            "meetings": meetings(self._settings, name),
+            "node": node_name(self._settings),
             "cpus": has.cpus,
             "memory_mib": has.memory_mib,
         }
@@ -178,18 +179,40 @@ class OwnJobs:
         number = job_of(spec.name, owner.uid)
         if number is None:
             raise Refused("'name' is not that of a container of yours")
-        job = self._slurm.job(number)
-        return checked(spec, job, owner=owner, node=node_name(self._settings), now_s=time.time())
+        with self._turn_of(owner.uid):
+            job = self._slurm.job(number)
+            return checked(spec, job, owner=owner, node=node_name(self._settings), now_s=time.time())
 
-    def must_run(self, owner: Owner, name: str) -> None:
-        """Raises `Refused` unless the container's job still runs here."""
-        share(self._slurm.job(job_of(name, owner.uid) or ""), uid=owner.uid, node=node_name(self._settings))
+    @contextmanager
+    def _turn_of(self, uid: int) -> Generator[None, None, None]:
+        """Slurm is asked one thing at a time for each user, so that nobody waits for what another asks."""
+        with self._turns.setdefault(uid, threading.Lock()):
+            try:
+                yield
+            except (Refused, NoJob):
+                time.sleep(WRONG_S)
+                raise
+
+    def must_run(self, owner: Owner, name: str, *, anew: bool = False) -> None:
+        """Raises `Refused` or `NoJob` unless the container's job still runs here; `Unknown` if Slurm is away."""
+        with self._turn_of(owner.uid):
+            job = self._slurm.job(job_of(name, owner.uid) or "", anew=anew)
+            share(job, uid=owner.uid, node=node_name(self._settings))
+
+    def goes_on(self, made: Bundle) -> bool:
+        """Whether the container's job runs, as far as Slurm says."""
+        try:
+            return self.still_runs(made.facts()) is not None
+        except Unknown:
+            return True
 
     def end_s(self, made: Bundle) -> float:
         """When a save of it is given up, by Slurm's latest word or else by the label."""
         about = made.facts()
         try:
-            return end_s(self._slurm.job(about["labels"][LABEL_SLURM_JOB]), time.time())
+            with self._turn_of(about["uid"]):
+                job = self._slurm.job(about["labels"][LABEL_SLURM_JOB])
+            return end_s(job, time.time())
         except Exception:  # whatever it is, the save comes first
             return time.time() + _NO_END_S
 
@@ -203,20 +226,38 @@ class OwnJobs:
         return end_s(job, time.time()) if is_here else None
 
     def folder(self, name: str) -> str:
-        """The folder of one of those containers."""
+        """What one of those containers has beside its bundle: a folder of root's, with two of its owner's in it."""
         return os.path.join(self._settings.users_work, name)
 
+    def job_folder(self, name: str) -> str:
+        """The job's own."""
+        return os.path.join(self.folder(name), "job")
+
+    def folders_without_container(self) -> list[str]:
+        """Of jobs that have not got that far, or of which it was removed; and what was not removed whole."""
+        at = bundle.folder(self._settings)
+        return [name for name in os.listdir(self._settings.users_work) if not os.path.exists(os.path.join(at, name))]
+
     def remove_folder(self, name: str) -> None:
-        """It may be gone."""
+        """It may be gone. What its user keeps from being removed is tried again at another time."""
         gone = tempfile.mkdtemp(prefix=_GONE, dir=self._settings.users_work)
         with suppress(FileNotFoundError):
             os.rename(self.folder(name), os.path.join(gone, "folder"))
         folders.remove(gone)
 
+    def remove_forgotten(self) -> None:
+        """Folders without a container, of jobs that do not run here any more. Raises `Unknown`."""
+        for name in self.folders_without_container():
+            number = job_of(name)
+            uid = None if number is None else int(name.split("-")[1])
+            about = {"labels": {LABEL_SLURM_JOB: number}, "uid": uid}
+            if number is None or self.still_runs(about) is None:
+                self.remove_folder(name)
+
     @contextmanager
     def opened_folder(self, name: str) -> Generator[int, None, None]:
         """It, whatever its owner has done to what lies beside it (nothing: that is root's)."""
-        descriptor = os.open(self.folder(name), os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(self.job_folder(name), os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             yield descriptor
         finally:
@@ -224,9 +265,14 @@ class OwnJobs:
 
     def clear(self, number: str) -> None:
         """After a job's end: folders for which there never was a container."""
-        for name in os.listdir(self._settings.users_work):
-            if job_of(name) == number and not os.path.exists(os.path.join(bundle.folder(self._settings), name)):
+        for name in self.folders_without_container():
+            if job_of(name) == number:
                 self.remove_folder(name)
+
+
+def meetings(settings: config.Config, name: str) -> str:
+    """Where the program of such a container waits for root."""
+    return os.path.join(settings.users_work, name, "meetings")
 
 
 def _make_theirs(path: str, owner: Owner) -> None:

@@ -106,22 +106,24 @@ class Slurm:
         self._scontrol = scontrol
         self._timeout_s = timeout_s
         self._kept_s = kept_s
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
         self._known: dict[str, tuple[float, SlurmJob]] = {}
 
-    def job(self, number: str) -> SlurmJob:
-        """One job. Raises `NoJob` or `Unknown`."""
+    def job(self, number: str, *, anew: bool = False) -> SlurmJob:
+        """One job; with `anew`, as it is at a moment after this call. Raises `NoJob` or `Unknown`."""
         if not is_number(number):
             raise NoJob(f"{number[:40]!r} is no number of a Slurm job")
-        with self._one_at_a_time:
+        asked_s = time.monotonic()
+        with self._lock:
             known = self._known.get(number)
-            if known is not None and time.monotonic() < known[0] + self._kept_s:
-                return known[1]
-            found = parse(self._shown(number), number)
+        if known is not None and not anew and asked_s < known[0] + self._kept_s:
+            return known[1]
+        found = parse(self._shown(number), number)
+        with self._lock:
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
-            self._known[number] = time.monotonic(), found
-            return found
+            self._known[number] = asked_s, found  # the answer may have taken long, and be as old as the question
+        return found
 
     def _shown(self, number: str) -> str:
         words = [self._scontrol, "show", "job", number, "--json"]

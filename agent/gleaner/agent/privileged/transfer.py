@@ -21,7 +21,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import config, folders, links, meeting
+from . import config, folders, links, meeting, own_jobs
 from .seal import Broken, Relay, Sealed, opened, seal
 from .shim import (
     ANNOTATION_END,
@@ -198,7 +198,8 @@ def _met(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, 
     if not settings.own_jobs_key:
         raise config.Misconfigured("users' own jobs are not served on this node: own_jobs_key is not set")
     owner = _Owner(int(uid), config.key(settings), annotations.get(ANNOTATION_IMAGE, ""))
-    return owner, meeting.meet(os.path.join(settings.users_meetings, str(owner.uid)), name, owner.uid)
+    place = own_jobs.meetings(settings, meeting.checked_name(name))
+    return owner, meeting.meet(place, name, owner.uid)
 
 
 @contextlib.contextmanager

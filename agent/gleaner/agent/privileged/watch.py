@@ -1,0 +1,130 @@
+"""The helper's watchdog: it removes what nobody will ask for any more, and what is too large for the node."""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Any, NoReturn
+
+from . import bundle, config, containers, request
+from .bundle import Bundle
+from .containers import Failed
+from .own_jobs import OwnJobs, job_of
+from .slurm_jobs import Unknown
+
+_GRACE_S = 60
+_PERIOD_S = 5.0
+_FORGOTTEN_S = 600.0
+_ERRORS = (Failed, Unknown, bundle.NoSuch, OSError)
+
+
+class Watchdog:
+    """`alone` and `remove` are the helper's own, so that it never meets a request on the same container."""
+
+    def __init__(
+        self,
+        settings: config.Config,
+        own_jobs: OwnJobs | None,
+        alone: Callable[[str], AbstractContextManager[None]],
+        remove: Callable[[Bundle], None],
+    ) -> None:
+        self._settings = settings
+        self._own_jobs = own_jobs
+        self._alone = alone
+        self._remove = remove
+
+    def watch(self) -> None:
+        """From now on. None of these waits for another: Slurm may not answer, and to count what is large takes long."""
+        works = [(self.remove_overdue, _PERIOD_S), (self.keep_limit, _PERIOD_S)]
+        if self._own_jobs is not None:
+            works += [(self.remove_users_overdue, _PERIOD_S), (self._own_jobs.remove_forgotten, _FORGOTTEN_S)]
+        for work in works:
+            threading.Thread(target=self._again_and_again, args=work, daemon=True).start()
+
+    def _again_and_again(self, work: Callable[[], None], period_s: float) -> NoReturn:
+        while True:
+            try:
+                work()
+            except Exception as error:  # whatever it was, it is tried again
+                sys.stderr.write(f"watchdog: {type(error).__name__}: {error}\n")
+            time.sleep(period_s)
+
+    def remove_overdue(self) -> None:
+        """Agents' containers whose end has passed."""
+        self._remove_each(lambda made, _: self._own_jobs is None or job_of(made.name) is None)
+
+    def remove_users_overdue(self) -> None:
+        """Users' containers whose end has passed; but Slurm may have given the job more time."""
+        self._remove_each(self._is_over)
+
+    def _is_over(self, made: Bundle, about: dict[str, Any]) -> bool:
+        if self._own_jobs is None or job_of(made.name) is None:
+            return False
+        end_s = self._own_jobs.still_runs(about)
+        if end_s is None or end_s + _GRACE_S <= time.time():
+            return True
+        made.put_off(request.LABEL_END, str(end_s))
+        return False
+
+    def _remove_each(self, is_over: Callable[[Bundle, dict[str, Any]], bool]) -> None:
+        for made, about in bundle.known(self._settings):
+            try:
+                if is_overdue(about["labels"], time.time()) and is_over(made, about):
+                    with self._alone(made.name):
+                        self._remove(made)
+            except _ERRORS as error:
+                sys.stderr.write(f"watchdog: {error}\n")
+
+    def keep_limit(self) -> None:
+        """Ended containers go first, the oldest before the others; then the largest of all that is there."""
+        found = {one: one.size_bytes(*self._folders(one)) for one in bundle.all_bundles(self._settings)}
+        loose = self._loose()
+        over = sum(found.values()) + sum(loose.values()) - self._settings.most_container_bytes
+        ended = sorted((one for one in found if one.exit() is not None), key=lambda one: one.facts()["made_s"])
+        for made in ended:
+            if over > 0:
+                over -= found.pop(made)
+                self._remove(made)
+        there: list[tuple[int, Bundle | str]] = [(size, one) for one, size in found.items()]
+        there += [(size, name) for name, size in loose.items()]
+        for _, one in sorted(there, key=lambda sized: -sized[0]) if over > 0 else []:
+            if self._is_ended(one):
+                return
+
+    def _is_ended(self, one: Bundle | str) -> bool:
+        """End a container, or remove one that has not begun, or a folder without any; whether that was possible."""
+        if isinstance(one, str):
+            if self._own_jobs is not None:
+                self._own_jobs.remove_folder(one)
+        elif one.is_monitored():
+            with open(one.inside("too-large"), "w", encoding="ascii"):
+                containers.signal(self._settings, one, "KILL")
+        else:
+            with suppress(Failed), self._alone(one.name):
+                self._remove(one)
+                return True
+            return False
+        return True
+
+    def _loose(self) -> dict[str, int]:
+        """What folders of users take that have no container (yet)."""
+        mine = self._own_jobs
+        names = [] if mine is None else mine.folders_without_container()
+        return {} if mine is None else {name: bundle.size_bytes(mine.folder(name)) for name in names}
+
+    def _folders(self, made: Bundle) -> list[str]:
+        """What else it takes room in: an agent's folders are the agent's affair."""
+        return [] if self._own_jobs is None or job_of(made.name) is None else [self._own_jobs.folder(made.name)]
+
+
+def is_overdue(labels: dict[str, str], now_s: float) -> bool:
+    """Whether its agent's end has passed, or nobody knows when that is.
+
+    >>> is_overdue({"org.gleaner.end-s": "100"}, 159), is_overdue({"org.gleaner.end-s": "100"}, 161), is_overdue({}, 0)
+    (False, True, True)
+    """
+    end = labels.get(request.LABEL_END, "").partition(".")[0]
+    return not (end.isascii() and end.isdigit()) or now_s > int(end) + _GRACE_S

@@ -1,0 +1,175 @@
+"""What users may try at the node helper's door: to stay after their job, to fill the node, to hold up others."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.privileged import slurm
+from tests.privileged.users import AGENT, ALICE, BOB, MINE, Node
+
+from gleaner.agent.privileged import bundle, containers, own_jobs
+from gleaner.agent.privileged.bundle import Bundle
+from gleaner.agent.privileged.request import LABEL_END
+from gleaner.agent.privileged.slurm_jobs import Slurm
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(own_jobs, "WRONG_S", 0)
+    yield Node(tmp_path)
+
+
+def started(node: Node, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> dict[str, Any]:
+    """Its container is started by a runtime that does nothing; `then` happens meanwhile."""
+    folder = node.ask(ALICE, do="admit", slurm_job="66")["folder"]
+    node.made(MINE, ALICE)
+    monkeypatch.setattr(containers, "run", lambda *_: then())
+    monkeypatch.setattr(containers, "remove", lambda _, made: made.remove())
+    descriptor = os.open(folder, os.O_PATH)
+    try:
+        return node.ask(ALICE, descriptor, do="run", name=MINE)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_job_that_ends_while_its_container_is_started_leaves_no_container(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Epilog came too early to find it, and what Slurm said a second ago still counts otherwise."""
+    said = started(node, monkeypatch, lambda: node.knows(job_state=["CANCELLED"]))
+    assert "does not run" in said["why"]
+    assert bundle.all_bundles(node.settings) == []
+    assert list((node.place / "work").iterdir()) == []
+
+
+def test_where_slurm_is_away_just_then_it_is_asked_again_soon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert started(node, monkeypatch, (node.place / "silent").touch)["ok"]
+    labels = Bundle(node.settings, MINE).facts()["labels"]
+    assert float(labels[LABEL_END]) <= time.time()
+
+
+def test_an_answer_is_as_old_as_the_question(tmp_path: Path) -> None:
+    asked = Slurm(slurm.answering(tmp_path, slurm.job()), kept_s=0.2)
+    program = tmp_path / "scontrol"
+    program.write_text(program.read_text().replace("#!/bin/sh", "#!/bin/sh\nsleep 0.3"))
+    asked.job("66")
+    slurm.answering(tmp_path, slurm.job(job_state=["CANCELLED"]))
+    assert not asked.job("66").is_running
+    slurm.answering(tmp_path, slurm.job())
+    assert asked.job("66", anew=True).is_running
+
+
+def test_who_asks_for_what_is_not_there_keeps_nobody_else_waiting(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_jobs, "WRONG_S", 0.4)
+    wrong = [threading.Thread(target=node.own_jobs_asked, args=(BOB, str(1000 + at)), daemon=True) for at in range(5)]
+    began_s = time.monotonic()
+    for one in wrong:
+        one.start()
+    time.sleep(0.05)
+    assert node.ask(ALICE, do="admit", slurm_job="66")["ok"]
+    assert time.monotonic() < began_s + 0.4
+    for one in wrong:
+        one.join()
+    assert time.monotonic() > began_s + 5 * 0.4, "one after the other"
+
+
+def test_a_container_that_was_filled_and_never_begun_goes_when_there_is_too_much(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "remove", lambda _, made: made.remove())
+    Path(node.made(MINE, ALICE).inside("upper"), "large").write_bytes(bytes(2**20))
+    node.made("gleaner-7-1", AGENT)
+    node.helper.watchdog._settings = node.settings._replace(most_container_bytes=2**19)
+    node.helper.watchdog.keep_limit()
+    assert [one.name for one in bundle.all_bundles(node.settings)] == ["gleaner-7-1"]
+
+
+def test_what_a_user_puts_into_a_folder_without_container_counts_and_goes(node: Node) -> None:
+    said = node.ask(ALICE, do="admit", slurm_job="66")
+    node.made("gleaner-7-1", AGENT)
+    for place in ("folder", "meetings"):
+        Path(said[place], "large").write_bytes(bytes(2**20))
+    node.helper.watchdog._settings = node.settings._replace(most_container_bytes=2**20)
+    node.helper.watchdog.keep_limit()
+    assert list((node.place / "work").iterdir()) == []
+    assert [one.name for one in bundle.all_bundles(node.settings)] == ["gleaner-7-1"]
+
+
+def test_folders_of_jobs_that_do_not_run_here_any_more_go_without_an_epilog(node: Node) -> None:
+    folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"])
+    (node.place / "work" / ".gone-x" / "rest").mkdir(parents=True)
+    node.own_jobs.remove_forgotten()
+    assert [one.name for one in (node.place / "work").iterdir()] == [MINE]
+    node.knows(job_state=["COMPLETED"])
+    node.own_jobs.remove_forgotten()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("where", ["job", "job/a blank"])
+def test_what_a_user_has_mounted_in_its_folder_keeps_the_helper_from_nothing(node: Node, where: str) -> None:
+    """As anybody may with FUSE."""
+    folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"]).parent
+    script = f"""
+import pathlib, subprocess, sys
+sys.path.insert(0, {str(Path(own_jobs.__file__).parents[1])!r})
+from privileged import config, own_jobs
+place = pathlib.Path({str(folder)!r}, {where!r})
+place.mkdir(exist_ok=True)
+if subprocess.call(["mount", "-t", "tmpfs", "none", str(place)]):
+    sys.exit("cannot")
+own_jobs.OwnJobs(config.Config(*{tuple(node.settings)!r}), None).set_up()
+"""
+    done = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    if "cannot" in done.stderr:
+        pytest.skip("nothing can be mounted here")
+    assert done.returncode == 0, done.stderr
+    assert list((node.place / "work").iterdir()) == []
+
+
+def test_agents_are_cleared_away_while_slurm_says_nothing_of_users_jobs(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "remove", lambda _, made: made.remove())
+    (node.place / "silent").touch()
+    node.made("own-1-1", ALICE, end_s=1)
+    node.made("zz-7-1", AGENT, end_s=1)
+    node.helper.watchdog.remove_overdue()
+    assert [one.name for one in bundle.all_bundles(node.settings)] == ["own-1-1"]
+    node.helper.watchdog.remove_users_overdue()
+    assert [one.name for one in bundle.all_bundles(node.settings)] == ["own-1-1"], "Slurm does not say that it is over"
+
+
+def test_a_layer_is_put_back_only_into_what_is_restored(node: Node) -> None:
+    """Else anybody could choose the root folder in which runc begins."""
+    node.made(MINE, ALICE)
+    source, sink = os.pipe()
+    os.close(sink)
+    assert "not restored" in node.ask(ALICE, source, do="layer-in", name=MINE)["why"]
+    os.close(source)
+
+
+def test_who_keeps_root_waiting_while_it_restores_waits_no_longer_than_its_job_runs(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_LOOK_S", 0.05)
+    monkeypatch.setattr(sys, "argv", ["-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(sys, "executable", str(node.place / "monitor"))
+    (node.place / "monitor").write_text("#!/bin/sh\nexec sleep 60\n")
+    (node.place / "monitor").chmod(0o755)
+    folder = node.ask(ALICE, do="admit", slurm_job="66")["folder"]
+    node.made(MINE, ALICE)
+    descriptor = os.open(folder, os.O_PATH)
+    threading.Timer(0.3, lambda: (node.knows(job_state=["CANCELLED"]), node.forget())).start()
+    began_s = time.monotonic()
+    assert "has ended" in node.ask(ALICE, descriptor, do="run", name=MINE)["why"]
+    assert 0.2 < time.monotonic() - began_s < 5
+    os.close(descriptor)
