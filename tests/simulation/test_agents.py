@@ -65,6 +65,14 @@ def test_synchronised_agents_end_together_and_regular_jobs_wait_for_them() -> No
     assert slices(schedule) == [Slice(0, 8, 7, 1)] * 2
 
 
+@every_kind
+def test_a_replay_goes_on_where_it_was_when_its_log_of_agents_has_outgrown_its_room(kind: str) -> None:
+    schedule = scheduled(kind, workload_of([(0, 5000, 5000, 1)]), 2, length(1, synchronised=False))
+    assert schedule.agents.start_s.tolist() == list(range(5000))
+    assert schedule.agents.end_s.tolist() == list(range(1, 5001))
+    assert schedule.agents.units.tolist() == [1] * 5000
+
+
 def test_a_slice_that_its_costs_eat_computes_nothing() -> None:
     # 11111ras3333   At 4 job 2 starts, and job 4 overtakes, since job 3 is promised 8, when job 2 will have reached its
     # 11111ras3333   limit. At 5 the two saved jobs go on; at 7 agents start with new ones, which must be saved at once.

@@ -7,6 +7,7 @@ numba itself looks only at the file of the function that is called: it would go 
 was compiled into a loop of another file. So what is kept is found by the sources of all that went into it.
 """
 
+import gc
 import hashlib
 from collections.abc import Callable
 from enum import Enum
@@ -32,6 +33,14 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return _kept(function, _nrt=True)
 
 
+def loop(function: Callable[P, R]) -> Callable[P, R]:
+    """As `compiled`, for a function that neither makes an array nor gives one back: it counts no references to them.
+
+    That was a sixth of the time of a replay with agents.
+    """
+    return _kept(function, _nrt=False)
+
+
 def inner(function: Callable[P, R]) -> Callable[P, R]:
     """The same, for a function that only compiled ones call, and that neither makes an array nor gives one back.
 
@@ -50,8 +59,9 @@ def _kept(function: Callable[P, R], **options: bool) -> Callable[P, R]:
     njit: Any = numba.njit  # its declaration knows not all of the options
     plain = cast("FunctionType", function)
     made = njit(error_model="numpy", **options)(plain)
-    made._cache = _cache(plain, str(sorted(options)))
+    made._cache = _cache(plain, str(sorted(options.items())))
     made.get_call_template = _once_for_any_value(made.get_call_template)
+    made.compile = _uncollected(made.compile)
     _PLAIN[id(made)] = plain
     return cast("Callable[P, R]", made)
 
@@ -66,6 +76,21 @@ def _once_for_any_value(template: Callable[[Any, Any], Any]) -> Callable[[Any, A
         return template(tuple(map(any_value, args)), {name: any_value(kind) for name, kind in keywords.items()})
 
     return of_types
+
+
+def _uncollected(compile_for: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same while nobody looks for garbage: what the compiler makes stays to its end, and looking takes a tenth."""
+
+    def compile_all(signature: Any) -> Any:
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            return compile_for(signature)
+        finally:
+            if was_on:
+                gc.enable()
+
+    return compile_all
 
 
 @cache

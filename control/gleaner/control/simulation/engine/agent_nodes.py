@@ -11,7 +11,7 @@ import numpy as np
 from gleaner.control.simulation.compiled import inner
 from gleaner.control.simulation.engine.agents import decide, release
 from gleaner.control.simulation.engine.book import BY_LIMIT, Book, settle
-from gleaner.control.simulation.engine.layer import Layer, Records, layer_of, stretches
+from gleaner.control.simulation.engine.layer import Layer, layer_of, stretches
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.figures.occupancy import node_cores
 from gleaner.control.simulation.machine import Allocation, Machine, of_nodes
@@ -39,12 +39,7 @@ def layer_on(machine: Machine, agents: AgentSettings | None) -> Layer | None:
 def has_log_room(layer: Layer) -> bool:
     """Whether what one more instant may log fits."""
     state = layer.state[0]
-    return bool(len(layer.log) >= state.logged + state.last - state.first + 4)
-
-
-def larger_log(layer: Layer) -> Layer:
-    """The same with twice the room in its log."""
-    return layer._replace(log=np.concatenate([np.asarray(layer.log), np.zeros_like(layer.log)]))
+    return bool(layer.log.shape[1] >= state.logged + state.last - state.first + 4)
 
 
 @inner
@@ -120,7 +115,7 @@ def _is_free_past(book: Book, node: int, reserved: int, extra: int) -> bool:
 
 def agents_told(book: Book, layer: Layer | None, machine: Machine, stop_s: float) -> Stretches:
     """Each agent on its node, with what its time went into: the layer's log, which has the same starts and ends."""
-    log: Records | None = None if layer is None else layer.log
+    log = None if layer is None else layer.log
     if layer is None or log is None:
         return no_stretches()
     counted = stretches(layer, log, math.inf)

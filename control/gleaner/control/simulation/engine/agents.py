@@ -26,6 +26,7 @@ from gleaner.control.simulation.engine import places
 from gleaner.control.simulation.engine.layer import (
     Finite,
     Layer,
+    Records,
     freed,
     logged,
     restore_seconds,
@@ -46,8 +47,7 @@ def next_s(layer: Layer, finite: Finite | None) -> float:
     at_s = float(state.wake_s)
     if finite is not None:
         return min(at_s, next_of_places(layer, finite))
-    if state.leavings > 0:
-        at_s = min(at_s, float(layer.leavings[0].end_s))
+    at_s = min(at_s, _next_leaving_s(layer, layer.leavings))
     if state.first < state.last:
         at_s = min(at_s, float(layer.entries[state.first].end_s))
     return at_s
@@ -67,10 +67,7 @@ def held_past(layer: Layer, finite: Finite | None, at_s: float) -> int:
     units = int(layer.rules[0].units)
     if finite is not None:
         return past_of_places(layer, finite, at_s) * units
-    nodes = 0
-    for entry in range(state.leavings):
-        if layer.leavings[entry].end_s > at_s:
-            nodes += int(layer.leavings[entry].nodes)
+    nodes = _leaving_past(layer, layer.leavings, at_s)
     entry = int(state.last) - 1
     while entry >= state.first and layer.entries[entry].end_s > at_s:
         nodes += int(layer.entries[entry].nodes)
@@ -88,7 +85,7 @@ def release(layer: Layer, finite: Finite | None, now_s: float) -> int:
     if finite is not None:
         advance_places(layer, finite, now_s)
     else:
-        _release_leavings(layer, now_s)
+        _release_leavings(layer, layer.leavings, now_s)
         while state.first < state.last and layer.entries[state.first].end_s <= now_s:
             _end_first_group(layer)
     units = 0
@@ -114,7 +111,7 @@ def decide(  # noqa: PLR0917 - numba takes no keywords
         if finite is not None:
             vacate_places(layer, finite, now_s, needed)
         else:
-            _vacate(layer, now_s, needed)
+            _vacate(layer, layer.leavings, now_s, needed)
     free -= max(0, owed - int(state.leaving) * units)
     end_s = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised))
     if end_s > shadow_s:
@@ -163,12 +160,18 @@ def close(layer: Layer, finite: Finite | None, stop_s: float) -> None:
 
 
 @inner
-def _vacate(layer: Layer, now_s: float, needed: int) -> None:
+def _vacate(layer: Layer, leavings: Records | None, now_s: float, needed: int) -> None:
     """So many agents more have to leave.
 
     Those that end first go first, of these those that started first: their save is due soonest anyway, and they have
     had the most of what their restore has cost. Who ends before it could be saved is left alone.
     """
+    if leavings is not None:
+        _vacate_some(layer, leavings, now_s, needed)
+
+
+@inner
+def _vacate_some(layer: Layer, leavings: Records, now_s: float, needed: int) -> None:
     rules, state, entries = layer.rules[0], layer.state[0], layer.entries
     entry = int(state.first)
     passed = int(state.coming)  # nodes of this entry that have to leave already
@@ -212,29 +215,50 @@ def _vacate(layer: Layer, now_s: float, needed: int) -> None:
         entry += 1
     while state.first < state.last and entries[state.first].nodes == 0:
         state.first += 1
-    _leave(layer, gone_s, needed, saved)
+    _leave(layer, leavings, gone_s, needed, saved)
 
 
 @inner
-def _leave(layer: Layer, gone_s: float, nodes: int, saved: int) -> None:
+def _leave(layer: Layer, leavings: Records, gone_s: float, nodes: int, saved: int) -> None:
     """Note that these nodes will be free then."""
     state = layer.state[0]
     state.running -= nodes
     state.leaving += nodes
     at = state.leavings
-    while at > 0 and layer.leavings[at - 1].end_s > gone_s:
-        layer.leavings[at] = layer.leavings[at - 1]
+    while at > 0 and leavings[at - 1].end_s > gone_s:
+        leavings[at] = leavings[at - 1]
         at -= 1
-    layer.leavings[at].end_s = gone_s
-    layer.leavings[at].nodes = nodes
-    layer.leavings[at].saved = saved
+    leavings[at].end_s = gone_s
+    leavings[at].nodes = nodes
+    leavings[at].saved = saved
     state.leavings += 1
 
 
 @inner
-def _release_leavings(layer: Layer, now_s: float) -> None:
+def _next_leaving_s(layer: Layer, leavings: Records | None) -> float:
+    """When the first of those that are being vacated are gone; infinite: nobody is."""
+    if leavings is not None and layer.state[0].leavings > 0:
+        return float(leavings[0].end_s)
+    return math.inf
+
+
+@inner
+def _leaving_past(layer: Layer, leavings: Records | None, at_s: float) -> int:
+    """Nodes whose agents will have left only after that instant."""
+    nodes = 0
+    if leavings is not None:
+        for entry in range(layer.state[0].leavings):
+            if leavings[entry].end_s > at_s:
+                nodes += int(leavings[entry].nodes)
+    return nodes
+
+
+@inner
+def _release_leavings(layer: Layer, leavings: Records | None, now_s: float) -> None:
     """Give back what has been vacated by now."""
-    state, leavings = layer.state[0], layer.leavings
+    if leavings is None:
+        return
+    state = layer.state[0]
     gone = 0
     while gone < state.leavings and leavings[gone].end_s <= now_s:
         state.leaving -= leavings[gone].nodes

@@ -53,9 +53,22 @@ def pop(heap_s: Seconds, heap_job: Counts, size: int) -> int:
 
 
 @inner
+def _place(ends_s: Seconds, running: int, end_s: float) -> int:
+    """How many of the expected ends are earlier. Own code: NumPy's takes a tenth of a second to compile."""
+    low, high = 0, running
+    while low < high:
+        middle = (low + high) // 2
+        if ends_s[middle] < end_s:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inner
 def expect(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, units: int) -> int:
     """How many expected ends there are with these units added at `end_s`; each end has one entry."""
-    at = int(np.searchsorted(ends_s[:running], end_s))
+    at = _place(ends_s, running, end_s)
     if at < running and ends_s[at] == end_s:
         ends_units[at] += units
         return running
@@ -75,7 +88,7 @@ def expect(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, unit
 @inner
 def forget(ends_s: Seconds, ends_units: Counts, running: int, end_s: float, units: int) -> int:
     """How many expected ends there are without these units, which were expected at `end_s`."""
-    at = int(np.searchsorted(ends_s[:running], end_s))
+    at = _place(ends_s, running, end_s)
     ends_units[at] -= units
     if ends_units[at] > 0:
         return running

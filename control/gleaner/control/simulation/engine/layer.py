@@ -18,6 +18,8 @@ from gleaner.control.simulation.schedule import Stretches, no_stretches
 from gleaner.control.simulation.settings import AgentSettings, CostSettings
 from gleaner.control.simulation.workload import Counts, Seconds
 
+_START, _END, _NODES, _RESTORE, _SAVE = range(5)
+"""Rows of the log."""
 ENDLESS = 2**40
 """Jobs in a queue that has no end."""
 
@@ -80,7 +82,6 @@ _ENTRY = np.dtype(
 )
 _LEAVING = np.dtype([("end_s", "f8"), ("nodes", "i8"), ("saved", "i8")])
 _FREED = np.dtype([("end_s", "f8"), ("units", "i8")])
-_LOG = np.dtype([("start_s", "f8"), ("end_s", "f8"), ("nodes", "i8"), ("restore_s", "f8"), ("save_s", "f8")])
 _STOCK = np.dtype(
     [
         ("returned", "i8"),  # jobs that wait again without having been saved
@@ -118,12 +119,15 @@ class Layer(NamedTuple):
     """One record."""
     entries: Records
     """Agents that started at one instant and end at one instant, by both."""
-    leavings: Records
-    """Agents that are being vacated, by when they are gone; `saved` nodes' jobs come back as saved ones."""
+    leavings: Records | None
+    """Agents that are being vacated, by when they are gone; `saved` nodes' jobs come back as saved ones.
+
+    None without preemption, so that what vacates them is not compiled.
+    """
     freed: Records
     """What was given back at the latest instant, and when it was expected to be."""
-    log: Records
-    """`Stretches`, but for what is the same for all."""
+    log: Seconds
+    """The columns of `Stretches`, one a row, but for those that are the same for all."""
     counts: Counts
     """Rows of one: cores of a node and how many are idle, cores of a job and how many wait, for the planner."""
     fits: NDArray[np.bool_]
@@ -170,12 +174,12 @@ def logged(  # noqa: PLR0917 - numba takes no keywords
     layer: Layer, start_s: float, end_s: float, nodes: int, restore_s: float, save_s: float
 ) -> None:
     """Put one entry into the log."""
-    entry = layer.log[layer.state[0].logged]
-    entry.start_s = start_s
-    entry.end_s = end_s
-    entry.nodes = nodes
-    entry.restore_s = restore_s
-    entry.save_s = save_s
+    log, entry = layer.log, layer.state[0].logged
+    log[_START, entry] = start_s
+    log[_END, entry] = end_s
+    log[_NODES, entry] = nodes
+    log[_RESTORE, entry] = restore_s
+    log[_SAVE, entry] = save_s
     layer.state[0].logged += 1
 
 
@@ -195,17 +199,26 @@ def freed(layer: Layer, end_s: float, nodes: int) -> None:
 def is_full(layer: Layer) -> bool:
     """Whether the room in its log may be too little for one more instant."""
     state = layer.state[0]
-    return bool(len(layer.log) < state.logged + state.last - state.first + 4)
+    return bool(layer.log.shape[1] < state.logged + state.last - state.first + 4)
 
 
 @making
 def grown(layer: Layer) -> Layer:
     """The same, with twice the room in its log."""
     state = layer.state[0]
-    log = np.empty(2 * len(layer.log), layer.log.dtype)
-    for entry in range(state.logged):
-        log[entry] = layer.log[entry]
+    log = np.empty((5, 2 * layer.log.shape[1]))
+    for row in range(5):
+        for entry in range(state.logged):
+            log[row, entry] = layer.log[row, entry]
     return Layer(layer.rules, layer.state, layer.entries, layer.leavings, layer.freed, log, layer.counts, layer.fits)
+
+
+def larger_log(layer: Layer) -> Layer:
+    """As `grown`, for a loop that stops where its log is full."""
+    there = layer.log.shape[1]
+    log = np.empty((5, 2 * there))
+    log[:, :there] = layer.log
+    return layer._replace(log=log)
 
 
 def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[Layer | None, Finite | None]:
@@ -219,38 +232,49 @@ def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[Layer | No
         rules=_rules(agents, machine),
         state=state,
         entries=np.zeros(2 * nodes + 8, _ENTRY),
-        leavings=np.zeros(nodes + 1, _LEAVING),
+        leavings=np.zeros(nodes + 1, _LEAVING) if agents.preemption else None,
         freed=np.zeros(nodes + 1, _FREED),
-        log=np.zeros(max(1024, 2 * nodes), _LOG),
+        log=np.empty((5, max(1024, 2 * nodes))),
         counts=np.array([[agents.jobs_per_agent], [0], [1], [ENDLESS]]),
         fits=np.ones((1, 1), np.bool_),
     )
     return layer, _finite(agents, nodes, machine.classes[0].speed)
 
 
-def stretches(layer: Layer | None, log: Records, stop_s: float) -> Stretches:
-    """The log of a layer that is closed, in order of starts, cut where the replay stopped."""
+def stretches(layer: Layer | None, log: Seconds, stop_s: float) -> Stretches:
+    """The log of a layer that is closed, in order of starts, cut where the replay stopped.
+
+    Its rows become the columns, and what is the same for all takes no room: with a million jobs there may be 16
+    million entries.
+    """
     if layer is None:
         return no_stretches()
-    log = log[: int(layer.state[0]["logged"])]
-    start_s = log["start_s"].copy()
-    if np.any(start_s[1:] < start_s[:-1]):  # agents of one length come to their ends in the order of their starts
-        log = log[np.argsort(start_s, kind="stable")]
-        start_s = log["start_s"].copy()
-    end_s = np.minimum(log["end_s"], stop_s)
-    there = start_s < end_s
+    log = log[:, : int(layer.state[0]["logged"])]
+    if np.any(log[_START, 1:] < log[_START, :-1]):  # agents of one length end in the order of their starts
+        log = log[:, np.argsort(log[_START], kind="stable")]
+    log = log[:, : np.searchsorted(log[_START], stop_s)]
+    there = log[_START] < log[_END]
     if not there.all():
-        log, start_s, end_s = log[there], start_s[there], end_s[there]
-    held = len(log)
+        log = log[:, there]
+    start_s, end_s, nodes, restore_s, save_s = log
+    last_s = np.minimum(end_s, stop_s)
+    end_s -= last_s
+    save_s -= end_s
+    np.maximum(save_s, 0.0, out=save_s)
+    end_s[:] = last_s
+    np.minimum(restore_s, np.subtract(end_s, start_s, out=last_s), out=restore_s)
+    units = nodes.view(np.int64)
+    units[:] = np.multiply(nodes, float(layer.rules[0]["units"]), out=last_s)
+    held = len(start_s)
     return Stretches(
-        job=np.full(held, -1, np.int64),
+        job=np.broadcast_to(np.int64(-1), held),
         start_s=start_s,
         end_s=end_s,
-        units=log["nodes"] * int(layer.rules[0]["units"]),
-        restore_s=np.minimum(log["restore_s"], end_s - start_s),
-        save_s=np.maximum(log["save_s"] - (log["end_s"] - end_s), 0.0),
-        lost_s=np.zeros(held),
-        node=np.full(held, -1, np.int32),
+        units=units,
+        restore_s=restore_s,
+        save_s=save_s,
+        lost_s=np.broadcast_to(0.0, held),
+        node=np.broadcast_to(np.int32(-1), held),
     )
 
 

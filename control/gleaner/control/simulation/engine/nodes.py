@@ -22,7 +22,6 @@ from gleaner.control.simulation.engine.agent_nodes import (
     agents_told,
     come,
     has_log_room,
-    larger_log,
     layer_on,
     leave,
 )
@@ -40,7 +39,7 @@ from gleaner.control.simulation.engine.book import (
     next_s,
     settle,
 )
-from gleaner.control.simulation.engine.layer import Layer
+from gleaner.control.simulation.engine.layer import Layer, larger_log
 from gleaner.control.simulation.engine.placement import choose, first_with_room, idle_nodes, level_for
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine
