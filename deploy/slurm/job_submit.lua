@@ -161,8 +161,8 @@ local function modified(change, job, part_list)
     local class, complaint = class_of(change.comment or job.comment)
     complaint = complaint or not_admitted(settings, before, class)
     if complaint ~= nil then return complaint end
-    if class ~= class_of(job.comment) and not (is_new and job.job_state % 256 == PENDING) then
-        return "the class of a job is fixed once it has started"
+    if class ~= class_of(job.comment) and not (is_new and job.job_state % 256 == PENDING and job.priority == 0) then
+        return "the class of a job is fixed once it has started, or has been released"
     end
     return nil
 end

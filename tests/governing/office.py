@@ -10,6 +10,7 @@ from tests.governing.made_cluster import AGENTS_PARTITION, PARTITION, MadeCluste
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.governing.governor import Governor
 from gleaner.control.governing.settings import GoverningSettings
+from gleaner.control.policy.governed import JobClass
 from gleaner.control.queue import decisions
 from gleaner.control.queue.decisions import StoredDecision
 from gleaner.control.queue.engine import connect, migrate, snapshot
@@ -69,3 +70,13 @@ class Office:
     def runs(self) -> set[str]:
         """The owners' jobs that are on nodes."""
         return {job.id for job in self.cluster.jobs.values() if job.holds and job.partition == PARTITION}
+
+
+def chemistry_over_its_share(office: Office, kind: JobClass = JobClass.CHECKPOINTABLE) -> None:
+    """Agents are on one node; chemistry, which is entitled to 5 CPUs, has two nodes."""
+    office.cluster.agent("a3", "node3")
+    for job in ("c1", "c2"):
+        office.cluster.submit(job, "chemistry", 6, kind)
+    office.rounds(2)
+    assert office.runs == {"c1", "c2"}
+    office.cluster.pass_time(4000)

@@ -75,7 +75,7 @@ def _ready(view: OwnersView, waiting: Sequence[OwnedJob]) -> frozenset[str]:
     limited = {job.account for job in waiting if job.at_limit and not job.held}
     found: set[str] = set()
     for job in waiting:
-        if job.is_ready and (not job.held or (job.account not in limited and _array(job.id) not in begun)):
+        if job.is_ready and (not job.held or (job.ours and job.account not in limited and _array(job.id) not in begun)):
             found.add(job.id)
         if "_" in job.id:
             begun.add(_array(job.id))
@@ -91,13 +91,18 @@ def _waits(job: OwnedJob, known: GovernedJob | None, *, is_dry: bool) -> bool:
     """Whether it is for us to say when it starts."""
     if job.phase is not OwnedPhase.PENDING:
         return False
-    if _is_released(job, known):
+    if _is_released(job, known) or _is_kept_back(job, known):
         return True
     return not job.begins_later and ((job.held and job.ours) or (is_dry and not job.held))
 
 
 def _is_released(job: OwnedJob, known: GovernedJob | None) -> bool:
     return not job.held and known is not None and known.released_s is not None
+
+
+def _is_kept_back(job: OwnedJob, known: GovernedJob | None) -> bool:
+    """Its owner holds what we have released, and may let it go at any time."""
+    return job.held and not job.ours and known is not None and known.released_s is not None
 
 
 def _waiting(job: OwnedJob, known: GovernedJob | None, *, settled_s: float, on_top_s: float, ready: bool) -> WaitingJob:
@@ -107,7 +112,7 @@ def _waiting(job: OwnedJob, known: GovernedJob | None, *, settled_s: float, on_t
     if known is not None and released_s is not None and released:
         is_late = released_s < (on_top_s if known.at_top else settled_s)
         wish = _in_one_piece(wish) if is_late else wish
-    return WaitingJob(job.id, job.account, job.job_class, wish, released, ready)
+    return WaitingJob(job.id, job.account, job.job_class, wish, released, ready, _is_kept_back(job, known))
 
 
 def _in_one_piece(wish: Wish) -> Wish:

@@ -146,7 +146,7 @@ class Governor:
         Nobody gives way for a job that could not be released: its owner may just have cancelled it.
         """
         jobs = {job.id: job for job in seen.jobs}
-        released = {job.job for job in view.waiting if job.released}
+        released = {job.job for job in view.waiting if job.released or job.kept_back}
         classes = {job.job: job.job_class for job in view.running}
         problems: list[str] = []
         acts = 0

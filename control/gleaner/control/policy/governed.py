@@ -77,6 +77,8 @@ class WaitingJob:
     released: bool = False
     ready: bool = True
     """False: the scheduler may let it wait, whatever is idle: for another job, at a limit."""
+    kept_back: bool = False
+    """It was released, and its owner holds it, until it lets it go without asking us: it counts first of all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,10 @@ def govern(view: GovernView) -> tuple[Ruling, ...]:
     """A ruling for each waiting job, in their order. One that was released and may stay so is a start or a claim."""
     site = _site(view)
     for job in view.waiting:
+        if job.kept_back:
+            _count(site, job)
+            _ruled(site, Ruling(job.job, Verdict.START, (), f"it was released, and {job.owner} holds it itself"))
+    for job in view.waiting:
         if job.ready and job.released and _is_claim(site, job):
             _claim(site, job)
     is_vacated = True
@@ -77,7 +81,7 @@ def govern(view: GovernView) -> tuple[Ruling, ...]:
                 ruling = _claim(site, job)
                 is_vacated = is_vacated or bool(ruling.victims)
     for job in view.waiting:
-        if not job.ready and _is_claim(site, job):
+        if not job.ready and job.job not in site.rulings and _is_claim(site, job):
             _ask_the_scheduler(site, job)
     for job in view.waiting:
         if job.job not in site.rulings:
