@@ -49,6 +49,16 @@ def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
     }
 
 
+def test_a_node_that_sleeps_to_save_energy_can_be_used() -> None:
+    asleep = ("node5", "idle~", "0/6/0/6", "4000", "0")
+    assert "node5" in {node.name for node in parse(text(*NODES, asleep), "", WORD, read_s=1.0).nodes}
+
+
+def test_a_job_whose_nodes_are_being_made_ready_has_them() -> None:
+    """Else others would give way for it once more."""
+    assert job(state="CONFIGURING").phase is OwnedPhase.RUNNING
+
+
 def test_a_running_job_holds_its_part_of_each_of_its_nodes() -> None:
     found = job()
     assert (found.phase, found.job_class, found.since_s) == (OwnedPhase.RUNNING, JobClass.CHECKPOINTABLE, 1795275130)

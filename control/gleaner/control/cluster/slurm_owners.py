@@ -27,7 +27,10 @@ _JOB_FIELDS = (
     "restartcnt", "admin_comment", "Comment",
 )  # fmt: skip
 _USABLE = frozenset({"idle", "mixed", "allocated", "planned", "completing"})
-_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+_ASLEEP = "~#"
+"""Powered down to save energy, or being powered up: Slurm starts jobs there all the same."""
+_PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+"""Not CONFIGURING: such a job has its nodes."""
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LIMITS = ("Assoc", "QOS")
 _NOT_READY = (
@@ -127,7 +130,7 @@ def _rows(answer: str, word: str, count: int) -> list[list[str]]:
 
 def _node(fields: list[str]) -> OwnedNode | None:
     name, state, cpus, memory, used_memory = fields
-    if state.rstrip("-") not in _USABLE:  # draining, down, reserved, not responding, powered down ...
+    if state.rstrip("-" + _ASLEEP) not in _USABLE:  # draining, down, reserved, not responding ...
         return None
     _, idle, _, total = (_whole(part, fields) for part in cpus.split("/"))
     size = Room(total, _whole(memory, fields))
