@@ -24,8 +24,8 @@ from gleaner.agent.own_job.moments import Plan, Wish, by_clock, by_signal, is_go
 from gleaner.agent.own_job.program import ENDED, FAILED, OwnJob, deliver
 from gleaner.agent.privileged.slurm_jobs import SlurmJob, parse
 from gleaner.agent.protocol import Assignment, Generation
-from gleaner.agent.runtime.protocol import ContainerSpec
-from gleaner.agent.storage.protocol import StorageError
+from gleaner.agent.runtime.protocol import ContainerId, ContainerSpec
+from gleaner.agent.storage.protocol import Parcel, ParcelBroken, StorageError
 from gleaner.agent.stored import Stored
 
 
@@ -160,6 +160,7 @@ class Desk:
         self.kept = kept(place)
         self.kept.set_up(is_first=True, now_s=0)
         self.says: list[str] = []
+        self.readmitted: list[int] = []
         monkeypatch.setattr(program, "say", self.says.append)
         for pause in ("_TICK_S", "_AGAIN_S"):
             monkeypatch.setattr(program, pause, 0.05)
@@ -191,6 +192,7 @@ class Desk:
             results=self.place / "results",
             begin_with=None,
             happened=queue.SimpleQueue(),
+            readmit=lambda: self.readmitted.append(self.runtime.restores),
         )
         self.codes: list[int] = []
         self.thread = threading.Thread(target=lambda: self.codes.append(self.job.run()), daemon=True)
@@ -302,6 +304,28 @@ def test_a_generation_that_is_broken_costs_only_what_came_after_the_one_before(d
     desk.start("count", "100000")
     desk.until(lambda: desk.runtime.restores)
     assert any("broken, and set aside" in line for line in desk.says)
+
+
+def test_after_a_generation_that_broke_while_it_was_restored_the_helper_makes_the_folder_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has taken it away together with the container that came to nothing."""
+    at = desk.start("count", "100000", every_s=0.01)
+    desk.until(lambda: len(desk.kept.latest()) == 2)
+    at.happened.put(signal.SIGUSR1)
+    desk.until(lambda: desk.requeued)
+    at.happened.put(signal.SIGTERM)
+    desk.end()
+    restore = desk.runtime.restore
+
+    def broken(spec: ContainerSpec, parcel: Parcel) -> ContainerId:
+        monkeypatch.setattr(desk.runtime, "restore", restore)
+        raise ParcelBroken("memory.tar is not what was stored")
+
+    monkeypatch.setattr(desk.runtime, "restore", broken)
+    desk.start("count", "100000")
+    desk.until(lambda: desk.runtime.restores)
+    assert desk.readmitted == [0]
 
 
 def test_an_image_that_is_missing_is_one_line(desk: Desk) -> None:

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -21,7 +21,7 @@ from gleaner.agent.privileged import config
 from gleaner.agent.privileged.slurm_jobs import SlurmJob, Unknown
 from gleaner.agent.protocol import Assignment
 from gleaner.agent.runtime.criu import CriuRuntime
-from gleaner.agent.runtime.helper import Helper, Refusal
+from gleaner.agent.runtime.helper import Helper, Refusal, translated
 from gleaner.agent.runtime.protocol import ContainerId, ContainerSpec, RuntimeFault
 from gleaner.agent.storage.protocol import StorageError
 from gleaner.agent.stored import Stored
@@ -156,7 +156,7 @@ def own_job(asked: Asked, number: str, happened: Happenings) -> OwnJob:
         raise Unfit("Slurm may not start this job again: submit a script, with sbatch --requeue")
     results = asked.results or Path(f"gleaner-{number}")
     check_places(results.absolute(), asked.begin_with)
-    runtime, admitted = meet_helper(number)
+    runtime, admitted, readmit = meet_helper(number)
     kept = Kept(root_of(asked.storage), int(number), program_of(asked.image, asked.command))
     kept.set_up(is_first=in_slurm.restarts == 0, now_s=began_s)
     if in_slurm.restarts == 0 and (known := batch.others()) is not None:
@@ -188,6 +188,7 @@ def own_job(asked: Asked, number: str, happened: Happenings) -> OwnJob:
         results=results.absolute(),
         begin_with=asked.begin_with,
         happened=happened,
+        readmit=readmit,
     )
 
 
@@ -212,12 +213,17 @@ def root_of(storage: Path | None) -> Path:
     return (storage or Path.home() / ".gleaner").absolute() / cluster
 
 
-def meet_helper(number: str) -> tuple[CriuRuntime, Mapping[str, Any]]:
-    """The runtime, and what the job has here by the helper's word."""
+def meet_helper(number: str) -> tuple[CriuRuntime, Mapping[str, Any], Callable[[], object]]:
+    """The runtime, what the job has here by the helper's word, and how to ask for that again."""
     settings = config.load()
     if not settings.own_jobs_key:
         raise Unfit("this node does not serve users' own jobs: an admin sets own_jobs_key (deploy/INSTALL.md)")
     helper = Helper(settings.helper_socket)
+
+    def admit() -> Mapping[str, Any]:
+        with translated(f"job {number} is not let in"):
+            return helper.ask("admit", slurm_job=number).said
+
     try:
         admitted = helper.ask("admit", slurm_job=number).said
     except Refusal as error:
@@ -228,8 +234,8 @@ def meet_helper(number: str) -> tuple[CriuRuntime, Mapping[str, Any]]:
         if not helper.ask("about", name=name).said["ended"]:
             raise Unfit(f"job {number} has a container on this node already: there is one `glean run` at a time")
         runtime.remove(name)
-        admitted = helper.ask("admit", slurm_job=number).said
-    return runtime, admitted
+        admitted = admit()
+    return runtime, admitted, admit
 
 
 def spec_of(asked: Asked, admitted: Mapping[str, Any]) -> ContainerSpec:

@@ -115,6 +115,8 @@ class OwnJob:
     results: Path
     begin_with: Path | None
     happened: Happenings
+    readmit: Callable[[], object] = lambda: None
+    """The node's helper makes the job's folder, and takes it away with a container that came to nothing."""
     exit_code: int = FAILED
     state: task.Task = field(default_factory=task.Preparing)
     _estimates: Estimates = field(default_factory=lambda: Estimates(Way.CRIU, at_once=1))
@@ -148,6 +150,7 @@ class OwnJob:
                 break
             say(f"what was saved last is broken, and set aside: {found.detail}")
             self.kept.drop(used)
+            self._try(self.readmit, "cannot go on from what was saved before that")
             before = self.kept.before(used)
             given = self.stored.assignment.model_copy(update={"generation": before})
             self.stored = Stored(self.stored.storage, given, self.stored.node, self.stored.folder)
