@@ -13,7 +13,7 @@ import pytest
 from tests.privileged import slurm
 from tests.privileged.users import AGENT, ALICE, BOB, MINE, Node
 
-from gleaner.agent.privileged import bundle, containers, own_jobs
+from gleaner.agent.privileged import bundle, containers, helper, own_jobs
 from gleaner.agent.privileged.bundle import Bundle
 from gleaner.agent.privileged.request import LABEL_END
 from gleaner.agent.privileged.slurm_jobs import Slurm
@@ -173,3 +173,52 @@ def test_who_keeps_root_waiting_while_it_restores_waits_no_longer_than_its_job_r
     assert "has ended" in node.ask(ALICE, descriptor, do="run", name=MINE)["why"]
     assert 0.2 < time.monotonic() - began_s < 5
     os.close(descriptor)
+
+
+def test_roots_programs_are_called_for_one_user_only_so_often_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helper, "_HANDS", 2)
+    now, most, go = [0], [0], threading.Event()
+
+    def facts(_settings: object) -> dict[str, Any]:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        go.wait(10)
+        now[0] -= 1
+        return {}
+
+    monkeypatch.setattr(containers, "facts", facts)
+    asked = [threading.Thread(target=node.ask, args=(ALICE,), kwargs={"do": "facts"}, daemon=True) for _ in range(6)]
+    for one in asked:
+        one.start()
+    time.sleep(0.3)
+    assert most == [2]
+    assert node.ask(ALICE, do="admit", slurm_job="66")["ok"], "what takes long is not in the way, nor is this in its"
+    others = threading.Thread(target=node.ask, args=(BOB,), kwargs={"do": "facts"}, daemon=True)
+    others.start()
+    time.sleep(0.2)
+    assert most == [3], "nobody waits for another's"
+    go.set()
+    for one in (*asked, others):
+        one.join(10)
+    assert now == [0]
+
+
+def test_one_save_of_a_container_at_a_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, began = threading.Event(), threading.Event()
+
+    def checkpoint(*_: object, **__: object) -> None:
+        began.set()
+        go.wait(10)
+
+    monkeypatch.setattr(containers, "checkpoint", checkpoint)
+    node.made(MINE, ALICE)
+    first = threading.Thread(target=node.ask, args=(ALICE,), kwargs={"do": "checkpoint", "name": MINE}, daemon=True)
+    first.start()
+    assert began.wait(10)
+    assert "is being saved" in node.ask(ALICE, do="checkpoint", name=MINE)["why"]
+    monkeypatch.setattr(containers, "remove", lambda _, made: made.remove())
+    assert node.ask(ALICE, do="remove", name=MINE)["ok"], "it can be removed meanwhile"
+    go.set()
+    first.join(10)

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import IO, Any, NoReturn
 
 from . import admin, bundle, config, containers, image_store, meeting, monitor, request, written
@@ -35,6 +35,9 @@ from .watch import Watchdog
 _AT_ONCE = 1024
 _USERS_AT_ONCE = 1024
 _USER_AT_ONCE = 256
+_HANDS = 8
+_LONG = ("admit", "wait", "run", "checkpoint", "layer-in", "layer-out")
+"""Requests that wait for others than root's own programs, or take turns by themselves."""
 _IMPORT_WITHIN_S = 3600
 _AGAIN_S = 0.5
 _TAKES = {"run": "a folder", "import": "a file", "layer-in": "a pipe", "layer-out": "a pipe"}
@@ -49,6 +52,7 @@ class Helper:
         self._own_jobs = OwnJobs(settings, Slurm(settings.scontrol)) if settings.own_jobs_key else None
         self._places = threading.BoundedSemaphore(_AT_ONCE)
         self._users_places = Places(of_one=_USER_AT_ONCE, of_all=_USERS_AT_ONCE)
+        self._hands: dict[int, threading.BoundedSemaphore] = {}
         self._busy: set[str] = set()
         self._lock = threading.Lock()
         self.watchdog = Watchdog(settings, self._own_jobs, self._alone, self._remove)
@@ -84,12 +88,19 @@ class Helper:
         else:
             self._users_places.give_back(uid)
 
+    def _hand(self, uid: int, do: str) -> AbstractContextManager[Any]:
+        """What calls programs of root's is not done for one user as often at once as that user likes."""
+        if uid == self._settings.agent_uid or do in _LONG:
+            return nullcontext()
+        return self._hands.setdefault(uid, threading.BoundedSemaphore(_HANDS))
+
     def _answer(self, connection: socket.socket, uid: int) -> None:
         descriptor = None
         met = meeting.Meeting(connection, meeting.PATIENCE_S)
         try:
             message, descriptor = met.hear()
-            said, given = self._done(uid, message, descriptor, connection)
+            with self._hand(uid, str(message.get("do"))):
+                said, given = self._done(uid, message, descriptor, connection)
             try:
                 met.say({"ok": True, **said}, given)
             finally:
@@ -175,7 +186,7 @@ class Helper:
         simple: dict[str, Callable[[], Any]] = {
             "pause": lambda: containers.pause(settings, made),
             "unpause": lambda: containers.unpause(settings, made),
-            "checkpoint": lambda: containers.checkpoint(settings, made, end_s=self._end_s(made)),
+            "checkpoint": lambda: self._checkpoint(made),
             "run": lambda: self._run(made, descriptor or 0),
             "layer-in": lambda: containers.layer_in(settings, made, descriptor or 0),
             "layer-out": lambda: containers.layer_out(made, descriptor or 0),
@@ -226,20 +237,24 @@ class Helper:
         if self._own_jobs is not None and job_of(made.name) is not None:
             self._own_jobs.remove_folder(made.name)
 
-    def _end_s(self, made: Bundle) -> float | None:
-        return None if self._own_jobs is None or job_of(made.name) is None else self._own_jobs.end_s(made)
+    def _checkpoint(self, made: Bundle) -> None:
+        if self._own_jobs is None or job_of(made.name) is None:
+            containers.checkpoint(self._settings, made, end_s=None)
+            return
+        with self._alone(made.name, "saved"):
+            containers.checkpoint(self._settings, made, end_s=self._own_jobs.end_s(made))
 
     @contextmanager
-    def _alone(self, name: str) -> Generator[None, None, None]:
-        """Nobody else makes or removes a container of this name meanwhile."""
+    def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:
+        """Nobody else does that to a container of this name meanwhile."""
         with self._lock:
-            if name in self._busy:
-                raise Failed("fault", f"{name} is being made or removed")
-            self._busy.add(name)
+            if (busy := f"{name} is being {doing}") in self._busy:
+                raise Failed("fault", busy)
+            self._busy.add(busy)
         try:
             yield
         finally:
-            self._busy.discard(name)
+            self._busy.discard(busy)
 
 
 @contextmanager
