@@ -1,5 +1,6 @@
 """`glean run IMAGE COMMAND...` in a Slurm job of one's own."""
 
+import fcntl
 import os
 import shutil
 import sys
@@ -229,13 +230,25 @@ def meet_helper(number: str) -> tuple[CriuRuntime, Mapping[str, Any], Callable[[
     except Refusal as error:
         raise Unfit(str(error)) from error
     runtime = CriuRuntime(helper, meetings=Path(str(admitted["meetings"])))
+    stay_alone(Path(str(admitted["meetings"])), number)
     name = ContainerId(str(admitted["name"]))
-    if name in runtime.ours():
+    if name in helper.ask("list").said["containers"]:
         if not helper.ask("about", name=name).said["ended"]:
             raise Unfit(f"job {number} has a container on this node already: there is one `glean run` at a time")
         runtime.remove(name)
         admitted = admit()
+        stay_alone(Path(str(admitted["meetings"])), number)
     return runtime, admitted, admit
+
+
+def stay_alone(place: Path, number: str) -> None:
+    """Nobody else begins for this job here as long as this program lives: both would work in the same folder."""
+    held = os.open(place, os.O_RDONLY | os.O_DIRECTORY)  # never closed
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise Unfit(f"job {number} has a `glean run` on this node already: there is one at a time") from None
 
 
 def spec_of(asked: Asked, admitted: Mapping[str, Any]) -> ContainerSpec:

@@ -1,0 +1,55 @@
+"""`glean run` at the real helper's door: one at a time for a job, and what an earlier one has left goes."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.privileged.users import ALICE, MINE, Node
+from tests.runtime.account import acting_as
+
+from gleaner.agent.own_job import main
+from gleaner.agent.own_job.main import Unfit
+from gleaner.agent.privileged import bundle, config, containers, own_jobs
+from gleaner.agent.privileged.bundle import Bundle
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    tmp_path.chmod(0o755)
+    found = Node(tmp_path)
+    monkeypatch.setattr(own_jobs, "WRONG_S", 0)
+    monkeypatch.setattr(config, "load", lambda: found.settings)
+    monkeypatch.setattr(containers, "remove", lambda _, made: made.remove())
+    yield found
+
+
+def test_beside_a_container_that_runs_nothing_is_begun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.made(MINE, ALICE)
+    monkeypatch.setattr(Bundle, "is_monitored", lambda _: True)
+    with acting_as(*ALICE), pytest.raises(Unfit, match="has a container on this node already"):
+        main.meet_helper("66")
+
+
+def test_what_an_earlier_one_has_left_goes(node: Node) -> None:
+    node.made(MINE, ALICE)
+    left = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"]) / "left"
+    left.touch()
+    with acting_as(*ALICE):
+        _, admitted, _ = main.meet_helper("66")
+    assert bundle.all_bundles(node.settings) == []
+    assert list(Path(admitted["folder"]).iterdir()) == []
+
+
+def test_two_that_begin_at_once_do_not_share_a_folder(node: Node) -> None:
+    with acting_as(*ALICE):
+        main.meet_helper("66")
+        with pytest.raises(Unfit, match="one at a time"):
+            main.meet_helper("66")
+
+
+def test_who_is_not_let_in_reads_why_in_one_line(node: Node) -> None:
+    with acting_as(*ALICE), pytest.raises(Unfit, match="job 67 is not yours"):
+        main.meet_helper("67")
