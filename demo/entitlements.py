@@ -24,7 +24,7 @@ from demo.campaign import OUTPUT, Sent, agents_since, console, jobs_of, judged, 
 
 ROUND_S = 90
 GRACE_S = 30
-GIVE_UP_S = 600
+GIVE_UP_S = 900
 SHARES = {"physics": 50, "chemistry": 30, "biology": 20}
 GOVERNING: dict[str, object] = {
     "mode": "on",

@@ -12,7 +12,8 @@ USERS = "/srv/users"
 WITHIN_S = GRACE_S + 10
 """One grace time, and what a look of ours and one of the scheduler's takes."""
 PI = "gleaner/pi:demo"
-SAMPLES = 40_000_000
+SAMPLES = 300_000_000
+"""Half a minute of a processor's time."""
 CHECKPOINTABLE = "--comment=gleaner:checkpointable"
 
 
