@@ -1,6 +1,7 @@
 """Databases for every test that needs one: real SQLite and real PostgreSQL, each fresh and with all tables."""
 
 import shutil
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ TEMPLATE = "with_tables"
 # What is compiled first, or shares its core with another test, is slow once; that is no fault of the code.
 settings.register_profile("unhurried", settings(), deadline=None)
 settings.load_profile("unhurried")
+# Whoever starts the tests in the background has this signal ignored, in all that the tests start too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

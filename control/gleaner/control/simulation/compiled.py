@@ -59,6 +59,8 @@ def _kept(function: Callable[P, R], **options: bool) -> Callable[P, R]:
     njit: Any = numba.njit  # its declaration knows not all of the options
     plain = cast("FunctionType", function)
     made = njit(error_model="numpy", **options)(plain)
+    if made is plain:  # NUMBA_DISABLE_JIT
+        return function
     made._cache = _cache(plain, str(sorted(options.items())))
     made.get_call_template = _once_for_any_value(made.get_call_template)
     made.compile = _uncollected(made.compile)
