@@ -51,6 +51,14 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
             "{file}, line 1: [groups]: entitled adds up to 110 per cent; the groups together can have 100 at most",
         ),
         (
+            "[governing]\nentitled = {physics = 60, chemistry = 50}\n",
+            "{file}, line 1: [governing]: entitled adds up to 110 %; each share is at least 0, all together at most 100",
+        ),
+        (
+            "[governing]\nmode = 'on'\n",
+            "{file}, line 1: [governing]: mode is 'on', but no partitions are named that are to be governed",
+        ),
+        (
             "[groups]\nentitled = {physics = -1}\n",
             "{file}, line 2: [groups] entitled must be at least 0, found -1",
         ),
