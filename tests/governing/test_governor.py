@@ -271,6 +271,7 @@ happenings = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.lists(happenings, max_size=25))
 def test_whatever_comes_owners_get_what_they_are_entitled_to_and_nobody_below_loses(
