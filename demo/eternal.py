@@ -9,7 +9,6 @@ import time
 from itertools import pairwise
 
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from demo import cluster, proof, reference
@@ -72,7 +71,6 @@ def conclude(job: int, detail: dict[str, object]) -> int:
     attempts: list[dict[str, object]] = detail["attempts"]  # type: ignore[assignment]
     nodes = [str(one["node"]) for one in attempts]
     lost = sum(one["ending"] == "lost" for one in attempts)
-    console.print(ProgressBar(total=SLICES, completed=min(SLICES, len(nodes) - 1), width=70))
     where = ", ".join(sorted(set(nodes)))
     console.print(f"{len(nodes) - 1} slices on {where}; {len(events)} events from {starts} start; {lost} lost")
     is_right = starts == 1 and len(events) > SLICES and in_order and not lost
