@@ -52,7 +52,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             "[governing]\nentitled = {physics = 60, chemistry = 50}\n",
-            "{file}, line 1: [governing]: entitled adds up to 110 %; each share is at least 0, all together at most 100",
+            "{file}, line 1: [governing]: entitled adds up to 110 %; each share is at least 0, all together at most",
         ),
         (
             "[governing]\nmode = 'on'\n",
