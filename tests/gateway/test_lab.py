@@ -15,7 +15,9 @@ from gleaner.control.settings import ClusterSettings, Settings, StorageSettings
 
 pytestmark = pytest.mark.cluster
 
-PRINTER = ("sh", "-c", "env >/var/lib/gleaner/work/$3.env; echo >>/var/lib/gleaner/work/$3.env; sleep 300", "agent")
+PRINTED = ClusterSettings().agent_logs
+"""Where its nodes have room for what agents print."""
+PRINTER = ("sh", "-c", f"(env; echo) >{PRINTED}/$3.env; sleep 300", "agent")
 """An agent that writes down its environment, under its own name (`run --name NAME`)."""
 MATTERS = (
     "TimeLimit", "TimeMin", "Requeue", "Nice", "NumNodes", "NumCPUs", "AllocTRES", "MinMemoryNode", "OverSubscribe",
@@ -90,8 +92,7 @@ def facts(shown: str) -> dict[str, str]:
 def wait_for_environment(laboratory: Laboratory, name: str) -> set[str]:
     """The names of the variables, once the last line is there."""
     until_s = time.monotonic() + 20
-    path = f"/var/lib/gleaner/work/{name}.env"
-    while not (text := laboratory.run("sh", "-c", f"cat {path} 2>/dev/null || true")).endswith("\n\n"):
+    while not (text := laboratory.run("sh", "-c", f"cat {PRINTED}/{name}.env 2>/dev/null || true")).endswith("\n\n"):
         assert time.monotonic() < until_s
         time.sleep(0.1)
     return {line.partition("=")[0] for line in text.split("\n") if line}
