@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gleaner.agent.privileged.request import Refused
 from gleaner.control.steward import request
-from gleaner.control.steward.request import Alive, Awake, Drain, Reason, Refused, Release, Resume
+from gleaner.control.steward.request import Alive, Awake, Drain, Reason, Release, Resume
 
 
 def parsed(**message: Any) -> request.Request:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.steward import facts
 
+from gleaner.agent.privileged.request import Refused
 from gleaner.control.steward import rules
 from gleaner.control.steward.records import JobRecord, NodeRecord
 from gleaner.control.steward.request import (
@@ -15,7 +16,6 @@ from gleaner.control.steward.request import (
     JobRequest,
     NodeRequest,
     Reason,
-    Refused,
     Release,
     Requeue,
     Resume,

@@ -5,9 +5,11 @@ Each request is one JSON object in one line; its fields are plain values within 
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
+
+from gleaner.agent.privileged.meeting import Message
+from gleaner.agent.privileged.request import Refused, checked
 
 LONGEST_BYTES = 64 * 2**10
 MOST_NODES = 1000
@@ -16,10 +18,6 @@ _JOB = re.compile(r"[1-9][0-9]{0,9}(_(0|[1-9][0-9]{0,9}))?\Z", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", re.ASCII)
 _PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,40}\Z", re.ASCII)
 _MOST_DIGITS = 20
-
-
-class Refused(Exception):
-    """No, and why, in one line. Nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,42 +102,31 @@ def parse(line: bytes) -> Request:
     return _request(cast("dict[str, Any]", message))
 
 
-def _request(message: Mapping[str, Any]) -> Request:
+def _request(message: Message) -> Request:
     match message.get("do"):
         case "alive":
-            _checked(message)
+            checked(message)
             return Alive()
         case "awake":
-            _checked(message)
+            checked(message)
             return Awake()
         case "release":
-            return Release(**_checked(message, job=_is_job, top=lambda value: isinstance(value, bool)))
+            return Release(**checked(message, job=_is_job, top=lambda value: isinstance(value, bool)))
         case "reason":
-            return Reason(**_checked(message, job=_is_job, text=_is_text))
+            return Reason(**checked(message, job=_is_job, text=_is_text))
         case "hold":
-            return Hold(**_checked(message, job=_is_job))
+            return Hold(**checked(message, job=_is_job))
         case "requeue":
-            return Requeue(**_checked(message, job=_is_job))
+            return Requeue(**checked(message, job=_is_job))
         case "signal":
-            return Signal(**_checked(message, job=_is_job))
+            return Signal(**checked(message, job=_is_job))
         case "drain":
-            given = _checked(message, nodes=_are_nodes, by=_is_person)
+            given = checked(message, nodes=_are_nodes, by=_is_person)
             return Drain(tuple(given["nodes"]), given["by"])
         case "resume":
-            return Resume(tuple(_checked(message, nodes=_are_nodes)["nodes"]))
+            return Resume(tuple(checked(message, nodes=_are_nodes)["nodes"]))
         case other:
             raise Refused(f"there is no request {str(other)[:40]!r}")
-
-
-def _checked(message: Mapping[str, Any], **wanted: Callable[[Any], bool]) -> dict[str, Any]:
-    """The message without `do`, if it has exactly these fields and each is as its function says."""
-    given = {key: value for key, value in message.items() if key != "do"}
-    for field in sorted(set(given) ^ set(wanted)):
-        raise Refused(f"{field[:40]!r} is {'missing' if field in wanted else 'no field of this request'}")
-    for field, is_right in wanted.items():
-        if not is_right(given[field]):
-            raise Refused(f"{field!r} is not what it must be: {str(given[field])[:80]!r}")
-    return given
 
 
 def _is_job(value: Any) -> bool:

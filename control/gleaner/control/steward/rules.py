@@ -11,6 +11,7 @@ leaves a job that runs, or one that is held and marked as waiting, never one tha
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
+from gleaner.agent.privileged.request import Refused
 from gleaner.control.steward.governed import CHECKPOINTABLE, DEFAULT_CLASS, PREEMPTIBLE, Governed, class_of
 from gleaner.control.steward.records import JobRecord, NodeRecord
 from gleaner.control.steward.request import (
@@ -19,7 +20,6 @@ from gleaner.control.steward.request import (
     JobRequest,
     NodeRequest,
     Reason,
-    Refused,
     Release,
     Requeue,
     Resume,

@@ -11,7 +11,6 @@ import json
 import os
 import pwd
 import socket
-import struct
 import sys
 import threading
 import time
@@ -19,11 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from gleaner.agent.privileged.meeting import peer
+from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster import programs
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.steward import governed, records, request, rules
 from gleaner.control.steward.governed import Governed, Misconfigured
-from gleaner.control.steward.request import Alive, Awake, Drain, JobRequest, Refused, Resume
+from gleaner.control.steward.request import Alive, Awake, Drain, JobRequest, Resume
 
 PATIENCE_S = 10.0
 """For a request to arrive, and for an answer to be taken."""
@@ -169,12 +170,6 @@ def _line(connection: socket.socket) -> bytes:
             break
         got += more
     return bytes(got[: request.LONGEST_BYTES])
-
-
-def peer(connection: socket.socket) -> int:
-    """The other side's uid, as the kernel knows it."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])
 
 
 def listen(path: Path) -> socket.socket:
