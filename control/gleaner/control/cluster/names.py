@@ -7,11 +7,15 @@ from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable, Qu
 
 
 class Names:
-    """What one gateway has submitted. `look_up` asks the scheduler for a name; agents that ended just now count too."""
+    """What one gateway has submitted. `look_up` asks the scheduler for a name; agents that ended just now count too.
 
-    def __init__(self, look_up: Callable[[str], SchedulerId | None], *, submits_per_s: float) -> None:
+    `asked` says where they are submitted to, for the message of a refusal.
+    """
+
+    def __init__(self, look_up: Callable[[str], SchedulerId | None], *, submits_per_s: float, asked: str) -> None:
         self._look_up = look_up
         self._submits_per_s = submits_per_s
+        self._asked = asked
         self._known: dict[str, SchedulerId] | None = None
         """Names that are taken, as of the last look and since; None before the first look."""
         self._doubtful: set[str] = set()
@@ -24,7 +28,18 @@ class Names:
         self._doubtful -= self._known.keys()
 
     def submit(self, name: str, send: Callable[[], SchedulerId]) -> SchedulerId:
-        """Submit by `send`, unless the name is there. If there was no answer, the name is looked up once more."""
+        """Submit by `send`, unless the name is there. If there was no answer, the name is looked up once more.
+
+        Raises `GatewayUnavailable`, or `GatewayError` with what was asked for.
+        """
+        try:
+            return self._submitted(name, send)
+        except GatewayUnavailable:
+            raise
+        except GatewayError as error:
+            raise GatewayError(f"{error} ({self._asked})") from error
+
+    def _submitted(self, name: str, send: Callable[[], SchedulerId]) -> SchedulerId:
         if (known := self._id_of(name)) is not None:
             return known
         self._pace()

@@ -35,7 +35,7 @@ class PySlurmGateway:
     def __init__(self, settings: ClusterSettings, logs: Path) -> None:
         self._settings = settings
         self._logs = logs
-        self._names = Names(self._look_up, submits_per_s=settings.submits_per_s)
+        self._names = Names(self._look_up, submits_per_s=settings.submits_per_s, asked=slurm_words.asked(settings))
         self._child: Child | None = None
 
     def check(self) -> pyslurm_words.Versions:
@@ -70,12 +70,7 @@ class PySlurmGateway:
             self._complete(id_)
             return id_
 
-        try:
-            return self._names.submit(request.name, send)
-        except GatewayUnavailable:
-            raise
-        except GatewayError as error:
-            raise GatewayError(f"{error} ({slurm_words.asked(self._settings)})") from error
+        return self._names.submit(request.name, send)
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
         """See `Gateway.withdraw`."""

@@ -29,7 +29,7 @@ class SlurmGateway:
     def __init__(self, settings: ClusterSettings, logs: Path) -> None:
         self._settings = settings
         self._logs = logs
-        self._names = Names(self._look_up, submits_per_s=settings.submits_per_s)
+        self._names = Names(self._look_up, submits_per_s=settings.submits_per_s, asked=slurm_words.asked(settings))
 
     def look(self, now_s: float) -> ClusterView:
         """See `Gateway.look`."""
@@ -48,12 +48,7 @@ class SlurmGateway:
         def send() -> SchedulerId:
             return slurm_words.parse_submitted(self._run(words, slurm_words.SUBMIT_ENVIRONMENT, given=script))
 
-        try:
-            return self._names.submit(request.name, send)
-        except GatewayUnavailable:
-            raise
-        except GatewayError as error:
-            raise GatewayError(f"{error} ({slurm_words.asked(self._settings)})") from error
+        return self._names.submit(request.name, send)
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
         """See `Gateway.withdraw`."""
