@@ -16,7 +16,7 @@ stands before the one it leaves, in an order that does not change; one of priori
 can go round in circles.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -139,22 +139,12 @@ def _emptying(view: MoveView, node: str, stays: set[int]) -> list[tuple[RunningJ
 def _one_move(view: MoveView, stays: set[int]) -> tuple[RunningJob, str] | None:
     """What the core would move now, and where to; without a target that lacks memory, or cannot restore it."""
     place = {node.name: at for at, node in enumerate(view.nodes)}
-    stays = set(stays)
-    while True:
-        chosen, taken = migration.compaction(
-            _used(view),
-            _counts([node.cpus for node in view.nodes]),
-            _counts([place.get(job.node, -1) for job in view.jobs]),
-            _counts([job.cpus for job in view.jobs]),
-            np.array([job.is_movable and job.job not in stays for job in view.jobs], np.bool_),
-            False,
-        )
-        if chosen < 0:
-            return None
-        job, target = view.jobs[int(chosen)], view.nodes[int(taken.argmax())]
-        if _takes(view, target, job):
-            return job, target.name
-        stays.add(job.job)
+    of_job = _counts([place.get(job.node, -1) for job in view.jobs])
+    cpus = _counts([job.cpus for job in view.jobs])
+    offers = _offers(
+        view, stays, lambda movable: migration.compaction(_used(view), _total(view), of_job, cpus, movable, False)
+    )
+    return next(((job, target.name) for job, target in offers), None)
 
 
 # ── priorities ──
@@ -164,33 +154,47 @@ def _prefer(view: MoveView) -> Move | None:
     """The job that gains most of the highest class, as the core chooses it, if that pays."""
     rank = {name: len(view.prefer) - at for at, names in enumerate(view.prefer) for name in names}
     of_node = {node.name: rank.get(node.name, 0) for node in view.nodes}
-    stays: set[int] = set()
-    while True:
-        chosen, taken = migration.priorities(
-            _used(view),
-            _counts([node.cpus for node in view.nodes]),
-            _counts([of_node[node.name] for node in view.nodes]),
-            _counts([of_node.get(job.node, 0) for job in view.jobs]),
-            _counts([job.cpus for job in view.jobs]),
-            np.array([job.is_movable and job.job not in stays for job in view.jobs], np.bool_),
-            False,
-        )
-        if chosen < 0:
-            return None
-        job, target = view.jobs[int(chosen)], view.nodes[int(taken.argmax())]
-        stays.add(job.job)
+    classes = _counts([of_node[node.name] for node in view.nodes])
+    of_job = _counts([of_node.get(job.node, 0) for job in view.jobs])
+    cpus = _counts([job.cpus for job in view.jobs])
+    offers = _offers(
+        view,
+        set(),
+        lambda movable: migration.priorities(_used(view), _total(view), classes, of_job, cpus, movable, False),
+    )
+    for job, target in offers:
         cost_core_s = job.cpus * job.cost_s
         gain_core_s = job.cpus * max(0.0, target.end_s - view.now_s - job.cost_s)
-        if _takes(view, target, job) and pays(cost_core_s=cost_core_s, gain_core_s=gain_core_s):
+        if pays(cost_core_s=cost_core_s, gain_core_s=gain_core_s):
             return _told(job, target.name, cost_core_s, gain_core_s, f"{target.name} is preferred")
+    return None
 
 
 # ── what both need ──
 
 
+def _offers(
+    view: MoveView, stays: set[int], chosen: Callable[[NDArray[np.bool_]], tuple[int, NDArray[np.int64]]]
+) -> Iterator[tuple[RunningJob, AgentNode]]:
+    """What a core chooses of the movable jobs, one after the other, each with a target that can take it."""
+    stays = set(stays)
+    while True:
+        at, taken = chosen(np.array([job.is_movable and job.job not in stays for job in view.jobs], np.bool_))
+        if at < 0:
+            return
+        job, target = view.jobs[int(at)], view.nodes[int(taken.argmax())]
+        stays.add(job.job)
+        if _takes(view, target, job):
+            yield job, target
+
+
 def _told(job: RunningJob, target: str, cost_core_s: float, gain_core_s: float, reason: str) -> Move:
     why = f"{reason}: that costs {cost_core_s:.0f} core seconds and gains {gain_core_s:.0f}"
     return Move(job.job, job.node, target, cost_core_s, gain_core_s, why)
+
+
+def _total(view: MoveView) -> NDArray[np.int64]:
+    return _counts([node.cpus for node in view.nodes])
 
 
 def _used(view: MoveView) -> NDArray[np.int64]:
