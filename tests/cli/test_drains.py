@@ -12,9 +12,8 @@ from tests.cli.desk import Desk
 from tests.draining.made_nodes import GOVERNED, OTHERS_IN, MadeNodes
 
 from gleaner.control.draining.drainer import Drainer
-from gleaner.control.governing.settings import GoverningSettings
 from gleaner.control.policy.governed import JobClass
-from gleaner.control.settings import ClusterSettings
+from gleaner.control.settings import ClusterSettings, GoverningSettings
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ from tests.governing.made_cluster import AGENTS_PARTITION, PARTITION, MadeCluste
 
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.governing.governor import Governor
-from gleaner.control.governing.settings import GoverningSettings
 from gleaner.control.policy.governed import JobClass
 from gleaner.control.queue import decisions
 from gleaner.control.queue.decisions import StoredDecision
 from gleaner.control.queue.engine import connect, migrate, snapshot
-from gleaner.control.settings import ClusterSettings, QueueSettings, Settings, StorageSettings
+from gleaner.control.settings import ClusterSettings, GoverningSettings, QueueSettings, Settings, StorageSettings
 from gleaner.control.site import Site
 
 SHARES = {"physics": 50.0, "chemistry": 30.0, "biology": 20.0}

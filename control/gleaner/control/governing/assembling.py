@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gleaner.control.cluster.owners import OwnedJob, OwnedPhase, OwnersView
-from gleaner.control.governing.settings import GoverningSettings
 from gleaner.control.policy.governed import (
     AGENTS,
     GovernRules,
@@ -17,6 +16,7 @@ from gleaner.control.policy.governed import (
 )
 from gleaner.control.policy.governing import entitlements
 from gleaner.control.queue.governed import GovernedJob
+from gleaner.control.settings import GoverningSettings
 
 _SAVE_S = 60.0
 """What saving a job is taken to cost; a job that is requeued costs what it has computed."""
