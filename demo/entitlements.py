@@ -6,6 +6,7 @@ biology its fifth: agents leave first, then as much of chemistry as is needed. S
 policy that acts. In the end every run is compared with the same run computed without interruption.
 """
 
+import base64
 import sys
 import time
 from collections.abc import Sequence
@@ -180,8 +181,6 @@ def _is_right(run: OwnRun, whole: proof.Run) -> bool:
     """Whether its files are those of the uninterrupted run."""
     names = cluster.run("head", "ls", run.results).split()
     files = {name: cluster.run("head", "base64", f"{run.results}/{name}").encode() for name in names}
-    import base64
-
     mine = proof.Run({name: base64.b64decode(text) for name, text in files.items()}, ())
     return bool(files) and not proof.files_differ(mine, whole)
 

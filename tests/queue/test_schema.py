@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -85,20 +86,25 @@ def test_migrating_twice_changes_nothing(queue_engine: Engine) -> None:
     check_schema(queue_engine)
 
 
+def _migrated(engine: Engine, revision: str, rows: Sequence[str]) -> Scene:
+    """A queue of an older version with these statements done to it, brought to today's."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(queue.__file__).parent / "migrations"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        for statement in rows:
+            connection.execute(text(statement))
+    migrate(engine)
+    return Scene(engine)
+
+
 @pytest.mark.parametrize("kind", BOTH)
 def test_what_an_older_version_has_stored_outlives_the_migration(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     engine = _empty(kind, request, tmp_path)
-    config = Config()
-    config.set_main_option("script_location", str(Path(queue.__file__).parent / "migrations"))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0002")
-        for statement in OLDER_ROWS:
-            connection.execute(text(statement))
-    migrate(engine)
-    scene = Scene(engine)
+    scene = _migrated(engine, "0002", OLDER_ROWS)
     assert scene.row(1).state is State.SAVED
     made = scene.claim_one(scene.agent("b")).generation
     assert made is not None
@@ -112,15 +118,7 @@ def test_jobs_of_before_groups_had_lanes_of_their_own_move_to_them(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     engine = _empty(kind, request, tmp_path)
-    config = Config()
-    config.set_main_option("script_location", str(Path(queue.__file__).parent / "migrations"))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0005")
-        for statement in ROWS_OF_0005:
-            connection.execute(text(statement))
-    migrate(engine)
-    scene = Scene(engine)
+    scene = _migrated(engine, "0005", ROWS_OF_0005)
     with engine.connect() as connection:
         lanes = 'SELECT job.id, lane."group", lane.kind FROM job JOIN lane ON lane.id = job.lane ORDER BY job.id'
         found = [tuple(row) for row in connection.execute(text(lanes))]
