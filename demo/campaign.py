@@ -123,8 +123,8 @@ def write(summary: dict[str, Any], name: str) -> None:
 def show_runs(runs: Sequence[dict[str, Any]]) -> None:
     """The table of the runs, and everything that speaks against them."""
     table = Table(title="every run, in seconds, beside the same run computed as a whole", title_justify="left")
-    for column in ("run", "nodes", "slices", "comp s", "save s", "rest s", "cpu s", "whole s", "identical"):
-        table.add_column(column, justify="right" if column not in {"nodes", "identical"} else "left", no_wrap=True)
+    for column in ("run", "nodes", "slices", "comp s", "save s", "rest s", "cpu s", "whole s", "same"):
+        table.add_column(column, justify="right" if column not in {"nodes", "same"} else "left", no_wrap=True)
     for run in runs:
         table.add_row(
             str(run["index"]), " ".join(node[-1] for node in run["nodes"]), str(run["slices"]),

@@ -38,7 +38,7 @@ GOVERNING: dict[str, object] = {
 }
 """What `[governing]` says in the demo and in the tests."""
 USERS_FOLDER = "/srv/users"
-CLAIM_AFTER_S = 45
+CLAIM_AFTER_S = 25
 CLAIM_LENGTH_S = 60
 
 

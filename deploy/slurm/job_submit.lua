@@ -25,6 +25,10 @@ local RELEASED = OURS .. "released"
 local MOST_FUTURE_S = 60
 local ACCESS_DENIED = slurm.ESLURM_ACCESS_DENIED or 2002
 local PENDING = 0
+local SIZES = {
+    "min_cpus", "max_cpus", "num_tasks", "cpus_per_task", "ntasks_per_node", "min_nodes", "max_nodes", "shared",
+    "min_mem_per_cpu", "min_mem_per_node",
+}
 
 -- The settings; nil unless somebody governs now.
 local function governed()
@@ -135,6 +139,17 @@ local function submitted(job, part_list)
     return nil
 end
 
+-- Whether a change asks for more or less than the job did.
+local function resizes(change)
+    for _, field in ipairs(SIZES) do
+        local value = change[field]
+        if value ~= nil and value ~= slurm.NO_VAL and value ~= slurm.NO_VAL16 and value ~= slurm.NO_VAL64 then
+            return true
+        end
+    end
+    return false
+end
+
 -- nil, or what is wrong with a change that a job's owner asks for. Whoever else may change it is an operator.
 local function modified(change, job, part_list)
     local settings = governed()
@@ -157,11 +172,16 @@ local function modified(change, job, part_list)
     if job.priority == 0 and is_ours and change.priority ~= nil and change.priority ~= slurm.NO_VAL then
         return "this job waits for its turn in partition " .. first .. ": Gleaner releases it"
     end
+    local is_pending = job.job_state % 256 == PENDING
+    local is_released = mark:sub(1, #RELEASED) == RELEASED and not (job.priority == 0 and is_ours)
+    if is_pending and is_released and resizes(change) then
+        return "what a job asks for is fixed once it has been released: cancel it and submit it anew"
+    end
     if change.comment == nil and change.partition == nil then return nil end
     local class, complaint = class_of(change.comment or job.comment)
     complaint = complaint or not_admitted(settings, before, class)
     if complaint ~= nil then return complaint end
-    if class ~= class_of(job.comment) and not (is_new and job.job_state % 256 == PENDING and job.priority == 0) then
+    if class ~= class_of(job.comment) and not (is_new and is_pending and job.priority == 0) then
         return "the class of a job is fixed once it has started, or has been released"
     end
     return nil

@@ -117,6 +117,18 @@ def test_the_class_of_a_job_is_fixed_once_it_has_started() -> None:
     assert "Gleaner releases it" in s.refused("scontrol", "release", job)
 
 
+@pytest.mark.parametrize("more", ["NumCPUs=6", "NumTasks=6", "NumNodes=2", "CPUsPerTask=6", "MinMemoryNode=3000"])
+def test_what_a_job_asks_for_is_fixed_once_it_has_been_released(more: str) -> None:
+    """It was released for its size: one that grew would start above its owner's entitlement."""
+    running = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 300", user="carol")
+    s.wait_for_state(running, "RUNNING")
+    job = s.submit()
+    cluster.run("head", "scontrol", "update", f"JobId={job}", more, user="alice")
+    assert s.ask("release", job, top=True) == "done"
+    assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", more)
+    cluster.run("head", "scontrol", "update", f"JobId={job}", "TimeLimit=5", user="alice")
+
+
 def test_what_is_released_on_top_is_before_a_job_that_is_ahead_of_it() -> None:
     running = [cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 300", user="carol")]
     s.wait_for_state(running[0], "RUNNING")
