@@ -68,6 +68,15 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
         ),
         ("[groups]\nmultiplier = {physics = 0}\n", "{file}, line 2: [groups] multiplier must be more than 0, found 0"),
         ("[groups]\nentitled = {physics = nan}\n", "{file}, line 2: [groups] entitled must be a finite number"),
+        (
+            "[governing]\nentitled = {physics = nan, chemistry = 90}\n",
+            "{file}, line 2: [governing] entitled must be a finite number",
+        ),
+        ("[governing]\nentitled = {physics = inf}\n", "{file}, line 2: [governing] entitled must be a finite number"),
+        (
+            "[governing]\nentitled = {physics = -1, chemistry = 90}\n",
+            "{file}, line 2: [governing] entitled must be at least 0, found -1",
+        ),
         ("[groups]\nothers = 'some'\n", "{file}, line 2: [groups] others must be 'equal' or 'none', found 'some'"),
         (
             "[groups]\nentitled = {physics = 50}\nfrom_slurm = true\n",
@@ -127,6 +136,14 @@ def test_the_variables_of_the_agent_are_its_own(settings_file: Path, monkeypatch
     monkeypatch.setenv("GLEANER_AGENT_WORK", "/tmp")
     monkeypatch.setenv("GLEANER_AGENT_DOCKER__URL", "unix:///tmp/docker.sock")
     assert load_settings().rounds.length_s == 3600
+
+
+@pytest.mark.parametrize("table", ["groups", "governing"])
+def test_shares_that_are_more_than_all_by_rounding_only_are_taken(table: str, settings_file: Path) -> None:
+    settings_file.write_text(
+        f"[{table}]\nentitled = {{physics = 33.3, chemistry = 33.3, biology = 33.40000000000001}}\n"
+    )
+    load_settings()
 
 
 def test_config_prints_toml_that_gives_the_same_settings_again(

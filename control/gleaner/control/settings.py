@@ -5,6 +5,7 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -95,6 +96,13 @@ PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+def _at_most_all(entitled: Mapping[str, float], or_else: str) -> None:
+    """Raises `ValueError` for more than all, but for what rounding adds; `or_else` ends the line."""
+    given = math.fsum(entitled.values())
+    if given > 100 + 1e-9:
+        raise ValueError(f"entitled adds up to {given:g} {or_else}")
+
+
 class GroupSettings(_Table):
     """`[groups]`: what each group is entitled to of the cores of all live agents."""
 
@@ -110,9 +118,7 @@ class GroupSettings(_Table):
 
     @model_validator(mode="after")
     def _no_more_than_all(self) -> Self:
-        given = math.fsum(self.entitled.values())
-        if given > 100:
-            raise ValueError(f"entitled adds up to {given:g} per cent; the groups together can have 100 at most")
+        _at_most_all(self.entitled, "per cent; the groups together can have 100 at most")
         if self.from_slurm and self.entitled:
             raise ValueError("entitled and from_slurm contradict each other: the parts come from here or from Slurm")
         return self
@@ -162,7 +168,7 @@ class GoverningSettings(_Table):
     """`dry-run`: everything is decided and logged, nothing is done."""
     partitions: tuple[str, ...] = ()
     """The partitions whose jobs wait for our word. Not the agents' own."""
-    entitled: dict[str, float] = {}
+    entitled: dict[str, PerCent] = {}
     """Of the partitions' CPUs, in per cent, by Slurm account. Who is not named runs on what is idle."""
     quantum_s: float = Field(default=1800, ge=0)
     """How long a job runs before it is among the first to give way."""
@@ -181,10 +187,8 @@ class GoverningSettings(_Table):
     steward_timeout_s: float = Field(default=30, gt=0)
 
     @model_validator(mode="after")
-    def _at_most_all(self) -> Self:
-        if any(share < 0 for share in self.entitled.values()) or sum(self.entitled.values()) > 100 + 1e-9:
-            total = sum(self.entitled.values())
-            raise ValueError(f"entitled adds up to {total:g} %; each share is at least 0, all together at most 100")
+    def _governs_something(self) -> Self:
+        _at_most_all(self.entitled, "%; each share is at least 0, all together at most 100")
         if self.mode != "off" and not self.partitions:
             raise ValueError(f"mode is {self.mode!r}, but no partitions are named that are to be governed")
         return self
