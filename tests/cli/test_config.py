@@ -140,9 +140,8 @@ def test_the_variables_of_the_agent_are_its_own(settings_file: Path, monkeypatch
 
 @pytest.mark.parametrize("table", ["groups", "governing"])
 def test_shares_that_are_more_than_all_by_rounding_only_are_taken(table: str, settings_file: Path) -> None:
-    settings_file.write_text(
-        f"[{table}]\nentitled = {{physics = 33.3, chemistry = 33.3, biology = 33.40000000000001}}\n"
-    )
+    third = 100 / 3 + 1e-14
+    settings_file.write_text(f"[{table}]\nentitled = {{physics = {third}, chemistry = {third}, biology = {third}}}\n")
     load_settings()
 
 
