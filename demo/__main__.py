@@ -22,6 +22,7 @@ from demo.campaign import (
     Sent,
     agents_since,
     console,
+    ended,
     jobs_of,
     judged,
     lateness,
@@ -168,11 +169,4 @@ def show(
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        console.print("\ninterrupted; the cluster is still up (`make demo` again, or `make demo-down`)")
-        sys.exit(130)
-    except (cluster.ClusterError, TimeoutError) as error:
-        console.print(f"[red]demo: {error}[/]")
-        sys.exit(1)
+    sys.exit(ended(main, "make demo"))

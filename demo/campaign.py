@@ -1,7 +1,7 @@
 """A campaign of Pythia runs on the demo's cluster, and the proof that each came out right: what the demos share."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,20 @@ class Sent:
     """A regular job of a demo."""
 
     id: str
-    user: str
+    label: str
+    """What it is called in the picture."""
+
+
+def ended(show: Callable[[], int], command: str) -> int:
+    """Show a demo; its exit status. What goes wrong is one line, and Ctrl-C leaves the cluster up."""
+    try:
+        return show()
+    except KeyboardInterrupt:
+        console.print(f"\ninterrupted; the cluster is still up (`{command}` again, or `make demo-down`)")
+        return 130
+    except (cluster.ClusterError, TimeoutError) as error:
+        console.print(f"[red]demo: {error}[/]")
+        return 1
 
 
 def submit(wanted: Sequence[reference.Wanted]) -> int:
@@ -111,7 +124,7 @@ def regular_spans(sent: Sequence[Sent], end_s: float) -> list[timeline.Span]:
         found = cluster.regular_job(job.id)
         if found.start_s and found.start_s < end_s:
             until_s = min(end_s, found.end_s or end_s)
-            spans += [timeline.Span(node, "regular", found.start_s, until_s, job.user) for node in found.nodes]
+            spans += [timeline.Span(node, "regular", found.start_s, until_s, job.label) for node in found.nodes]
     return spans
 
 

@@ -21,7 +21,19 @@ from rich.table import Table
 from rich.text import Text
 
 from demo import cluster, proof, reference, timeline
-from demo.campaign import OUTPUT, Sent, agents_since, console, jobs_of, judged, regular_spans, show_runs, submit, write
+from demo.campaign import (
+    OUTPUT,
+    Sent,
+    agents_since,
+    console,
+    ended,
+    jobs_of,
+    judged,
+    regular_spans,
+    show_runs,
+    submit,
+    write,
+)
 
 ROUND_S = 90
 GRACE_S = 30
@@ -146,7 +158,7 @@ def conclude(
     jobs = jobs_of(campaign)
     runs = judged(jobs, campaign, wanted, whole, restores_at_least=0, nodes_at_least=1)
     own_right = [_is_right(run, kept) for run, kept in zip(own, whole, strict=False)]
-    waits_s = {f"{job.user} ({job.id})": _waited_s(job) for job in claims}
+    waits_s = {f"{job.label} ({job.id})": _waited_s(job) for job in claims}
     end_s = time.time()
     spans = timeline.spans_of_attempts(jobs)
     spans += regular_spans(claims, end_s) + [span for run in own for span in _spans_of(run, end_s)]
@@ -172,7 +184,7 @@ def conclude(
     for run, right in zip(own, own_right, strict=True):
         times = restarts[run.job.id]
         said = "identical" if right else "[red]NOT identical[/]"
-        console.print(f"{run.job.user}'s job {run.job.id} gave way {times} times; its result is {said}")
+        console.print(f"{run.job.label}'s job {run.job.id} gave way {times} times; its result is {said}")
     console.print("timeline: demo-output/entitlements.png    facts: demo-output/entitlements.json")
     return 0 if is_right and in_time else 1
 
@@ -200,17 +212,10 @@ def _spans_of(run: OwnRun, end_s: float) -> list[timeline.Span]:
         start, end, nodes = line.split("|")
         if start.isdigit() and Path(nodes).name in cluster.NODES:
             spans.append(
-                timeline.Span(nodes, "regular", float(start), float(end) if end.isdigit() else end_s, run.job.user)
+                timeline.Span(nodes, "regular", float(start), float(end) if end.isdigit() else end_s, run.job.label)
             )
     return spans
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        console.print("\ninterrupted; the cluster is still up (`make demo-entitlements` again, or `make demo-down`)")
-        sys.exit(130)
-    except (cluster.ClusterError, TimeoutError) as error:
-        console.print(f"[red]demo: {error}[/]")
-        sys.exit(1)
+    sys.exit(ended(main, "make demo-entitlements"))

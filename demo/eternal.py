@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from demo import cluster, proof, reference
-from demo.campaign import OUTPUT, console, write
+from demo.campaign import OUTPUT, console, ended, write
 
 SLICES = 30
 ROUND_S = 30
@@ -84,11 +84,4 @@ def conclude(job: int, detail: dict[str, object]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        console.print("\ninterrupted; the cluster is still up (`make demo-eternal` again, or `make demo-down`)")
-        sys.exit(130)
-    except (cluster.ClusterError, TimeoutError) as error:
-        console.print(f"[red]demo: {error}[/]")
-        sys.exit(1)
+    sys.exit(ended(main, "make demo-eternal"))

@@ -8,12 +8,12 @@ from gleaner.control.policy.governed import (
     GovernRules,
     GovernView,
     JobClass,
-    Room,
     RunningJob,
     WaitingJob,
     Wish,
 )
 from gleaner.control.policy.governing import govern
+from gleaner.control.policy.room import Room
 
 NODE = Room(6, 4000)
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from gleaner.control.cluster.gateway import AgentPhase, ClusterView, Node, QueuedAgent, SchedulerId
 from gleaner.control.fleet import Fleet, Unstarted, fleet, idle_nodes
-from gleaner.control.policy.rounds import IdleNode, PendingAgent, Room, RunningAgent
+from gleaner.control.policy.room import Room
+from gleaner.control.policy.rounds import IdleNode, PendingAgent, RunningAgent
 from gleaner.control.queue.rooms import AgentHere
 from gleaner.control.queue.tables import Phase
 

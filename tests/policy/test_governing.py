@@ -12,7 +12,6 @@ from gleaner.control.policy.governed import (
     GovernRules,
     GovernView,
     JobClass,
-    Room,
     Ruling,
     RunningJob,
     Verdict,
@@ -23,6 +22,7 @@ from gleaner.control.policy.governed import (
 )
 from gleaner.control.policy.governing import govern
 from gleaner.control.policy.placing import targets_of
+from gleaner.control.policy.room import Room
 
 FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE
 NODE = Room(6, 4000)

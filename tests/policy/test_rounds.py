@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gleaner.control.policy.room import Room
 from gleaner.control.policy.rounds import (
     IdleNode,
     NewAgent,
     PendingAgent,
     Plan,
-    Room,
     RoundRules,
     RoundView,
     RunningAgent,

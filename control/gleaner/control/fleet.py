@@ -9,11 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gleaner.control.cluster.gateway import AgentPhase, ClusterView, QueuedAgent, SchedulerId
-from gleaner.control.policy.rounds import IdleNode, PendingAgent, Room, RunningAgent
+from gleaner.control.policy.room import NOTHING, Room
+from gleaner.control.policy.rounds import IdleNode, PendingAgent, RunningAgent
 from gleaner.control.queue.rooms import AgentHere
 from gleaner.control.queue.tables import Phase
-
-NO_ROOM = Room(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def _unstarted(agent: AgentHere, node: str | None, view: ClusterView) -> Unstart
 def _running(agent: QueuedAgent, known: AgentHere | None, nodes: Mapping[str, Room]) -> RunningAgent:
     """An agent on a node; what it can still take. One that we do not know, or that is ending, takes nothing."""
     if known is None or agent.phase is AgentPhase.ENDING or known.phase is Phase.SILENT:
-        return RunningAgent(known.end_s if known else 0.0, NO_ROOM)
+        return RunningAgent(known.end_s if known else 0.0, NOTHING)
     if known.free_cpus is None or known.free_memory_mib is None:
-        return RunningAgent(known.end_s, nodes.get(agent.node or "", NO_ROOM), agent.node or "")
+        return RunningAgent(known.end_s, nodes.get(agent.node or "", NOTHING), agent.node or "")
     return RunningAgent(known.end_s, Room(known.free_cpus, known.free_memory_mib), known.node or "")

@@ -1,5 +1,6 @@
-"""The control program: the API in the main thread, and beside it the keeper, the rounds, the reports that agents
-left on the storage, the housekeeping, and the removal of what is old.
+"""The control program: the API in the main thread, and beside it the keeper, the rounds, the owners' jobs (governing),
+drains and moves, the shares that Slurm knows, the reports that agents left on the storage, the housekeeping, and the
+removal of what is old.
 
 Each of those runs in a thread of its own, so that a scheduler that does not answer, or storage that is slow to
 delete, keeps nobody from leading and from hearing agents. A bug in one of them ends the program, loudly.

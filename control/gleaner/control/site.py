@@ -1,7 +1,7 @@
-"""What one control program knows, shared by the live loop and the API.
+"""What one control program knows, shared by its loops and the API.
 
-The loop is the only writer; the API only reads. Each field is replaced as a whole, never changed in place, so
-a reader in another thread sees the old value or the new one.
+Each field has one writer (the rounds, the keeper, the governor, the reader of Slurm's shares); the API only reads. A
+field is replaced as a whole, never changed in place, so a reader in another thread sees the old value or the new one.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""What an agent may ask of the node helper, checked field by field. Pure: nothing here touches the system.
+"""What an agent, or a user within an own job, may ask of the node helper, checked field by field. Pure.
 
-Every field is a plain value of one type, within limits, and unknown fields are refused. No field is ever a path on
-the node: a container is named by a plain name, an image by its own name or digest, a folder by a descriptor.
+Nothing here touches the system. Every field is a plain value of one type, within limits, and unknown fields are
+refused. No field is ever a path on the node: a container is named by a plain name, an image by its own name or digest, a folder by a descriptor.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

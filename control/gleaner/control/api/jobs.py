@@ -1,4 +1,4 @@
-"""Jobs as their owners see them: submit, list, show, hold, release, cancel, priority, log, output.
+"""Jobs as their owners see them: submit, list, show, hold, release, cancel, migrate, priority, log, output.
 
 A user sees and changes the jobs of the own group, an admin all.
 """
@@ -87,8 +87,6 @@ def show(caller: User, job: JobPath) -> JobDetail:
         reason = reads.hold_reason(db, job) if detail.job.held else ""
         found = kinds.obstacles(db, job)
         moves_now = migrating.one(db, job)
-    if moves_now is not None and not detail.job.held:
-        return detail.model_copy(update={"waits_because": f"it is being moved {moves_now.way}"})
     wish = Wish(
         detail.job.cpus,
         detail.job.memory_mib,
@@ -96,6 +94,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         hold_reason=reason,
         group=detail.job.group,
         saved_on=found.saved_on if found else "",
+        moved=moves_now.way if moves_now else "",
         lacking=found.lacking if found else {},
     )
     return detail.model_copy(update={"waits_because": waits_because(wish, around)})

@@ -1,4 +1,4 @@
-"""The verbs on jobs and campaigns: submit, list, status, show, hold, release, cancel, priority."""
+"""The verbs on jobs and campaigns: submit, list, status, show, hold, release, cancel, migrate, priority."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The verbs of the services: `glean control run|migrate|prepare` and `glean agent ...`."""
+"""The verbs of the services: `glean control run|migrate|prepare`, `glean agent ...`, and `glean run`."""
 
 import sys
 from typing import Annotated

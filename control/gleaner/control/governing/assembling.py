@@ -9,12 +9,12 @@ from gleaner.control.policy.governed import (
     GovernRules,
     GovernView,
     JobClass,
-    Room,
     RunningJob,
     WaitingJob,
     Wish,
 )
 from gleaner.control.policy.governing import entitlements
+from gleaner.control.policy.room import Room
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.settings import GoverningSettings
 

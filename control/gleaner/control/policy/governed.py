@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from gleaner.control.policy.room import Room
+
 AGENTS = "gleaner's agents"
 """The owner of our agents in a view."""
 
@@ -30,23 +32,6 @@ class GovernRules:
     quantum_protects: bool
     saves_left: int
     """So many more of the owners' jobs may be vacated within this hour."""
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Processors and memory on one node."""
-
-    cpus: int
-    memory_mib: int
-
-    def plus(self, other: "Room") -> "Room":
-        return Room(self.cpus + other.cpus, self.memory_mib + other.memory_mib)
-
-    def less(self, other: "Room") -> "Room":
-        return Room(max(0, self.cpus - other.cpus), max(0, self.memory_mib - other.memory_mib))
-
-
-NOTHING = Room(0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,8 @@ import numpy as np
 from gleaner.control.policy import omfs
 from gleaner.control.policy.governed import (
     AGENTS,
-    NOTHING,
     GovernView,
     JobClass,
-    Room,
     Ruling,
     RunningJob,
     Verdict,
@@ -37,6 +35,7 @@ from gleaner.control.policy.governed import (
     view_of,
 )
 from gleaner.control.policy.placing import needs_of, targets_of
+from gleaner.control.policy.room import NOTHING, Room
 
 POLICY = "governing"
 """Its name in stored decisions."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from gleaner.control.policy.governed import NOTHING, Room, Wish
+from gleaner.control.policy.governed import Wish
+from gleaner.control.policy.room import NOTHING, Room
 
 
 def needs_of(wish: Wish, targets: Sequence[str], size: Mapping[str, Room]) -> dict[str, Room]:

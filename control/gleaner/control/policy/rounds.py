@@ -20,6 +20,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from gleaner.control.policy.room import Room
+
 _Counts = NDArray[np.int64]
 
 
@@ -33,14 +35,6 @@ class RoundRules:
     shortest_slice_s: float
     pending_limit_s: float
     agents_at_most: int
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Cores and memory that are free on a node, or in an agent's hands."""
-
-    cpus: int
-    memory_mib: int
 
 
 @dataclass(frozen=True, slots=True)

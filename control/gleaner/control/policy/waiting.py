@@ -29,6 +29,8 @@ class Wish:
     saved_on: str = ""
     """The node that saved it, if it is saved."""
     group: str = ""
+    moved: str = ""
+    """Where it is being moved from and to, if it is."""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
     """What nodes lack on which it cannot go on, by name; empty where the agent has refused it, or it was moved away."""
 
@@ -114,6 +116,8 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
     """
     if wish.held:
         return f"held: {wish.hold_reason or 'by its owner'} (release it with `glean release`)"
+    if wish.moved:
+        return f"it is being moved {wish.moved}"
     behind = behind_others(wish.group, around.shares)
     return _in_the_way(wish, around) + (f" ({behind})" if behind else "")
 
