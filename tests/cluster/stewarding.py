@@ -17,6 +17,8 @@ except (StewardRefuses, StewardSilent) as error:
     print(type(error).__name__ + ": " + str(error))
 """
 SCRIPT = "sleep 300"
+GOVERNED = ["shared"]
+"""The partitions of the shipped governed.conf."""
 
 
 def ask(method: str, *arguments: Any, user: str = cluster.SERVICE_USER, **options: Any) -> str:
@@ -70,7 +72,7 @@ def govern(text: str | None = None) -> None:
     """Give the head these settings of governing, or the shipped ones, and say that control is alive."""
     shipped = (cluster.ROOT / "deploy" / "settings" / "governed.conf").read_text()
     cluster.run("head", "sh", "-c", "cat > /etc/gleaner/governed.conf", stdin=text or shipped)
-    assert ask("alive") == "done"
+    assert ask("alive", GOVERNED) == "done"
 
 
 def no_jobs() -> None:

@@ -81,6 +81,6 @@ def test_what_was_let_go_can_be_held_again_when_control_is_back() -> None:
     cluster.run("head", "rm", "/run/gleaner/alive")
     cluster.run("head", "/usr/local/libexec/gleaner/deadman", user="gleaner-steward")
     assert s.priority(job) > 0
-    assert s.ask("alive") == "done"
+    assert s.ask("alive", s.GOVERNED) == "done"
     assert s.ask("hold", job) == "done"
     assert (s.priority(job), s.mark(job)) == (0, "gleaner: waits for its turn")

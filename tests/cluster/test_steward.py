@@ -20,7 +20,7 @@ def nobody_else(cluster_is_up: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def alive() -> Iterator[None]:
-    assert s.ask("alive") == "done"
+    assert s.ask("alive", s.GOVERNED) == "done"
     yield
     s.no_jobs()
 
@@ -49,6 +49,19 @@ def test_settings_that_cannot_be_read_let_every_job_pass() -> None:
             assert s.priority(s.submit(script="true")) > 0, text
         log = cluster.run("head", "tail", "-n", "30", "/var/log/slurm/slurmctld.log")
         assert log.count("gleaner: a job passes untouched") == 4, "newer Slurms refuse a job when the script fails"
+    finally:
+        s.govern()
+
+
+def test_a_partition_that_control_does_not_rule_on_holds_nothing() -> None:
+    shipped = (cluster.ROOT / "deploy" / "settings" / "governed.conf").read_text()
+    cluster.run("head", "rm", "/run/gleaner/alive")
+    text = shipped + "partition regular preemptible\n"
+    cluster.run("head", "sh", "-c", "cat > /etc/gleaner/governed.conf", stdin=text)
+    try:
+        assert "holds the jobs of regular, which [governing] partitions does not name" in s.ask("alive", s.GOVERNED)
+        assert s.priority(cluster.sbatch("--partition=regular", script="true")) > 0
+        assert s.ask("alive", [*s.GOVERNED, "regular"]) == "done", "the steward reads the file anew"
     finally:
         s.govern()
 
@@ -212,7 +225,7 @@ def test_nodes_are_drained_and_set_back_all_or_none_and_only_ours() -> None:
 
 
 def test_the_steward_listens_to_control_alone_and_comes_back_when_it_is_killed() -> None:
-    assert s.ask("alive", user="alice").startswith("StewardSilent")
-    assert s.ask("alive", user="root").startswith("StewardSilent")
+    assert s.ask("alive", s.GOVERNED, user="alice").startswith("StewardSilent")
+    assert s.ask("alive", s.GOVERNED, user="root").startswith("StewardSilent")
     cluster.run("head", "pkill", "-KILL", "-u", "gleaner-steward", "-f", "bin/gleaner-steward")
-    cluster.until("the steward", lambda: s.ask("alive") == "done", timeout_s=20, every_s=0.5)
+    cluster.until("the steward", lambda: s.ask("alive", s.GOVERNED) == "done", timeout_s=20, every_s=0.5)

@@ -3,14 +3,18 @@
 What is released starts as soon as it fits: what is at the top first, then by submission. Nothing starts by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from tests.steward.facts import governed
+
+from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersView
-from gleaner.control.policy.governed import JobClass, Room, Wish
+from gleaner.control.policy.governed import JobClass, Wish
+from gleaner.control.policy.room import Room
 from gleaner.control.policy.placing import targets_of
-from gleaner.control.steward.rules import WAITS_FOR_ITS_TURN
+from gleaner.control.steward.rules import WAITS_FOR_ITS_TURN, check_governs
 
 PARTITION = "shared"
 AGENTS_PARTITION = "gleaner"
@@ -38,6 +42,8 @@ class MadeCluster:
     """The number of the act during which the caller is killed."""
     is_away: bool = False
     heard_s: float = 0.0
+    holds_in: tuple[str, ...] = (PARTITION,)
+    """The partitions of governed.conf."""
     refuses: str = ""
     """Why its owners cannot be governed."""
 
@@ -126,7 +132,11 @@ class MadeCluster:
 
     # ── Rights ──
 
-    def alive(self) -> None:
+    def alive(self, partitions: Collection[str]) -> None:
+        try:
+            check_governs(partitions, replace(governed(), partitions=dict.fromkeys(self.holds_in, frozenset())))
+        except Refused as error:
+            raise GatewayError(str(error)) from error
         self.heard_s = self.now_s
 
     def release(self, job: str, *, top: bool) -> None:

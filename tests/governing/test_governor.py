@@ -238,6 +238,22 @@ def test_one_who_cannot_decide_does_not_say_that_it_governs(office: Office) -> N
     assert office.cluster.heard_s > last_s, "while Slurm is away nothing is let go"
 
 
+@pytest.mark.parametrize("holds_in", [("shared", "debug"), ()], ids=["one more", "none"])
+def test_where_jobs_are_held_that_control_does_not_look_at_nothing_is_governed(
+    office: Office, holds_in: tuple[str, ...]
+) -> None:
+    """Also the other way round: what nobody holds cannot be ruled on."""
+    office.cluster.holds_in = holds_in
+    office.cluster.submit("p", "physics", 6)
+    office.rounds(3)
+    assert (office.cluster.heard_s, office.cluster.acts) == (0.0, [])
+    assert "governed.conf" in office.site.governing.problem
+    assert "\n" not in office.site.governing.problem
+    office.cluster.holds_in = ("shared",)
+    office.rounds(2)
+    assert (office.site.governing.problem, office.runs) == ("", {"p"})
+
+
 OWNERS = ("physics", "chemistry", "biology", "others")
 
 

@@ -17,7 +17,7 @@ def parsed(**message: Any) -> request.Request:
 
 
 def test_each_request_is_what_its_fields_say() -> None:
-    assert parsed(do="alive") == Alive()
+    assert parsed(do="alive", partitions=["shared", "big"]) == Alive(("shared", "big"))
     assert parsed(do="awake") == Awake()
     assert parsed(do="release", job="4711_3", top=False) == Release("4711_3", top=False)
     assert parsed(do="reason", job="7", text="chemistry: 12 of 10 CPUs") == Reason("7", "chemistry: 12 of 10 CPUs")
@@ -39,6 +39,19 @@ def test_a_job_is_one_number_or_one_task_of_an_array(job: Any) -> None:
 def test_nodes_are_a_list_of_plain_names_each_once(nodes: Any) -> None:
     with pytest.raises(Refused, match="'nodes' is not what it must be"):
         parsed(do="resume", nodes=nodes)
+
+
+@pytest.mark.parametrize("names", [[], "shared", None, [""], ["a,b"], ["a b"], ["a", "a"], ["a\n"], [7], ["a" * 65]])
+def test_partitions_are_a_list_of_names_each_once(names: Any) -> None:
+    with pytest.raises(Refused, match="'partitions' is not what it must be"):
+        parsed(do="alive", partitions=names)
+
+
+def test_so_many_partitions_are_no_request() -> None:
+    most = [f"p{number}" for number in range(request.MOST_PARTITIONS)]
+    assert parsed(do="alive", partitions=most) == Alive(tuple(most))
+    with pytest.raises(Refused, match="'partitions' is not what it must be"):
+        parsed(do="alive", partitions=[*most, "more"])
 
 
 @pytest.mark.parametrize("text", ["", "a\nb", "\x1b[1m", "x" * 201, 7, None])

@@ -67,7 +67,7 @@ class Governor:
             problem = ""
             if self._acts:
                 # Only now: jobs are held for one who can decide, not for one who fails at it again and again.
-                self._steward.alive()
+                self._steward.alive(self._settings.partitions)
                 problem = self._act(seen, view, rulings, known)
             self._say(Governing(view, rulings, problem))
         except (GatewayError, QueueError) as error:
@@ -80,7 +80,7 @@ class Governor:
             return self._cluster.look(now_s)
         except GatewayUnavailable:
             if self._acts:
-                self._steward.alive()
+                self._steward.alive(self._settings.partitions)
             raise
 
     def _known(self, seen: OwnersView) -> dict[str, GovernedJob]:
@@ -156,7 +156,7 @@ class Governor:
             if not todo or acts >= ACTS_A_ROUND:
                 continue
             acts += len(todo)
-            self._steward.alive()  # a long round is no silence
+            self._steward.alive(self._settings.partitions)  # a long round is no silence
             problems += self._done(ruling, todo, must=len(todo) - len(ruling.victims))
         self._explain(jobs, rulings)
         return "; ".join(problems)

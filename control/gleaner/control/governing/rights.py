@@ -1,13 +1,17 @@
 """What governing needs rights for, beyond those of an ordinary account: the steward's requests."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 
 class Rights(Protocol):
     """Every method may raise `GatewayUnavailable` (ask again later) or `GatewayError` (a no, in one line)."""
 
-    def alive(self) -> None:
-        """We are there: jobs are held for us only as long as this is said again and again."""
+    def alive(self, partitions: Collection[str]) -> None:
+        """We are there and govern these: jobs are held for us only as long as this is said again and again.
+
+        A no if jobs of other partitions would be held, or not those of all of these.
+        """
         ...
 
     def release(self, job: str, *, top: bool) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
@@ -24,9 +24,9 @@ class Steward:
         self._path = path
         self._timeout_s = timeout_s
 
-    def alive(self) -> None:
-        """Say that control is alive and governs. Not to be called in a dry run: jobs would be held."""
-        self._ask(do="alive")
+    def alive(self, partitions: Collection[str]) -> None:
+        """Say that control is alive and governs these. Not to be called in a dry run: jobs would be held."""
+        self._ask(do="alive", partitions=sorted(set(partitions)))
 
     def awake(self) -> None:
         """Say that control is alive, whether it governs or not, so that the nodes that it drained stay drained."""

@@ -13,16 +13,20 @@ from gleaner.agent.privileged.request import Refused, checked
 
 LONGEST_BYTES = 64 * 2**10
 MOST_NODES = 1000
+MOST_PARTITIONS = 200
 LONGEST_TEXT = 200
 _JOB = re.compile(r"[1-9][0-9]{0,9}(_(0|[1-9][0-9]{0,9}))?\Z", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", re.ASCII)
+_PARTITION = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}\Z")
 _PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,40}\Z", re.ASCII)
 _MOST_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Control is alive and governs."""
+    """Control is alive and governs these partitions."""
+
+    partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,7 @@ def parse(line: bytes) -> Request:
 def _request(message: Message) -> Request:
     match message.get("do"):
         case "alive":
-            checked(message)
-            return Alive()
+            return Alive(tuple(checked(message, partitions=_are_partitions)["partitions"]))
         case "awake":
             checked(message)
             return Awake()
@@ -142,12 +145,20 @@ def _is_text(value: Any) -> bool:
 
 
 def _are_nodes(value: Any) -> bool:
+    return _are_names(value, _NODE, MOST_NODES)
+
+
+def _are_partitions(value: Any) -> bool:
+    return _are_names(value, _PARTITION, MOST_PARTITIONS)
+
+
+def _are_names(value: Any, each: re.Pattern[str], at_most: int) -> bool:
     if not isinstance(value, list):
         return False
     names = cast("list[object]", value)
     return (
-        0 < len(names) <= MOST_NODES
-        and all(isinstance(one, str) and _NODE.match(one) for one in names)
+        0 < len(names) <= at_most
+        and all(isinstance(one, str) and each.match(one) for one in names)
         and len(set(names)) == len(names)
     )
 

@@ -8,7 +8,7 @@ we released says `gleaner: released`. The order of the commands matters: killed 
 leaves a job that runs, or one that is held and marked as waiting, never one that is held and nobody's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never
 
 from gleaner.agent.privileged.request import Refused
@@ -53,6 +53,26 @@ def ask_job(name: str) -> Command:
 def ask_nodes(names: Sequence[str]) -> Command:
     """All that is known of these nodes."""
     return ("scontrol", "show", "nodes", ",".join(names), "--json")
+
+
+def check_governs(named: Collection[str], governed: Governed) -> None:
+    """Raise `Refused` unless control governs the very partitions whose jobs the script holds.
+
+    A job that is held in one where control never looks would wait for ever.
+    """
+    wrong: list[str] = []
+    if held := sorted(governed.partitions.keys() - set(named)):
+        wrong.append(
+            f"governed.conf holds the jobs of {', '.join(held)}, which [governing] partitions does not name:"
+            " name it there and restart control, or take its line out of governed.conf"
+        )
+    if passed := sorted(set(named) - governed.partitions.keys()):
+        wrong.append(
+            f"[governing] partitions names {', '.join(passed)}, which has no line in governed.conf:"
+            " add one, or take it out of [governing] and restart control"
+        )
+    if wrong:
+        raise Refused(f"nothing is governed: {'; '.join(wrong)}")
 
 
 def commands_for_job(request: JobRequest, job: JobRecord, governed: Governed) -> list[Command]:

@@ -38,21 +38,27 @@ Run = Callable[[rules.Command], str]
 
 
 class Steward:
-    """The requests, one after the other; only the heartbeat waits for nobody."""
+    """The requests, one after the other; only the heartbeats wait for nobody.
 
-    def __init__(self, settings: Governed, account: str, run: Run) -> None:
-        self._settings = settings
+    What is governed is read for each, as slurmctld's script reads it for each job: else that one could hold jobs that
+    this one refuses to release.
+    """
+
+    def __init__(self, heartbeat: Path, account: str, run: Run, settings: Callable[[], Governed]) -> None:
+        self._heartbeat = heartbeat
         self._account = account
         self._run = run
+        self._settings = settings
         self._one_at_a_time = threading.Lock()
 
     def do(self, asked: request.Request, now_s: float) -> list[rules.Command]:
-        """Do it; what was run. Raises `Refused`, `GatewayError`."""
+        """Do it; what was run. Raises `Refused`, `Misconfigured`, `GatewayError`."""
         if isinstance(asked, Alive):
-            write_heartbeat(self._settings.heartbeat, now_s)
+            rules.check_governs(asked.partitions, self._settings())
+            write_heartbeat(self._heartbeat, now_s)
             return []
         if isinstance(asked, Awake):
-            write_heartbeat(for_nodes(self._settings.heartbeat), now_s)
+            write_heartbeat(for_nodes(self._heartbeat), now_s)
             return []
         with self._one_at_a_time:
             commands = self._commands(asked)
@@ -63,14 +69,14 @@ class Steward:
     def _commands(self, asked: JobRequest | Drain | Resume) -> list[rules.Command]:
         if isinstance(asked, Drain | Resume):
             found = records.nodes(self._run(rules.ask_nodes(asked.nodes)))
-            return rules.commands_for_nodes(asked, found, self._settings, self._account)
+            return rules.commands_for_nodes(asked, found, self._settings(), self._account)
         answer = self._run(rules.ask_job(asked.job))
         job = records.job(answer, asked.job)
         if job is None and "_" not in asked.job and records.is_array(answer):
             raise Refused(f"job {asked.job} is an array: name one task of it, as in {asked.job}_1")
         if job is None:
             raise Refused(f"Slurm knows no job {asked.job}, or has forgotten it")
-        return rules.commands_for_job(asked, job, self._settings)
+        return rules.commands_for_job(asked, job, self._settings())
 
 
 def for_nodes(heartbeat: Path) -> Path:
@@ -99,7 +105,7 @@ def answer(steward: Steward, line: bytes, now_s: float, log: Callable[[dict[str,
         done = steward.do(asked, now_s)
     except Refused as error:
         return _refused(log, asked, "refused", error)
-    except (GatewayUnavailable, OSError) as error:
+    except (GatewayUnavailable, Misconfigured, OSError) as error:
         return _refused(log, asked, "away", error)
     except GatewayError as error:
         return _refused(log, asked, "refused", error)
@@ -188,12 +194,13 @@ def main() -> NoReturn:
     parser.add_argument("--settings", type=Path, default=governed.FILE, help="default: %(default)s")
     os.umask(0o022)
     try:
-        _listener(governed.load(parser.parse_args().settings)).serve()
+        _listener(parser.parse_args().settings).serve()
     except Misconfigured as error:
         sys.exit(f"gleaner-steward: {error}")
 
 
-def _listener(settings: Governed) -> Listener:
+def _listener(file: Path) -> Listener:
+    settings = governed.load(file)
     try:
         only_uid = pwd.getpwnam(settings.control).pw_uid
         listening = listen(settings.socket)
@@ -202,4 +209,5 @@ def _listener(settings: Governed) -> Listener:
     except OSError as error:
         raise Misconfigured(f"cannot listen at {settings.socket}: {error.strerror}; see the line 'socket'") from error
     _log({"listening": str(settings.socket), "for": settings.control, "partitions": sorted(settings.partitions)})
-    return Listener(Steward(settings, pwd.getpwuid(os.geteuid()).pw_name, run_slurm), listening, only_uid)
+    account = pwd.getpwuid(os.geteuid()).pw_name
+    return Listener(Steward(settings.heartbeat, account, run_slurm, lambda: governed.load(file)), listening, only_uid)
