@@ -13,6 +13,7 @@ from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.mover import Mover
 from gleaner.control.policy import replaying
 from gleaner.control.policy.rates import RateRules
+from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, migrating, rates
 from gleaner.control.queue.engine import connect
 from gleaner.control.queue.movables import movables
@@ -54,7 +55,7 @@ def test_the_policy_moves_one_job_and_what_it_decided_from_is_stored(scene: Scen
     part.a_round(scene.now_s)
     assert scene.beat("two", (moves, 1)).orders == (Order.VACATE,)
     assert scene.beat("one", (stays, 1)).orders == (Order.GO_ON,)
-    (stored,) = scene.look(decisions.latest, decisions.job_subject(moves), 5)
+    (stored,) = scene.look(decisions.latest, job_subject(moves), 5)
     assert (stored.kind, stored.acted) == ("migrate", True)
     assert stored.answer["move"]["cost_core_s"] == 20
     assert stored.answer["move"]["gain_core_s"] == 4 * (3600 - 60 - 10)
@@ -79,7 +80,7 @@ def test_the_next_move_waits_for_this_one_and_for_its_time(scene: Scene, tmp_pat
     part = mover(scene, tmp_path)
     part.a_round(scene.now_s)
     part.a_round(scene.now_s + 31)
-    assert len(scene.look(decisions.latest, decisions.job_subject(moves), 5)) == 1
+    assert len(scene.look(decisions.latest, job_subject(moves), 5)) == 1
 
 
 def test_nothing_moves_while_a_job_waits(scene: Scene, tmp_path: Path) -> None:

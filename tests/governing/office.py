@@ -10,6 +10,7 @@ from tests.governing.made_cluster import AGENTS_PARTITION, PARTITION, MadeCluste
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.governing.governor import Governor
 from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions
 from gleaner.control.queue.decisions import StoredDecision
 from gleaner.control.queue.engine import connect, migrate, snapshot
@@ -63,7 +64,7 @@ class Office:
     def decided(self, job: str) -> tuple[StoredDecision, ...]:
         """What was stored about one of the owners' jobs, the latest first."""
         with snapshot(self.site.engine) as db:
-            return decisions.latest(db, decisions.slurm_subject(job), 100)
+            return decisions.latest(db, slurm_subject(job), 100)
 
     @property
     def runs(self) -> set[str]:

@@ -5,6 +5,7 @@ import structlog
 
 from gleaner.control.cluster.hosts import expanded
 from gleaner.control.policy.moving import POLICY, Move, MoveView, as_answer, as_given, decide
+from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, migrating, reads
 from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.engine import snapshot, transaction
@@ -68,7 +69,7 @@ class Mover:
                 number = decisions.record(
                     db,
                     kind=DecisionKind.MIGRATE,
-                    subjects=[decisions.job_subject(move.job)],
+                    subjects=[job_subject(move.job)],
                     policy=POLICY,
                     given=as_given(view),
                     answer=as_answer(move),

@@ -15,6 +15,7 @@ from gleaner.control.governing.assembling import assembled
 from gleaner.control.governing.rights import Rights
 from gleaner.control.policy.governed import Governing, GovernView, JobClass, Ruling, Verdict, as_answer, as_given
 from gleaner.control.policy.governing import POLICY, govern
+from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions, governed
 from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.engine import snapshot, transaction
@@ -117,13 +118,13 @@ class Governor:
             number = decisions.record(
                 db,
                 kind=kind,
-                subjects=[decisions.slurm_subject(job) for job in about],
+                subjects=[slurm_subject(job) for job in about],
                 policy=POLICY,
                 given=as_given(view),
                 answer=as_answer(rulings),
                 acted=self._acts,
                 now_s=view.now_s,
-                groups={decisions.slurm_subject(job): owners[job] for job in about},
+                groups={slurm_subject(job): owners[job] for job in about},
             )
         for ruling in news:
             _log.info(

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gleaner.control.policy.room import Room
+from gleaner.control.policy.subjects import slurm_subject
 
 AGENTS = "gleaner's agents"
 """The owner of our agents in a view."""
@@ -146,9 +147,10 @@ def as_given(view: GovernView) -> dict[str, Any]:
 
 def as_answer(rulings: tuple[Ruling, ...]) -> dict[str, Any]:
     """The rulings as plain JSON, with a sentence for each job that they are about."""
-    because = {f"slurm {ruling.job}": ruling.why for ruling in rulings}
+    because = {slurm_subject(ruling.job): ruling.why for ruling in rulings}
     for ruling in rulings:
-        because |= {f"slurm {victim}": f"it gives way for job {ruling.job}: {ruling.why}" for victim in ruling.victims}
+        why = f"it gives way for job {ruling.job}: {ruling.why}"
+        because |= {slurm_subject(victim): why for victim in ruling.victims}
     return {"rulings": _RULINGS.dump_python(rulings, mode="json"), "because": because}
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from gleaner.control.policy import migration
+from gleaner.control.policy.subjects import job_subject
 
 POLICY = "moving"
 Algorithm = Literal["compaction", "priorities"]
@@ -230,7 +231,7 @@ def as_answer(move: Move | None) -> dict[str, Any]:
     """The move as plain JSON, with a sentence for its job."""
     if move is None:
         return {"move": None, "because": {}}
-    return {"move": _MOVES.dump_python(move, mode="json"), "because": {f"job {move.job}": move.why}}
+    return {"move": _MOVES.dump_python(move, mode="json"), "because": {job_subject(move.job): move.why}}
 
 
 def replay(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gleaner.control.policy import fairshare
 from gleaner.control.policy.shares import ShareRules, Shares
+from gleaner.control.policy.subjects import job_subject
 
 POLICY = "fairshare"
 
@@ -79,7 +80,7 @@ class Book:
             self._turns.append({"free_cpus": free_cpus, "firsts": [asdict(each) for each in among]})
             if len(among) > 1:
                 self.starts.append(first.job)
-                self._because[f"job {first.job}"] = self._reason(first, among)
+                self._because[job_subject(first.job)] = self._reason(first, among)
         self._holds_cpus[first.group] = self._holds_cpus.get(first.group, 0) + first.cpus
 
     def given(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from gleaner.control.life import State
 from gleaner.control.policy import sharing
 from gleaner.control.policy.shares import Shares
 from gleaner.control.policy.sharing import Book, First
+from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions
 from gleaner.control.queue.arrows import take
 from gleaner.control.queue.decision_tables import DecisionKind
@@ -221,7 +222,7 @@ def claim(
         decisions.record(
             db,
             kind=DecisionKind.START,
-            subjects=[decisions.job_subject(job) for job in book.starts],
+            subjects=[job_subject(job) for job in book.starts],
             policy=sharing.POLICY,
             given={"agent": agent, "node": asking.node} | book.given(),
             answer=book.answer(),

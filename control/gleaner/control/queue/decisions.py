@@ -27,16 +27,6 @@ class StoredDecision:
     subjects: Mapping[str, str | None]
 
 
-def job_subject(job: int) -> str:
-    """A job of our queue, as decisions name it."""
-    return f"job {job}"
-
-
-def slurm_subject(scheduler_id: str) -> str:
-    """A job of the scheduler's, as decisions name it."""
-    return f"slurm {scheduler_id}"
-
-
 def record(
     db: Connection,
     *,
