@@ -7,8 +7,8 @@ from tests.api.house import House, detail
 
 from gleaner.control.cluster.gateway import ClusterView, Node
 from gleaner.control.queue import drains
+from gleaner.control.queue.drain_tables import DrainPhase
 from gleaner.control.queue.engine import transaction
-from gleaner.control.queue.moving_tables import DrainPhase
 from gleaner.control.settings import ClusterSettings
 
 

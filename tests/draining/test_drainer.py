@@ -9,8 +9,8 @@ from tests.draining.yard import GRACE_S, Yard
 from gleaner.agent.protocol import Ask, Why
 from gleaner.control.policy.governed import JobClass
 from gleaner.control.queue import drains, governed, moves
+from gleaner.control.queue.drain_tables import DrainPhase, DrainTask
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.moving_tables import DrainPhase, DrainTask
 
 
 @pytest.fixture

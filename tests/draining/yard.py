@@ -11,9 +11,9 @@ from tests.queue.scene import Scene
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.draining.drainer import Drainer
 from gleaner.control.queue import agents, drains, moves
+from gleaner.control.queue.drain_tables import DrainTask
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.engine import connect, migrate, transaction
-from gleaner.control.queue.moving_tables import DrainTask
 from gleaner.control.settings import ClusterSettings, GoverningSettings, QueueSettings, Settings, StorageSettings
 from gleaner.control.site import Site
 

@@ -1,6 +1,6 @@
 """A queue with a clock, for tests: each call is one transaction, as in the real services."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -164,6 +164,10 @@ class Scene:
 
     def detail(self, job: int) -> JobDetail:
         return self.look(reads.job_detail, job)
+
+    def named(self, job: int) -> Collection[tuple[int, int]]:
+        """The generations that the job still needs, as (attempt, number)."""
+        return self.look(reads.kept, [job])[job].generations
 
     def events(self, job: int) -> list[str]:
         return [event.what for event in self.detail(job).events]

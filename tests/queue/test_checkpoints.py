@@ -5,7 +5,7 @@ from tests.queue.scene import LEASE_S, Scene, digest
 
 from gleaner.agent.protocol import Checkpointed, Generation, Slice, Why
 from gleaner.control.life import State
-from gleaner.control.queue import moves, reads
+from gleaner.control.queue import moves
 from gleaner.control.queue.errors import Invalid, NotCurrent
 from gleaner.control.queue.logs import read
 
@@ -43,9 +43,9 @@ def test_only_the_last_two_generations_are_named(scene: Scene) -> None:
     job = _running(scene)
     for number in (1, 2, 5):
         scene.checkpointed(job, 1, number=number)
-    assert scene.look(reads.named_generations, job) == [(1, 5), (1, 2)]
+    assert scene.named(job) == {(1, 5), (1, 2)}
     scene.saved(job, 1, number=6)
-    assert scene.look(reads.named_generations, job) == [(1, 6), (1, 5)]
+    assert scene.named(job) == {(1, 6), (1, 5)}
 
 
 def test_a_generation_that_is_not_newer_is_bad_input_and_changes_nothing(scene: Scene) -> None:
@@ -94,7 +94,7 @@ def test_a_lost_attempts_late_report_counts_until_the_next_claim_and_it_may_come
     assert scene.row(job).state is State.RUNNING
     scene.checkpointed(job, 1, number=2)
     scene.saved(job, 1, number=3)
-    assert scene.look(reads.named_generations, job) == [(1, 3), (1, 2)]
+    assert scene.named(job) == {(1, 3), (1, 2)}
 
 
 def test_an_attempt_that_cannot_save_at_its_end_falls_back_on_its_periodic_save(scene: Scene) -> None:

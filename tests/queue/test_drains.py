@@ -8,10 +8,10 @@ from sqlalchemy.exc import IntegrityError
 from tests.queue.scene import Scene
 
 from gleaner.control.queue import agents, drains, savable
+from gleaner.control.queue.drain_tables import DRAIN, DrainPhase, DrainTask
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.moving_tables import DRAIN, DrainPhase, DrainTask
 
 JOB = DrainedJob("7_1", "alice", "agent", "send home", ("n1", "n2"), until_s=None, at_first=4, left=2, told_s=5.0)
 

@@ -200,7 +200,7 @@ def test_a_failure_starts_over_and_no_old_generation_is_named(scene: Scene) -> N
     scene.claim("a")
     scene.completed(job, 2, exit_code=1)
     assert scene.row(job).state is State.NEW
-    assert scene.look(reads.named_generations, job) == []
+    assert scene.named(job) == frozenset()
     assert scene.claim_one("a").generation is None
 
 
@@ -210,16 +210,12 @@ def test_the_last_two_generations_stay_named_until_the_end(scene: Scene) -> None
     for attempt in range(1, 5):
         scene.claim("a")
         scene.saved(job, attempt, number=attempt)
-    assert scene.look(reads.named_generations, job) == [(4, 4), (3, 3)]
-    assert scene.look(reads.attempt_is_current, job, 4)
-    assert not scene.look(reads.attempt_is_current, job, 3)
+    assert scene.look(reads.kept, [job]) == {job: reads.Kept(False, 4, frozenset({(4, 4), (3, 3)}), None)}
     scene.claim("a")
     kept = scene.look(reads.kept, [job, 99])
     assert kept == {job: reads.Kept(False, 5, frozenset({(4, 4), (3, 3)}), None)}
     scene.completed(job, 5, output=True)
     assert scene.look(reads.kept, [job]) == {job: reads.Kept(True, 5, frozenset(), 5)}
-    assert scene.look(reads.named_generations, job) == ()
-    assert not scene.look(reads.attempt_is_current, job, 5)
 
 
 def test_of_a_broken_generation_the_one_before_counts_and_then_the_beginning(scene: Scene) -> None:

@@ -15,9 +15,9 @@ from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import MAX_ID
 from gleaner.control.cluster.hosts import chosen
 from gleaner.control.queue import drains
+from gleaner.control.queue.drain_tables import DrainTask
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Invalid, Refused
-from gleaner.control.queue.moving_tables import DrainTask
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 

@@ -15,11 +15,11 @@ from gleaner.control.draining.finding import is_touched, merged, occupant, of_no
 from gleaner.control.draining.rights import NodeRights
 from gleaner.control.policy.draining import Deed, Occupant, Spanning, obstacles
 from gleaner.control.queue import agents, drains, governed, savable
+from gleaner.control.queue.drain_tables import DrainPhase, DrainTask
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
-from gleaner.control.queue.moving_tables import DrainPhase, DrainTask
 from gleaner.control.queue.savable import AgentFound
 from gleaner.control.site import Site
 

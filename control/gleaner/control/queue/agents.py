@@ -11,7 +11,7 @@ from gleaner.control.queue import kinds, tokens
 from gleaner.control.queue.attempts import ended
 from gleaner.control.queue.errors import Refused, Unknown
 from gleaner.control.queue.losses import give_up, leave, lose, revive, running_on
-from gleaner.control.queue.moving_tables import MIGRATION
+from gleaner.control.queue.migration_tables import MIGRATION
 from gleaner.control.queue.site_tables import NODE
 from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, Ending, Phase, Role
 

@@ -1,10 +1,10 @@
-"""Types of columns that several modules of tables share."""
+"""What several modules of tables share: types of columns, and a model's plain table."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import BigInteger, Enum, Integer
-from sqlmodel import JSON
+from sqlalchemy import BigInteger, Enum, Integer, Table
+from sqlmodel import JSON, SQLModel
 
 BIG: Any = BigInteger()
 BIG_ID: Any = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up INTEGER PRIMARY KEY only
@@ -25,3 +25,8 @@ def words(kind: type[StrEnum], name: str) -> Any:
 
 def _values(kind: type[StrEnum]) -> list[str]:
     return [member.value for member in kind]
+
+
+def table(model: type[SQLModel]) -> Table:
+    """The plain table of a model, as statements take it."""
+    return cast(Table, cast(Any, model).__table__)  # SQLModel adds it when the class is made

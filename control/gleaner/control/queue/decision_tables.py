@@ -1,13 +1,12 @@
 """What was decided, about whom, and from what: so that it can be explained, and decided once more offline."""
 
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import ForeignKeyConstraint, Index, Table
+from sqlalchemy import ForeignKeyConstraint, Index
 from sqlmodel import JSON, Field, SQLModel
 
-from gleaner.control.queue import site_tables
-from gleaner.control.queue.columns import BIG, BIG_ID, words
+from gleaner.control.queue.columns import BIG, BIG_ID, table, words
 
 
 class DecisionKind(StrEnum):
@@ -50,10 +49,5 @@ class Subject(SQLModel, table=True):
     """Who may see it, where the queue does not know: the group of a job of the scheduler's."""
 
 
-def _table(model: type[SQLModel]) -> Table:
-    return cast(Table, cast(Any, model).__table__)
-
-
-DECISION = _table(Decision)
-SUBJECT = _table(Subject)
-METADATA = site_tables.METADATA
+DECISION = table(Decision)
+SUBJECT = table(Subject)

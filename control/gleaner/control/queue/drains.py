@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 
+from gleaner.control.queue.drain_tables import DRAIN, OVER, DrainPhase, DrainTask
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.moving_tables import DRAIN, OVER, DrainPhase, DrainTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class DrainedJob:
 
 @dataclass(frozen=True, slots=True)
 class StoredDrain:
-    """One request; see `moving_tables.Drain`."""
+    """One request; see `drain_tables.Drain`."""
 
     id: int
     task: DrainTask

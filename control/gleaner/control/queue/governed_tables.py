@@ -1,11 +1,8 @@
 """What control has done to the owners' jobs, by the scheduler's ids. Slurm has the rest."""
 
-from typing import Any, cast
-
-from sqlalchemy import Table
 from sqlmodel import Field, SQLModel
 
-from gleaner.control.queue.columns import BIG_ID
+from gleaner.control.queue.columns import BIG_ID, table
 
 
 class Governed(SQLModel, table=True):
@@ -25,9 +22,5 @@ class Told(SQLModel, table=True):
     at_s: float = Field(index=True)
 
 
-def _table(model: type[SQLModel]) -> Table:
-    return cast(Table, cast(Any, model).__table__)
-
-
-GOVERNED = _table(Governed)
-TOLD = _table(Told)
+GOVERNED = table(Governed)
+TOLD = table(Told)

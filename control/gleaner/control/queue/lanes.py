@@ -6,7 +6,7 @@ from sqlalchemy import Boolean, Connection, and_, bindparam, case, func, literal
 
 from gleaner.control.queue import places
 from gleaner.control.queue.arrows import insert_unless_there
-from gleaner.control.queue.moving_tables import MIGRATION
+from gleaner.control.queue.migration_tables import MIGRATION
 from gleaner.control.queue.site_tables import ANY_KIND, SAVING
 from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
 

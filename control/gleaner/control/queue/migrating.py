@@ -13,7 +13,7 @@ from gleaner.control.life import State
 from gleaner.control.queue import attempts, lanes, places, savable
 from gleaner.control.queue.arrows import lock, record
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.moving_tables import MIGRATION
+from gleaner.control.queue.migration_tables import MIGRATION
 from gleaner.control.queue.site_tables import FIT
 from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, LANE, SPEC, Phase
 

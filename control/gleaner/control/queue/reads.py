@@ -1,7 +1,7 @@
 """Looking at the queue: nothing here writes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from gleaner.control.api.shapes import (
     JobRow,
 )
 from gleaner.control.life import Outcome, State
-from gleaner.control.queue import attempts, kinds
+from gleaner.control.queue import kinds
 from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.queue.specs import filled_in, self_save
@@ -207,20 +207,6 @@ def attempt_agent(db: Connection, job: int, attempt: int) -> str:
     if agent is None:
         raise Unknown(f"there is no attempt {attempt} of job {job}")
     return str(agent)
-
-
-def attempt_is_current(db: Connection, job: int, attempt: int) -> bool:
-    """Whether what this attempt publishes may still be reported, so that it must not be deleted."""
-    row = db.execute(select(JOB.c.attempt, JOB.c.state).where(JOB.c.id == job)).one_or_none()
-    return row is not None and row.attempt == attempt and row.state is not State.COMPLETE
-
-
-def named_generations(db: Connection, job: int) -> Sequence[tuple[int, int]]:
-    """The generations that the job still needs, as (attempt, number), the newest first; none if it is Complete."""
-    state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
-    if state is None:
-        raise Unknown(f"there is no job {job}")
-    return () if state is State.COMPLETE else attempts.named(db, job)
 
 
 def kept(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:

@@ -1,9 +1,9 @@
 """The site's tables: what its nodes are, how agents have fared and what saves have cost there, and who leads."""
 
-from typing import Any, cast
-
-from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Table
+from sqlalchemy import CheckConstraint, ForeignKeyConstraint
 from sqlmodel import JSON, Field, SQLModel
+
+from gleaner.control.queue.columns import table
 
 ANY_KIND = 0
 """In a lane: its jobs can start or go on everywhere, since they save themselves."""
@@ -81,13 +81,8 @@ class Leader(SQLModel, table=True):
     until_s: float
 
 
-def _table(model: type[SQLModel]) -> Table:
-    return cast(Table, cast(Any, model).__table__)
-
-
-KIND = _table(Kind)
-FIT = _table(Fit)
-NODE = _table(Node)
-RATE = _table(Rate)
-LEADER = _table(Leader)
-METADATA = SQLModel.metadata
+KIND = table(Kind)
+FIT = table(Fit)
+NODE = table(Node)
+RATE = table(Rate)
+LEADER = table(Leader)

@@ -11,7 +11,6 @@ from sqlalchemy import (
     CheckConstraint,
     ForeignKeyConstraint,
     Index,
-    Table,
     Text,
     TextClause,
     text,
@@ -22,11 +21,12 @@ from sqlmodel import JSON, Field, SQLModel
 from gleaner.control.life import WAITING, Outcome, State
 from gleaner.control.queue import (
     decision_tables,
+    drain_tables,
     governed_tables,
-    moving_tables,
+    migration_tables,
     site_tables,
 )
-from gleaner.control.queue.columns import BIG, BIG_ID, JSON_OR_NULL, words
+from gleaner.control.queue.columns import BIG, BIG_ID, JSON_OR_NULL, table, words
 
 
 class Ending(StrEnum):
@@ -41,10 +41,6 @@ class Ending(StrEnum):
     """Its agent lives but does not name it: the answer to the claim never arrived there."""
     GIVEN_BACK = "given back"
     CANCELLED = "cancelled"
-
-
-GIVEN_UP = (Ending.LOST, Ending.FORGOTTEN)
-"""Endings that control has only assumed. While the attempt is the job's latest, its own word still counts."""
 
 
 class Standing(StrEnum):
@@ -347,25 +343,21 @@ class Token(SQLModel, table=True):
     revoked_s: float | None
 
 
-def _table(model: type[SQLModel]) -> Table:
-    return cast(Table, model.__table__)  # type: ignore[attr-defined]  # SQLModel adds it when the class is made
-
-
-CAMPAIGN = _table(Campaign)
-SPEC = _table(Spec)
-LANE = _table(Lane)
-AGENT = _table(Agent)
-JOB = _table(Job)
-ATTEMPT = _table(Attempt)
-GENERATION = _table(Generation)
-EVENT = _table(Event)
-LOG = _table(Log)
-TRIMMED = _table(Trimmed)
-TOKEN = _table(Token)
-FURTHER = (decision_tables, governed_tables, moving_tables, site_tables)
+CAMPAIGN = table(Campaign)
+SPEC = table(Spec)
+LANE = table(Lane)
+AGENT = table(Agent)
+JOB = table(Job)
+ATTEMPT = table(Attempt)
+GENERATION = table(Generation)
+EVENT = table(Event)
+LOG = table(Log)
+TRIMMED = table(Trimmed)
+TOKEN = table(Token)
+FURTHER = (decision_tables, drain_tables, governed_tables, migration_tables, site_tables)
 """Modules with further tables, imported so that `METADATA` has them."""
 METADATA = SQLModel.metadata
-"""All tables, those of `site_tables`, `decision_tables`, `governed_tables` and `moving_tables` too."""
+"""All tables, those of the further modules too."""
 
 
 def _where(condition: str) -> dict[str, TextClause]:

@@ -1,12 +1,12 @@
-"""What is being moved: nodes that are drained, and jobs that go from one agent to another."""
+"""The nodes that are being drained, or that were."""
 
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Table, Text
+from sqlalchemy import CheckConstraint, Text
 from sqlmodel import JSON, Field, SQLModel
 
-from gleaner.control.queue.columns import BIG, BIG_ID, words
+from gleaner.control.queue.columns import BIG_ID, table, words
 
 
 class DrainTask(StrEnum):
@@ -64,25 +64,4 @@ class Drain(SQLModel, table=True):
     """The scheduler's jobs that were found there; see `drains.DrainedJob`."""
 
 
-class Migration(SQLModel, table=True):
-    """A job that is told to leave its node, until it runs elsewhere."""
-
-    __table_args__ = (ForeignKeyConstraint(["job"], ["job.id"]),)
-
-    job: int = Field(primary_key=True, sa_type=BIG)
-    attempt: int
-    """The one that is to be saved. If another one runs, the job has moved."""
-    from_node: str
-    to_node: str | None
-    not_on: str
-    """As in a lane: where it may not go on when it is saved."""
-    by: str
-    asked_s: float
-
-
-def _table(model: type[SQLModel]) -> Table:
-    return cast(Table, cast(Any, model).__table__)
-
-
-DRAIN = _table(Drain)
-MIGRATION = _table(Migration)
+DRAIN = table(Drain)
