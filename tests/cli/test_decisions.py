@@ -8,6 +8,7 @@ import pytest
 from tests.cli.desk import Desk
 
 from gleaner.control.cluster.gateway import ClusterView, Node
+from gleaner.control.policy.governed import Ruling, Verdict, as_answer
 from gleaner.control.queue import decisions
 from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.engine import transaction
@@ -33,6 +34,13 @@ ANSWER: dict[str, Any] = {
     "start": [2],
     "because": {"job 2": "group atlas held 0 of the 2 cores that are its target"},
 }
+
+WHY = (
+    "chosen to give back what it holds at it gives way for job 4712: cms is entitled to 9 CPUs and has 0",
+    "released before all others at cms is entitled to 9 CPUs and has 0",
+    "held at cms is entitled to 9 CPUs and has 9, so it waits for 4 idle CPUs",
+    "released at there is idle room for it",
+)
 
 
 def submit(desk: Desk, *options: str) -> int:
@@ -86,16 +94,24 @@ def test_a_job_that_has_ended_or_started_without_a_question_says_so(desk: Desk) 
     assert json.loads(desk.good("why", str(job), "--json"))["decision"] is None
 
 
-def test_a_job_of_slurms_says_what_was_decided_about_it(admin: Desk, desk: Desk) -> None:
-    because = {"slurm 4711": "account cms is below its entitlement and needs 4 cores"}
-    answer = {"victims": ["4711"], "because": because}
-    told = {"policy": "governing", "kind": DecisionKind.VICTIM, "answer": answer, "acted": False}
-    number = stored(admin, "slurm 4711", groups={"slurm 4711": "atlas"}, **told)
-    said = desk.good("why", "slurm:4711")
-    assert said.startswith("slurm 4711: ")
-    assert "dry run" in said
-    assert said.endswith(f"account cms is below its entitlement and needs 4 cores. (glean explain {number})\n")
-    assert "a dry run: nothing was done" in desk.good("explain", str(number))
+@pytest.mark.parametrize(
+    ("acted", "was"), [(True, "It was"), (False, "But for the dry run it would have been")], ids=["acted", "dry"]
+)
+def test_a_job_of_slurms_says_what_was_decided_about_it(admin: Desk, desk: Desk, *, acted: bool, was: str) -> None:
+    rulings = (
+        Ruling("4712", Verdict.CLAIM, ("4711",), "cms is entitled to 9 CPUs and has 0"),
+        Ruling("4713", Verdict.HOLD, (), "cms is entitled to 9 CPUs and has 9, so it waits for 4 idle CPUs"),
+        Ruling("4714", Verdict.START, (), "there is idle room for it"),
+    )
+    subjects = [f"slurm {job}" for job in range(4711, 4715)]
+    told = {"policy": "governing", "kind": DecisionKind.VICTIM, "answer": as_answer(rulings), "acted": acted}
+    number = stored(admin, *subjects, groups=dict.fromkeys(subjects, "atlas"), **told)
+    said = [desk.good("why", subject.replace(" ", ":")) for subject in subjects]
+    for each, subject, wanted in zip(said, subjects, WHY, strict=True):
+        first, _, reason = wanted.partition(" at ")
+        assert each.startswith(f"{subject}: {was} {first} at ")
+        assert each.endswith(f": {reason}. (glean explain {number})\n")
+    assert ("a dry run: nothing was done" in desk.good("explain", str(number))) != acted
     assert "has decided nothing" in desk.good("why", "slurm:4712_3")
 
 

@@ -19,6 +19,10 @@ from gleaner.control.simulation.figures.tables import Table
 Decision = Annotated[int, typer.Argument(metavar="DECISION", min=1, help="Its number, as `glean why` tells it.")]
 
 
+_BECAME = {"start": "started", "victim": "chosen to give back what it holds", "hold": "held", "migrate": "moved"}
+_RULED = {"start": "released", "claim": "released before all others", "hold": "held"}
+
+
 @dataclass(frozen=True, slots=True)
 class Why:
     """Why a job is where it is, in a sentence or two, and the last decision about it, if one is stored."""
@@ -75,12 +79,21 @@ def about_slurm_job(subject: str, last: DecisionRow | None) -> str:
 
 def _said(decision: DecisionRow, subject: str) -> str:
     """The decision about this job in a sentence."""
-    done = {"start": "started", "victim": "chosen to give back what it holds", "hold": "held", "migrate": "moved"}
-    dry = "" if decision.acted else "would have been, but for the dry run, "
-    said = f"It was {dry}{done.get(decision.kind, decision.kind)} at {moment(decision.at_s)}"
+    was = "It was" if decision.acted else "But for the dry run it would have been"
+    said = f"{was} {_became(decision, subject)} at {moment(decision.at_s)}"
     because = decision.answer.get("because")
     reason = cast("Mapping[str, object]", because).get(subject) if isinstance(because, dict) else None
     return f"{said}: {reason}." if reason else f"{said} by the policy {decision.policy}."
+
+
+def _became(decision: DecisionRow, subject: str) -> str:
+    """What was done to this job. One decision about the owners' jobs rules on many, each in its own way."""
+    rulings = cast("Sequence[Mapping[str, Any]]", decision.answer.get("rulings") or ())
+    name = subject.removeprefix("slurm ")
+    if any(name in ruling["victims"] for ruling in rulings):
+        return _BECAME["victim"]
+    verdicts = [str(ruling["verdict"]) for ruling in rulings if ruling["job"] == name]
+    return _RULED[verdicts[0]] if verdicts else _BECAME.get(decision.kind, decision.kind)
 
 
 def _which(job: str) -> tuple[str, str]:
