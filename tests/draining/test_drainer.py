@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, update
 from tests.draining.made_nodes import AGENTS_IN, OTHERS_IN, Died, MadeNodes
 from tests.draining.yard import GRACE_S, Yard
 
 from gleaner.agent.protocol import Ask, Why
+from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.governed import JobClass
 from gleaner.control.queue import drains, governed, moves
-from gleaner.control.queue.drain_tables import DrainPhase, DrainTask
+from gleaner.control.queue.drain_tables import DRAIN, DrainPhase, DrainTask
+from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Refused
 
 
@@ -113,10 +116,10 @@ def test_what_cannot_be_saved_stops_it_and_the_nodes_are_set_back(yard: Yard, re
 
 def test_a_job_that_spans_nodes_goes_or_is_waited_for_as_the_admin_says(yard: Yard) -> None:
     yard.nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
-    waits = yard.ask("n1", spanning="wait")
+    waits = yard.ask("n1", spanning=Spanning.WAIT)
     assert yard.done(waits).phase is DrainPhase.EMPTYING
     yard.resume("n1")
-    assert yard.drain("n1", spanning="requeue").phase is DrainPhase.EMPTY
+    assert yard.drain("n1", spanning=Spanning.REQUEUE).phase is DrainPhase.EMPTY
 
 
 def test_a_job_on_drained_nodes_only_does_not_span(yard: Yard) -> None:
@@ -198,6 +201,20 @@ def test_what_did_not_go_in_its_grace_is_told_once_more_and_that_is_said(yard: Y
     assert told.said == "job 11 was told to leave and has not gone within 60 s; told once more"
     yard.nodes.stubborn.clear()
     assert yard.done(number).phase is DrainPhase.EMPTY
+
+
+def test_a_deed_that_nobody_knows_is_never_taken_for_another(yard: Yard) -> None:
+    """As a newer Gleaner may have written it."""
+    yard.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE)
+    yard.nodes.stubborn.add("12")
+    number = yard.ask("n1")
+    yard.done(number, rounds=1)
+    with transaction(yard.scene.engine) as db:
+        (told,) = db.execute(select(DRAIN.c.jobs)).scalar_one()
+        db.execute(update(DRAIN).values(jobs=[told | {"deed": "pause", "told_s": None}]))
+    with pytest.raises(ValueError, match="pause"):
+        yard.done(number)
+    assert yard.nodes.acts == [("drain", "n1"), ("requeue", "12")], "it was told before that"
 
 
 def test_what_is_being_ended_is_not_told_to_leave(yard: Yard) -> None:

@@ -3,17 +3,18 @@
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from tests.queue.scene import Scene
 
+from gleaner.control.policy.draining import Deed, Kind
 from gleaner.control.queue import agents, drains, savable
 from gleaner.control.queue.drain_tables import DRAIN, DrainPhase, DrainTask
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Refused, Unknown
 
-JOB = DrainedJob("7_1", "alice", "agent", "send home", ("n1", "n2"), until_s=None, at_first=4, left=2, told_s=5.0)
+JOB = DrainedJob("7_1", "alice", Kind.AGENT, Deed.SEND_HOME, ("n1", "n2"), until_s=None, at_first=4, left=2, told_s=5.0)
 
 
 def ask(scene: Scene, *nodes: str, task: DrainTask = DrainTask.DRAIN) -> StoredDrain:
@@ -27,6 +28,17 @@ def test_what_is_noted_is_read_again(scene: Scene) -> None:
     assert scene.look(drains.one, noted.id) == noted
     assert scene.look(drains.open_ones) == scene.look(drains.latest, 5) == (noted,)
     assert scene.look(drains.nodes_drained) == {"n1": noted, "n2": noted}
+
+
+def test_words_are_stored_as_they_are_shown_and_one_that_is_none_of_ours_is_an_error(scene: Scene) -> None:
+    noted = replace(ask(scene, "n1"), jobs=(JOB,))
+    scene.do(drains.note, noted)
+    with transaction(scene.engine) as db:
+        stored, spanning = db.execute(select(DRAIN.c.jobs, DRAIN.c.spanning)).one()
+        assert (stored[0]["kind"], stored[0]["deed"], spanning) == ("agent", "send home", "refuse")
+        db.execute(update(DRAIN).values(jobs=[stored[0] | {"deed": "pause"}]))
+    with pytest.raises(ValueError, match="'pause' is not a valid Deed"):
+        scene.look(drains.one, noted.id)
 
 
 def test_what_is_over_is_open_no_more_and_has_an_end(scene: Scene) -> None:

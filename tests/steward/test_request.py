@@ -54,6 +54,13 @@ def test_so_many_partitions_are_no_request() -> None:
         parsed(do="alive", partitions=[*most, "more"])
 
 
+def test_a_drain_names_as_much_of_its_author_as_control_leaves_of_it() -> None:
+    longest = "a" * request.LONGEST_PERSON
+    assert parsed(do="drain", nodes=["n1"], by=longest) == Drain(("n1",), longest)
+    with pytest.raises(Refused, match="'by' is not what"):
+        parsed(do="drain", nodes=["n1"], by=longest + "a")
+
+
 @pytest.mark.parametrize("text", ["", "a\nb", "\x1b[1m", "x" * 201, 7, None])
 def test_a_reason_is_one_short_printable_line(text: Any) -> None:
     with pytest.raises(Refused, match="'text' is not what it must be"):

@@ -6,8 +6,7 @@ from pydantic import Field, StringConstraints
 
 from gleaner.agent.protocol import Flag
 from gleaner.control.api.shapes import Name, Shape
-
-MOST_NODES = 1000
+from gleaner.control.steward.request import MOST_NODES
 
 Nodes = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=10_000)], ...],

@@ -10,14 +10,16 @@ from fastapi import APIRouter, Query
 
 from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller
-from gleaner.control.api.drain_shapes import MOST_NODES, DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.api.drain_shapes import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import MAX_ID
 from gleaner.control.cluster.hosts import chosen
+from gleaner.control.policy.draining import Spanning
 from gleaner.control.queue import drains
 from gleaner.control.queue.drain_tables import DrainTask
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Invalid, Refused
+from gleaner.control.steward.request import MOST_NODES
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 
@@ -37,7 +39,7 @@ def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> Dr
             nodes=nodes,
             by=caller.identity.name,
             now_s=caller.now_s,
-            spanning=asked.spanning,
+            spanning=Spanning(asked.spanning),
             leaves_others=asked.leave_others,
         )
         return row_of(drains.one(db, number))

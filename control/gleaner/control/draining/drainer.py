@@ -6,6 +6,7 @@ Slurm shows: nodes that carry our mark, jobs that are still there. Telling a job
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 import structlog
 
@@ -13,7 +14,7 @@ from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.on_nodes import JobFound, NodesCluster, OnNodes
 from gleaner.control.draining.finding import is_touched, merged, occupant, of_nodes
 from gleaner.control.draining.rights import NodeRights
-from gleaner.control.policy.draining import Deed, Occupant, Spanning, obstacles
+from gleaner.control.policy.draining import Deed, Occupant, obstacles
 from gleaner.control.queue import agents, drains, governed, savable
 from gleaner.control.queue.drain_tables import DrainPhase, DrainTask
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
@@ -22,10 +23,9 @@ from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.queue.savable import AgentFound
 from gleaner.control.site import Site
+from gleaner.control.steward.request import LONGEST_PERSON
 
 AWAKE_S = 10.0
-LONGEST_NAME = 41
-"""Of whom the steward names in a node's mark."""
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ class Drainer:
         try:
             if unmarked:
                 self._steward.awake()
-                self._steward.drain(unmarked, by=drain.by[:LONGEST_NAME])
+                self._steward.drain(unmarked, by=drain.by[:LONGEST_PERSON])
         except GatewayUnavailable:
             raise
         except GatewayError as error:
@@ -167,15 +167,15 @@ class Drainer:
         self, drain: StoredDrain, view: OnNodes, now_s: float
     ) -> tuple[StoredDrain, tuple[str, ...], Mapping[str, JobFound]]:
         """The drain with the jobs that are there now; what stands in its way; and the jobs as they were found."""
-        settings, spanning = self._site.settings, Spanning(drain.spanning)
+        settings = self._site.settings
         with snapshot(self._site.engine) as db:
             known: Mapping[str, AgentFound] = savable.agents_found(db, [job.id for job in view.jobs])
         found: list[tuple[JobFound, Occupant]] = []
         for job in view.jobs:
             governs, agents_in = settings.governing.partitions, settings.cluster.partition
             found.append((job, occupant(job, known, governed=governs, agents_in=agents_in)))
-        jobs = merged(drain.jobs, found, known, drained=drain.nodes, spanning=spanning, now_s=now_s)
-        in_the_way = obstacles((each for _, each in found), drain.nodes, spanning)
+        jobs = merged(drain.jobs, found, known, drained=drain.nodes, spanning=drain.spanning, now_s=now_s)
+        in_the_way = obstacles((each for _, each in found), drain.nodes, drain.spanning)
         return replace(drain, jobs=jobs), in_the_way, {job.id: job for job in view.jobs}
 
     def _tell(self, job: DrainedJob, found: Mapping[str, JobFound], now_s: float, problems: list[str]) -> DrainedJob:
@@ -206,9 +206,13 @@ class Drainer:
             case Deed.SAVE:
                 self._steward.signal(job.job)
                 self._told(job.job, now_s)
-            case _:
+            case Deed.REQUEUE:
                 self._steward.requeue(job.job)
                 self._told(job.job, now_s)
+            case Deed.WAIT:
+                pass
+            case _:
+                assert_never(job.deed)
 
     def _vacate(self, scheduler_id: str) -> None:
         """The agent claims nothing more; should Slurm's signal not reach it, its next heartbeat tells it."""

@@ -45,8 +45,8 @@ def merged(
         fresh = DrainedJob(
             job=job.id,
             user=job.user,
-            kind=as_occupant.kind.value,
-            deed=deed(as_occupant, drained, spanning).value,
+            kind=as_occupant.kind,
+            deed=deed(as_occupant, drained, spanning),
             nodes=job.nodes,
             until_s=job.until_s,
             at_first=max(1, left),
@@ -60,7 +60,7 @@ def merged(
 
 def is_touched(job: DrainedJob) -> bool:
     """Whether anything is done to it."""
-    return job.deed != Deed.WAIT
+    return job.deed is not Deed.WAIT
 
 
 def _by_number(job: DrainedJob) -> tuple[int, str]:

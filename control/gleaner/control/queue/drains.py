@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 
+from gleaner.control.policy.draining import Deed, Kind, Spanning
 from gleaner.control.queue.drain_tables import DRAIN, OVER, DrainPhase, DrainTask
 from gleaner.control.queue.errors import Refused, Unknown
 
@@ -16,10 +17,8 @@ class DrainedJob:
 
     job: str
     user: str
-    kind: str
-    """See `policy.draining.Kind`."""
-    deed: str
-    """See `policy.draining.Deed`."""
+    kind: Kind
+    deed: Deed
     nodes: tuple[str, ...]
     until_s: float | None
     """When the scheduler ends it at the latest."""
@@ -41,7 +40,7 @@ class StoredDrain:
     phase: DrainPhase
     nodes: tuple[str, ...]
     by: str
-    spanning: str
+    spanning: Spanning
     leaves_others: bool
     asked_s: float
     ended_s: float | None = None
@@ -61,7 +60,7 @@ def ask(
     nodes: Sequence[str],
     by: str,
     now_s: float,
-    spanning: str = "refuse",
+    spanning: Spanning = Spanning.REFUSE,
     leaves_others: bool = False,
 ) -> int:
     """Write down a request; its number. Raises `Refused` if one of the nodes is being drained."""
@@ -75,7 +74,7 @@ def ask(
         "phase": DrainPhase.ASKED,
         "nodes": list(nodes),
         "by": by,
-        "spanning": spanning,
+        "spanning": spanning.value,
         "leaves_others": leaves_others,
         "asked_s": now_s,
         "said": "",
@@ -159,10 +158,16 @@ def _stored(row: Any) -> StoredDrain:
         phase=row.phase,
         nodes=tuple(row.nodes),
         by=row.by,
-        spanning=row.spanning,
+        spanning=Spanning(row.spanning),
         leaves_others=row.leaves_others,
         asked_s=row.asked_s,
         ended_s=row.ended_s,
         said=row.said,
-        jobs=tuple(DrainedJob(**job | {"nodes": tuple(job["nodes"])}) for job in row.jobs),
+        jobs=tuple(_stored_job(job) for job in row.jobs),
     )
+
+
+def _stored_job(job: dict[str, Any]) -> DrainedJob:
+    """A word that is none of ours is an error, and never taken for another."""
+    typed: dict[str, Any] = {"kind": Kind(job["kind"]), "deed": Deed(job["deed"]), "nodes": tuple(job["nodes"])}
+    return DrainedJob(**job | typed)

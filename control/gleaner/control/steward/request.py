@@ -15,10 +15,11 @@ LONGEST_BYTES = 64 * 2**10
 MOST_NODES = 1000
 MOST_PARTITIONS = 200
 LONGEST_TEXT = 200
+LONGEST_PERSON = 41
 _JOB = re.compile(r"[1-9][0-9]{0,9}(_(0|[1-9][0-9]{0,9}))?\Z", re.ASCII)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", re.ASCII)
 _PARTITION = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}\Z")
-_PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,40}\Z", re.ASCII)
+_PERSON = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{LONGEST_PERSON - 1}}}\Z", re.ASCII)
 _MOST_DIGITS = 20
 
 
