@@ -69,8 +69,7 @@ class MadeNodes:
     def _node(self, name: str, jobs: Collection[JobFound]) -> NodeFound:
         reason = self.reasons.get(name, "")
         is_used = any(name in job.nodes for job in jobs) or name in self.unseen
-        states = frozenset(["DRAIN"] if reason else []) | {"ALLOCATED" if is_used else "IDLE"}
-        return NodeFound(name, states, reason, bool(reason), reason.startswith(DRAINED_BY), is_used)
+        return NodeFound(name, reason, bool(reason), reason.startswith(DRAINED_BY), is_used)
 
     def waits_held(self, job: str) -> bool | None:
         return True if job in self.held else None

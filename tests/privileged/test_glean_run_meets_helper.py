@@ -1,29 +1,25 @@
 """`glean run` at the real helper's door: one at a time for a job, and what an earlier one has left goes."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.privileged.root import only_root
 from tests.privileged.users import ALICE, MINE, Node
 from tests.runtime.account import acting_as
 
 from gleaner.agent.own_job import main
 from gleaner.agent.own_job.main import Unfit
-from gleaner.agent.privileged import bundle, config, containers, own_jobs
+from gleaner.agent.privileged import bundle, config, containers
 from gleaner.agent.privileged.bundle import Bundle
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+pytestmark = only_root
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    tmp_path.chmod(0o755)
-    found = Node(tmp_path)
-    monkeypatch.setattr(own_jobs, "WRONG_S", 0)
-    monkeypatch.setattr(config, "load", lambda: found.settings)
+def node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(config, "load", lambda: node.settings)
     monkeypatch.setattr(containers, "remove", lambda _, made: made.remove())
-    yield found
+    return node
 
 
 def test_beside_a_container_that_runs_nothing_is_begun(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

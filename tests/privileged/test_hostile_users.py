@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.privileged import slurm
+from tests.privileged.root import only_root
 from tests.privileged.users import AGENT, ALICE, BOB, MINE, Node
 
 from gleaner.agent.privileged import bundle, containers, helper, own_jobs
@@ -18,14 +19,7 @@ from gleaner.agent.privileged.bundle import Bundle
 from gleaner.agent.privileged.request import LABEL_END
 from gleaner.agent.privileged.slurm_jobs import Slurm
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
-
-
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    tmp_path.chmod(0o755)
-    monkeypatch.setattr(own_jobs, "WRONG_S", 0)
-    yield Node(tmp_path)
+pytestmark = only_root
 
 
 def started(node: Node, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> dict[str, Any]:

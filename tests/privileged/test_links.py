@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.privileged.root import only_root
 
 from gleaner.agent.privileged import links, shim, transfer, unpack, written
 from gleaner.agent.privileged.config import Config
@@ -18,7 +19,7 @@ from gleaner.agent.privileged.links import Foreign
 from gleaner.agent.privileged.seal import Broken, Sealed, opened, seal
 from gleaner.agent.privileged.unpack import Hostile
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+pytestmark = only_root
 USER = 1
 Facts = dict[str, tuple[int, int, int, int, str]]
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.privileged import slurm
+from tests.privileged.root import only_root
 from tests.privileged.slurm import NODE
 from tests.privileged.users import AGENT, ALICE, BOB, BOBS, MINE, Node
 
-from gleaner.agent.privileged import bundle, own_jobs, request
+from gleaner.agent.privileged import bundle, request
 from gleaner.agent.privileged.bundle import Bundle
 from gleaner.agent.privileged.meeting import NotMet
 from gleaner.agent.privileged.own_jobs import Owner, Places, checked, name_of
 from gleaner.agent.privileged.request import LABEL_END, Refused
 from gleaner.agent.privileged.slurm_jobs import Unknown, parse
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
-
-
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    tmp_path.chmod(0o755)
-    monkeypatch.setattr(own_jobs, "WRONG_S", 0)
-    yield Node(tmp_path)
+pytestmark = only_root
 
 
 def wanted(**changes: object) -> dict[str, object]:
@@ -47,7 +40,7 @@ def wanted(**changes: object) -> dict[str, object]:
 def test_who_owns_a_job_that_runs_here_gets_a_folder_of_its_own_and_a_place_to_wait(node: Node) -> None:
     said = node.ask(ALICE, do="admit", slurm_job="66")
     assert said.pop("ok")
-    assert (said["name"], said["node"], said["cpus"], said["memory_mib"]) == (MINE, NODE, 2, 1000)
+    assert (said["name"], said["cpus"], said["memory_mib"]) == (MINE, 2, 1000)
     for place in (said["folder"], said["meetings"]):
         facts = Path(place).stat()
         assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o777) == (*ALICE, 0o700)
@@ -212,7 +205,6 @@ def test_whatever_is_taken_fits_into_what_the_job_has(cpus: int, memory_mib: int
     assert has[1] == 0 or taken.memory_mib <= has[1]
     assert taken.labels == {
         "org.gleaner.slurm-job": "66",
-        "org.gleaner.user": "1",
         "org.gleaner.end-s": "2000000000",
     }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.privileged.root import only_root
 from tests.runtime.account import acting_as
 
 from gleaner.agent.privileged import meeting, seal, shim, streaming, transfer
@@ -202,7 +203,7 @@ def test_rubbish_is_no_seal(text: object) -> None:
         opened(KEY, UID, text)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+@only_root
 @pytest.mark.parametrize("whose", ["nobody's", "another user's", "another cluster's"])
 def test_without_a_seal_of_its_own_for_this_user_root_does_not_even_begin(tmp_path: Path, whose: str) -> None:
     user = 1

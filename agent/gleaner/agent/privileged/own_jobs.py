@@ -23,7 +23,6 @@ from .request import LABEL_END, Refused, Spec
 from .slurm_jobs import NoJob, Share, Slurm, SlurmJob, Unknown
 
 LABEL_SLURM_JOB = "org.gleaner.slurm-job"
-LABEL_USER = "org.gleaner.user"
 _NAME = re.compile(r"own-([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
 _GONE = ".gone-"
 _NO_END_S = 86_400
@@ -94,12 +93,12 @@ def checked(spec: Spec, job: SlurmJob, *, owner: Owner, node: str, now_s: float)
         raise Refused(f"{spec.cpus} CPUs are more than job {job.id} has on {node} ({has.cpus})")
     if has.memory_mib is not None and spec.memory_mib > has.memory_mib:
         raise Refused(f"{spec.memory_mib} MiB are more than job {job.id} has on {node} ({has.memory_mib})")
-    return spec._replace(labels=labels(job, owner.uid, now_s))
+    return spec._replace(labels=labels(job, now_s))
 
 
-def labels(job: SlurmJob, uid: int, now_s: float) -> dict[str, str]:
+def labels(job: SlurmJob, now_s: float) -> dict[str, str]:
     """What a container carries."""
-    return {LABEL_SLURM_JOB: job.id, LABEL_USER: str(uid), LABEL_END: str(end_s(job, now_s))}
+    return {LABEL_SLURM_JOB: job.id, LABEL_END: str(end_s(job, now_s))}
 
 
 def end_s(job: SlurmJob, now_s: float) -> int:
@@ -169,7 +168,6 @@ class OwnJobs:
             "name": name,
             "folder": self.job_folder(name),
             "meetings": meetings(self._settings, name),
-            "node": node_name(self._settings),
             "cpus": has.cpus,
             "memory_mib": has.memory_mib,
         }

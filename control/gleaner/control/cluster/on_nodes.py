@@ -12,7 +12,6 @@ class NodeFound:
     """How a node stands. `is_ours`: the reason given for that is our mark."""
 
     name: str
-    states: frozenset[str]
     reason: str
     is_drained: bool
     is_ours: bool

@@ -63,7 +63,6 @@ def parse(nodes: str, jobs: str, wanted: Sequence[str]) -> OnNodes:
 def _node(record: records.NodeRecord) -> NodeFound:
     return NodeFound(
         name=record.name,
-        states=record.states,
         reason=record.reason,
         is_drained=_DRAIN in record.states,
         is_ours=_DRAIN in record.states and record.reason.startswith(DRAINED_BY),

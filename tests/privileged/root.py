@@ -1,0 +1,7 @@
+"""What only root can test."""
+
+import os
+
+import pytest
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
