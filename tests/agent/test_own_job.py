@@ -219,6 +219,18 @@ class Desk:
         self.thread.join(20)
         return self.codes[0]
 
+    def leave(self) -> int:
+        """It is asked to leave, and when it has had itself requeued Slurm ends it; its exit code."""
+        self.job.happened.put(signal.SIGUSR1)
+        self.until(lambda: self.requeued)
+        self.job.happened.put(signal.SIGTERM)
+        return self.end()
+
+    def leave_two_generations(self) -> None:
+        self.start("count", "100000", every_s=0.01)
+        self.until(lambda: len(self.kept.latest()) == 2)
+        self.leave()
+
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
@@ -235,12 +247,9 @@ def test_a_job_that_ends_delivers_its_files_and_its_exit_code_and_leaves_nothing
 
 
 def test_asked_to_leave_it_is_saved_requeued_and_goes_on_where_it_was(desk: Desk) -> None:
-    first = desk.start("count", "120")
+    desk.start("count", "120")
     desk.until(desk.computes)
-    first.happened.put(signal.SIGUSR1)
-    desk.until(lambda: desk.requeued)
-    first.happened.put(signal.SIGTERM)
-    assert (desk.end(), desk.requeued) == (ENDED, ["requeue 66"])
+    assert (desk.leave(), desk.requeued) == (ENDED, ["requeue 66"])
     assert "the job is requeued" in desk.says[-1]
     desk.start("count", "120")
     assert desk.end() == 0
@@ -251,12 +260,9 @@ def test_asked_to_leave_it_is_saved_requeued_and_goes_on_where_it_was(desk: Desk
 
 def test_a_governed_job_is_requeued_held(desk: Desk) -> None:
     (desk.place / "66.json").write_text(json.dumps({"jobs": [slurm.job(admin_comment="gleaner: runs")]}))
-    at = desk.start("count", "100000")
+    desk.start("count", "100000")
     desk.until(desk.computes)
-    at.happened.put(signal.SIGUSR1)
-    desk.until(lambda: desk.requeued)
-    at.happened.put(signal.SIGTERM)
-    desk.end()
+    desk.leave()
     assert desk.requeued == ["requeuehold 66"]
 
 
@@ -292,12 +298,7 @@ def test_a_cancelled_job_ends_and_nothing_of_it_stays(desk: Desk) -> None:
 
 
 def test_a_generation_that_is_broken_costs_only_what_came_after_the_one_before(desk: Desk) -> None:
-    at = desk.start("count", "100000", every_s=0.01)
-    desk.until(lambda: len(desk.kept.latest()) == 2)
-    at.happened.put(signal.SIGUSR1)
-    desk.until(lambda: desk.requeued)
-    at.happened.put(signal.SIGTERM)
-    desk.end()
+    desk.leave_two_generations()
     newest = desk.kept.latest()[0]
     place = desk.kept.root / f"jobs/66/attempt-{newest.attempt}/generation-{newest.number}"
     (place / "manifest.json").write_text("{}")
@@ -310,12 +311,7 @@ def test_after_a_generation_that_broke_while_it_was_restored_the_helper_makes_th
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has taken it away together with the container that came to nothing."""
-    at = desk.start("count", "100000", every_s=0.01)
-    desk.until(lambda: len(desk.kept.latest()) == 2)
-    at.happened.put(signal.SIGUSR1)
-    desk.until(lambda: desk.requeued)
-    at.happened.put(signal.SIGTERM)
-    desk.end()
+    desk.leave_two_generations()
     restore = desk.runtime.restore
 
     def broken(spec: ContainerSpec, parcel: Parcel) -> ContainerId:
