@@ -59,6 +59,20 @@ def test_the_agent_program_loads_no_server_libraries_and_nothing_of_control() ->
     assert not {name.replace("-", "_") for name in SERVER} & modules
 
 
+def test_the_steward_loads_no_library_and_of_gleaner_only_what_it_works_with() -> None:
+    """It may do to Slurm what nobody else may, so what is loaded with it is kept small."""
+    program = "import sys, gleaner.control.steward.server; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    modules = set(loaded.stdout.split())
+    assert "gleaner.control.steward.server" in modules
+    assert not {"pydantic", "structlog", "yaml", "numpy", "httpx", "rich"} & modules
+    ours = {name for name in modules if name.startswith("gleaner.") and not name.startswith("gleaner.control.steward")}
+    packages = {"gleaner.agent", "gleaner.agent.privileged", "gleaner.control", "gleaner.control.cluster"}
+    assert {name.rpartition(".")[2] for name in ours - packages} == {
+        "gateway", "meeting", "programs", "request", "slurm_records",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_everything_locked_has_its_hashes_and_names_no_index(name: str) -> None:
     text = (ROOT / "locks" / f"{name}.lock").read_text()

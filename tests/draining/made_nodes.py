@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.on_nodes import JobFound, NodeFound, OnNodes
 from gleaner.control.policy.governed import JobClass
-from gleaner.control.steward.rules import DRAINED_BY
+from gleaner.control.steward.marks import DRAINED_BY
 
 GOVERNED = "shared"
 AGENTS_IN = "gleaner"

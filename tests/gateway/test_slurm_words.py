@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.cluster import slurm_words
+from gleaner.control.cluster import slurm_owners, slurm_words
 from gleaner.control.cluster.gateway import AgentPhase, AgentRequest, GatewayError
+from gleaner.control.cluster.owners import OwnedPhase
 from gleaner.control.settings import ClusterSettings
 
 SETTINGS = ClusterSettings(gateway="slurm")
@@ -93,25 +94,26 @@ def test_however_late_the_start_slurms_own_end_is_the_shared_end_or_up_to_a_minu
     assert int(found["--time-min"]) <= int(found["--time"])
 
 
+@pytest.mark.parametrize(
+    ("state", "agent", "owned"),
+    [
+        ("PENDING", AgentPhase.PENDING, OwnedPhase.PENDING),
+        ("REQUEUE_HOLD", AgentPhase.PENDING, OwnedPhase.PENDING),
+        ("CONFIGURING", AgentPhase.PENDING, OwnedPhase.RUNNING),
+        ("SUSPENDED", AgentPhase.RUNNING, OwnedPhase.RUNNING),
+        ("COMPLETING", AgentPhase.ENDING, OwnedPhase.ENDING),
+        ("STAGE_OUT", AgentPhase.ENDING, OwnedPhase.ENDING),
+    ],
+)
+def test_an_agent_and_a_job_of_an_owners_stand_where_slurm_says_but_for_one_whose_node_is_made_ready(
+    state: str, agent: AgentPhase, owned: OwnedPhase
+) -> None:
+    """No agent runs yet in such a job; to the owners' other jobs its CPUs are taken."""
+    assert (slurm_words.phase_of(state), slurm_owners.phase_of(state)) == (agent, owned)
+
+
 def test_the_script_runs_the_agent_as_a_step_and_hands_the_warning_on() -> None:
     script = slurm_words.script(SETTINGS, Path("/logs"), REQUEST)
     assert "srun " in script
     assert "glean-agent run --name gleaner-x --end 1795233600.000 --token-file /srv/agents/gleaner-x/token" in script
     assert "kill -USR1" in script
-
-
-@pytest.mark.parametrize(
-    ("stderr", "is_no_answer"),
-    [
-        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", True),
-        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
-        ("slurm_load_partitions: Protocol authentication error", True),
-        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", True),
-        ("sbatch: error: Batch job submission failed: Invalid partition name specified", False),
-        ("sbatch: error: Batch job submission failed: Invalid qos specification", False),
-        ("sbatch: error: Batch job submission failed: Requested time limit is invalid", False),
-        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", False),
-    ],
-)
-def test_asking_again_is_for_an_absent_slurm_only(stderr: str, is_no_answer: bool) -> None:
-    assert slurm_words.is_no_answer(stderr) is is_no_answer

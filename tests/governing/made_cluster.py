@@ -12,9 +12,10 @@ from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersView
 from gleaner.control.policy.governed import JobClass, Wish
-from gleaner.control.policy.room import Room
 from gleaner.control.policy.placing import targets_of
-from gleaner.control.steward.rules import WAITS_FOR_ITS_TURN, check_governs
+from gleaner.control.policy.room import Room
+from gleaner.control.steward.marks import WAITS_FOR_ITS_TURN
+from gleaner.control.steward.rules import check_governs
 
 PARTITION = "shared"
 AGENTS_PARTITION = "gleaner"

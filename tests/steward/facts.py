@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gleaner.control.cluster.slurm_records import JobRecord, NodeRecord
 from gleaner.control.steward.governed import Governed
-from gleaner.control.steward.records import JobRecord, NodeRecord
-from gleaner.control.steward.rules import DRAINED_BY, WAITS_FOR_ITS_TURN
+from gleaner.control.steward.marks import DRAINED_BY, WAITS_FOR_ITS_TURN
 
 ACCOUNT = "gleaner-steward"
 

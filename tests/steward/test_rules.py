@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.governing.test_slurm_owners import pending
 from tests.steward import facts
 
 from gleaner.agent.privileged.request import Refused
+from gleaner.control.cluster.slurm_records import JobRecord, NodeRecord
 from gleaner.control.steward import rules
-from gleaner.control.steward.records import JobRecord, NodeRecord
 from gleaner.control.steward.request import (
     Drain,
     Hold,
@@ -145,6 +146,15 @@ def test_a_job_that_has_ended_is_named(request_: JobRequest) -> None:
 def test_only_what_we_hold_is_released(held: dict[str, Any], why: str) -> None:
     assert why in refusal(Release("7", top=True), facts.job(**held))
     assert why in refusal(Reason("7", "x"), facts.job(**held))
+
+
+@pytest.mark.parametrize("mark", ["", "(null)", "mine", "gleaner: waits for its turn", "gleaner: released on top"])
+@pytest.mark.parametrize("reason", ["JobHeldUser", "JobHeldAdmin"])
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_what_control_takes_for_held_for_us_the_steward_releases(mark: str, reason: str, restarts: int) -> None:
+    """Else control would ask for the same release at each look."""
+    shown = pending(admin=mark, reason=reason, restarts=str(restarts))
+    assert rules.is_held_by_us(facts.job(admin_comment=mark, reason=reason, restarts=restarts)) is shown.ours
 
 
 def test_a_job_that_held_itself_after_its_requeue_is_ours_to_release() -> None:

@@ -4,8 +4,24 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from gleaner.control.cluster import slurm_words
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+
+_NO_ANSWER = (
+    "unable to contact",
+    "timed out",
+    "connect failure",
+    "connection refused",
+    "error connecting",
+    "zero bytes were transmitted",
+    "temporarily un",
+    "standby mode",
+    "authentication",
+    "munge",
+    "configuration source",
+    "not responding",
+    "i/o error",
+)
+"""What Slurm's programs say, in lower case, when asking again later may help."""
 
 
 def passed_on() -> dict[str, str]:
@@ -34,7 +50,23 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: floa
         ) from error
     if done.returncode == 0:
         return done.stdout
-    said = slurm_words.complaint(done.stderr)
-    if slurm_words.is_no_answer(done.stderr):
+    said = complaint(done.stderr)
+    if is_no_answer(done.stderr):
         raise GatewayUnavailable(f"Slurm does not answer: {program} says {said!r}")
     raise GatewayError(f"Slurm refuses: {program} says {said!r}")
+
+
+def is_no_answer(stderr: str) -> bool:
+    """Whether a program failed because Slurm did not answer, rather than refused."""
+    lower = stderr.lower()
+    return any(sign in lower for sign in _NO_ANSWER)
+
+
+def complaint(stderr: str) -> str:
+    """What a Slurm program complained of, as one line without the program's own prefixes.
+
+    >>> complaint("sbatch: error: Batch job submission failed: Invalid partition name specified")
+    'Invalid partition name specified'
+    """
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return lines[-1].rpartition("error: ")[2].removeprefix("Batch job submission failed: ") if lines else "no message"

@@ -121,7 +121,7 @@ class PySlurmGateway:
             self.close()
             python = self._settings.pyslurm_python or sys.executable
             raise GatewayUnavailable(f"PySlurm cannot be used: {python} says {said!r}; install it there")
-        if slurm_words.is_no_answer(said):
+        if programs.is_no_answer(said):
             self.close()
             raise GatewayUnavailable(f"Slurm does not answer: PySlurm says {said!r}")
         raise GatewayError(f"Slurm refuses: PySlurm says {said!r}")

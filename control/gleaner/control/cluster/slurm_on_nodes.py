@@ -4,18 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gleaner.control.cluster import programs
+from gleaner.control.cluster import programs, slurm_records
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.hosts import expanded
 from gleaner.control.cluster.on_nodes import JobFound, NodeFound, NodesCluster, OnNodes
 from gleaner.control.cluster.slurm_owners import SlurmOwners, job_class
-from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT
-from gleaner.control.steward import records
-from gleaner.control.steward.rules import DRAINED_BY, ask_job, ask_nodes
+from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT, WAITING_STATES
+from gleaner.control.steward.marks import DRAINED_BY
 
 _USED = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _DRAIN = "DRAIN"
-_NOT_THERE = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 
 
 class SlurmNodes:
@@ -27,14 +25,14 @@ class SlurmNodes:
 
     def look(self, nodes: Sequence[str]) -> OnNodes:
         """See `NodesCluster.look`."""
-        there = self._run(list(ask_nodes(nodes)))
+        there = self._run(list(slurm_records.ask_nodes(nodes)))
         on_them = self._run(["squeue", "--json", f"--nodelist={','.join(nodes)}"])
         return parse(there, on_them, nodes)
 
     def waits_held(self, job: str) -> bool | None:
         """See `NodesCluster.waits_held`."""
         try:
-            found = records.job(self._run(list(ask_job(job))), job)
+            found = slurm_records.job(self._run(list(slurm_records.ask_job(job))), job)
         except GatewayUnavailable:
             raise
         except GatewayError:  # Slurm has forgotten it
@@ -51,16 +49,16 @@ class SlurmNodes:
 
 def parse(nodes: str, jobs: str, wanted: Sequence[str]) -> OnNodes:
     """The answers of `scontrol show nodes --json` and `squeue --json`."""
-    found = {name: _node(record) for name, record in records.nodes(nodes).items()}
+    found = {name: _node(record) for name, record in slurm_records.nodes(nodes).items()}
     try:
         listed: list[dict[str, Any]] = json.loads(jobs)["jobs"]
-        there = tuple(_job(one) for one in listed if not set(one["job_state"]) & _NOT_THERE)
+        there = tuple(_job(one) for one in listed if not set(one["job_state"]) & WAITING_STATES)
     except (ValueError, KeyError, TypeError) as error:
         raise GatewayError(f"squeue said {jobs[:80]!r} where JSON with jobs was expected") from error
     return OnNodes(found, tuple(job for job in there if set(job.nodes) & set(wanted)))
 
 
-def _node(record: records.NodeRecord) -> NodeFound:
+def _node(record: slurm_records.NodeRecord) -> NodeFound:
     return NodeFound(
         name=record.name,
         reason=record.reason,

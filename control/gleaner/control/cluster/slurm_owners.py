@@ -15,11 +15,11 @@ from gleaner.control.cluster.accounting import check_accounting
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.hosts import expanded
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersCluster, OwnersView
-from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT
+from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT, WAITING_STATES
 from gleaner.control.policy.governed import JobClass, Wish
 from gleaner.control.policy.room import Room
 from gleaner.control.steward.governed import CHECKPOINTABLE, PREEMPTIBLE, class_of
-from gleaner.control.steward.rules import OURS, RELEASED
+from gleaner.control.steward.marks import is_held_for_us
 
 _NODE_FIELDS = ("NodeHost", "StateLong", "CPUsState", "Memory", "AllocMem")
 _JOB_FIELDS = (
@@ -30,8 +30,6 @@ _JOB_FIELDS = (
 _USABLE = frozenset({"idle", "mixed", "allocated", "planned", "completing"})
 _ASLEEP = "~#"
 """Powered down to save energy, or being powered up: Slurm starts jobs there all the same."""
-_PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
-"""Not CONFIGURING: such a job has its nodes."""
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LIMITS = ("Assoc", "QOS")
 _NOT_READY = (
@@ -141,7 +139,7 @@ def _node(fields: list[str]) -> OwnedNode | None:
 def _job(fields: list[str], nodes: dict[str, OwnedNode], read_s: float) -> OwnedJob:
     (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, begins,
      priority, reason, dependency, restarts, admin, comment) = fields  # fmt: skip
-    phase = _phase(state)
+    phase = phase_of(state)
     is_pending = phase is OwnedPhase.PENDING
     asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
     all_of_it = Room(_whole(cpus, fields), _mib(asked.get("mem", "0")))
@@ -164,7 +162,7 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode], read_s: float) -> Owned
         submitted_s=float(submitted) if submitted.isdigit() else 0.0,
         priority=_whole(priority, fields),
         held=is_pending and priority == "0",
-        ours=_is_marked(admin, restarted=restarts != "0") and reason != "JobHeldAdmin",
+        ours=is_held_for_us(admin, restarted=restarts != "0", reason=reason),
         said=admin,
         is_ready=not reason.startswith(_NOT_READY) and dependency in _NO_DEPENDENCY,
         at_limit=reason.startswith(_LIMITS),
@@ -172,11 +170,6 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode], read_s: float) -> Owned
         since_s=float(start) if start.isdigit() and not is_pending else None,
         holds=None if is_pending else dict.fromkeys(places, each),
     )
-
-
-def _is_marked(admin: str, *, restarted: bool) -> bool:
-    """Whether it is held for us: Slurm does not tell our holds from its owner's. See `steward.rules.is_held_by_us`."""
-    return admin.startswith(OURS) and (restarted or not admin.startswith(RELEASED))
 
 
 def _wish(
@@ -201,8 +194,9 @@ def _among(wanted: list[str], unwanted: list[str], nodes: dict[str, OwnedNode]) 
     return tuple(sorted((set(wanted) if wanted else nodes.keys()) - set(unwanted)))
 
 
-def _phase(state: str) -> OwnedPhase:
-    if state in _PENDING:
+def phase_of(state: str) -> OwnedPhase:
+    """Where a job in this state stands; one that is not known, perhaps of a newer version, has its nodes."""
+    if state in WAITING_STATES:  # not CONFIGURING: such a job has its nodes
         return OwnedPhase.PENDING
     return OwnedPhase.ENDING if state in _ENDING else OwnedPhase.RUNNING
 

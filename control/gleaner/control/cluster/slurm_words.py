@@ -42,24 +42,12 @@ LIMIT_STEP_S = 60
 
 _FLAGS = "*~#!%$@^-+"
 _IN_USE = frozenset({"allocated", "mixed", "completing"})
-_PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"})
-_RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
-_NO_ANSWER = (
-    "unable to contact",
-    "timed out",
-    "connect failure",
-    "connection refused",
-    "error connecting",
-    "zero bytes were transmitted",
-    "temporarily un",
-    "standby mode",
-    "authentication",
-    "munge",
-    "configuration source",
-    "not responding",
-    "i/o error",
-)
-"""What Slurm's programs say, in lower case, when asking again later may help."""
+WAITING_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+"""In these a job has no node."""
+_PENDING = WAITING_STATES | {"CONFIGURING"}
+"""No agent runs while its node is being made ready."""
+_RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"})
+"""Not STAGE_OUT: its processes have ended."""
 
 
 def ask_nodes(partition: str) -> list[str]:
@@ -202,22 +190,6 @@ def asked(settings: ClusterSettings) -> str:
     said = f"partition {settings.partition}"
     said += f", account {settings.account}" if settings.account else ""
     return said + (f", qos {settings.qos}" if settings.qos else "")
-
-
-def is_no_answer(stderr: str) -> bool:
-    """Whether a program failed because Slurm did not answer, rather than refused."""
-    lower = stderr.lower()
-    return any(sign in lower for sign in _NO_ANSWER)
-
-
-def complaint(stderr: str) -> str:
-    """What a Slurm program complained of, as one line without the program's own prefixes.
-
-    >>> complaint("sbatch: error: Batch job submission failed: Invalid partition name specified")
-    'Invalid partition name specified'
-    """
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return lines[-1].rpartition("error: ")[2].removeprefix("Batch job submission failed: ") if lines else "no message"
 
 
 def _node(line: str) -> Node:

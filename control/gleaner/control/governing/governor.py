@@ -22,8 +22,8 @@ from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.site import Site
+from gleaner.control.steward.marks import OURS
 from gleaner.control.steward.request import LONGEST_TEXT
-from gleaner.control.steward.rules import OURS
 
 HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S

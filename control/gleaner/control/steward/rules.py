@@ -8,12 +8,21 @@ we released says `gleaner: released`. The order of the commands matters: killed 
 leaves a job that runs, or one that is held and marked as waiting, never one that is held and nobody's.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import assert_never
 
 from gleaner.agent.privileged.request import Refused
+from gleaner.control.cluster.slurm_records import JobRecord, NodeRecord
 from gleaner.control.steward.governed import CHECKPOINTABLE, DEFAULT_CLASS, PREEMPTIBLE, Governed, class_of
-from gleaner.control.steward.records import JobRecord, NodeRecord
+from gleaner.control.steward.marks import (
+    ASKED_TO_SAVE,
+    DRAINED_BY,
+    OURS,
+    RELEASED,
+    RELEASED_ON_TOP,
+    WAITS_FOR_ITS_TURN,
+    is_held_for_us,
+)
 from gleaner.control.steward.request import (
     Drain,
     Hold,
@@ -26,13 +35,6 @@ from gleaner.control.steward.request import (
     Signal,
 )
 
-OURS = "gleaner: "
-WAITS_FOR_ITS_TURN = OURS + "waits for its turn"
-ASKED_TO_SAVE = OURS + "was asked to save itself, and waits for its turn"
-RELEASED = OURS + "released"
-RELEASED_ON_TOP = RELEASED + " on top"
-DRAINED_BY = OURS + "drained by "
-
 TOP_NICE = 2_000_000_000
 """Taken off the nice of a job on top. A priority cannot be set while a job is held, and what is set after its release
 comes too late for the scheduler's next pass; a nice can, and what its owner asked for is found again."""
@@ -43,16 +45,6 @@ NICEST = TOP_NICE // 2 - 1
 _DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "POWERED_DOWN", "POWERING_DOWN"})
 
 Command = tuple[str, ...]
-
-
-def ask_job(name: str) -> Command:
-    """All that is known of a job."""
-    return ("scontrol", "show", "job", name, "--json")
-
-
-def ask_nodes(names: Sequence[str]) -> Command:
-    """All that is known of these nodes."""
-    return ("scontrol", "show", "nodes", ",".join(names), "--json")
 
 
 def check_governs(named: Collection[str], governed: Governed) -> None:
@@ -125,14 +117,9 @@ def commands_for_nodes(
 
 
 def is_held_by_us(job: JobRecord) -> bool:
-    """Whether it is held, and neither its owner nor an administrator did that.
-
-    After a requeue any mark of ours will do: such a job held itself to wait for its turn. To Slurm both our holds and
-    its owner's are `JobHeldUser`; only an administrator's is told apart.
-    """
-    mark = job.admin_comment
-    is_marked = mark.startswith(OURS) and (job.restarts > 0 or not mark.startswith(RELEASED))
-    return job.is_pending and job.priority == 0 and is_marked and job.reason != "JobHeldAdmin"
+    """Whether it is held, and for us."""
+    is_held = job.is_pending and job.priority == 0
+    return is_held and is_held_for_us(job.admin_comment, restarted=job.restarts > 0, reason=job.reason)
 
 
 def _release(job: JobRecord, *, top: bool) -> list[Command]:

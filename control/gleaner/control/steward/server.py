@@ -20,9 +20,9 @@ from typing import NoReturn
 
 from gleaner.agent.privileged.meeting import peer
 from gleaner.agent.privileged.request import Refused
-from gleaner.control.cluster import programs
+from gleaner.control.cluster import programs, slurm_records
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
-from gleaner.control.steward import governed, records, request, rules
+from gleaner.control.steward import governed, request, rules
 from gleaner.control.steward.governed import Governed, Misconfigured
 from gleaner.control.steward.request import Alive, Awake, Drain, JobRequest, Resume
 
@@ -68,11 +68,11 @@ class Steward:
 
     def _commands(self, asked: JobRequest | Drain | Resume) -> list[rules.Command]:
         if isinstance(asked, Drain | Resume):
-            found = records.nodes(self._run(rules.ask_nodes(asked.nodes)))
+            found = slurm_records.nodes(self._run(slurm_records.ask_nodes(asked.nodes)))
             return rules.commands_for_nodes(asked, found, self._settings(), self._account)
-        answer = self._run(rules.ask_job(asked.job))
-        job = records.job(answer, asked.job)
-        if job is None and "_" not in asked.job and records.is_array(answer):
+        answer = self._run(slurm_records.ask_job(asked.job))
+        job = slurm_records.job(answer, asked.job)
+        if job is None and "_" not in asked.job and slurm_records.is_array(answer):
             raise Refused(f"job {asked.job} is an array: name one task of it, as in {asked.job}_1")
         if job is None:
             raise Refused(f"Slurm knows no job {asked.job}, or has forgotten it")

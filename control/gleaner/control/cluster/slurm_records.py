@@ -4,7 +4,7 @@ JSON, because a job's name or comment is its owner's and may hold anything, line
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,16 @@ class NodeRecord:
     states: frozenset[str]
     reason: str
     reason_by: str
+
+
+def ask_job(name: str) -> tuple[str, ...]:
+    """All that is known of a job."""
+    return ("scontrol", "show", "job", name, "--json")
+
+
+def ask_nodes(names: Sequence[str]) -> tuple[str, ...]:
+    """All that is known of these nodes."""
+    return ("scontrol", "show", "nodes", ",".join(names), "--json")
 
 
 def job(answer: str, name: str) -> JobRecord | None:
