@@ -237,6 +237,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     found = Desk(tmp_path, monkeypatch)
     yield found
     found.runtime.kill_all()
+    found.thread.join(20)  # else it says its last words in the next test
 
 
 def test_a_job_that_ends_delivers_its_files_and_its_exit_code_and_leaves_nothing(desk: Desk) -> None:
