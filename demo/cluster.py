@@ -82,6 +82,11 @@ def regular_job(job: str) -> RegularJob:
     )
 
 
+def slurm_job(job: str) -> dict[str, Any]:
+    """What Slurm itself says of a job, as long as it knows it."""
+    return dict(json.loads(run("head", "scontrol", "show", "job", job, "--json"))["jobs"][0])
+
+
 def clear() -> None:
     """Cancel every job, of ours and of the users, and wait until all nodes are idle."""
     for user in USERS:

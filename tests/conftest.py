@@ -1,5 +1,8 @@
-"""Databases for every test that needs one: real SQLite and real PostgreSQL, each fresh and with all tables."""
+"""What tests in several folders need: databases, real SQLite and real PostgreSQL, each fresh and with all tables; and
+a faked Slurm.
+"""
 
+import os
 import shutil
 import signal
 import uuid
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from sqlalchemy import Engine
+from tests.gateway.places import FakedSlurm
 from tests.postgres import PostgresMissing, Server, running
 
 from gleaner.control.queue.engine import connect, migrate
@@ -74,3 +78,12 @@ def queue_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     engine = connect(request.getfixturevalue(f"{request.param}_url"))
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakedSlurm:
+    """Faked Slurm programs on the PATH."""
+    faked = FakedSlurm(tmp_path / "bin")
+    faked.put_on(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return faked

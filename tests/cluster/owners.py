@@ -1,14 +1,12 @@
 """The owners' jobs on the real cluster, as the tests submit and watch them."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from demo import cluster
-from demo.entitlements import GOVERNING, GRACE_S
+from demo.entitlements import GOVERNING, GRACE_S, USERS_FOLDER
 from tests.cluster.conftest import ROUND_S
 
-USERS = "/srv/users"
 WITHIN_S = GRACE_S + 10
 """One grace time, and what a look of ours and one of the scheduler's takes."""
 PI = "gleaner/pi:demo"
@@ -49,7 +47,7 @@ def preemptible(user: str, cpus: int) -> str:
 
 def own_run(user: str, seed: int, *, cpus: int = 6) -> str:
     """A job under `glean run` that estimates pi; its results are in `result_of`."""
-    home = f"{USERS}/{user}"
+    home = f"{USERS_FOLDER}/{user}"
     cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, home)
     words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=600", "--time=20", "--requeue", CHECKPOINTABLE)
     inner = f"--samples {SAMPLES} --seed {seed} --out ."
@@ -59,22 +57,17 @@ def own_run(user: str, seed: int, *, cpus: int = 6) -> str:
 
 def result_of(user: str, job: str) -> str:
     """What the run has found."""
-    return cluster.run("node1", "cat", f"{USERS}/{user}/result-{job}/pi.txt")
+    return cluster.run("node1", "cat", f"{USERS_FOLDER}/{user}/result-{job}/pi.txt")
 
 
 def forget(*users: str) -> None:
     """Remove what their jobs left."""
-    cluster.run("node1", "rm", "-rf", *(f"{USERS}/{user}" for user in users))
-
-
-def in_slurm(job: str) -> dict[str, Any]:
-    """What Slurm says of a job."""
-    return dict(json.loads(cluster.run("head", "scontrol", "show", "job", job, "--json"))["jobs"][0])
+    cluster.run("node1", "rm", "-rf", *(f"{USERS_FOLDER}/{user}" for user in users))
 
 
 def state(job: str) -> str:
     """Its state in Slurm's words."""
-    return str(in_slurm(job)["job_state"][0])
+    return str(cluster.slurm_job(job)["job_state"][0])
 
 
 def runs(*jobs: str) -> bool:
@@ -89,7 +82,7 @@ def wait_until_they_run(*jobs: str, timeout_s: float = WITHIN_S) -> None:
 
 def restarts(jobs: Sequence[str]) -> dict[str, int]:
     """How often each was requeued."""
-    return {job: int(in_slurm(job)["restart_cnt"]) for job in jobs}
+    return {job: int(cluster.slurm_job(job)["restart_cnt"]) for job in jobs}
 
 
 def decisions_about(*jobs: str) -> dict[int, dict[str, Any]]:

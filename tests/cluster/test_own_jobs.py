@@ -3,17 +3,15 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from demo import cluster, reference
+from demo.entitlements import USERS_FOLDER
 from tests.runtime import nodes
 from tests.runtime.nodes import Node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-USERS = "/srv/users"
-"""What ordinary users have on all machines."""
 NAME = "own-job-test"
 EVENTS = 1600
 SMALL = (f"--job-name={NAME}", "--ntasks=1", "--cpus-per-task=1", "--mem=600", "--time=10", "--partition=regular")
@@ -67,11 +65,11 @@ print(json.dumps(found))
 def _homes(cluster_is_up: None) -> Iterator[None]:
     """A folder of each user's that all machines have; their jobs and what they left are removed afterwards."""
     for user in ("alice", "bob"):
-        cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, f"{USERS}/{user}")
+        cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, f"{USERS_FOLDER}/{user}")
     yield
     cluster.run("head", "scancel", f"--name={NAME}")
     cluster.until("the jobs to end", lambda: not cluster.run("head", "squeue", "-h", f"--name={NAME}"), timeout_s=40)
-    cluster.run("node1", "rm", "-rf", f"{USERS}/alice", f"{USERS}/bob")
+    cluster.run("node1", "rm", "-rf", f"{USERS_FOLDER}/alice", f"{USERS_FOLDER}/bob")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -82,7 +80,7 @@ def limited(_homes: None) -> str:
 
 def submit(*options: str, script: str, user: str = "alice") -> str:
     """A batch script in the user's shared folder; what it prints is kept over all its starts."""
-    home = f"{USERS}/{user}"
+    home = f"{USERS_FOLDER}/{user}"
     words = (f"--chdir={home}", f"--output={home}/%j.out", "--open-mode=append", "--comment=gleaner:checkpointable")
     return cluster.run(
         "head", "env", f"HOME={home}", "sbatch", "--parsable", *SMALL, *words, *options,
@@ -92,12 +90,7 @@ def submit(*options: str, script: str, user: str = "alice") -> str:
 
 def printed(job: str, user: str = "alice") -> list[str]:
     """What a job has printed so far."""
-    return cluster.run("node1", "sh", "-c", f"cat {USERS}/{user}/{job}.out 2>/dev/null || true").splitlines()
-
-
-def in_slurm(job: str) -> dict[str, Any]:
-    """What Slurm says of a job."""
-    return dict(json.loads(cluster.run("head", "scontrol", "show", "job", job, "--json"))["jobs"][0])
+    return cluster.run("node1", "sh", "-c", f"cat {USERS_FOLDER}/{user}/{job}.out 2>/dev/null || true").splitlines()
 
 
 def wait_for_lines(job: str, count: int) -> None:
@@ -105,7 +98,7 @@ def wait_for_lines(job: str, count: int) -> None:
 
 
 def is_over(job: str) -> bool:
-    return in_slurm(job)["job_state"] in (["COMPLETED"], ["FAILED"], ["TIMEOUT"])
+    return cluster.slurm_job(job)["job_state"] in (["COMPLETED"], ["FAILED"], ["TIMEOUT"])
 
 
 def test_signalled_in_mid_run_it_ends_on_another_node_as_if_nothing_had_been() -> None:
@@ -119,17 +112,18 @@ def test_signalled_in_mid_run_it_ends_on_another_node_as_if_nothing_had_been() -
     words = ("ReqNodeList=", "ExcNodeList=node3", "StartTime=now")
     cluster.run("head", "scontrol", "update", f"JobId={job}", *words, user="alice")
     cluster.until("the job to end", lambda: is_over(job), timeout_s=120)
-    ended = in_slurm(job)
+    ended = cluster.slurm_job(job)
     assert (ended["job_state"], ended["restart_cnt"]) == (["COMPLETED"], 1)
     assert ended["nodes"] in ("node1", "node2")
     assert "goes on from what was saved" in "\n".join(printed(job))
     of_the_job = [line for line in printed(job) if line.startswith(("start", "event"))]
     assert of_the_job == [line for line in run.log if line.startswith(("start", "event"))]
-    place = f"{USERS}/alice/result"
+    place = f"{USERS_FOLDER}/alice/result"
     assert sorted(cluster.run("node1", "ls", place).split()) == sorted(run.files)
     for name, content in run.files.items():
         assert cluster.run("node1", "cat", f"{place}/{name}").encode() == content
-    assert cluster.run("node1", "find", f"{USERS}/alice/.gleaner", "-path", f"*/jobs/{job}*") == "", "nothing is kept"
+    kept = cluster.run("node1", "find", f"{USERS_FOLDER}/alice/.gleaner", "-path", f"*/jobs/{job}*")
+    assert kept == "", "nothing is kept"
 
 
 def left_in_mid_run(arguments: str) -> str:
@@ -137,7 +131,7 @@ def left_in_mid_run(arguments: str) -> str:
     job = submit("--nodelist=node3", script=f"exec glean run --results result {reference.IMAGE} {arguments}")
     wait_for_lines(job, 100)
     cluster.run("head", "scancel", "--signal=USR1", job, user="alice")
-    cluster.until("the job to be requeued", lambda: in_slurm(job)["job_state"] == ["PENDING"], timeout_s=30)
+    cluster.until("the job to be requeued", lambda: cluster.slurm_job(job)["job_state"] == ["PENDING"], timeout_s=30)
     assert any("saved in" in line and "requeued" in line for line in printed(job))
     return job
 
@@ -176,12 +170,12 @@ def test_a_job_that_cannot_be_saved_goes_on_and_says_so() -> None:
     cluster.run("head", "scancel", "--signal=USR1", job, user="alice")
     cluster.until("its words", lambda: any("cannot be saved" in line for line in printed(job)), timeout_s=30)
     cluster.until("the job to end", lambda: is_over(job), timeout_s=60)
-    assert in_slurm(job)["exit_code"]["return_code"]["number"] == 5, "the workload's own"
-    assert in_slurm(job)["restart_cnt"] == 0
+    assert cluster.slurm_job(job)["exit_code"]["return_code"]["number"] == 5, "the workload's own"
+    assert cluster.slurm_job(job)["restart_cnt"] == 0
     assert [line for line in printed(job) if line.startswith("step")] == [f"step {number}" for number in range(20)]
 
 
 def test_close_to_its_time_limit_a_job_saves_itself(limited: str) -> None:
-    cluster.until("the job to be requeued", lambda: in_slurm(limited)["restart_cnt"] == 1, timeout_s=100)
+    cluster.until("the job to be requeued", lambda: cluster.slurm_job(limited)["restart_cnt"] == 1, timeout_s=100)
     assert "DUE TO TIME LIMIT" not in "\n".join(printed(limited))
     assert any("saved in" in line and "requeued" in line for line in printed(limited))

@@ -1,20 +1,10 @@
 """A control program's parts on a real database, with faked Slurm programs."""
 
-import os
 from pathlib import Path
 
 import pytest
 from tests.control.stage import Stage
 from tests.gateway.places import FakedSlurm
-
-
-@pytest.fixture
-def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakedSlurm:
-    """Faked Slurm programs on the PATH."""
-    faked = FakedSlurm(tmp_path / "bin")
-    faked.put_on(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    return faked
 
 
 @pytest.fixture

@@ -7,18 +7,9 @@ from pathlib import Path
 import pytest
 from tests.gateway import lab, places
 from tests.gateway.lab import Laboratory
-from tests.gateway.places import FakedPySlurm, FakedSlurm, Place
+from tests.gateway.places import FakedPySlurm, Place
 
 from gleaner.control.cluster.gateway import AGENT_PREFIX
-
-
-@pytest.fixture
-def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakedSlurm:
-    """Faked Slurm programs on the PATH."""
-    faked = FakedSlurm(tmp_path / "bin")
-    faked.put_on(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    return faked
 
 
 @pytest.fixture
