@@ -169,6 +169,7 @@ def conclude(
     )  # fmt: skip
     restarts = {run.job.id: len(_spans_of(run, end_s)) - 1 for run in own}
     is_right = all(run["identical"] and not run["doubts"] for run in runs) and all(own_right)
+    gave_way_once = sum(restarts.values()) == 1  # the agents' node and one of chemistry's are what was asked for
     in_time = all(wait_s <= GRACE_S + 15 for wait_s in waits_s.values())
     summary = {
         "waits_s": waits_s,
@@ -186,7 +187,7 @@ def conclude(
         said = "identical" if right else "[red]NOT identical[/]"
         console.print(f"{run.job.label}'s job {run.job.id} gave way {times} times; its result is {said}")
     console.print("timeline: demo-output/entitlements.png    facts: demo-output/entitlements.json")
-    return 0 if is_right and in_time else 1
+    return 0 if is_right and in_time and gave_way_once else 1
 
 
 def _is_right(run: OwnRun, whole: proof.Run) -> bool:

@@ -163,15 +163,22 @@ def _stacked(spans: Sequence[Span]) -> list[tuple[Span, int, int]]:
 
 
 def _in_lanes(spans: Sequence[Span], lanes: int) -> list[tuple[Span, int]]:
-    """Each slice keeps one lane: the parts of a job follow each other, so they are placed together."""
+    """Each slice has one lane, for all its parts: restoring, computing, saving.
+
+    >>> parts = [Span("a", "restoring", 0, 0.2, "p 1"), Span("a", "computing", 0.2, 9, "p 1")]
+    >>> [lane for _, lane in _in_lanes([*parts, Span("a", "computing", 0.1, 9, "p 2")], 2)]
+    [0, 0, 1]
+    """
+    slices: list[list[Span]] = []
+    for span in sorted(spans, key=lambda s: (s.what, s.start_s)):
+        if slices and slices[-1][-1].what == span.what and span.start_s - slices[-1][-1].end_s <= 1.0:
+            slices[-1].append(span)
+        else:
+            slices.append([span])
     placed: list[tuple[Span, int]] = []
     free_at_s = [float("-inf")] * lanes
-    lane_of: dict[str, tuple[int, float]] = {}
-    for span in sorted(spans, key=lambda s: (s.start_s, s.what)):
-        lane, last_end_s = lane_of.get(span.what, (-1, float("-inf")))
-        if lane < 0 or abs(span.start_s - last_end_s) > 1.0:
-            lane = next((i for i in range(lanes) if free_at_s[i] <= span.start_s + 0.5), lanes - 1)
-        free_at_s[lane] = span.end_s
-        lane_of[span.what] = (lane, span.end_s)
-        placed.append((span, lane))
+    for parts in sorted(slices, key=lambda parts: parts[0].start_s):
+        lane = next((i for i in range(lanes) if free_at_s[i] <= parts[0].start_s + 0.5), lanes - 1)
+        free_at_s[lane] = parts[-1].end_s
+        placed += [(part, lane) for part in parts]
     return placed
