@@ -11,6 +11,7 @@ from gleaner.control.steward.marks import DRAINED_BY
 GOVERNED = "shared"
 AGENTS_IN = "gleaner"
 OTHERS_IN = "regular"
+NO_STEWARD = "the steward cannot be reached"
 
 
 class Died(Exception):
@@ -33,6 +34,8 @@ class MadeNodes:
     unseen: set[str] = field(default_factory=set[str])
     """Nodes that are used by jobs that we are not shown."""
     is_away: bool = False
+    steward: str = "answers"
+    """`away`: nobody is there; `mute`: what it is asked is done, and the answer never comes."""
     dies_at: int = -1
     """The number of the act during which the caller is killed, before or after it is done."""
     dies_after: bool = False
@@ -84,16 +87,27 @@ class MadeNodes:
     # ── what the steward does ──
 
     def awake(self) -> None:
-        pass
+        self._steward_is_there()
+
+    def _steward_is_there(self) -> None:
+        if self.steward == "away":
+            raise GatewayUnavailable(NO_STEWARD)
+
+    def _steward_has_answered(self) -> None:
+        if self.steward == "mute":
+            raise GatewayUnavailable("the steward does not answer")
 
     def drain(self, nodes: Sequence[str], *, by: str) -> None:
+        self._steward_is_there()
         if drained := [node for node in nodes if node in self.reasons]:
             raise GatewayError(f"node {drained[0]} is DRAIN already")
         self._act("drain", *nodes)
         self.reasons |= dict.fromkeys(nodes, DRAINED_BY + by)
         self._done()
+        self._steward_has_answered()
 
     def resume(self, nodes: Sequence[str]) -> None:
+        self._steward_is_there()
         if not set(nodes) <= self.marked:
             raise GatewayError(f"node {nodes[0]} was not drained by us")
         self._act("resume", *nodes)

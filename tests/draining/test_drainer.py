@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select, update
-from tests.draining.made_nodes import AGENTS_IN, OTHERS_IN, Died, MadeNodes
+from tests.draining.made_nodes import AGENTS_IN, NO_STEWARD, OTHERS_IN, Died, MadeNodes
 from tests.draining.yard import GRACE_S, Yard
 
 from gleaner.agent.protocol import Ask, Why
@@ -233,6 +233,83 @@ def test_a_scheduler_that_is_away_is_waited_for(yard: Yard) -> None:
     yard.nodes.is_away = False
     done = yard.done(number)
     assert (done.phase, done.said) == (DrainPhase.EMPTY, "")
+
+
+def test_a_drain_without_a_steward_is_withdrawn_for_good(yard: Yard) -> None:
+    """Also if it is installed a week later."""
+    busy(yard)
+    yard.nodes.steward = "away"
+    number = yard.ask("n1")
+    waits = yard.done(number)
+    assert (waits.phase, waits.said) == (DrainPhase.MARKING, NO_STEWARD)
+    assert yard.resume("n1").phase is DrainPhase.RESUMED
+    assert (yard.seen(number).phase, yard.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
+    assert yard.scene.look(drains.emptied_now) == frozenset(), "agents may go there again"
+    yard.nodes.steward = "answers"
+    yard.now_s += 7 * 24 * 3600
+    yard.done(number)
+    assert yard.nodes.acts == [], "nothing was marked, so nothing is set back, and nothing is done later"
+    assert yard.drain("n1").phase is DrainPhase.EMPTY
+
+
+def test_a_drain_is_withdrawn_although_the_steward_comes_back_just_then(yard: Yard) -> None:
+    busy(yard)
+    yard.nodes.steward = "away"
+    number = yard.ask("n1", "n2")
+    yard.done(number)
+    yard.nodes.steward = "answers"
+    assert yard.resume("n1").phase is DrainPhase.RESUMED
+    assert yard.seen(number).nodes == ("n2",)
+    assert yard.nodes.acts == [("drain", "n2")], "the node that was not taken back is drained"
+
+
+def test_a_drain_of_which_nothing_was_done_yet_is_withdrawn_too(yard: Yard) -> None:
+    yard.nodes.is_away = True
+    number = yard.ask("n1")
+    yard.done(number)
+    resumed = yard.ask("n1", task=DrainTask.RESUME)
+    yard.nodes.is_away = False
+    assert yard.done(resumed).phase is DrainPhase.RESUMED
+    assert (yard.seen(number).phase, yard.nodes.acts) == (DrainPhase.REFUSED, [])
+
+
+def test_what_was_marked_although_nobody_said_so_is_set_back_when_the_steward_is_there(yard: Yard) -> None:
+    busy(yard)
+    yard.nodes.steward = "mute"
+    number = yard.ask("n1", "n2")
+    yard.done(number, rounds=1)
+    assert yard.nodes.marked == {"n1", "n2"}
+    yard.nodes.steward = "away"
+    resumed = yard.resume("n1", "n2")
+    assert (resumed.phase, resumed.said) == (DrainPhase.SETTING_BACK, NO_STEWARD)
+    yard.nodes.steward = "answers"
+    assert yard.done(resumed.id).phase is DrainPhase.RESUMED
+    assert yard.seen(number).phase is DrainPhase.REFUSED
+    assert yard.nodes.acts == [("drain", "n1", "n2"), ("resume", "n1", "n2")], "nobody was told to leave"
+
+
+def test_a_withdrawal_that_is_refused_withdraws_nothing(yard: Yard) -> None:
+    yard.nodes.drain_by_hand("n2")
+    yard.nodes.steward = "away"
+    number = yard.ask("n1")
+    yard.done(number)
+    refused = yard.resume("n1", "n2")
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, "not drained by us: n2 (new memory)")
+    assert yard.seen(number).phase is DrainPhase.MARKING
+
+
+def test_who_takes_a_drain_back_does_not_take_back_what_is_asked_for_afterwards(yard: Yard) -> None:
+    yard.nodes.steward = "mute"
+    yard.done(yard.ask("n1"), rounds=1)
+    yard.nodes.steward = "away"
+    yard.done(yard.ask("n2"), rounds=1)
+    resumed = yard.ask("n1", "n2", task=DrainTask.RESUME)
+    yard.done(resumed, rounds=1)
+    later = yard.ask("n2")
+    yard.done(later, rounds=1)
+    yard.nodes.steward = "answers"
+    assert yard.done(later).phase is DrainPhase.EMPTY
+    assert (yard.seen(resumed).phase, yard.nodes.marked) == (DrainPhase.RESUMED, {"n2"})
 
 
 @pytest.mark.parametrize("dies_after", [False, True])

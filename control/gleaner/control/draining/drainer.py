@@ -51,12 +51,13 @@ class Drainer:
             return
         try:
             with snapshot(self._site.engine) as db:
-                todo = drains.open_ones(db)
+                # What is taken back goes first: else what it takes back might be done just before.
+                todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
                 has_nodes = bool(drains.drained(db))
             if has_nodes:
                 self._stay_awake(now_s)
             for drain in todo:
-                self._go_on(drain, now_s)
+                self._go_on(drain.id, now_s)
         except QueueError as error:
             _log.warning("drains wait for the queue", reason=str(error))
 
@@ -70,8 +71,10 @@ class Drainer:
         except GatewayError as error:
             _log.warning("drained nodes may be set back by the dead man's switch", reason=str(error))
 
-    def _go_on(self, drain: StoredDrain, now_s: float) -> None:
+    def _go_on(self, number: int, now_s: float) -> None:
         """Steps, one after the other, until one has to wait."""
+        with snapshot(self._site.engine) as db:
+            drain = drains.one(db, number)  # as it is now: another request of this round may have taken it back
         while not drain.is_over and self._site.is_leader:
             try:
                 after = self._steps[drain.phase](drain, now_s)
@@ -95,18 +98,27 @@ class Drainer:
     def _begin(self, drain: StoredDrain, now_s: float) -> StoredDrain:
         view = self._look(drain.nodes)
         if drain.task is DrainTask.RESUME:
-            wrong = [node for node in drain.nodes if node not in view.nodes or not view.nodes[node].is_ours]
-            if wrong:
-                return _over(drain, DrainPhase.REFUSED, f"not drained by us: {', '.join(map(view.told, wrong))}", now_s)
-            return replace(drain, phase=DrainPhase.SETTING_BACK)
+            return self._take_back(drain, view, now_s)
         if wrong_with_it := of_nodes(view, drain.nodes):
             return _over(drain, DrainPhase.REFUSED, wrong_with_it, now_s)
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
             return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
         with transaction(self._site.engine) as db:  # an earlier drain's mark is gone, or we should have refused
-            drains.set_back(db, drain.nodes, by="somebody else", now_s=now_s)
+            drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replace(drain, phase=DrainPhase.MARKING, said="")
+
+    def _take_back(self, drain: StoredDrain, view: OnNodes, now_s: float) -> StoredDrain:
+        """End what has been asked for earlier and has not begun, with or without a steward; the rest is set back."""
+        with transaction(self._site.engine) as db:  # both or none: who comes next finds nothing of ours there any more
+            asked = {node for each in drains.withdrawable(db, before=drain.id) for node in each.nodes}
+            marked = {node for node, found in view.nodes.items() if found.is_ours}
+            if wrong := [node for node in drain.nodes if node not in asked | marked]:
+                return _over(drain, DrainPhase.REFUSED, f"not drained by us: {', '.join(map(view.told, wrong))}", now_s)
+            after = replace(drain, phase=DrainPhase.SETTING_BACK, said="")
+            drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
+            drains.note(db, after)
+        return after
 
     def _mark(self, drain: StoredDrain, now_s: float) -> StoredDrain:
         view = self._look(drain.nodes)
@@ -138,7 +150,7 @@ class Drainer:
         if drain.task is DrainTask.DRAIN:
             return _over(drain, DrainPhase.REFUSED, drain.said, now_s)
         with transaction(self._site.engine) as db:
-            drains.set_back(db, drain.nodes, by=drain.by, now_s=now_s)
+            drains.set_back(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
         return _over(drain, DrainPhase.RESUMED, "", now_s)
 
     def _empty(self, drain: StoredDrain, now_s: float) -> StoredDrain:

@@ -120,17 +120,36 @@ def note(db: Connection, drain: StoredDrain) -> None:
     db.execute(update(DRAIN).where(DRAIN.c.id == drain.id).values(values))
 
 
-def set_back(db: Connection, nodes: Sequence[str], *, by: str, now_s: float) -> None:
-    """These nodes are in use again: no drain has them any more, and one that has none left is over."""
+def withdraw(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_s: float) -> None:
+    """Nothing more is to be done to these nodes by an earlier request that has not begun to empty them."""
+    for drain in withdrawable(db, before=before):
+        _take_off(db, drain, nodes, phase=DrainPhase.REFUSED, said=f"withdrawn by {by}", now_s=now_s)
+
+
+def withdrawable(db: Connection, *, before: int) -> tuple[StoredDrain, ...]:
+    """The drains asked for before this request that have not begun to empty their nodes."""
+    early = {DrainPhase.ASKED, DrainPhase.MARKING}
+    return tuple(
+        each for each in open_ones(db) if each.task is DrainTask.DRAIN and each.phase in early and each.id < before
+    )
+
+
+def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_s: float) -> None:
+    """These nodes are in use again: no drain asked for before this request has them any more."""
     for drain in drained(db).values():
-        rest = tuple(node for node in drain.nodes if node not in nodes)
-        if len(rest) == len(drain.nodes):
-            continue
-        if rest:
-            note(db, replace(drain, nodes=rest))
-        else:
-            said = f"set back by {by}"
-            note(db, replace(drain, phase=DrainPhase.RESUMED, ended_s=now_s, said=said))
+        if drain.id < before:
+            _take_off(db, drain, nodes, phase=DrainPhase.RESUMED, said=f"set back by {by}", now_s=now_s)
+
+
+def _take_off(
+    db: Connection, drain: StoredDrain, nodes: Sequence[str], *, phase: DrainPhase, said: str, now_s: float
+) -> None:
+    """The drain has these nodes no more. One that has none left is over, and keeps the last for those who ask."""
+    rest = tuple(node for node in drain.nodes if node not in nodes)
+    if not rest:
+        note(db, replace(drain, phase=phase, ended_s=now_s, said=said))
+    elif len(rest) < len(drain.nodes):
+        note(db, replace(drain, nodes=rest))
 
 
 def drained(db: Connection) -> Mapping[int, StoredDrain]:
