@@ -45,11 +45,13 @@ class Wish:
     whole: bool = False
     nodes: tuple[str, ...] | None = None
     """The nodes that it may use; None: all."""
+    all_cpus: int | None = None
+    """What it asks for in all, where equal pieces are more than that; None: what the pieces are."""
 
     @property
     def cpus(self) -> int:
         """All together."""
-        return self.pieces * self.piece.cpus
+        return self.pieces * self.piece.cpus if self.all_cpus is None else self.all_cpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,14 @@
   that would find no room whoever gave way is held, and counts for nothing.
 - A job that the scheduler may not want yet, whatever is idle (a dependency, the next task of an array, a limit), is
   released to find out. It counts as its owner's, but nobody gives way for it before the scheduler only lacks room.
-- Gleaner's own agents are what an owner with entitlement 0 has: never too young to give way, and first.
+- Gleaner's own agents are what an owner with entitlement 0 has: never too young to give way, and first. They give way
+  for any job that may run, whoever's it is: none of ours makes a regular job wait.
+- Only what can be used now is shared, so what a job has on other nodes (drained, down) does not count for its owner.
+- Of those who give way for one claim only as many go as the hour allows; the rest of its room stays promised to it.
 
-Claims come first, in the order of submission, and again after each that had others vacated; then all others. See
-`policy.omfs` for why no owner below its entitlement loses anything, and why it does not go round in circles.
+Claims come first, in the order of submission, and again after each that had others vacated; then all others, and of
+these first what was released already. See `policy.omfs` for why no owner below its entitlement loses anything, and why
+it does not go round in circles.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +38,7 @@ from gleaner.control.policy.governed import (
     as_answer,
     view_of,
 )
-from gleaner.control.policy.placing import needs_of, targets_of
+from gleaner.control.policy.placing import needed, needs_of, targets_of
 from gleaner.control.policy.room import NOTHING, Room
 
 POLICY = "governing"
@@ -59,6 +63,8 @@ class _Site:
     used_fixed: dict[str, int]
     promised: dict[str, int]
     saves_left: int
+    awaited: set[str] = field(default_factory=set[str])
+    """Nodes of claims that wait for somebody there who may not be asked yet: what agents have there is for these."""
     rulings: dict[str, Ruling] = field(default_factory=dict[str, Ruling])
 
 
@@ -69,32 +75,40 @@ def govern(view: GovernView) -> tuple[Ruling, ...]:
         if job.kept_back:
             _count(site, job)
             _ruled(site, Ruling(job.job, Verdict.START, (), f"it was released, and {job.owner} holds it itself"))
-    for job in view.waiting:
-        if job.ready and job.released and _is_claim(site, job):
-            _claim(site, job)
-    is_vacated = True
-    while is_vacated:
-        is_vacated = False
-        for job in view.waiting:
-            if job.ready and job.job not in site.rulings and _is_claim(site, job):
-                ruling = _claim(site, job)
-                is_vacated = is_vacated or bool(ruling.victims)
+        elif not view.size:
+            _ruled(site, Ruling(job.job, Verdict.HOLD, (), "no node of the governed partitions can be used now"))
+    _claims(site, [job for job in view.waiting if job.released])
+    while _claims(site, view.waiting):
+        pass
     for job in view.waiting:
         if not job.ready and job.job not in site.rulings and _is_claim(site, job):
             _ask_the_scheduler(site, job)
-    for job in view.waiting:
+    for job in sorted(view.waiting, key=lambda job: not job.released):
         if job.job not in site.rulings:
             _on_idle(site, job)
     return tuple(site.rulings[job.job] for job in view.waiting)
 
 
+def _claims(site: _Site, jobs: Sequence[WaitingJob]) -> bool:
+    """Rule on the claims among them; whether anybody gives way, so that others may have become claims."""
+    is_vacated = False
+    for job in jobs:
+        if job.ready and job.job not in site.rulings and _is_claim(site, job):
+            is_vacated = bool(_claim(site, job).victims) or is_vacated
+    return is_vacated
+
+
 def _site(view: GovernView) -> _Site:
     owners = sorted({*view.entitled_cpus, *(j.owner for j in view.waiting), *(j.owner for j in view.running), AGENTS})
-    stand = [job for job in view.running if not job.leaving]
+    there = [
+        replace(job, holds={node: room for node, room in job.holds.items() if node in view.size})
+        for job in view.running
+    ]
+    stand = [job for job in there if not job.leaving]
     coming = dict.fromkeys(view.free, NOTHING)
-    for job in view.running:
+    for job in there:
         for node, room in job.holds.items():
-            if job.leaving and node in coming:
+            if job.leaving:
                 coming[node] = coming[node].plus(room)
     return _Site(
         view=view,
@@ -144,15 +158,30 @@ def _claim(site: _Site, job: WaitingJob) -> Ruling:
     if answer in {omfs.WAIT, omfs.REFUSE}:
         those = "have not run for a quantum" if site.view.rules.quantum_protects else "have too little on any one node"
         why += f"; those that must give way {those}, so it has the next CPUs that fall free"
-    elif sum(1 for one in victims if one.owner != AGENTS) > site.saves_left:
-        victims = []
-        why += "; as many jobs were vacated this hour as the admin allows, so it has the next CPUs that fall free"
+        site.awaited |= set(targets)
+    else:
+        victims, later = _allowed(site, victims)
+        why += later
     _vacate(site, victims)
     _promise(site, needs_of(job.wish, targets, site.view.size))
     _count(site, job)
     if answer != omfs.START:
         site.promised[job.owner] += job.wish.cpus
     return _ruled(site, Ruling(job.job, Verdict.CLAIM, tuple(one.job for one in victims), why))
+
+
+def _allowed(site: _Site, victims: Sequence[RunningJob]) -> tuple[list[RunningJob], str]:
+    """Those of them that may go within this hour, and what is to be said of the others."""
+    jobs = [one for one in victims if one.owner != AGENTS]
+    later = jobs[site.saves_left :]
+    why = ""
+    if later and site.saves_left:
+        why = (
+            f"; {site.saves_left} of {len(jobs)} jobs give way now, the rest as the admin's ceiling for an hour allows"
+        )
+    elif later:
+        why = "; as many jobs were vacated this hour as the admin allows, so it has the next CPUs that fall free"
+    return [one for one in victims if one not in later], why
 
 
 def _placed(site: _Site, job: WaitingJob) -> tuple[list[str] | None, int, list[RunningJob]]:
@@ -197,26 +226,52 @@ def _ruled(site: _Site, ruling: Ruling) -> Ruling:
 
 
 def _on_idle(site: _Site, job: WaitingJob) -> None:
-    """What is not owed runs on idle room, if there is enough for it now."""
+    """What is not owed runs on idle room, or where none but agents are in its way, if there is enough of that now."""
     if _would_exceed(site, job):
         _ruled(site, Ruling(job.job, Verdict.HOLD, (), _exceeds(site, job)))
         return
     if job.released and not job.ready:
         _ruled(site, Ruling(job.job, Verdict.START, (), "it was released, and the scheduler lets it wait"))
         return
-    targets = targets_of(job.wish, site.free, {}, (), site.view.size)
-    answer = omfs.REFUSE
-    if targets is not None:
-        answer, _, _ = _decided(site, job, targets)
-    if answer == omfs.START and targets is not None:
-        _promise(site, needs_of(job.wish, targets, site.view.size))
+    targets = _without_owners(site, job)
+    if targets is not None and _may_use_idle(site, job):
+        needs = needs_of(job.wish, targets, site.view.size)
+        agents = [one for one in site.candidates if one.owner == AGENTS and one.holds.keys() & needs.keys()]
+        agents = needed(agents, needs, site.free, site.coming)
+        _vacate(site, agents)
+        _promise(site, needs)
         _count(site, job)
-        _ruled(site, Ruling(job.job, Verdict.START, (), "there is idle room for it"))
+        why = "there is room for it as soon as Gleaner's agents have given way" if agents else "there is room for it"
+        _ruled(site, Ruling(job.job, Verdict.START, tuple(one.job for one in agents), why))
         return
     entitled = _entitled(site, job.owner)
     why = f"{job.owner} is entitled to {entitled} CPUs and has {site.used[job.owner]}, so it waits for "
     why += "what was promised to its owner" if targets is not None else f"{job.wish.cpus} idle CPUs"
     _ruled(site, Ruling(job.job, Verdict.HOLD, (), why))
+
+
+def _without_owners(site: _Site, job: WaitingJob) -> list[str] | None:
+    """Where it would go if no job of an owner's gave way: on idle room; else with what is coming, and agents have."""
+    targets = targets_of(job.wish, site.free, {}, (), site.view.size)
+    if targets is not None or not job.ready:
+        return targets
+    return targets_of(job.wish, site.free, site.coming, (_held_by_agents(site),), site.view.size)
+
+
+def _held_by_agents(site: _Site) -> dict[str, Room]:
+    found: dict[str, Room] = {}
+    for job in site.candidates:
+        if job.owner == AGENTS:
+            for node in job.holds.keys() - site.awaited:
+                found[node] = found.get(node, NOTHING).plus(job.holds[node])
+    return found
+
+
+def _may_use_idle(site: _Site, job: WaitingJob) -> bool:
+    """Whether `policy.omfs` would start it if there were as much idle as it asks for."""
+    cpus = job.wish.cpus
+    answer, _ = _ask(site, job, _Question(cpus, idle=cpus, coming=0, gives=[0] * len(site.candidates)), ())
+    return answer == omfs.START
 
 
 def _may_go(site: _Site) -> tuple[dict[str, Room], ...]:
@@ -259,24 +314,8 @@ def _decided(site: _Site, job: WaitingJob, targets: Sequence[str]) -> tuple[int,
                 return answer, [], node
             answers.add(answer)
             victims += found
-    return (omfs.VACATE if omfs.VACATE in answers else omfs.START), _needed(site, needs, victims), None
-
-
-def _needed(site: _Site, needs: Mapping[str, Room], victims: Sequence[RunningJob]) -> list[RunningJob]:
-    """Without those that are not needed beside the others, since these give memory too, or room on another node."""
-    kept = list(victims)
-    for one in reversed(victims):
-        rest = [other for other in kept if other is not one]
-        if all(_is_enough(site, node, need, rest) for node, need in needs.items()):
-            kept = rest
-    return kept
-
-
-def _is_enough(site: _Site, node: str, need: Room, victims: Sequence[RunningJob]) -> bool:
-    room = site.free[node].plus(site.coming[node])
-    for one in victims:
-        room = room.plus(one.holds.get(node, NOTHING))
-    return room.cpus >= need.cpus and room.memory_mib >= need.memory_mib
+    kept = needed(victims, needs, site.free, site.coming)
+    return (omfs.VACATE if omfs.VACATE in answers else omfs.START), kept, None
 
 
 def _cpus(room: Room) -> int:

@@ -1,0 +1,61 @@
+"""Views of a small cluster, as `policy.governing` is asked with them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gleaner.control.policy.governed import (
+    AGENTS,
+    GovernRules,
+    GovernView,
+    JobClass,
+    Ruling,
+    RunningJob,
+    WaitingJob,
+    Wish,
+)
+from gleaner.control.policy.governing import govern
+from gleaner.control.policy.room import Room
+
+FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE
+NODE = Room(6, 4000)
+NODES: tuple[str, ...] = ("node1", "node2", "node3")
+NOW_S = 10_000.0
+RULES = GovernRules(quantum_s=600, quantum_protects=False, saves_left=100)
+SHARES = {"physics": 9, "chemistry": 6, "biology": 3}
+
+
+def view(
+    waiting: Sequence[WaitingJob] = (), running: Sequence[RunningJob] = (), rules: GovernRules = RULES
+) -> GovernView:
+    return view_of_nodes(dict.fromkeys(NODES, NODE), waiting, running, rules)
+
+
+def view_of_nodes(
+    size: Mapping[str, Room],
+    waiting: Sequence[WaitingJob] = (),
+    running: Sequence[RunningJob] = (),
+    rules: GovernRules = RULES,
+) -> GovernView:
+    """What jobs hold on other nodes than these is there too."""
+    free = dict(size)
+    for job in running:
+        for node in job.holds.keys() & free.keys():
+            free[node] = free[node].less(job.holds[node])
+    return GovernView(NOW_S, rules, SHARES, size, free, tuple(waiting), tuple(running))
+
+
+def wants(job: str, owner: str, cpus: int, kind: JobClass = FIXED, **more: object) -> WaitingJob:
+    return replace(WaitingJob(job, owner, kind, Wish(1, Room(cpus, 100 * cpus))), **more)  # type: ignore[arg-type]
+
+
+def runs(job: str, owner: str, node: str, cpus: int, kind: JobClass = SAVED, **more: object) -> RunningJob:
+    made = RunningJob(job, owner, kind, NOW_S - 5000, {node: Room(cpus, 100 * cpus)})
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def agent(node: str) -> RunningJob:
+    return RunningJob(f"agent-{node}", AGENTS, SAVED, NOW_S - 10, {node: NODE})
+
+
+def ruled(what: GovernView) -> dict[str, Ruling]:
+    return {ruling.job: ruling for ruling in govern(what)}
