@@ -5,7 +5,8 @@ import pytest
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.owners import OwnedJob, OwnedPhase
 from gleaner.control.cluster.slurm_owners import parse
-from gleaner.control.policy.governed import JobClass, Room, Wish
+from gleaner.control.policy.governed import JobClass, Wish
+from gleaner.control.policy.room import Room
 
 WORD = "x832a19f6"
 READ_S = 1795275200.0
@@ -65,6 +66,29 @@ def test_a_running_job_holds_its_part_of_each_of_its_nodes() -> None:
     assert found.holds == {"node1": Room(2, 1000), "node2": Room(2, 1000)}
 
 
+@pytest.mark.parametrize(("cpus", "nodes"), [(7, 2), (101, 100), (2, 2), (1, 3)])
+def test_what_a_job_holds_on_its_nodes_is_together_what_it_has(cpus: int, nodes: int) -> None:
+    tres = f"cpu={cpus},mem=1001M,node={nodes},billing={cpus}"
+    holds = job(cpus=str(cpus), hosts=f"n[1-{nodes}]", tres=tres).holds or {}
+    assert len(holds) == nodes
+    assert sum(room.cpus for room in holds.values()) == cpus
+    assert sum(room.memory_mib for room in holds.values()) == 1001
+    assert max(room.cpus for room in holds.values()) - min(room.cpus for room in holds.values()) <= 1
+
+
+def test_where_no_node_can_be_used_the_view_has_none_and_jobs_are_read() -> None:
+    """Slurm shows the nodes of a partition that it knows, whatever they are."""
+    down = [(name, "down", cpus, memory, used) for name, _, cpus, memory, used in NODES]
+    whole = tuple("NO" if field == "OK" else field for field in RUNNING)
+    view = parse(text(*down), text(RUNNING, whole), WORD, read_s=1.0)
+    assert (view.nodes, len(view.jobs)) == ((), 2)
+
+
+def test_a_partition_that_slurm_does_not_know_is_an_error() -> None:
+    with pytest.raises(GatewayError, match=r"no node of the governed partitions; see \[governing\] partitions"):
+        parse("", "", WORD, read_s=1.0)
+
+
 def test_a_held_job_is_ours_by_our_mark_unless_an_admin_holds_it() -> None:
     assert (pending().held, pending().ours) == (True, True)
     assert not pending(reason="JobHeldAdmin").ours
@@ -81,6 +105,13 @@ def test_a_held_job_is_ours_by_our_mark_unless_an_admin_holds_it() -> None:
         ({"tasks": "1"}, Wish(1, Room(4, 2000))),
         ({"tres": "cpu=4,mem=2000M,node=2,billing=4"}, Wish(2, Room(2, 1000))),
         ({"shared": "NO", "tasks": "1", "cpus": "1"}, Wish(1, Room(6, 4000), whole=True)),
+        ({"shared": "NO", "tasks": "12", "cpus": "12"}, Wish(2, Room(6, 4000), whole=True)),
+        ({"shared": "NO", "tasks": "13", "cpus": "13"}, Wish(3, Room(6, 4000), whole=True)),
+        (
+            {"cpus": "7", "tres": "cpu=7,mem=2000M,node=2,billing=7"},
+            Wish(2, Room(4, 1000), all_cpus=7),
+        ),
+        ({"cpus": "7", "tasks": "3"}, Wish(3, Room(3, 667), apart=False, all_cpus=7)),
         ({"tasks": "1", "wanted": "node[1-2]", "unwanted": "node2"}, Wish(1, Room(4, 2000), nodes=("node1",))),
         ({"tasks": "1", "unwanted": "node2"}, Wish(1, Room(4, 2000), nodes=("node1", "node4"))),
     ],

@@ -84,15 +84,18 @@ class SlurmOwners:
 
 
 def parse(nodes: str, jobs: str, word: str, *, read_s: float) -> OwnersView:
-    """The view, from the two answers whose fields each end with `word`."""
+    """The view, from the two answers whose fields each end with `word`.
+
+    It may have no node: all may be down or drained, and are shown then. Of a partition that it does not know Slurm
+    shows nothing.
+    """
     there: dict[str, OwnedNode] = {}
-    for fields in _rows(nodes, word, len(_NODE_FIELDS)):
+    rows = _rows(nodes, word, len(_NODE_FIELDS))
+    if not rows:
+        raise GatewayError("Slurm knows no node of the governed partitions; see [governing] partitions")
+    for fields in rows:
         if (node := _node(fields)) is not None:
             there[node.name] = node
-    if not there:
-        raise GatewayError(
-            "Slurm knows no node that can be used in the governed partitions; see [governing] partitions"
-        )
     found = tuple(_job(fields, there, read_s) for fields in _rows(jobs, word, len(_JOB_FIELDS)))
     return OwnersView(read_s, tuple(there.values()), tuple(sorted(found, key=_by_submission)))
 
@@ -144,7 +147,6 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode], read_s: float) -> Owned
     asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
     all_of_it = Room(_whole(cpus, fields), _mib(asked.get("mem", "0")))
     places = expanded(hosts) if not is_pending else []
-    each = Room(math.ceil(all_of_it.cpus / max(1, len(places))), math.ceil(all_of_it.memory_mib / max(1, len(places))))
     return OwnedJob(
         id=id_,
         account=account,
@@ -168,7 +170,7 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode], read_s: float) -> Owned
         at_limit=reason.startswith(_LIMITS),
         begins_later=begins.isdigit() and int(begins) > read_s + (_REQUEUE_WAIT_S if restarts != "0" else 0),
         since_s=float(start) if start.isdigit() and not is_pending else None,
-        holds=None if is_pending else dict.fromkeys(places, each),
+        holds=None if is_pending else dict(zip(places, _dealt(all_of_it, len(places)), strict=True)),
     )
 
 
@@ -178,14 +180,25 @@ def _wish(
     """What the job asks for, as far as `squeue` tells: it does not say whether tasks may be apart."""
     if whole and sizes:
         least = Room(min(size.cpus for size in sizes), min(size.memory_mib for size in sizes))
-        return Wish(nodes_at_least, least, apart=True, whole=True, nodes=among)
-    if nodes_at_least > 1 or tasks == 1:
-        return Wish(nodes_at_least, _part(all_of_it, nodes_at_least), nodes=among)
-    return Wish(tasks, _part(all_of_it, tasks), apart=False, nodes=among)
+        nodes = max(nodes_at_least, math.ceil(all_of_it.cpus / max(1, least.cpus)))
+        return Wish(nodes, least, apart=True, whole=True, nodes=among)
+    is_apart = nodes_at_least > 1 or tasks == 1
+    pieces = nodes_at_least if is_apart else tasks
+    piece = Room(math.ceil(all_of_it.cpus / pieces), math.ceil(all_of_it.memory_mib / pieces))
+    in_all = None if pieces * piece.cpus == all_of_it.cpus else all_of_it.cpus
+    return Wish(pieces, piece, apart=is_apart, nodes=among, all_cpus=in_all)
 
 
-def _part(room: Room, parts: int) -> Room:
-    return Room(math.ceil(room.cpus / parts), math.ceil(room.memory_mib / parts))
+def _dealt(room: Room, places: int) -> list[Room]:
+    """What there is of it on each of so many nodes, as far as `squeue` tells: it says only what that is together.
+
+    >>> _dealt(Room(7, 1001), 2)
+    [Room(cpus=4, memory_mib=501), Room(cpus=3, memory_mib=500)]
+    """
+    return [
+        Room((room.cpus + places - 1 - at) // places, (room.memory_mib + places - 1 - at) // places)
+        for at in range(places)
+    ]
 
 
 def _among(wanted: list[str], unwanted: list[str], nodes: dict[str, OwnedNode]) -> tuple[str, ...] | None:
