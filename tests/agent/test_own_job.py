@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.agent.pretended import PretendedRuntime
 from tests.privileged import slurm
 
-from gleaner.agent import folder
+from gleaner.agent import folder, task
 from gleaner.agent.node import node_facts
 from gleaner.agent.own_job import main, program
 from gleaner.agent.own_job.batch import Batch
@@ -206,7 +206,8 @@ class Desk:
             time.sleep(0.02)
 
     def computes(self) -> bool:
-        return (self.place / "work" / "events.csv").exists()
+        """It has written something, and what comes now comes to a job that has begun."""
+        return isinstance(self.job.state, task.Running) and (self.place / "work" / "events.csv").exists()
 
     @property
     def requeued(self) -> list[str]:
@@ -254,7 +255,7 @@ def test_asked_to_leave_it_is_saved_requeued_and_goes_on_where_it_was(desk: Desk
     assert "the job is requeued" in desk.says[-1]
     desk.start("count", "120")
     assert desk.end() == 0
-    assert desk.runtime.restores == 1
+    assert desk.runtime.restores == 1, desk.says
     lines = (desk.place / "results" / "events.csv").read_text().split()
     assert lines == [str(number) for number in range(1, 121)]
 
