@@ -175,6 +175,14 @@ def test_where_jobs_run_to_their_limits_nobody_waits_longer_than_first_come_firs
     assert (scheduled("conservative", exact, processors).start_s <= in_order.start_s).all()
 
 
+def test_what_is_known_of_a_block_of_the_queue_is_of_its_own_jobs() -> None:
+    """A decision that goes on behind those that were refused says nothing of the blocks that it has not seen whole."""
+    for refused in range(20, 70):
+        waiting = [(0, 0, 1, 1)] * 2 + [(0, 2, 2, 3)] + [(0, 0, 1, 1)] * refused + [(0, 0, 1, 2), (0, 0, 1, 1)]
+        workload = workload_of([(0, 1, 1, 3), *waiting, *[(2, 0, 1, 1)] * 6])
+        assert scheduled("easy", workload, 4).start_s.tolist() == starts("easy", jobs_of(workload), 4), refused
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_long_queue_is_scheduled_as_a_short_one(seed: int) -> None:
     """As long as several of the blocks in which a queue is passed over."""

@@ -66,6 +66,7 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
     is_blocked = False
     position = first
     block_units, block_limit_s, whole_from = GONE, math.inf, first // BLOCK * BLOCK  # before the first all are gone
+    none_whole = -2 * BLOCK  # a block before any position
     passed = 0  # the level of the block that was passed over just now
     is_entered = False  # a block of which nothing was asked yet
     while position < last:
@@ -95,7 +96,7 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
                 width //= BLOCK
                 at *= BLOCK
             if passed >= 0:
-                whole_from = -1
+                whole_from = none_whole
                 continue
             if position % BLOCK == 0:
                 block_units, block_limit_s, whole_from = GONE, math.inf, position
@@ -118,7 +119,7 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
                 is_entered = True
                 if position < first + refused - 1:
                     position = first + refused - 1
-                    whole_from = -1
+                    whole_from = none_whole
             position += 1
             continue
         if is_blocked and end_s > shadow_s:
