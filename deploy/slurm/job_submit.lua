@@ -5,7 +5,8 @@ submission and at each change of a job (slurm.conf: JobSubmitPlugins=lua; this f
 A job's class is a word of its comment: sbatch --comment=gleaner:preemptible
   gleaner:non-preemptible   is left alone once it runs; also what a job is that declares nothing
   gleaner:preemptible       may be requeued: it begins anew
-  gleaner:checkpointable    saves itself on SIGUSR1 and requeues itself, as under `glean run`
+  gleaner:checkpointable    saves itself on SIGUSR1 and requeues itself, as under `glean run`; only the job's steps
+                            get the signal, so any other script starts its program with srun (docs/user.md)
 
 Which partitions are governed, and whether anybody governs now: /etc/gleaner/governed.conf, read each time, and the
 heartbeat that it names. Without a fresh heartbeat every job passes untouched; so it does after any error in here.
@@ -168,12 +169,13 @@ local function modified(change, job, part_list)
     if change.admin_comment ~= nil then return "the AdminComment of a job in partition " .. first .. " is not yours" end
     local is_new = (job.restart_cnt or 0) == 0
     local mark = job.admin_comment or ""
-    local is_ours = mark:sub(1, #OURS) == OURS and (mark:sub(1, #RELEASED) ~= RELEASED or not is_new)
+    local is_marked = mark:sub(1, #OURS) == OURS
+    local is_ours = is_marked and (mark:sub(1, #RELEASED) ~= RELEASED or not is_new)
     if job.priority == 0 and is_ours and change.priority ~= nil and change.priority ~= slurm.NO_VAL then
         return "this job waits for its turn in partition " .. first .. ": Gleaner releases it"
     end
     local is_pending = job.job_state % 256 == PENDING
-    local is_released = mark:sub(1, #RELEASED) == RELEASED and not (job.priority == 0 and is_ours)
+    local is_released = is_marked and not (job.priority == 0 and is_ours) -- by whomever
     if is_pending and is_released and resizes(change) then
         return "what a job asks for is fixed once it has been released: cancel it and submit it anew"
     end

@@ -99,7 +99,8 @@ def test_what_falls_free_goes_to_the_claim_though_another_job_is_ahead_of_it(gov
     owners.wait_until_they_run(*over)
     rival = owners.sleeper("bob", 6)
     cluster.run("head", "scontrol", "release", rival)  # past us, by an admin
-    cluster.run("head", "scontrol", "update", f"JobId={rival}", "Priority=900000")
+    # Without our mark, which would have it held again.
+    cluster.run("head", "scontrol", "update", f"JobId={rival}", "Priority=900000", "AdminComment=none")
     claim = owners.sleeper("alice", 6)
     owners.wait_until_they_run(claim)
     assert owners.state(rival) == "PENDING"

@@ -10,7 +10,7 @@ from tests.steward import facts
 
 from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster.slurm_records import JobRecord, NodeRecord
-from gleaner.control.steward import rules
+from gleaner.control.steward import marks, rules
 from gleaner.control.steward.request import (
     Drain,
     Hold,
@@ -167,7 +167,16 @@ def test_a_job_that_slurm_cannot_requeue_is_left_alone(facts_: dict[str, bool]) 
     assert "cannot be requeued" in refusal(Requeue("7"), facts.running("preemptible", **facts_))
 
 
-def test_only_what_we_released_is_held_again() -> None:
+@pytest.mark.parametrize(
+    "mark", [marks.ASKED_TO_SAVE, marks.WAITS_FOR_ITS_TURN, marks.RELEASED_ON_TOP, "gleaner: 12 of 10 CPUs"]
+)
+def test_what_was_put_back_and_is_not_held_is_held_whatever_our_mark_on_it_says(mark: str) -> None:
+    """Its owner has requeued it, or Slurm has since its node died; it carries the mark of before."""
+    put_back = facts.job(admin_comment=mark, priority=5, restarts=1, reason="BeginTime")
+    assert done(Hold("7"), put_back)[-1] == "scontrol uhold 7"
+
+
+def test_only_what_is_ours_is_held_again() -> None:
     assert "was not released by us" in refusal(Hold("7"), facts.job())
     assert "was not released by us" in refusal(Hold("7"), facts.job(priority=5, admin_comment=""))
     assert "does not wait" in refusal(Hold("7"), facts.running("preemptible"))

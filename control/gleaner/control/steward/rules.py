@@ -79,7 +79,8 @@ def commands_for_job(request: JobRequest, job: JobRecord, governed: Governed) ->
             return [_update(job, f"AdminComment={_mark(request.text)}")]
         case Hold():
             _check_pending(job)
-            if job.priority == 0 or not job.admin_comment.startswith(RELEASED):
+            # Any mark will do: one that was requeued by somebody else still says what it said before it started.
+            if job.priority == 0 or not job.admin_comment.startswith(OURS):
                 raise Refused(f"job {job.name} was not released by us")
             return [_marked_as_waiting(job), ("scontrol", "uhold", job.name)]
         case Requeue():
