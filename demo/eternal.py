@@ -60,7 +60,7 @@ def watch(job: int, began_s: float) -> dict[str, object]:
                 seconds = [f"{one[key]:.1f}" for key in ("compute_s", "save_s", "restore_s")]
                 table.add_row(str(number), one["node"], *seconds, one["ending"] or "runs")
             live.update(table)
-            if len(slices) >= pushed + PUSHED_EVERY and slices[-1]["ending"] is None:
+            if len(slices) >= pushed + PUSHED_EVERY and not slices[-1]["ending"]:
                 pushed = len(slices)
                 node = slices[-1]["node"]
                 cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script=f"sleep {PUSHED_FOR_S}")
