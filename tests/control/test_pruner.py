@@ -1,6 +1,7 @@
 """One pass over the queue: what is old or too long goes, in small pieces, and only while this program leads."""
 
 import math
+import random
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,14 @@ def test_old_decisions_are_removed_too(scene: Scene, site: Site) -> None:
     prune(site, scene.now_s)
     assert [each.id for each in scene.look(decisions.latest, "slurm 1", 9)] == [young]
     assert young > old
+
+
+def test_of_decisions_that_take_too_much_together_the_oldest_go_however_few_they_are(scene: Scene, site: Site) -> None:
+    words = random.Random(1).randbytes(300_000).hex()  # 300 kB, however well it is packed
+    told = {"kind": DecisionKind.HOLD, "policy": "governing", "given": {"w": words}, "answer": {}, "acted": False}
+    numbers = [scene.do(decisions.record, subjects=["slurm 1"], now_s=scene.now_s, **told) for _ in range(6)]
+    site.settings = site.settings.model_copy(
+        update={"queue": site.settings.queue.model_copy(update={"keep_decisions_mib": 1})}
+    )
+    prune(site, scene.now_s)
+    assert [each.id for each in scene.look(decisions.latest, "slurm 1", 9)] == numbers[:2:-1]

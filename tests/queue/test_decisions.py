@@ -1,15 +1,38 @@
 """Decisions as they are stored: as they were made, found by whom they concern, until they are old."""
 
+import json
+import random
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, select
 from tests.queue.scene import Scene
 
+from gleaner.control.policy.governed import (
+    GovernRules,
+    GovernView,
+    JobClass,
+    Ruling,
+    RunningJob,
+    Verdict,
+    WaitingJob,
+    Wish,
+    as_answer,
+    as_given,
+    view_of,
+)
+from gleaner.control.policy.room import Room
 from gleaner.control.queue import decisions
-from gleaner.control.queue.decision_tables import DecisionKind
+from gleaner.control.queue.decision_tables import DECISION, SUBJECT, DecisionKind
+from gleaner.control.queue.engine import connect
 from gleaner.control.queue.errors import Unknown
 
 GIVEN: dict[str, Any] = {"free": 3, "jobs": [{"job": 7, "share": 0.1 + 0.2}], "nobody": None, "é": "\x1b"}
+NOW_S = 1_795_200_000.0
 ANSWER: dict[str, Any] = {"start": [7], "because": {"job 7": "it is its group's turn"}}
 
 
@@ -35,7 +58,7 @@ def test_the_latest_decisions_about_a_job_come_first(scene: Scene) -> None:
 
 
 def test_an_unknown_decision_is_one_clear_line(scene: Scene) -> None:
-    with pytest.raises(Unknown, match="there is no decision 5; those older than keep_days are removed"):
+    with pytest.raises(Unknown, match="there is no decision 5; old ones are removed, see"):
         scene.look(decisions.one, 5)
 
 
@@ -43,7 +66,7 @@ def test_old_decisions_go_a_few_at_a_time_the_oldest_first(scene: Scene) -> None
     old = [decide(scene, f"job {n}") for n in range(5)]
     scene.now_s += 100
     young = decide(scene, "job 1")
-    old_ones = {"before_s": scene.now_s, "keep": 9, "at_most": 3}
+    old_ones = {"before_s": scene.now_s, "up_to": 0, "at_most": 3}
     assert [scene.do(decisions.remove_old, **old_ones) for _ in range(3)] == [3, 2, 0]
     assert [found.id for found in scene.look(decisions.latest, "job 1", 9)] == [young]
     assert young > max(old)
@@ -51,8 +74,86 @@ def test_old_decisions_go_a_few_at_a_time_the_oldest_first(scene: Scene) -> None
 
 def test_of_too_many_decisions_the_oldest_go(scene: Scene) -> None:
     numbers = [decide(scene, "job 1") for _ in range(7)]
-    assert [scene.do(decisions.remove_old, before_s=0, keep=3, at_most=9) for _ in range(2)] == [4, 0]
+    up_to = scene.look(decisions.surplus, keep=3, keep_bytes=10**9)
+    assert up_to == numbers[3]
+    assert [scene.do(decisions.remove_old, before_s=0, up_to=up_to, at_most=9) for _ in range(2)] == [4, 0]
     assert [found.id for found in scene.look(decisions.latest, "job 1", 9)] == numbers[:3:-1]
+    assert scene.look(decisions.surplus, keep=3, keep_bytes=10**9) == 0
+
+
+@given(sizes=st.lists(st.integers(0, 9), max_size=12), keep=st.integers(1, 9), keep_hundreds=st.integers(1, 60))
+@settings(max_examples=40)
+def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(
+    one_sqlite: Scene, sizes: list[int], keep: int, keep_hundreds: int
+) -> None:
+    """The youngest, one after the other, up to the first that is too many or too much."""
+    with one_sqlite.engine.begin() as db:
+        db.execute(delete(SUBJECT))
+        db.execute(delete(DECISION))
+    numbers = [decide(one_sqlite, *(f"job {n}" for n in range(size))) for size in sizes]
+    takes = dict(zip(numbers, (bytes_of(one_sqlite, number) for number in numbers), strict=True))
+    kept: list[int] = []
+    for number in reversed(numbers):
+        if len(kept) == keep or sum(takes[one] for one in [*kept, number]) > keep_hundreds * 100:
+            break
+        kept.append(number)
+    up_to = one_sqlite.look(decisions.surplus, keep=keep, keep_bytes=keep_hundreds * 100)
+    assert [number for number in numbers if number > up_to] == kept[::-1]
+
+
+@pytest.fixture(scope="module")
+def one_sqlite(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """One queue for all examples of a property."""
+    path = tmp_path_factory.mktemp("decisions") / "queue.db"
+    shutil.copy(sqlite_template, path)
+    return Scene(connect(f"sqlite:///{path}"))
+
+
+def bytes_of(scene: Scene, number: int) -> int:
+    with scene.engine.connect() as db:
+        return db.execute(select(DECISION.c.size_bytes).where(DECISION.c.id == number)).scalar_one()
+
+
+def test_a_decision_on_a_large_cluster_takes_less_than_a_tenth_of_a_mebibyte(scene: Scene) -> None:
+    """1,000 jobs wait and 2,500 run; as plain JSON that is almost a mebibyte. `-s` shows both."""
+    view, rulings = large_cluster()
+    content = {"given": as_given(view), "answer": as_answer(rulings)}
+    number = decide(scene, "slurm 410000", policy="governing", **content)
+    plain_bytes = len(json.dumps(content))
+    print(f"\n{plain_bytes:,} bytes as JSON, {bytes_of(scene, number):,} as it is stored")
+    assert plain_bytes > 600_000
+    assert bytes_of(scene, number) < 2**20 / 10
+    assert view_of(scene.look(decisions.one, number).given) == view
+
+
+def large_cluster() -> tuple[GovernView, tuple[Ruling, ...]]:
+    """As mixed as a real one: jobs of all sizes, of twenty accounts, anywhere on 700 nodes."""
+    dice = random.Random(1)
+    owners = [f"account{n}" for n in range(20)]
+    nodes = dict.fromkeys([f"node{n}" for n in range(700)], Room(64, 256_000))
+
+    def room() -> Room:
+        return Room(dice.choice((1, 2, 4, 8, 16)), dice.choice((2000, 4000, 8000, 31_000)))
+
+    running = tuple(
+        RunningJob(
+            job=str(400_000 + n),
+            owner=dice.choice(owners),
+            job_class=dice.choice(list(JobClass)),
+            since_s=float(NOW_S - dice.randrange(80_000)),
+            holds={dice.choice(list(nodes)): room()},
+            cost_s=round(100 * dice.random(), 3),
+        )
+        for n in range(2500)
+    )
+    waiting = tuple(
+        WaitingJob(str(410_000 + n), dice.choice(owners), dice.choice(list(JobClass)), Wish(1, room()))
+        for n in range(1000)
+    )
+    free = {node: Room(dice.randrange(64), dice.randrange(256_000)) for node in nodes}
+    rules = GovernRules(quantum_s=600, quantum_protects=False, saves_left=100)
+    view = GovernView(NOW_S, rules, dict.fromkeys(owners, 2240), nodes, free, waiting, running)
+    return view, tuple(Ruling(job.job, Verdict.HOLD, why=f"{job.owner} waits for idle CPUs") for job in waiting)
 
 
 def test_a_decision_about_nobody_can_be_read_too(scene: Scene) -> None:

@@ -15,15 +15,16 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, select, text
 from sqlalchemy.exc import IntegrityError
 from tests.postgres import Server
 from tests.queue.scene import Scene
 
 from gleaner.agent.protocol import Why
 from gleaner.control.life import State
+from gleaner.control.queue import decisions, moves, reads
 from gleaner.control.queue import engine as queue
-from gleaner.control.queue import moves, reads
+from gleaner.control.queue.decision_tables import DECISION, DecisionKind
 from gleaner.control.queue.engine import BUSY_TIMEOUT_S, check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 from gleaner.control.queue.tables import METADATA
@@ -128,6 +129,37 @@ def test_jobs_of_before_groups_had_lanes_of_their_own_move_to_them(
     assert (saved.job, {job.job for job in new}) == (1, {2, 3})
     scene.given_back(1, saved.attempt, Why.GENERATION_BROKEN)  # it starts over, in a lane that must be there
     assert [job.job for job in scene.claim("a")] == [1]
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_decisions_of_before_they_were_compressed_are_read_as_they_were_made(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    engine = _empty(kind, request, tmp_path)
+    scene = _migrated(engine, "0009", ROWS_OF_0009)
+    found = scene.look(decisions.latest, "slurm 7", 999)
+    assert [each.id for each in found] == list(range(MANY, 0, -1))
+    for each in found:
+        assert (each.given, each.answer) == ({"é": [each.id, 0.1]}, {"because": {"slurm 7": "n"}})
+        assert (each.at_s, each.acted, each.subjects) == (5.0, False, {"slurm 7": "physics"})
+    told = {"kind": DecisionKind.HOLD, "policy": "governing", "given": {"é": [1, 0.1]}, "answer": found[0].answer}
+    number = scene.do(decisions.record, subjects=["slurm 7"], acted=True, now_s=9.0, **told)
+    assert number == MANY + 1
+    with engine.connect() as connection:
+        sizes = connection.execute(select(DECISION.c.size_bytes).where(DECISION.c.id.in_([1, number]))).scalars().all()
+    assert sizes[0] == sizes[1], "it counts for as much as one that is made now"
+
+
+MANY = 201
+"""More than are migrated at once."""
+ROWS_OF_0009 = (
+    "INSERT INTO decision (at_s, kind, policy, given, answer, acted) VALUES "
+    + ", ".join(
+        f"(5.0, 'hold', 'governing', '{{\"é\"\\: [{n}, 0.1]}}', '{{\"because\"\\: {{\"slurm 7\"\\: \"n\"}}}}', false)"
+        for n in range(1, MANY + 1)
+    ),
+    "INSERT INTO subject SELECT id, 'slurm 7', 'physics' FROM decision",
+)
 
 
 ROWS_OF_0005 = (

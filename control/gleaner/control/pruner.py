@@ -17,6 +17,7 @@ from gleaner.control.queue.errors import QueueBusy, QueueError
 from gleaner.control.site import Site
 
 DAY_S = 24 * 3600.0
+MIB = 2**20
 LOOKED_AT = 1000
 """So many agents or jobs are looked at in one transaction."""
 REMOVED = 2000
@@ -57,11 +58,13 @@ def _removals(site: Site, before_s: float) -> Iterator[tuple[str, int]]:
                 rows = retention.remove_agents(db, agents.unused, before_s=before_s)
             yield "agents", rows
         name = agents.last
+    keep, keep_bytes = site.settings.queue.keep_decisions, site.settings.queue.keep_decisions_mib * MIB
+    with snapshot(site.engine) as db:
+        up_to = decisions.surplus(db, keep=keep, keep_bytes=keep_bytes)
     rows = REMOVED
     while rows == REMOVED:
         with _writing(site) as db:
-            keep = site.settings.queue.keep_decisions
-            rows = decisions.remove_old(db, before_s=before_s, keep=keep, at_most=REMOVED)
+            rows = decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)
         yield "decisions", rows
     with _writing(site) as db:
         rows = drains.remove_old(db, before_s=before_s)

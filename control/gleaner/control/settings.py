@@ -40,6 +40,8 @@ class QueueSettings(_Table):
     """What jobs wrote, and their events, are removed this long after their end; so are agents that never got a job."""
     keep_decisions: int = Field(default=200_000, ge=1)
     """Of more stored decisions the oldest are removed, once an hour; those older than `keep_days` always are."""
+    keep_decisions_mib: int = Field(default=2000, ge=1)
+    """So are the oldest of those that take more than this together, compressed as they are stored."""
     log_lines_per_job: int = Field(default=1_000_000, ge=1)
     """Of a longer log the oldest lines are removed, once an hour."""
 

@@ -1,10 +1,9 @@
 """What was decided, about whom, and from what: so that it can be explained, and decided once more offline."""
 
 from enum import StrEnum
-from typing import Any
 
 from sqlalchemy import ForeignKeyConstraint, Index
-from sqlmodel import JSON, Field, SQLModel
+from sqlmodel import Field, SQLModel
 
 from gleaner.control.queue.columns import BIG, BIG_ID, table, words
 
@@ -27,11 +26,12 @@ class Decision(SQLModel, table=True):
     kind: DecisionKind = Field(sa_type=words(DecisionKind, "kind"))
     policy: str
     """The name of the pure function, see `policy.replaying`."""
-    given: dict[str, Any] = Field(sa_type=JSON)
-    """All that it was decided from."""
-    answer: dict[str, Any] = Field(sa_type=JSON)
     acted: bool
     """False: a dry run, nothing was done."""
+    packed: bytes
+    """All that it was decided from, and the answer; see `decisions.packed`."""
+    size_bytes: int = Field(sa_type=BIG)
+    """What it takes in the database, about, with its subjects."""
 
 
 class Subject(SQLModel, table=True):

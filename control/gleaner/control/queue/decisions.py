@@ -1,13 +1,19 @@
 """Decisions as they are stored: written once, by whoever had a policy decide, and read by those whom they concern."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, insert, select
+import zstandard
+from sqlalchemy import Connection, Select, delete, func, insert, or_, select
 
 from gleaner.control.queue.decision_tables import DECISION, SUBJECT, DecisionKind
 from gleaner.control.queue.errors import Unknown
+
+BYTES_A_DECISION = 150
+BYTES_A_SUBJECT = 150
+"""What a row takes in the database beside what is packed, with its indexes, about."""
 
 _ADD = insert(DECISION).returning(DECISION.c.id)
 _ADD_SUBJECTS = insert(SUBJECT).inline()
@@ -45,10 +51,13 @@ def record(
     `answer` again. An answer may have `because`: one plain sentence for each subject, which `glean why` prints.
     `groups` says whose the subjects are that are no jobs of our queue; where nobody knows, only admins see them.
     """
-    row = {"at_s": now_s, "kind": kind, "policy": policy, "given": given, "answer": answer, "acted": acted}
+    once = tuple(dict.fromkeys(subjects))
+    content = packed(given, answer)
+    size_bytes = len(content) + BYTES_A_DECISION + BYTES_A_SUBJECT * len(once)
+    row = {"at_s": now_s, "kind": kind, "policy": policy, "acted": acted, "packed": content, "size_bytes": size_bytes}
     number = int(db.execute(_ADD, row).scalar_one())
     whose = groups or {}
-    about = [{"decision": number, "subject": each, "group": whose.get(each)} for each in dict.fromkeys(subjects)]
+    about = [{"decision": number, "subject": each, "group": whose.get(each)} for each in once]
     if about:
         db.execute(_ADD_SUBJECTS, about)
     return number
@@ -58,7 +67,7 @@ def one(db: Connection, number: int) -> StoredDecision:
     """The decision of this number. Raises `Unknown`."""
     found = _read(db, select(DECISION).where(DECISION.c.id == number))
     if not found:
-        raise Unknown(f"there is no decision {number}; those older than keep_days are removed")
+        raise Unknown(f"there is no decision {number}; old ones are removed, see [queue] in control's settings")
     return found[0]
 
 
@@ -75,16 +84,38 @@ def _read(db: Connection, wanted: Select[Any]) -> tuple[StoredDecision, ...]:
     for row in db.execute(found):
         about[row.decision][row.subject] = row.group
     return tuple(
-        StoredDecision(row.id, row.at_s, row.kind, row.policy, row.given, row.answer, row.acted, about[row.id])
+        StoredDecision(row.id, row.at_s, row.kind, row.policy, *_unpacked(row.packed), row.acted, about[row.id])
         for row in rows
     )
 
 
-def remove_old(db: Connection, *, before_s: float, keep: int, at_most: int) -> int:
-    """Remove decisions from before that time, and the oldest of more than `keep`; how many."""
+def packed(given: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
+    """Both as compressed JSON: what a large cluster's jobs are is told in words that repeat."""
+    content = json.dumps({"given": given, "answer": answer}, separators=(",", ":"))
+    return zstandard.ZstdCompressor().compress(content.encode())
+
+
+def _unpacked(content: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    found = json.loads(zstandard.ZstdDecompressor().decompress(content))
+    return found["given"], found["answer"]
+
+
+def surplus(db: Connection, *, keep: int, keep_bytes: int) -> int:
+    """The number of the youngest decision that is one of too many, or too much together with all that are younger."""
+    by_age = DECISION.c.id.desc()
+    sums = select(
+        DECISION.c.id,
+        func.row_number().over(order_by=by_age).label("place"),
+        func.sum(DECISION.c.size_bytes).over(order_by=by_age).label("so_far_bytes"),
+    ).subquery()
+    too_many = or_(sums.c.place > keep, sums.c.so_far_bytes > keep_bytes)
+    return db.execute(select(func.max(sums.c.id)).where(too_many)).scalar_one() or 0
+
+
+def remove_old(db: Connection, *, before_s: float, up_to: int, at_most: int) -> int:
+    """Remove decisions from before that time, and those up to that number; how many."""
     # Numbers ascend with time, so that no index by time is needed: only the first ones are looked at.
     first = db.execute(select(DECISION.c.id, DECISION.c.at_s).order_by(DECISION.c.id).limit(at_most)).all()
-    last = db.execute(select(func.max(DECISION.c.id))).scalar_one() or 0
-    old = [row.id for row in first if row.at_s < before_s or row.id <= last - keep]
+    old = [row.id for row in first if row.at_s < before_s or row.id <= up_to]
     db.execute(delete(SUBJECT).where(SUBJECT.c.decision.in_(old)))
     return db.execute(delete(DECISION).where(DECISION.c.id.in_(old))).rowcount if old else 0
