@@ -98,9 +98,10 @@ def test_what_falls_free_goes_to_the_claim_though_another_job_is_ahead_of_it(gov
     over = [owners.preemptible("bob", 6) for _ in range(3)]
     owners.wait_until_they_run(*over)
     rival = owners.sleeper("bob", 6)
-    cluster.run("head", "scontrol", "release", rival)  # past us, by an admin
-    # Without our mark, which would have it held again.
-    cluster.run("head", "scontrol", "update", f"JobId={rival}", "Priority=900000", "AdminComment=none")
+    # Past us, by an admin: with our mark on it, it would be held again.
+    cluster.run("head", "scontrol", "update", f"JobId={rival}", "AdminComment=none")
+    cluster.run("head", "scontrol", "release", rival)
+    cluster.run("head", "scontrol", "update", f"JobId={rival}", "Priority=900000")
     claim = owners.sleeper("alice", 6)
     owners.wait_until_they_run(claim)
     assert owners.state(rival) == "PENDING"

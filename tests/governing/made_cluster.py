@@ -3,7 +3,8 @@
 What is released starts as soon as it fits: what is at the top first, then by submission. Nothing starts by itself.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tests.steward.facts import governed
@@ -14,8 +15,8 @@ from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, Owne
 from gleaner.control.policy.governed import JobClass, Wish
 from gleaner.control.policy.placing import targets_of
 from gleaner.control.policy.room import Room
-from gleaner.control.steward.marks import WAITS_FOR_ITS_TURN
-from gleaner.control.steward.rules import check_governs
+from gleaner.control.steward.marks import ASKED_TO_SAVE, OURS, RELEASED, RELEASED_ON_TOP, WAITS_FOR_ITS_TURN
+from gleaner.control.steward.rules import TOP_NICE, check_governs
 
 PARTITION = "shared"
 AGENTS_PARTITION = "gleaner"
@@ -40,13 +41,21 @@ class MadeCluster:
     waits_for_more: set[str] = field(default_factory=set[str])
     """What does not start however much is idle; that is only to be seen once it is released."""
     dies_at: int = -1
-    """The number of the act during which the caller is killed."""
+    """The number of the act before which the caller is killed."""
+    dies_after: int = -1
+    """The number of the act right after which it is killed."""
+    goes_away_after: int = -1
+    """The number of the act after which Slurm does not answer any more."""
     is_away: bool = False
     heard_s: float = 0.0
     holds_in: tuple[str, ...] = (PARTITION,)
     """The partitions of governed.conf."""
     refuses: str = ""
     """Why its owners cannot be governed."""
+    keeps_no_accounts: bool = False
+    """Its accounting is away, so that nobody knows whether they can be."""
+    explained: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    """Whose reason was written, and when."""
 
     # ── what people do ──
 
@@ -70,6 +79,13 @@ class MadeCluster:
         """It has ended by itself."""
         self.jobs.pop(job, None)
         self.goes_s.pop(job, None)
+
+    def requeued(self, job: str) -> None:
+        """Somebody else than the steward has put it back, and nobody holds it: its node died, or its owner did it."""
+        self.goes_s.pop(job, None)
+        self.jobs[job] = replace(
+            self.jobs[job], phase=OwnedPhase.PENDING, held=False, priority=1, since_s=None, holds=None
+        )
 
     def pass_time(self, seconds: float) -> None:
         """Who was told to go has gone when its time has come; what is released starts if it fits."""
@@ -113,6 +129,8 @@ class MadeCluster:
     # ── OwnersCluster ──
 
     def check(self, owners: Sequence[str]) -> None:
+        if self.keeps_no_accounts or self.is_away:
+            raise GatewayUnavailable("Slurm does not answer: sacctmgr says 'Connection refused'")
         if self.refuses:
             raise GatewayError(self.refuses)
 
@@ -129,55 +147,66 @@ class MadeCluster:
 
     def send_home(self, agents: Sequence[str], *, gone_s: float) -> None:
         for agent in agents:
-            self._go(agent, "send home")
+            self._go(agent, "send home", "")
 
     # ── Rights ──
 
     def alive(self, partitions: Collection[str]) -> None:
         try:
-            check_governs(partitions, replace(governed(), partitions=dict.fromkeys(self.holds_in, frozenset())))
+            check_governs(partitions, replace(governed(), partitions=dict.fromkeys(self.holds_in, frozenset[str]())))
         except Refused as error:
             raise GatewayError(str(error)) from error
         self.heard_s = self.now_s
 
     def release(self, job: str, *, top: bool) -> None:
-        found = self._done("release", job)
-        if not found.held:
-            raise GatewayError(f"job {job} is not held")
-        self.jobs[job] = replace(found, held=False, priority=1_000_000 if top else 1)
+        with self._doing("release", job) as found:
+            if not found.held:
+                raise GatewayError(f"job {job} is not held")
+            mark, priority = (RELEASED_ON_TOP, TOP_NICE + 1) if top else (RELEASED, 1)
+            self.jobs[job] = replace(found, held=False, priority=priority, said=mark)
 
     def hold(self, job: str) -> None:
-        found = self._done("hold", job)
-        if found.phase is not OwnedPhase.PENDING:
-            raise GatewayError(f"job {job} runs already")
-        self.jobs[job] = replace(found, held=True, priority=0)
+        with self._doing("hold", job) as found:
+            if found.phase is not OwnedPhase.PENDING:
+                raise GatewayError(f"job {job} runs already")
+            if found.held or not found.said.startswith(OURS):
+                raise GatewayError(f"job {job} was not released by us")
+            self.jobs[job] = replace(found, held=True, ours=True, priority=0, said=WAITS_FOR_ITS_TURN)
 
     def set_reason(self, job: str, text: str) -> None:
+        self.explained.append((self.now_s, job))
         self.jobs[job] = replace(self.jobs[job], said=text)
 
     def requeue(self, job: str) -> None:
         assert self.jobs[job].job_class is JobClass.PREEMPTIBLE
-        self._go(job, "requeue")
+        self._go(job, "requeue", WAITS_FOR_ITS_TURN)
 
     def signal(self, job: str) -> None:
         assert self.jobs[job].job_class is JobClass.CHECKPOINTABLE
-        self._go(job, "signal")
+        self._go(job, "signal", ASKED_TO_SAVE)
 
-    def _go(self, job: str, how: str) -> None:
-        found = self._done(how, job)
-        if found.phase is not OwnedPhase.RUNNING:
-            raise GatewayError(f"job {job} does not run")
-        if job not in self.stubborn:
-            self.goes_s[job] = self.now_s + self.patience_s
+    def _go(self, job: str, how: str, mark: str) -> None:
+        with self._doing(how, job) as found:
+            if found.phase is not OwnedPhase.RUNNING:
+                raise GatewayError(f"job {job} does not run")
+            self.jobs[job] = replace(found, said=mark)
+            if job not in self.stubborn:
+                self.goes_s.setdefault(job, self.now_s + self.patience_s)
 
-    def _done(self, act: str, job: str) -> OwnedJob:
+    @contextmanager
+    def _doing(self, act: str, job: str) -> Generator[OwnedJob]:
         """Killed before the act, or right after it: the caller cannot tell."""
+        number = len(self.acts)
         if self.is_away:
             raise GatewayUnavailable("the steward cannot reach Slurm")
-        if len(self.acts) == self.dies_at:
+        if number == self.dies_at:
             self.dies_at = -1
             raise Died
         if job not in self.jobs:
             raise GatewayError(f"there is no job {job}")
         self.acts.append((act, job))
-        return self.jobs[job]
+        yield self.jobs[job]
+        self.is_away = number == self.goes_away_after
+        if number == self.dies_after:
+            self.dies_after = -1
+            raise Died

@@ -17,6 +17,8 @@ from gleaner.control.policy.governing import entitlements
 from gleaner.control.policy.room import Room
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.settings import GoverningSettings
+from gleaner.control.steward.marks import OURS, RELEASED, RELEASED_ON_TOP
+from gleaner.control.steward.rules import TOP_NICE
 
 _SAVE_S = 60.0
 """What saving a job is taken to cost; a job that is requeued costs what it has computed."""
@@ -40,9 +42,7 @@ def assembled(
         saves_left=max(0, settings.saves_per_hour_at_most - told_this_hour),
     )
     is_dry = settings.mode == "dry-run"
-    waiting = [
-        job for job in view.jobs if job.partition != agents_partition and _waits(job, known.get(job.id), is_dry=is_dry)
-    ]
+    waiting = [job for job in view.jobs if job.partition != agents_partition and _waits(job, is_dry=is_dry)]
     running = tuple(
         _running(job, known.get(job.id), view.read_s, settings, is_agent=job.partition == agents_partition)
         for job in view.jobs
@@ -87,32 +87,58 @@ def _array(job: str) -> str:
     return job.partition("_")[0]
 
 
-def _waits(job: OwnedJob, known: GovernedJob | None, *, is_dry: bool) -> bool:
+def _waits(job: OwnedJob, *, is_dry: bool) -> bool:
     """Whether it is for us to say when it starts."""
     if job.phase is not OwnedPhase.PENDING:
         return False
-    if _is_released(job, known) or _is_kept_back(job, known):
+    if is_released(job) or _is_kept_back(job):
         return True
     return not job.begins_later and ((job.held and job.ours) or (is_dry and not job.held))
 
 
-def _is_released(job: OwnedJob, known: GovernedJob | None) -> bool:
-    return not job.held and known is not None and known.released_s is not None
+def is_released(job: OwnedJob) -> bool:
+    """Whether it may start, and is ours to hold again: it waits, with a mark of ours, and nobody holds it.
+
+    Not only what we have let go ourselves: a job that was requeued keeps its mark, and so does one that the dead man's
+    switch let go. One without a mark entered while nobody governed.
+    """
+    return job.phase is OwnedPhase.PENDING and not job.held and job.said.startswith(OURS)
 
 
-def _is_kept_back(job: OwnedJob, known: GovernedJob | None) -> bool:
-    """Its owner holds what we have released, and may let it go at any time."""
-    return job.held and not job.ours and known is not None and known.released_s is not None
+def is_on_top(job: OwnedJob) -> bool:
+    """Whether it is before all others still: an owner may have made it as nice as it was, or an administrator."""
+    return job.said.startswith(RELEASED_ON_TOP) and job.priority > TOP_NICE // 2
+
+
+def put_right(known: Mapping[str, GovernedJob], seen: OwnersView) -> list[GovernedJob]:
+    """What is to be remembered of the released jobs, where it is not what the jobs themselves say.
+
+    One that somebody else let go is as if we had just done so, once room alone keeps it from starting.
+    """
+    found: list[GovernedJob] = []
+    for job in seen.jobs:
+        state, at_top = known.get(job.id), is_on_top(job)
+        if not is_released(job):
+            continue
+        if state is None or state.released_s is None:
+            found += [GovernedJob(job.id, released_s=seen.read_s, at_top=at_top)] if job.is_ready else []
+        elif state.at_top is not at_top:
+            found.append(replace(state, at_top=at_top))
+    return found
+
+
+def _is_kept_back(job: OwnedJob) -> bool:
+    """Its owner holds what was released, and may let it go at any time."""
+    return job.held and not job.ours and job.said.startswith(RELEASED)
 
 
 def _waiting(job: OwnedJob, known: GovernedJob | None, *, settled_s: float, on_top_s: float, ready: bool) -> WaitingJob:
     """One that was released on top may have to wait for those that were told to go; else it starts soon, or never."""
-    wish, released = job.wish, _is_released(job, known)
-    released_s = known.released_s if known is not None else None
-    if known is not None and released_s is not None and released:
-        is_late = released_s < (on_top_s if known.at_top else settled_s)
+    wish, released = job.wish, is_released(job)
+    if released and known is not None and known.released_s is not None:
+        is_late = known.released_s < (on_top_s if known.at_top else settled_s)
         wish = _in_one_piece(wish) if is_late else wish
-    return WaitingJob(job.id, job.account, job.job_class, wish, released, ready, _is_kept_back(job, known))
+    return WaitingJob(job.id, job.account, job.job_class, wish, released, ready, _is_kept_back(job))
 
 
 def _in_one_piece(wish: Wish) -> Wish:

@@ -11,7 +11,8 @@ import structlog
 
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.owners import OwnedJob, OwnedPhase, OwnersCluster, OwnersView
-from gleaner.control.governing.assembling import assembled
+from gleaner.control.governing.assembling import assembled, put_right
+from gleaner.control.governing.reasons import Reasons
 from gleaner.control.governing.rights import Rights
 from gleaner.control.policy.governed import Governing, GovernView, JobClass, Ruling, Verdict, as_answer, as_given
 from gleaner.control.policy.governing import POLICY, govern
@@ -22,15 +23,13 @@ from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.site import Site
-from gleaner.control.steward.marks import OURS
-from gleaner.control.steward.request import LONGEST_TEXT
 
 HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
 ACTS_A_ROUND = 100
 """So many jobs at most are told something in one round: then it looks again, since what it saw grows old."""
-REASONS_A_ROUND = 20
-"""So many jobs at most have what is written on them changed in one round: each is a call to the scheduler."""
+UNCHECKED_S = HOUR_S
+"""For so long jobs stay held by a control that cannot check whether it may govern."""
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +43,9 @@ class Governor:
         self._cluster = cluster
         self._steward = steward
         self._is_checked = False
+        self._unchecked_since_s: float | None = None
+        self._is_stuck = False
+        self._reasons = Reasons()
         self._ruled: dict[str, tuple[Verdict, tuple[str, ...]]] = {}
 
     @property
@@ -55,25 +57,55 @@ class Governor:
         if not self._site.is_leader:
             return
         try:
-            if not self._is_checked:
-                self._cluster.check(sorted(self._settings.entitled))
-                self._is_checked = True
+            self._check(now_s)
             seen = self._look(now_s)
             known = self._known(seen)
             view = self._assembled(seen, known)
             rulings = govern(view)
             if not self._site.is_leader:  # the look may have taken longer than the term
                 return
-            self._write_down(view, rulings)
-            problem = ""
             if self._acts:
-                # Only now: jobs are held for one who can decide, not for one who fails at it again and again.
-                self._steward.alive(self._settings.partitions)
-                problem = self._act(seen, view, rulings, known)
+                # Only now: jobs are held for one who can decide, not for one who fails at it again and again. And
+                # before anything is stored as done: the steward may refuse.
+                self._alive()
+            self._write_down(view, rulings)
+            problem = self._act(seen, view, rulings, known) if self._acts else ""
+            self._is_stuck = False
             self._say(Governing(view, rulings, problem))
         except (GatewayError, QueueError) as error:
+            self._is_stuck = self._is_stuck or isinstance(error, QueueError)
             last = self._site.governing
             self._say(Governing(last.view, last.rulings, str(error)))
+
+    def _alive(self) -> None:
+        """Say so, but not after a round that could not write to the queue: that is known only after a whole one."""
+        if not self._is_stuck:
+            self._steward.alive(self._settings.partitions)
+
+    def _check(self, now_s: float) -> None:
+        """Once after each start. While it cannot be done nothing is ruled.
+
+        What is held then was held for a control that had passed it, mostly with the same settings: a restart while
+        slurmdbd is being upgraded is not to let all of that go. But nobody is released meanwhile, so it has an end.
+        """
+        if self._is_checked:
+            return
+        try:
+            self._cluster.check(sorted(self._settings.entitled))
+        except GatewayUnavailable:
+            if self._unchecked_since_s is None:
+                self._unchecked_since_s = now_s
+            if self._acts and now_s < self._unchecked_since_s + UNCHECKED_S and self._may_hold_some(now_s):
+                self._alive()
+            raise
+        self._is_checked = True
+
+    def _may_hold_some(self, now_s: float) -> bool:
+        """Whether jobs are held for us, or that cannot be told."""
+        try:
+            return any(job.held and job.ours for job in self._cluster.look(now_s).jobs)
+        except GatewayUnavailable:
+            return True
 
     def _look(self, now_s: float) -> OwnersView:
         """While Slurm is away nothing can be decided; what is held stays held until it is back."""
@@ -81,18 +113,22 @@ class Governor:
             return self._cluster.look(now_s)
         except GatewayUnavailable:
             if self._acts:
-                self._steward.alive(self._settings.partitions)
+                self._alive()
             raise
 
     def _known(self, seen: OwnersView) -> dict[str, GovernedJob]:
-        """What is remembered of the jobs, without what needs not be any more."""
+        """What is remembered of the jobs, without what needs not be any more, and as the jobs themselves say it."""
         with snapshot(self._site.engine) as db:
             known = governed.all_of_them(db)
         gone = _done_with(known, seen)
-        if gone:
+        known = {job: state for job, state in known.items() if job not in gone}
+        fresh = put_right(known, seen) if self._acts else []
+        if gone or fresh:
             with transaction(self._site.engine) as db:
                 governed.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
-        return {job: state for job, state in known.items() if job not in gone}
+                for state in fresh:
+                    governed.note(db, state)
+        return known | {state.job: state for state in fresh}
 
     def _assembled(self, seen: OwnersView, known: Mapping[str, GovernedJob]) -> GovernView:
         with snapshot(self._site.engine) as db:
@@ -106,8 +142,8 @@ class Governor:
         """Store a decision if anything is ruled otherwise than before."""
         now = {ruling.job: (ruling.verdict, ruling.victims) for ruling in rulings}
         news = [ruling for ruling in rulings if self._is_news(ruling)]
-        self._ruled = now
         if not news:
+            self._ruled = now
             return
         owners = {job.job: job.owner for job in view.waiting} | {job.job: job.owner for job in view.running}
         about = [job for ruling in news for job in (ruling.job, *ruling.victims)]
@@ -126,6 +162,7 @@ class Governor:
                 now_s=view.now_s,
                 groups={slurm_subject(job): owners[job] for job in about},
             )
+        self._ruled = now  # only now: what could not be stored is still news
         for ruling in news:
             _log.info(
                 "ruled" if self._acts else "dry run: it would be ruled",
@@ -157,9 +194,9 @@ class Governor:
             if not todo or acts >= ACTS_A_ROUND:
                 continue
             acts += len(todo)
-            self._steward.alive(self._settings.partitions)  # a long round is no silence
+            self._alive()  # a long round is no silence
             problems += self._done(ruling, todo, must=len(todo) - len(ruling.victims))
-        self._explain(jobs, rulings)
+        self._explain(jobs, rulings, view.now_s)
         return "; ".join(problems)
 
     def _of_the_job(
@@ -197,13 +234,15 @@ class Governor:
 
     def _hold(self, ruling: Ruling) -> None:
         self._steward.hold(ruling.job)
+        self._reasons.forget(ruling.job)
         with transaction(self._site.engine) as db:
             governed.forget(db, [ruling.job], told_before_s=0)
 
     def _vacate(self, job: OwnedJob, job_class: JobClass, now_s: float) -> None:
         """Tell a job to give way. One that cannot be told is as one that was told and did not go: another one goes.
 
-        Noted afterwards: if this program dies in between, the job is told once more.
+        Noted afterwards: if this program dies in between, the job is told once more. One that has gone by then is not
+        counted for this hour's ceiling.
         """
         grace_s = self._settings.grace_s
         is_agent = job.partition == self._site.settings.cluster.partition
@@ -225,19 +264,15 @@ class Governor:
             if not is_agent:
                 governed.count_told(db, job.id, now_s)
 
-    def _explain(self, jobs: Mapping[str, OwnedJob], rulings: tuple[Ruling, ...]) -> None:
+    def _explain(self, jobs: Mapping[str, OwnedJob], rulings: tuple[Ruling, ...], now_s: float) -> None:
         """Write on held jobs why they wait, where `squeue` shows it."""
-        changed = 0
-        for ruling in rulings:
-            text = (OURS + ruling.why)[:LONGEST_TEXT]
-            if ruling.verdict is Verdict.HOLD and jobs[ruling.job].said != text and changed < REASONS_A_ROUND:
-                changed += 1
-                try:
-                    self._steward.set_reason(ruling.job, text)
-                except GatewayUnavailable:
-                    raise
-                except GatewayError as error:
-                    _log.info("no reason could be written", job=ruling.job, why=str(error))
+        for job, text in self._reasons.due(rulings, {job.id: job.said for job in jobs.values()}, now_s):
+            try:
+                self._steward.set_reason(job, text)
+            except GatewayUnavailable:
+                raise
+            except GatewayError as error:
+                _log.info("no reason could be written", job=job, why=str(error))
 
     def _say(self, how: Governing) -> None:
         if how.problem and how.problem != self._site.governing.problem:
