@@ -187,6 +187,10 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(control: Control, tmp_p
     said = control.refused(GLEANER_API__CERTIFICATE=bad, GLEANER_API__KEY=bad)
     assert said.startswith("glean: [api] certificate and key cannot be used")
     assert "\n" not in said
+    said = control.refused(GLEANER_GOVERNING__MODE="dry-run", GLEANER_GOVERNING__PARTITIONS='["shared"]')
+    assert said == (
+        "glean: [governing] mode is dry-run, but [cluster] gateway is local: only a Slurm cluster can be governed"
+    ), "and nothing else: it has neither led nor submitted agents"
 
 
 def test_plain_text_off_this_machine_is_refused_by_the_settings() -> None:

@@ -74,26 +74,17 @@ def run(settings: Settings) -> None:
     if not os.access(settings.storage.folder, os.W_OK):
         raise CannotStart(f"the storage folder {settings.storage.folder} is not writable for this account")
     site = Site(settings=settings, engine=engine, storage=storage)
-    server, listening = _server(site)
+    governing = governor(site) if settings.governing.mode != "off" else None
     keeper = Keeper(site, this_program())
     rounds = Rounds(site, gateway(settings))
+    server, listening = _server(site)
+    # All that may refuse has been made by now: what follows leads, and submits agents.
     parts = Parts(site, server)
     signal.signal(signal.SIGTERM, parts.on_signal)
     signal.signal(signal.SIGINT, parts.on_signal)
-    keeper.tick(site.clock())
-    parts.start("keeper", keeper.tick, every_s=keeper.tick_s)
-    parts.start("rounds", rounds.a_round, every_s=settings.rounds.poll_s)
-    parts.start("left reports", lambda now_s: left_reports(site, now_s), every_s=keeper.tick_s)
-    parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
-    if settings.governing.mode != "off":
-        parts.start("governing", governor(site).a_round, every_s=settings.governing.poll_s)
-    parts.start("moves", Mover(site).a_round, every_s=MOVING_S)
-    if settings.cluster.gateway != "local":
-        parts.start("drains", drainer(site).a_round, every_s=DRAINING_S)
-    if settings.groups.from_slurm:
-        parts.start("shares", lambda _now_s: take_shares(site), every_s=SHARES_S)
-    parts.start("pruning", lambda now_s: prune(site, now_s), every_s=PRUNING_S)
     try:
+        keeper.tick(site.clock())
+        _start(parts, site, keeper, rounds, governing)
         _log.info("listening", address=listening.getsockname()[:2], tls=settings.api.certificate is not None)
         server.run(sockets=[listening])
     finally:
@@ -105,12 +96,29 @@ def run(settings: Settings) -> None:
         sys.exit(1)
 
 
+def _start(parts: "Parts", site: Site, keeper: Keeper, rounds: Rounds, governing: Governor | None) -> None:
+    settings = site.settings
+    parts.start("keeper", keeper.tick, every_s=keeper.tick_s)
+    parts.start("rounds", rounds.a_round, every_s=settings.rounds.poll_s)
+    parts.start("left reports", lambda now_s: left_reports(site, now_s), every_s=keeper.tick_s)
+    parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
+    if governing is not None:
+        parts.start("governing", governing.a_round, every_s=settings.governing.poll_s)
+    parts.start("moves", Mover(site).a_round, every_s=MOVING_S)
+    if settings.cluster.gateway != "local":
+        parts.start("drains", drainer(site).a_round, every_s=DRAINING_S)
+    if settings.groups.from_slurm:
+        parts.start("shares", lambda _now_s: take_shares(site), every_s=SHARES_S)
+    parts.start("pruning", lambda now_s: prune(site, now_s), every_s=PRUNING_S)
+
+
 def governor(site: Site) -> Governor:
     """What governs the owners' partitions, on the cluster of the settings. Raises `CannotStart`."""
     governing, cluster = site.settings.governing, site.settings.cluster
     if cluster.gateway == "local":
         raise CannotStart(
-            "[governing] mode is on, but [cluster] gateway is local: only a Slurm cluster can be governed"
+            f"[governing] mode is {governing.mode}, but [cluster] gateway is local: only a Slurm cluster can be"
+            " governed"
         )
     if cluster.partition in governing.partitions:
         raise CannotStart(f"[governing] partitions names {cluster.partition}, which is the agents' own")
