@@ -60,10 +60,9 @@ def watch(job: int, began_s: float) -> dict[str, object]:
                 seconds = [f"{one[key]:.1f}" for key in ("compute_s", "save_s", "restore_s")]
                 table.add_row(str(number), one["node"], *seconds, one["ending"] or "runs")
             live.update(table)
-            if len(slices) >= pushed + PUSHED_EVERY and not slices[-1]["ending"]:
-                pushed = len(slices)
-                node = slices[-1]["node"]
-                cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script=f"sleep {PUSHED_FOR_S}")
+            if len(slices) >= pushed + PUSHED_EVERY and detail["job"]["state"] == "Running":
+                pushed, where = len(slices), detail["job"]["node"]
+                cluster.sbatch(f"--nodelist={where}", "--exclusive", "--time=2", script=f"sleep {PUSHED_FOR_S}")
             if len(slices) > SLICES:
                 return dict(detail)
             if detail["job"]["state"] == "Complete":
