@@ -1,7 +1,8 @@
 """What an agent, or a user within an own job, may ask of the node helper, checked field by field. Pure.
 
 Nothing here touches the system. Every field is a plain value of one type, within limits, and unknown fields are
-refused. No field is ever a path on the node: a container is named by a plain name, an image by its own name or digest, a folder by a descriptor.
+refused. No field is ever a path on the node: a container is named by a plain name, an image by its own name or digest,
+a folder by a descriptor.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
