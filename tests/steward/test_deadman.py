@@ -60,17 +60,15 @@ def test_it_lets_go_what_we_hold_and_nothing_that_others_hold(deadman: ModuleTyp
     let_go = "AdminComment=gleaner: released by the dead man's switch"
     assert done == [
         ["scontrol release 7", f"scontrol update JobId=7 {let_go}"],
-        ["scontrol update JobId=8 Nice=3"],
+        [f"scontrol update JobId=8 Nice=3 {let_go}"],
         ["scontrol release 11", f"scontrol update JobId=11 Nice=0 {let_go}"],
         ["scontrol release 20_[1,4]", f"scontrol update JobId=20_[1,4] {let_go}"],
     ]
 
 
 def test_it_finds_nothing_to_do_in_what_it_leaves_behind(deadman: ModuleType) -> None:
-    after = (
-        "7|4330|None|3|0|gleaner: released by the dead man's switch\n8|4330|Resources|3|0|gleaner: released on top\n"
-    )
-    assert deadman.for_jobs(after) == []
+    after = [f"{job}|4330|None|3|0|gleaner: released by the dead man's switch\n" for job in (7, 8)]
+    assert deadman.for_jobs("".join(after)) == []
 
 
 def test_only_nodes_that_our_account_drained_with_our_mark_are_set_back(deadman: ModuleType) -> None:
@@ -89,7 +87,7 @@ def test_it_knows_the_same_marks_as_the_steward(deadman: ModuleType) -> None:
 def test_it_reads_the_shipped_settings_as_the_steward_does(deadman: ModuleType) -> None:
     text = (DEADMAN.parent / "settings" / "governed.conf").read_text()
     shipped = governed.parse(text, "governed.conf")
-    assert deadman.parse(text) == (str(shipped.heartbeat), shipped.dead_after_s, list(shipped.partitions))
+    assert deadman.parse(text) == (str(shipped.heartbeat), shipped.dead_after_s)
 
 
 class Head:
@@ -189,3 +187,51 @@ def test_a_dry_run_only_says_what_it_would_do(tmp_path: Path) -> None:
     head = Head(tmp_path)
     assert "would run scontrol release 7" in head.switch("--dry-run").stdout
     assert [line.split()[0] for line in head.told] == ["squeue", "sinfo"]
+
+
+def test_what_is_held_in_a_partition_that_is_not_named_any_more_is_let_go_too(tmp_path: Path) -> None:
+    """The steward refuses it then, so nobody else would."""
+    head = Head(tmp_path)
+    (tmp_path / "governed.conf").write_text(f"heartbeat {tmp_path}/alive\n")
+    assert head.switch().returncode == 0
+    assert "scontrol release 7" in head.told
+    asked = next(line for line in head.told if line.startswith("squeue"))
+    assert "--all" in asked and "--partition" not in asked
+
+
+def test_for_good_no_job_carries_our_mark_any_more(tmp_path: Path, deadman: ModuleType) -> None:
+    """One that runs and carries it would requeue itself held, and nobody would be there to release it."""
+    head = Head(tmp_path)
+    (tmp_path / "squeue.says").write_text(SQUEUE + "40|4330|None|0|0|gleaner: released on top\n")
+    assert head.switch("--for-good").returncode == 0
+    gone = [line for line in head.told if line.endswith(f"AdminComment={deadman.GONE}")]
+    marked = ["7", "8", "9", "10", "11", "14", "20_[1,4]", "40"]
+    assert gone == [f"scontrol update JobId={job} AdminComment={deadman.GONE}" for job in marked]
+    assert head.told.index("scontrol release 7") < head.told.index(gone[0])
+    asked = [line for line in head.told if line.startswith("squeue")]
+    assert ["--states=PENDING" in line for line in asked] == [True, False]
+    head.switch()
+    assert f"JobId=40 AdminComment={deadman.LET_GO}" not in "".join(head.told), "the switch leaves what runs alone"
+
+
+def test_what_requeued_itself_held_while_its_mark_was_taken_off_is_let_go_the_next_time(deadman: ModuleType) -> None:
+    answer = f"""\
+40|0|job requeued in held state|0|1|{deadman.GONE}
+41|0|JobHeldUser|0|0|{deadman.GONE}
+42|0|JobHeldAdmin|0|1|{deadman.GONE}
+43|4000|None|0|1|{deadman.GONE}
+"""
+    done = deadman.for_jobs(answer, (deadman.OURS, deadman.GONE))
+    assert [commands[0] for commands in done] == [["scontrol", "release", "40"]]
+    assert deadman.for_jobs(answer) == []
+
+
+def test_for_good_nothing_is_done_while_control_governs(tmp_path: Path) -> None:
+    head = Head(tmp_path)
+    (tmp_path / "alive").write_text(f"{time.time():.0f}\n")
+    done = head.switch("--for-good")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"deadman: nothing is done, since control governs: set its mode to off, then rm {tmp_path}/alive\n"
+    )
+    assert head.told == []
