@@ -2,17 +2,9 @@
 
 from tests.api.house import House
 
-from gleaner.control.policy.governed import (
-    AGENTS,
-    Governing,
-    GovernRules,
-    GovernView,
-    JobClass,
-    RunningJob,
-    WaitingJob,
-    Wish,
-)
+from gleaner.control.policy.governed import AGENTS, Governing, GovernRules, GovernView, RunningJob, WaitingJob, Wish
 from gleaner.control.policy.governing import govern
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 
 NODE = Room(6, 4000)

@@ -12,7 +12,7 @@ from tests.cli.desk import Desk
 from tests.draining.made_nodes import GOVERNED, OTHERS_IN, MadeNodes
 
 from gleaner.control.draining.drainer import Drainer
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.settings import ClusterSettings, GoverningSettings
 
 

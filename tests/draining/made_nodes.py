@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.on_nodes import JobFound, NodeFound, OnNodes
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.steward.marks import DRAINED_BY
 
 GOVERNED = "shared"

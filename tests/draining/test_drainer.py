@@ -9,7 +9,7 @@ from tests.draining.yard import GRACE_S, Yard
 
 from gleaner.agent.protocol import Ask, Why
 from gleaner.control.policy.draining import Spanning
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import drains, governed, moves
 from gleaner.control.queue.drain_tables import DRAIN, DrainPhase, DrainTask
 from gleaner.control.queue.engine import transaction

@@ -8,7 +8,7 @@ import pytest
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.on_nodes import OnNodes
 from gleaner.control.cluster.slurm_on_nodes import parse
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 
 NONE = {"set": False, "infinite": False, "number": 0}
 JOB: dict[str, Any] = {

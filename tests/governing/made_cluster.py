@@ -12,7 +12,8 @@ from tests.steward.facts import governed
 from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersView
-from gleaner.control.policy.governed import JobClass, Wish
+from gleaner.control.policy.governed import Wish
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.placing import targets_of
 from gleaner.control.policy.room import Room
 from gleaner.control.steward.marks import ASKED_TO_SAVE, OURS, RELEASED, RELEASED_ON_TOP, WAITS_FOR_ITS_TURN

@@ -9,7 +9,7 @@ from tests.governing.made_cluster import AGENTS_PARTITION, PARTITION, MadeCluste
 
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.governing.governor import Governor
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions
 from gleaner.control.queue.decisions import StoredDecision

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.governing.office import POLL_S, Office
 
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 
 HOUR_S = 3600.0
 QUANTUM_S = 900.0

@@ -11,7 +11,7 @@ from tests.governing.office import Office, chemistry_over_its_share
 
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.owners import OwnersView
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.replaying import REPLAYS
 from gleaner.control.queue.decision_tables import DecisionKind
 

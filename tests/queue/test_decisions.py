@@ -15,7 +15,6 @@ from tests.queue.scene import Scene
 from gleaner.control.policy.governed import (
     GovernRules,
     GovernView,
-    JobClass,
     Ruling,
     RunningJob,
     Verdict,
@@ -25,6 +24,7 @@ from gleaner.control.policy.governed import (
     as_given,
     view_of,
 )
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 from gleaner.control.queue import decisions
 from gleaner.control.queue.decision_tables import DECISION, SUBJECT, DecisionKind

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
@@ -15,7 +16,7 @@ from gleaner.control.simulation.settings import (
     MigrationSettings,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workload import Workload
 
 TEN_JOBS = workload_of(
     [  # submit, run, limit, processors

@@ -8,9 +8,10 @@ from itertools import groupby
 from tests.policy import oracle_migration
 from tests.policy.oracle_migration import Node
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.machine import Allocation, Machine
 from gleaner.control.simulation.settings import Migration
-from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workload import Workload
 
 
 @dataclass(eq=False)

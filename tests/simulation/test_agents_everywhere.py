@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from tests.simulation.oracle import workload_of
 from tests.simulation.test_agents import some_agents, workloads
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.figures.measures import Window, measure
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
 from gleaner.control.simulation.replay import replay
@@ -22,7 +23,7 @@ from gleaner.control.simulation.settings import (
     SchedulerSettings,
     ShareSettings,
 )
-from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workload import Workload
 
 HALVES = EntitlementSettings(percent={"a": 50, "b": 50}, quantum_s=20)
 LARGE_FIRST = PrioritySettings(per_unit=5, backfill=Backfill.EASY)

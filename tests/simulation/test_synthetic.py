@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from numpy.random import PCG64, Generator
 from tests.simulation.traces import trace
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import of_nodes, of_processors
-from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workload import Workload
 from gleaner.control.simulation.workloads import lublin, synthetic
 from gleaner.control.simulation.workloads.distributions import (
     Constant,

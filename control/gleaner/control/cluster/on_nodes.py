@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 
 
 @dataclass(frozen=True, slots=True)

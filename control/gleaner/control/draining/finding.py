@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gleaner.control.cluster.on_nodes import JobFound, OnNodes
 from gleaner.control.policy.draining import Deed, Kind, Occupant, Spanning, deed
-from gleaner.control.policy.governed import JobClass
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue.drains import DrainedJob
 from gleaner.control.queue.savable import AgentFound
 

@@ -5,24 +5,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 from gleaner.control.policy.subjects import slurm_subject
 
 AGENTS = "gleaner's agents"
 """The owner of our agents in a view."""
-
-
-class JobClass(IntEnum):
-    """What its owner allows to be done with a job; the numbers are `policy.omfs`'s."""
-
-    NON_PREEMPTIBLE = 0
-    PREEMPTIBLE = 1
-    CHECKPOINTABLE = 2
 
 
 @dataclass(frozen=True, slots=True)

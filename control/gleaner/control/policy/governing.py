@@ -30,7 +30,6 @@ from gleaner.control.policy import omfs
 from gleaner.control.policy.governed import (
     AGENTS,
     GovernView,
-    JobClass,
     Ruling,
     RunningJob,
     Verdict,
@@ -38,6 +37,7 @@ from gleaner.control.policy.governed import (
     as_answer,
     view_of,
 )
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.placing import needed, needs_of, targets_of
 from gleaner.control.policy.room import NOTHING, Room
 
@@ -255,6 +255,8 @@ def _without_owners(site: _Site, job: WaitingJob) -> list[str] | None:
     targets = targets_of(job.wish, site.free, {}, (), site.view.size)
     if targets is not None or not job.ready:
         return targets
+    if not site.used[AGENTS] and all(room == NOTHING for room in site.coming.values()):
+        return None
     return targets_of(job.wish, site.free, site.coming, (_held_by_agents(site),), site.view.size)
 
 

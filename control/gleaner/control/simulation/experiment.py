@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.figures.measures import Measures, Window, default_window, measure
 from gleaner.control.simulation.figures.tables import duration
@@ -13,7 +14,7 @@ from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.scenario import MOST, MeasureSettings, Scenario, WorkloadSettings
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import Cleaning, JobClass, Workload
+from gleaner.control.simulation.workload import Cleaning, Workload
 from gleaner.control.simulation.workloads import traces
 from gleaner.control.simulation.workloads.source import Progress, nobody
 from gleaner.control.simulation.workloads.synthetic import make

@@ -1,7 +1,6 @@
 """The regular jobs of a simulation: arrays with one entry a job, in order of submission."""
 
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 from typing import Self
 
 import numpy as np
@@ -13,16 +12,6 @@ Counts = NDArray[np.int64]
 Codes = NDArray[np.int32]
 """Indices into a tuple of names."""
 Classes = NDArray[np.int8]
-
-
-class JobClass(IntEnum):
-    """What may be done to a job that runs (OMFS, section II)."""
-
-    NON_PREEMPTIBLE = 0
-    PREEMPTIBLE = 1
-    """It may be killed, and starts over."""
-    CHECKPOINTABLE = 2
-    """It may be saved, and goes on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.compiled import compiled, inner, making
 from gleaner.control.simulation.engine import moving
 from gleaner.control.simulation.engine.agent_nodes import (
@@ -45,7 +46,7 @@ from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine
 from gleaner.control.simulation.schedule import Parts, Schedule, Stretches
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, Migration, SchedulerSettings
-from gleaner.control.simulation.workload import Counts, JobClass, Seconds, Workload
+from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
 _MOVES = {
     Migration.NONE: moving.NONE,

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.compiled import inner
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.schedule import Stretches
 from gleaner.control.simulation.settings import CostSettings, EntitlementSettings
-from gleaner.control.simulation.workload import Counts, JobClass, Seconds, Workload
+from gleaner.control.simulation.workload import Counts, Seconds, Workload
 
 Whole = NDArray[np.int64]
 """A table with one row a field and one column an entry: few tables compile much faster than many arrays."""

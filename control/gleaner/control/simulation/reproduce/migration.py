@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.figures.occupancy import EMPTY, FULL, MIXED, occupancy
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
 from gleaner.control.simulation.replay import replay
@@ -19,7 +20,7 @@ from gleaner.control.simulation.settings import (
     MigrationSettings,
     SchedulerSettings,
 )
-from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workload import Workload
 
 _PLACEMENTS = (("first free cores", False), ("one node if one has room", True))
 

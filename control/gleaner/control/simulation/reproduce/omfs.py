@@ -7,12 +7,13 @@ from itertools import pairwise
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.machine import Machine, of_nodes
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.reproduce.comparison import Comparison, Row
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import CostSettings, Discipline, EntitlementSettings, SchedulerSettings
-from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workload import Workload
 
 HOUR_S = 3600.0
 Job = tuple[float, float, int, int]

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.random import PCG64, Generator
 from pydantic import BaseModel, ConfigDict
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.replay import replay
 from gleaner.control.simulation.reproduce.comparison import Comparison, Row
 from gleaner.control.simulation.settings import Discipline, SchedulerSettings
-from gleaner.control.simulation.workload import JobClass, Workload
+from gleaner.control.simulation.workload import Workload
 
 
 class _Table(BaseModel):

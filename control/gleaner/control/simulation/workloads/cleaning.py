@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.failures import BadTrace
-from gleaner.control.simulation.workload import Classes, Cleaning, Codes, Counts, JobClass, Seconds, Workload
+from gleaner.control.simulation.workload import Classes, Cleaning, Codes, Counts, Seconds, Workload
 from gleaner.control.simulation.workloads.conventions import Conventions, Size
 
 UNKNOWN = -1

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.random import PCG64, Generator
 from pydantic import BaseModel, ConfigDict, Field
 
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.failures import BadScenario
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.workload import Counts, JobClass, Seconds, Workload
+from gleaner.control.simulation.workload import Counts, Seconds, Workload
 from gleaner.control.simulation.workloads import lublin
 from gleaner.control.simulation.workloads.distributions import Constant, Distribution, Exponential, Uniform, whole
 
