@@ -73,13 +73,52 @@ def test_all_that_is_held_is_let_go_when_control_is_killed() -> None:
     assert done == 1
 
 
+def switch(*options: str) -> None:
+    """Run it now, on a control that is dead; the head's own loop may do the same at this moment."""
+    words = " ".join(["/usr/local/libexec/gleaner/deadman", *options])
+    cluster.run("head", "rm", "-f", "/run/gleaner/alive")
+    cluster.run("head", "sh", "-c", f"{words} || true", user="gleaner-steward")
+
+
+def test_what_is_held_in_a_partition_that_is_not_governed_any_more_is_let_go() -> None:
+    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 200", user="carol")
+    s.wait_for_state(busy, "RUNNING")
+    job = s.submit()
+    kill_control_for_good()
+    shipped = (cluster.ROOT / "deploy" / "settings" / "governed.conf").read_text()
+    text = "".join(line for line in shipped.splitlines(keepends=True) if not line.startswith("partition"))
+    cluster.run("head", "sh", "-c", "cat > /etc/gleaner/governed.conf", stdin=text)
+    assert "is not governed" in s.ask("release", job, top=False)
+    switch()
+    assert s.priority(job) > 0
+
+
+def test_when_gleaner_is_taken_away_no_job_waits_for_it_any_more() -> None:
+    """A job that runs with our mark would requeue itself held."""
+    running, held = s.submit(), s.submit(user="bob")
+    s.wait_for_state(running, "RUNNING")
+    assert s.priority(held) == 0, "its owner is entitled to nothing"
+    kill_control_for_good()
+
+    def unmarked() -> bool:
+        switch("--for-good")
+        return {s.mark(running), s.mark(held)} == {"Gleaner is gone"}
+
+    cluster.until("both to carry no mark of ours", unmarked, timeout_s=30)
+    assert s.priority(held) > 0
+    cluster.run("head", "scontrol", "requeuehold", running, user="alice")  # as if it had seen its mark just before
+    s.wait_for_state(running, "PENDING")
+    assert s.priority(running) == 0
+    switch("--for-good")
+    assert s.priority(running) > 0
+
+
 def test_what_was_let_go_can_be_held_again_when_control_is_back() -> None:
     busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 200", user="carol")
     s.wait_for_state(busy, "RUNNING")
     job = s.submit()
     kill_control_for_good()
-    cluster.run("head", "rm", "/run/gleaner/alive")
-    cluster.run("head", "/usr/local/libexec/gleaner/deadman", user="gleaner-steward")
+    switch()
     assert s.priority(job) > 0
     assert s.ask("alive", s.GOVERNED) == "done"
     assert s.ask("hold", job) == "done"

@@ -134,6 +134,22 @@ def test_control_killed_while_jobs_give_way_goes_on_where_it_was(governed: None)
     assert sorted(owners.restarts(over).values()) == [0, 1, 1]
 
 
+def test_slurmctld_that_stands_still_while_jobs_give_way_costs_nobody_more(governed: None) -> None:
+    """It is stopped for half a minute when the first of them has gone; its programs time out meanwhile."""
+    over = [owners.preemptible("bob", 6) for _ in range(3)]
+    owners.wait_until_they_run(*over)
+    claims = [owners.sleeper("alice", 6), owners.sleeper("alice", 3), owners.sleeper("carol", 3)]
+    cluster.until("the first to give way", lambda: not owners.runs(*over), timeout_s=owners.WITHIN_S, every_s=0.2)
+    cluster.run("head", "pkill", "-STOP", "-x", "slurmctld")
+    try:
+        time.sleep(30)
+    finally:
+        cluster.run("head", "pkill", "-CONT", "-x", "slurmctld")
+    owners.wait_until_they_run(*claims, timeout_s=90)
+    assert sorted(owners.restarts(over).values()) == [0, 1, 1]
+    assert cluster.api("GET", "/owners")["problem"] == ""
+
+
 def test_a_group_that_comes_second_starts_within_one_round_though_the_first_has_a_thousand_jobs(quiet: None) -> None:
     cluster.configure({"groups": {"entitled": {"first": 50, "second": 50}}})
     words = ("--image", owners.PI, "--name", "pi", "--cpus", "1", "--memory-mib", "50")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from demo import cluster
+from demo.entitlements import USERS_FOLDER
 from tests.cluster import stewarding as s
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -176,6 +177,45 @@ def test_a_checkpointable_job_is_signalled_in_its_steps_and_waits_when_it_has_re
     assert s.priority(job) == 0
     assert "Gleaner releases it" in s.refused("scontrol", "release", job)
     assert s.ask("release", job, top=False) == "done"
+
+
+def test_the_users_guides_script_that_saves_itself_goes_on_where_it_was() -> None:
+    guide = (cluster.ROOT / "docs" / "user.md").read_text().partition("### A program that saves itself")[2]
+    script = guide.split("```")[1].removeprefix("sh\n")
+    home = f"{USERS_FOLDER}/alice"
+    cluster.run("node1", "install", "-d", "-m", "0700", "-o", "alice", home)
+    options = ("--partition=shared", f"--chdir={home}")
+    job = cluster.sbatch(*options, script=script, output=f"{home}/%j.out")
+
+    def begun() -> list[int]:
+        printed = cluster.run("node1", "sh", "-c", f"cat {home}/{job}.out 2>/dev/null || true")
+        return [int(line.split()[-1]) for line in printed.splitlines() if line.startswith("begins at ")]
+
+    assert s.ask("release", job, top=False) == "done"
+    cluster.until("it to begin", begun, timeout_s=30)
+    cluster.run("head", "sleep", "3")
+    assert s.ask("signal", job) == "done"
+    s.wait_for_state(job, "PENDING")
+    assert (s.priority(job), s.job(job)["restart_cnt"]) == (0, 1)
+    assert s.ask("release", job, top=False) == "done"
+    cluster.until("it to go on", lambda: len(begun()) == 2, timeout_s=60)
+    first, second = begun()
+    assert first == 0 < second
+    cluster.run("head", "scancel", job)
+    cluster.run("node1", "rm", "-rf", home)
+
+
+def test_what_its_owner_requeued_unheld_is_held_again() -> None:
+    job = s.submit()
+    assert s.ask("release", job, top=True) == "done"
+    s.wait_for_state(job, "RUNNING")
+    cluster.run("head", "scontrol", "requeue", job, user="alice")
+    s.wait_for_state(job, "PENDING")
+    assert s.priority(job) > 0
+    assert s.mark(job) == "gleaner: released on top"
+    assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", "NumCPUs=6")
+    assert s.ask("hold", job) == "done"
+    assert (s.priority(job), s.mark(job), s.job(job)["nice"]) == (0, "gleaner: waits for its turn", 0)
 
 
 def test_a_job_that_its_owner_put_back_waits_for_its_turn_again() -> None:
