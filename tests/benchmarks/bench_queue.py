@@ -4,6 +4,10 @@ Each worker plays one agent: it claims jobs and reports each complete, one trans
 come. On PostgreSQL the workers are processes; on SQLite, where one program does all the writing, its threads. The
 times of the claim and of the report are measured apart. One job a claim is the worst case: an agent with several free
 cores takes as many jobs as fit in the same transaction. The HTTP row is the real service with 200 agents at once.
+
+With several groups each place is given by `policy.sharing`, as the service has it done: half of the groups hold what
+they are entitled to, and have the older jobs; the others are below their target. `CPU` is what the workers have used
+of the processor for one job; on SQLite that is all there is, on PostgreSQL the server's comes on top.
 """
 
 import argparse
@@ -33,14 +37,18 @@ from tests.postgres import running
 
 from gleaner.agent.protocol import Ask, Completed, Registration, Slice
 from gleaner.control.api.shapes import JobSpec, Submission
+from gleaner.control.policy.shares import ShareRules
 from gleaner.control.queue import agents, moves, tokens
 from gleaner.control.queue.engine import connect, migrate, transaction
+from gleaner.control.tally import Tally
 
 OUTPUT = Path("bench-output/queue.json")
 LENGTHS = (1_000, 100_000, 1_000_000)
 CPUS, MEMORY_MIB = 1, 512
+GROUPS = 8
 AGENTS_AT_ONCE = 200
 WARMING_S = 3.0
+DONE = Completed(exit_code=0, slice=Slice(started_s=0.0, compute_s=1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +66,12 @@ class Row:
 
     way: str
     database: str
+    groups: int
     waiting: int
     workers: int
     jobs_a_claim: int
     rate: float
+    cpu_ms: float | None
     claim: Timing
     complete: Timing
 
@@ -75,9 +85,12 @@ def main() -> None:
         sync_ms = _sync_ms(Path(place))
         for kind in options.databases.split(","):
             for waiting in track(lengths, description=f"{kind}", console=console, transient=True):
-                with _database(kind, Path(place)) as url:
-                    rows += _measure(kind, url, waiting, options)
+                for groups in (1, GROUPS):
+                    with _database(kind, Path(place)) as url:
+                        rows += _measure(kind, url, waiting, groups, options)
     console.print(_table(rows))
+    for line in _ratios(rows):
+        console.print(line, soft_wrap=True)
     console.print(f"One write and sync of 4 KiB here: {sync_ms:.2f} ms (median). {os.cpu_count()} cores.")
     OUTPUT.parent.mkdir(exist_ok=True)
     facts = {"cores": os.cpu_count(), "sync_ms": sync_ms, "seconds": options.seconds, "rows": [asdict(r) for r in rows]}
@@ -107,40 +120,65 @@ def _database(kind: str, place: Path) -> Iterator[str]:
         yield server.create("queue")
 
 
-def _measure(kind: str, url: str, waiting: int, options: argparse.Namespace) -> list[Row]:
+def _measure(kind: str, url: str, waiting: int, groups: int, options: argparse.Namespace) -> list[Row]:
     engine = connect(url)
     migrate(engine)
-    with transaction(engine) as db:
-        for number in range(options.workers):
-            name = f"agent-{number}"
-            agents.expect(db, name=name, end_s=1e10, token_hash=tokens.digest(name), now_s=0)
-            agents.register(db, name, Registration(facts=FACTS, end_s=1e10), lease_s=1e9, now_s=0)
-    rows = []
+    names = ["bench"] if groups == 1 else [f"group-{number}" for number in range(groups)]
+    for number in range(options.workers):
+        _register(engine, f"agent-{number}")
+    if groups > 1:
+        _let_hold(engine, names[: groups // 2], cpus=FACTS.cpus * (options.workers + 1) // groups)
+    rows: list[Row] = []
     for jobs_a_claim in (1, 8):
-        fill(engine, waiting)
-        rows.append(_run(kind, url, waiting, jobs_a_claim, options))
-    if kind == "postgresql":
-        fill(engine, waiting)
+        fill(engine, waiting, names)
+        rows.append(_run(kind, url, waiting, groups, jobs_a_claim, options))
+    if kind == "postgresql" and groups == 1:
+        fill(engine, waiting, names)
         with tempfile.TemporaryDirectory(prefix="gleaner-bench-", dir=options.place) as place:
             seconds = min(options.seconds, waiting / 1000)  # a short queue must not run empty
             load = measure(engine, url, place=Path(place), agents_at_once=AGENTS_AT_ONCE, seconds=seconds)
         rate = len(load.completes_s) / load.elapsed_s
         timings = _timing(load.claims_s), _timing(load.completes_s)
-        rows.append(Row("HTTP", kind, waiting, AGENTS_AT_ONCE, 1, rate, *timings))
+        rows.append(Row("HTTP", kind, 1, waiting, AGENTS_AT_ONCE, 1, rate, None, *timings))
     engine.dispose()
     return rows
 
 
-def fill(engine: Engine, waiting: int) -> None:
-    """Let so many jobs wait, and none else: one is submitted as any is, and copied by the database."""
+def _register(engine: Engine, name: str) -> None:
+    with transaction(engine) as db:
+        agents.expect(db, name=name, end_s=1e10, token_hash=tokens.digest(name), now_s=0)
+        agents.register(db, name, Registration(facts=FACTS, end_s=1e10), lease_s=1e9, now_s=0)
+
+
+def _let_hold(engine: Engine, groups: Sequence[str], *, cpus: int) -> None:
+    """Jobs of each of these groups run on so many cores, and go on running: that is what they are entitled to."""
+    _register(engine, "holder")
+    with transaction(engine) as db:
+        for group in groups:
+            spec = _spec().model_copy(update={"cpus": cpus})
+            moves.submit(db, Submission(job=spec), group=group, default_retries=0, now_s=0)
+            ask = Ask(cpus=cpus, memory_mib=MEMORY_MIB)
+            assert len(moves.claim(db, "holder", ask, now_s=0).jobs) == 1
+
+
+def _spec() -> JobSpec:
+    return JobSpec(name="bench", image="bench", command=("run", "--seed", "{index}"), cpus=CPUS, memory_mib=MEMORY_MIB)
+
+
+def fill(engine: Engine, waiting: int, groups: Sequence[str]) -> None:
+    """Let so many jobs wait, and none else, in equal parts: one of each group is submitted as any is, and copied."""
+    for group in groups:
+        _fill(engine, waiting // len(groups), group)
+    _tidy(engine)
+
+
+def _fill(engine: Engine, waiting: int, group: str) -> None:
     with transaction(engine) as db:
         if engine.dialect.name == "postgresql":
             db.execute(text("SET LOCAL statement_timeout = 0"))  # a million rows take longer than any call of control
-        spec = JobSpec(
-            name="bench", image="bench", command=("run", "--seed", "{index}"), cpus=CPUS, memory_mib=MEMORY_MIB
-        )
-        first = moves.submit(db, Submission(job=spec), group="bench", default_retries=0, now_s=0).jobs[0]
-        there = db.execute(text("SELECT count(*) FROM job WHERE state = 'New'")).scalar_one()
+        first = moves.submit(db, Submission(job=_spec()), group=group, default_retries=0, now_s=0).jobs[0]
+        counted = text("SELECT count(*) FROM job WHERE state = 'New' AND \"group\" = :group")
+        there = db.execute(counted, {"group": group}).scalar_one()
         columns = (
             '"group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt, submitted_s'
         )
@@ -151,6 +189,9 @@ def fill(engine: Engine, waiting: int) -> None:
             ),
             {"more": max(1, waiting - there), "first": first},
         )
+
+
+def _tidy(engine: Engine) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SET statement_timeout = 0"))
@@ -160,7 +201,7 @@ def fill(engine: Engine, waiting: int) -> None:
             connection.execute(text("ANALYZE"))
 
 
-def _run(kind: str, url: str, waiting: int, jobs_a_claim: int, options: argparse.Namespace) -> Row:
+def _run(kind: str, url: str, waiting: int, groups: int, jobs_a_claim: int, options: argparse.Namespace) -> Row:
     begin_s = time.time() + WARMING_S
     # A short queue must not run empty, so a run is bounded by its length as well.
     work = partial(
@@ -174,60 +215,72 @@ def _run(kind: str, url: str, waiting: int, jobs_a_claim: int, options: argparse
     if kind == "sqlite":
         engine = connect(url)
         with ThreadPoolExecutor(options.workers) as threads:
-            results = list(threads.map(partial(work, engine), names))
+            results = list(threads.map(partial(work, engine, Tally()), names))
         engine.dispose()
     else:
         with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as processes:
             results = list(processes.map(partial(_in_process, work, url), names))
-    elapsed_s = max(end for _, _, _, end in results) - min(start for _, _, start, _ in results)
-    claims = [each for result in results for each in result[0]]
-    completes = [each for result in results for each in result[1]]
-    return Row(
-        "queue layer",
-        kind,
-        waiting,
-        options.workers,
-        jobs_a_claim,
-        len(completes) / elapsed_s,
-        _timing(claims),
-        _timing(completes),
-    )
+    elapsed_s = max(each.end_s for each in results) - min(each.begin_s for each in results)
+    claims = [each for result in results for each in result.claims_s]
+    completes = [each for result in results for each in result.completes_s]
+    cpu_ms = 1000 * sum(each.cpu_s for each in results) / max(1, len(completes))
+    rate = len(completes) / elapsed_s
+    timings = _timing(claims), _timing(completes)
+    return Row("queue layer", kind, groups, waiting, options.workers, jobs_a_claim, rate, cpu_ms, *timings)
 
 
-Work = tuple[list[float], list[float], float, float]
-"""The times of the claims and of the reports, and when the worker began and ended."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one worker did: how long its claims and reports took, when it began and ended, and its processor time."""
+
+    claims_s: list[float]
+    completes_s: list[float]
+    begin_s: float
+    end_s: float
+    cpu_s: float
 
 
-def _in_process(work: Callable[[Engine, str], Work], url: str, agent: str) -> Work:
+def _in_process(work: Callable[[Engine, Tally, str], Work], url: str, agent: str) -> Work:
     engine = connect(url)
     try:
-        return work(engine, agent)
+        return work(engine, Tally(), agent)
     finally:
         engine.dispose()
 
 
-def _work(engine: Engine, agent: str, *, begin_s: float, seconds: float, jobs_a_claim: int, most: int) -> Work:
+def _work(
+    engine: Engine, tally: Tally, agent: str, *, begin_s: float, seconds: float, jobs_a_claim: int, most: int
+) -> Work:
     ask = Ask(cpus=CPUS * jobs_a_claim, memory_mib=MEMORY_MIB * jobs_a_claim)
-    done = Completed(exit_code=0, slice=Slice(started_s=0.0, compute_s=1.0))
     claims: list[float] = []
     completes: list[float] = []
-    _cycle(engine, agent, ask, done, [], [])  # statements compiled, connection made
+    _cycle(engine, tally, agent, ask, [], [])  # statements compiled, connection made
     time.sleep(max(0.0, begin_s - time.time()))
-    start_s = time.time()
+    start_s, cpu_s = time.time(), time.thread_time()
     while time.time() < start_s + seconds and len(completes) < most:
-        _cycle(engine, agent, ask, done, claims, completes)
-    return claims, completes, start_s, time.time()
+        _cycle(engine, tally, agent, ask, claims, completes)
+    return Work(claims, completes, start_s, time.time(), time.thread_time() - cpu_s)
 
 
-def _cycle(engine: Engine, agent: str, ask: Ask, done: Completed, claims: list[float], completes: list[float]) -> None:
+def _cycle(engine: Engine, tally: Tally, agent: str, ask: Ask, claims: list[float], completes: list[float]) -> None:
+    """As the service does it for an agent."""
     begun = time.perf_counter()
     with transaction(engine) as db:
-        assignments = moves.claim(db, agent, ask, now_s=time.time())
+        assignments = moves.claim(
+            db,
+            agent,
+            ask,
+            now_s=time.time(),
+            shares=lambda db: tally.shares(db, ShareRules()),
+            may_record=tally.may_record,
+        )
+    tally.handed_out(assignments.jobs)
     claims.append(time.perf_counter() - begun)
     for job in assignments.jobs:
         begun = time.perf_counter()
         with transaction(engine) as db:
-            moves.completed(db, job.job, job.attempt, done, now_s=time.time())
+            moves.completed(db, job.job, job.attempt, DONE, now_s=time.time())
+        tally.ended(job.job)
         completes.append(time.perf_counter() - begun)
 
 
@@ -250,15 +303,29 @@ def _sync_ms(place: Path) -> float:
     return statistics.median(times) * 1000
 
 
+def _ratios(rows: Sequence[Row]) -> Iterator[str]:
+    """What sharing between groups costs: each row beside its like with one group."""
+    alone = {(row.way, row.database, row.waiting, row.jobs_a_claim): row for row in rows if row.groups == 1}
+    for row in rows:
+        one = alone[row.way, row.database, row.waiting, row.jobs_a_claim]
+        if row.groups > 1 and row.cpu_ms and one.cpu_ms:
+            yield (
+                f"{row.groups} groups beside one ({row.database}, {row.waiting:,} waiting, {row.jobs_a_claim} a claim):"
+                f" {row.rate / one.rate:.2f} of the jobs a second, {row.cpu_ms / one.cpu_ms:.2f} times the CPU"
+            )
+
+
 def _table(rows: Sequence[Row]) -> Table:
     table = Table(title="Claim and complete; times in ms")
     for heading in (
         "way",
         "database",
+        "groups",
         "waiting",
         "clients",
         "jobs/claim",
         "jobs/s",
+        "CPU",
         "claim p50",
         "claim p99",
         "complete p50",
@@ -269,10 +336,12 @@ def _table(rows: Sequence[Row]) -> Table:
         table.add_row(
             row.way,
             row.database,
+            str(row.groups),
             f"{row.waiting:,}",
             str(row.workers),
             str(row.jobs_a_claim),
             f"{row.rate:,.0f}",
+            "" if row.cpu_ms is None else f"{row.cpu_ms:.2f}",
             *(f"{ms:.2f}" for each in (row.claim, row.complete) for ms in (each.p50_ms, each.p99_ms)),
         )
     return table
