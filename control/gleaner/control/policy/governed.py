@@ -104,7 +104,7 @@ class Verdict(StrEnum):
     """What becomes of a waiting job."""
 
     START = "start"
-    """It is released: there is idle room for it."""
+    """It is released: there is room for it, idle or held by agents only. Its victims, if any, are such agents."""
     CLAIM = "claim"
     """It is released at the top: it is owed. Victims, if any, make room for it."""
     HOLD = "hold"
