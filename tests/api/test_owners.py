@@ -23,7 +23,7 @@ def test_owners_with_what_they_have_and_who_waits_for_what(house: House) -> None
         size={"node1": NODE, "node2": NODE},
         free={"node1": Room(0, 0), "node2": Room(6, 4000)},
         waiting=(WaitingJob("7", "physics", JobClass.NON_PREEMPTIBLE, Wish(1, NODE)),),
-        running=(RunningJob("5", AGENTS, JobClass.CHECKPOINTABLE, 0.0, {"node1": NODE}),),
+        running=(RunningJob("5", AGENTS, JobClass.CHECKPOINTABLE, 0.0, {"node1": NODE, "drained": NODE}),),
     )
     house.site.governing = Governing(view, govern(view), "the steward does not answer")
     answer = house.admin.get("/v1/owners").json()

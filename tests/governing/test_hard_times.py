@@ -5,7 +5,9 @@ from dataclasses import replace
 from tests.governing.office import Office
 
 from gleaner.control.cluster.owners import OwnersView
+from gleaner.control.policy.governed import Wish
 from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.room import Room
 
 
 def acts_on(office: Office, job: str) -> list[str]:
@@ -68,3 +70,14 @@ def test_while_no_node_can_be_used_control_governs_on_and_says_why_jobs_wait(off
     office.cluster.look = look  # type: ignore[method-assign]
     office.rounds(2)
     assert office.runs == {"p"}
+
+
+def test_a_job_whose_tasks_may_be_apart_is_not_held_again_while_the_agents_leave(office: Office) -> None:
+    office.cluster.patience_s = 45
+    for number in (1, 2, 3):
+        office.cluster.agent(f"a{number}", f"node{number}")
+    office.cluster.submit("x", "others", 8, JobClass.CHECKPOINTABLE)
+    office.cluster.jobs["x"] = replace(office.cluster.jobs["x"], wish=Wish(8, Room(1, 100), apart=False))
+    office.rounds(14)
+    assert office.cluster.acts == [("release", "x"), ("send home", "a1"), ("send home", "a2")]
+    assert office.runs == {"x"}

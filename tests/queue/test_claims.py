@@ -242,6 +242,7 @@ def test_a_campaign_is_held_released_and_cancelled_as_a_whole(scene: Scene) -> N
     assert [event for job in made.jobs for event in scene.events(job)[-1:]] == ["succeed", "cancel", "cancel", "cancel"]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_runs_are_submitted_in_one_go(scene: Scene) -> None:
     made = scene.submit(indices=tuple(range(100_000)))
     assert len(set(made.jobs)) == 100_000

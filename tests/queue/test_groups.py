@@ -155,6 +155,7 @@ groups = st.sampled_from(("biology", "chemistry", "physics"))
 parts = st.dictionaries(groups, st.integers(0, 33), max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     jobs=st.lists(st.tuples(groups, st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=12),

@@ -5,6 +5,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 CORE = """
 def core(x):
     return x + {}
@@ -31,6 +33,7 @@ def run(folder: Path) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_change_of_a_core_reaches_the_loop_of_another_file_into_which_it_was_compiled(tmp_path: Path) -> None:
     (tmp_path / "a_loop.py").write_text(textwrap.dedent(LOOP.format(folder=str(tmp_path))))
     (tmp_path / "a_core.py").write_text(CORE.format(1))
@@ -53,6 +56,7 @@ def below(x):
 """
 
 
+@pytest.mark.slow
 def test_a_change_of_what_stands_below_a_core_in_its_file_reaches_the_loop_too(tmp_path: Path) -> None:
     loop = textwrap.dedent(LOOP.format(folder=str(tmp_path)))
     (tmp_path / "a_loop.py").write_text(loop.replace("compiled(a_core.core)", "a_core.core"))
@@ -75,6 +79,7 @@ print(doubled(float(sys.argv[1]) if "." in sys.argv[1] else int(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 def test_what_is_compiled_for_one_type_takes_no_place_of_what_another_process_compiled_meanwhile(
     tmp_path: Path,
 ) -> None:
@@ -90,6 +95,7 @@ def test_what_is_compiled_for_one_type_takes_no_place_of_what_another_process_co
         kept = set(tmp_path.rglob("*.nbc"))
 
 
+@pytest.mark.slow
 def test_an_index_that_cannot_be_read_any_more_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "a_loop.py").write_text(textwrap.dedent(LOOP.format(folder=str(tmp_path))))
     (tmp_path / "a_core.py").write_text(CORE.format(1))
@@ -100,6 +106,7 @@ def test_an_index_that_cannot_be_read_any_more_is_made_anew(tmp_path: Path) -> N
     assert run(tmp_path) == "2 1"
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_a_program_starts_spoils_nothing_for_the_next(tmp_path: Path) -> None:
     """The program has imported the core as it was, and compiles and keeps it after the file has changed."""
     loop = textwrap.dedent(LOOP.format(folder=str(tmp_path)))

@@ -74,6 +74,7 @@ print([column.tolist() for column in columns])
 """
 
 
+@pytest.mark.slow
 def test_the_reader_gives_the_same_numbers_compiled_and_plain(tmp_path: Path) -> None:
     jobs = range(1, 60)
     lines = [

@@ -45,6 +45,7 @@ def done(
     )
 
 
+@pytest.mark.slow
 def test_one_worker_and_two_give_the_same_bytes(tmp_path: Path) -> None:
     alone, together = done(tmp_path / "one", workers=1), done(tmp_path / "two", workers=2)
     assert json.dumps(alone) == json.dumps(together)
@@ -94,6 +95,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     script = tmp_path / "sweeper.py"
     script.write_text(SWEEPER)

@@ -223,6 +223,7 @@ def test_a_disk_that_keeps_up_is_not_slowed_by_compressing(so_far_mib: int, wait
     assert is_worth_compressing(so_far_bytes=so_far_mib * MIB, waiting_bytes=waiting_mib * MIB) is expected
 
 
+@pytest.mark.slow
 def test_more_is_compressed_on_a_disk_that_is_slow(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"".join(b"%d bottles of beer\n" % number for number in range(4 * MIB))
     fdatasync, go_on = os.fdatasync, threading.Event()

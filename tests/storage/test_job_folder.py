@@ -155,6 +155,7 @@ def _pack_what_is_closed(place: Path) -> None:
         assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_folder_deeper_than_any_path_is_packed_unpacked_and_removed(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()

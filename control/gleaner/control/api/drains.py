@@ -47,7 +47,10 @@ def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> Dr
 
 @router.post("/nodes/resume", status_code=202, responses=documented(409, 413, 422))
 def resume(caller: Admin, asked: Annotated[ResumeRequest, examples.A_RESUME]) -> DrainRow:
-    """Use nodes again that were drained by us. One that somebody else drained is left alone."""
+    """Use nodes again that were drained by us. One that somebody else drained is left alone.
+
+    A drain that has not marked its nodes yet is withdrawn.
+    """
     nodes = _nodes(caller, asked.nodes)
     with caller.writing() as db:
         by = caller.identity.name

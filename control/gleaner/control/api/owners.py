@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from gleaner.control.api.access import User
 from gleaner.control.api.owner_shapes import OwnerRow, OwnersStatus, WaitingRow
 from gleaner.control.api.problems import documented
-from gleaner.control.policy.governed import AGENTS, GovernView, Ruling
+from gleaner.control.policy.governed import AGENTS, GovernView, Ruling, RunningJob
 
 router = APIRouter(prefix="/v1/owners", tags=["owners"])
 
@@ -32,13 +32,18 @@ def _owners(view: GovernView) -> tuple[OwnerRow, ...]:
         OwnerRow(
             owner=name,
             entitled_cpus=view.entitled_cpus.get(name, 0),
-            used_cpus=sum(job.cpus for job in view.running if job.owner == name and not job.leaving),
-            leaving_cpus=sum(job.cpus for job in view.running if job.owner == name and job.leaving),
+            used_cpus=sum(_cpus(job, view) for job in view.running if job.owner == name and not job.leaving),
+            leaving_cpus=sum(_cpus(job, view) for job in view.running if job.owner == name and job.leaving),
             waiting_jobs=sum(1 for job in view.waiting if job.owner == name),
             waiting_cpus=sum(job.wish.cpus for job in view.waiting if job.owner == name),
         )
         for name in sorted(names, key=lambda name: (name == AGENTS, name))
     )
+
+
+def _cpus(job: RunningJob, view: GovernView) -> int:
+    """As the policy counts: on nodes that can be used."""
+    return sum(room.cpus for node, room in job.holds.items() if node in view.size)
 
 
 def _waiting(view: GovernView, rulings: tuple[Ruling, ...]) -> tuple[WaitingRow, ...]:

@@ -41,8 +41,7 @@ def assembled(
         for job in view.jobs
         if job.phase is not OwnedPhase.PENDING
     )
-    settled_s = view.read_s - settings.settle_s
-    on_top_s = settled_s - (settings.grace_s if any(job.leaving for job in running) else 0)
+    settled_s = view.read_s - settings.settle_s - (settings.grace_s if any(job.leaving for job in running) else 0)
     ready = _ready(view, waiting)
     return GovernView(
         now_s=view.read_s,
@@ -50,10 +49,7 @@ def assembled(
         entitled_cpus=entitlements(settings.entitled, sum(node.size.cpus for node in view.nodes)),
         size={node.name: node.size for node in view.nodes},
         free={node.name: node.free for node in view.nodes},
-        waiting=tuple(
-            _waiting(job, known.get(job.id), settled_s=settled_s, on_top_s=on_top_s, ready=job.id in ready)
-            for job in waiting
-        ),
+        waiting=tuple(_waiting(job, known.get(job.id), settled_s=settled_s, ready=job.id in ready) for job in waiting),
         running=running,
     )
 
@@ -125,12 +121,11 @@ def _is_kept_back(job: OwnedJob) -> bool:
     return job.held and not job.ours and job.said.startswith(RELEASED)
 
 
-def _waiting(job: OwnedJob, known: GovernedJob | None, *, settled_s: float, on_top_s: float, ready: bool) -> WaitingJob:
-    """One that was released on top may have to wait for those that were told to go; else it starts soon, or never."""
+def _waiting(job: OwnedJob, known: GovernedJob | None, *, settled_s: float, ready: bool) -> WaitingJob:
+    """One that was released may have to wait for those that were told to go; else it starts soon, or never."""
     wish, released = job.wish, is_released(job)
     if released and known is not None and known.released_s is not None:
-        is_late = known.released_s < (on_top_s if known.at_top else settled_s)
-        wish = _in_one_piece(wish) if is_late else wish
+        wish = _in_one_piece(wish) if known.released_s < settled_s else wish
     return WaitingJob(job.id, job.account, job.job_class, wish, released, ready, _is_kept_back(job))
 
 
