@@ -2,8 +2,16 @@
 
 from tests.api.house import House
 
-from gleaner.control.policy.governed import AGENTS, Governing, GovernRules, GovernView, RunningJob, WaitingJob, Wish
 from gleaner.control.policy.governing import govern
+from gleaner.control.policy.governing_view import (
+    AGENTS,
+    Governing,
+    GovernRules,
+    GovernView,
+    RunningJob,
+    WaitingJob,
+    Wish,
+)
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.desk import Desk
 
 from gleaner.control.cluster.gateway import ClusterView, Node
-from gleaner.control.policy.governed import Ruling, Verdict, as_answer
+from gleaner.control.policy.governing_view import Ruling, Verdict, as_answer
 from gleaner.control.queue import decisions
 from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.engine import transaction

@@ -12,7 +12,7 @@ from tests.steward.facts import governed
 from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersView
-from gleaner.control.policy.governed import Wish
+from gleaner.control.policy.governing_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.placing import targets_of
 from gleaner.control.policy.room import Room

@@ -7,7 +7,7 @@ from sqlalchemy import text
 from tests.governing.made_cluster import Died
 from tests.governing.office import Office
 
-from gleaner.control.policy.governed import Wish
+from gleaner.control.policy.governing_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 from gleaner.control.queue import governed

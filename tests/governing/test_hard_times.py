@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.governing.office import Office
 
 from gleaner.control.cluster.owners import OwnersView
-from gleaner.control.policy.governed import Wish
+from gleaner.control.policy.governing_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 

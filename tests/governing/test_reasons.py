@@ -5,7 +5,7 @@ from collections import Counter
 from tests.governing.office import POLL_S, Office
 
 from gleaner.control.governing.reasons import AGAIN_S, AT_ONCE, Reasons
-from gleaner.control.policy.governed import Ruling, Verdict
+from gleaner.control.policy.governing_view import Ruling, Verdict
 
 MANY = 2 * AT_ONCE + 5
 

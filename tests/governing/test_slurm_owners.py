@@ -5,7 +5,7 @@ import pytest
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.owners import OwnedJob, OwnedPhase
 from gleaner.control.cluster.slurm_owners import parse
-from gleaner.control.policy.governed import Wish
+from gleaner.control.policy.governing_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gleaner.control.policy.governed import AGENTS, GovernRules, GovernView, Ruling, RunningJob, WaitingJob, Wish
 from gleaner.control.policy.governing import govern
+from gleaner.control.policy.governing_view import AGENTS, GovernRules, GovernView, Ruling, RunningJob, WaitingJob, Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 

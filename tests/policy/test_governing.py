@@ -18,7 +18,7 @@ from tests.policy.governed_views import (
     wants,
 )
 
-from gleaner.control.policy.governed import Verdict, WaitingJob, Wish
+from gleaner.control.policy.governing_view import Verdict, WaitingJob, Wish
 from gleaner.control.policy.placing import targets_of
 from gleaner.control.policy.room import Room
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.policy.governed_views import FIXED, NODES, NOW_S, RULES, SAVED, SHARES, agent, runs, view, wants
 
 from gleaner.control.policy import governing
-from gleaner.control.policy.governed import AGENTS, GovernView, Ruling, RunningJob, Verdict, as_answer, as_given
 from gleaner.control.policy.governing import govern
+from gleaner.control.policy.governing_view import AGENTS, GovernView, Ruling, RunningJob, Verdict, as_answer, as_given
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.placing import targets_of
 

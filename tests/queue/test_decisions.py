@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select
 from tests.queue.scene import Scene
 
-from gleaner.control.policy.governed import (
+from gleaner.control.policy.governing_view import (
     GovernRules,
     GovernView,
     Ruling,

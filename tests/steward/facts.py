@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.control.cluster.slurm_records import JobRecord, NodeRecord
-from gleaner.control.steward.governed import Governed
+from gleaner.control.steward.conf import Governed
 from gleaner.control.steward.marks import DRAINED_BY, WAITS_FOR_ITS_TURN
 
 ACCOUNT = "gleaner-steward"

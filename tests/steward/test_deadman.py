@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from tests.steward import facts
 
-from gleaner.control.steward import governed, marks, rules
+from gleaner.control.steward import conf, marks, rules
 
 DEADMAN = Path(__file__).parents[2] / "deploy" / "deadman"
 SETTINGS = "heartbeat {folder}/alive\ndead-after-s 300\npartition shared preemptible\n"
@@ -78,7 +78,7 @@ def test_only_nodes_that_our_account_drained_with_our_mark_are_set_back(deadman:
 def test_it_knows_the_same_marks_as_the_steward(deadman: ModuleType) -> None:
     assert (deadman.OURS, deadman.RELEASED) == (marks.OURS, marks.RELEASED)
     assert (deadman.DRAINED_BY, deadman.TOP_NICE) == (marks.DRAINED_BY, rules.TOP_NICE)
-    assert str(governed.FILE) == deadman.SETTINGS
+    assert str(conf.FILE) == deadman.SETTINGS
     script = (DEADMAN.parent / "slurm" / "job_submit.lua").read_text()
     assert f'local OURS = "{marks.OURS}"' in script
     assert marks.WAITS_FOR_ITS_TURN.removeprefix(marks.OURS) in script
@@ -86,7 +86,7 @@ def test_it_knows_the_same_marks_as_the_steward(deadman: ModuleType) -> None:
 
 def test_it_reads_the_shipped_settings_as_the_steward_does(deadman: ModuleType) -> None:
     text = (DEADMAN.parent / "settings" / "governed.conf").read_text()
-    shipped = governed.parse(text, "governed.conf")
+    shipped = conf.parse(text, "governed.conf")
     assert deadman.parse(text) == (str(shipped.heartbeat), shipped.dead_after_s)
 
 

@@ -14,7 +14,7 @@ from tests.steward import facts
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.steward import client, server
 from gleaner.control.steward.client import StewardRefuses, StewardSilent
-from gleaner.control.steward.governed import Governed, Misconfigured
+from gleaner.control.steward.conf import Governed, Misconfigured
 from gleaner.control.steward.rules import Command
 
 ALIVE = b'{"do": "alive", "partitions": ["shared"]}'

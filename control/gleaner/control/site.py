@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from gleaner.agent.storage.protocol import Storage
 from gleaner.control.cluster.gateway import ClusterView
-from gleaner.control.policy.governed import Governing
+from gleaner.control.policy.governing_view import Governing
 from gleaner.control.policy.shares import ShareRules
 from gleaner.control.settings import Settings
 from gleaner.control.tally import Tally

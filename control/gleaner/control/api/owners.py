@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from gleaner.control.api.access import User
 from gleaner.control.api.owner_shapes import OwnerRow, OwnersStatus, WaitingRow
 from gleaner.control.api.problems import documented
-from gleaner.control.policy.governed import AGENTS, GovernView, Ruling, RunningJob
+from gleaner.control.policy.governing_view import AGENTS, GovernView, Ruling, RunningJob
 
 router = APIRouter(prefix="/v1/owners", tags=["owners"])
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from gleaner.control.policy.governed import Wish
+from gleaner.control.policy.governing_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 

@@ -16,10 +16,10 @@ from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.hosts import expanded
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersCluster, OwnersView
 from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT, WAITING_STATES
-from gleaner.control.policy.governed import Wish
+from gleaner.control.policy.governing_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
-from gleaner.control.steward.governed import CHECKPOINTABLE, PREEMPTIBLE, class_of
+from gleaner.control.steward.conf import CHECKPOINTABLE, PREEMPTIBLE, class_of
 from gleaner.control.steward.marks import is_held_for_us
 
 _NODE_FIELDS = ("NodeHost", "StateLong", "CPUsState", "Memory", "AllocMem")

@@ -14,8 +14,8 @@ from gleaner.control.cluster.owners import OwnedJob, OwnedPhase, OwnersCluster, 
 from gleaner.control.governing.assembling import assembled, put_right
 from gleaner.control.governing.reasons import Reasons
 from gleaner.control.governing.rights import Rights
-from gleaner.control.policy.governed import Governing, GovernView, Ruling, Verdict, as_answer, as_given
 from gleaner.control.policy.governing import POLICY, govern
+from gleaner.control.policy.governing_view import Governing, GovernView, Ruling, Verdict, as_answer, as_given
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions, governed

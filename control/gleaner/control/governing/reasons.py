@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gleaner.control.policy.governed import Ruling, Verdict
+from gleaner.control.policy.governing_view import Ruling, Verdict
 from gleaner.control.steward.marks import OURS
 from gleaner.control.steward.request import LONGEST_TEXT
 

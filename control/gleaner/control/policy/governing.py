@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from gleaner.control.policy import omfs
-from gleaner.control.policy.governed import (
+from gleaner.control.policy.governing_view import (
     AGENTS,
     GovernView,
     Ruling,

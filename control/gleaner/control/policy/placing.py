@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gleaner.control.policy.governed import RunningJob, Wish
+from gleaner.control.policy.governing_view import RunningJob, Wish
 from gleaner.control.policy.room import NOTHING, Room
 
 

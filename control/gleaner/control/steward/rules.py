@@ -13,7 +13,7 @@ from typing import assert_never
 
 from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster.slurm_records import JobRecord, NodeRecord
-from gleaner.control.steward.governed import CHECKPOINTABLE, DEFAULT_CLASS, PREEMPTIBLE, Governed, class_of
+from gleaner.control.steward.conf import CHECKPOINTABLE, DEFAULT_CLASS, PREEMPTIBLE, Governed, class_of
 from gleaner.control.steward.marks import (
     ASKED_TO_SAVE,
     DRAINED_BY,

@@ -22,8 +22,8 @@ from gleaner.agent.privileged.meeting import peer
 from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster import programs, slurm_records
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
-from gleaner.control.steward import governed, request, rules
-from gleaner.control.steward.governed import Governed, Misconfigured
+from gleaner.control.steward import conf, request, rules
+from gleaner.control.steward.conf import Governed, Misconfigured
 from gleaner.control.steward.request import Alive, Awake, Drain, JobRequest, Resume
 
 PATIENCE_S = 10.0
@@ -191,7 +191,7 @@ def listen(path: Path) -> socket.socket:
 def main() -> NoReturn:
     """Entry point of `gleaner-steward`."""
     parser = argparse.ArgumentParser(prog="gleaner-steward", description="Does to Slurm what control may not.")
-    parser.add_argument("--settings", type=Path, default=governed.FILE, help="default: %(default)s")
+    parser.add_argument("--settings", type=Path, default=conf.FILE, help="default: %(default)s")
     os.umask(0o022)
     try:
         _listener(parser.parse_args().settings).serve()
@@ -200,7 +200,7 @@ def main() -> NoReturn:
 
 
 def _listener(file: Path) -> Listener:
-    settings = governed.load(file)
+    settings = conf.load(file)
     try:
         only_uid = pwd.getpwnam(settings.control).pw_uid
         listening = listen(settings.socket)
@@ -210,4 +210,4 @@ def _listener(file: Path) -> Listener:
         raise Misconfigured(f"cannot listen at {settings.socket}: {error.strerror}; see the line 'socket'") from error
     _log({"listening": str(settings.socket), "for": settings.control, "partitions": sorted(settings.partitions)})
     account = pwd.getpwuid(os.geteuid()).pw_name
-    return Listener(Steward(settings.heartbeat, account, run_slurm, lambda: governed.load(file)), listening, only_uid)
+    return Listener(Steward(settings.heartbeat, account, run_slurm, lambda: conf.load(file)), listening, only_uid)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.steward import governed
-from gleaner.control.steward.governed import CLASSES, Misconfigured
+from gleaner.control.steward import conf
+from gleaner.control.steward.conf import CLASSES, Misconfigured
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SHIPPED = DEPLOY / "settings" / "governed.conf"
@@ -14,7 +14,7 @@ LEAST = "control gleaner\nsocket /run/s\nheartbeat /run/h\n"
 
 
 def test_the_shipped_file_is_right() -> None:
-    found = governed.parse(SHIPPED.read_text(), "governed.conf")
+    found = conf.parse(SHIPPED.read_text(), "governed.conf")
     assert found.partitions == {"shared": frozenset(CLASSES)}
     assert (found.control, found.fresh_for_s, found.dead_after_s) == ("gleaner", 60, 300)
     assert found.drained == {"regular", "gleaner"}
@@ -34,14 +34,14 @@ def test_the_shipped_file_is_right() -> None:
 )
 def test_a_line_that_says_nothing_is_named_with_its_number(line: str) -> None:
     with pytest.raises(Misconfigured, match=f"^governed.conf, line 4: '{re.escape(line)}' says nothing"):
-        governed.parse(f"{LEAST}{line}\n", "governed.conf")
+        conf.parse(f"{LEAST}{line}\n", "governed.conf")
 
 
 @pytest.mark.parametrize("missing", ["control", "socket", "heartbeat"])
 def test_a_missing_line_is_named(missing: str) -> None:
     text = "".join(f"{line}\n" for line in LEAST.splitlines() if not line.startswith(missing))
     with pytest.raises(Misconfigured, match=f"there is no line '{missing}'"):
-        governed.parse(text, "governed.conf")
+        conf.parse(text, "governed.conf")
 
 
 def test_a_file_that_others_could_write_is_refused(tmp_path: Path) -> None:
@@ -49,15 +49,15 @@ def test_a_file_that_others_could_write_is_refused(tmp_path: Path) -> None:
     path.write_text(LEAST)
     path.chmod(0o666)
     with pytest.raises(Misconfigured, match="nobody else's to write"):
-        governed.load(path)
+        conf.load(path)
     with pytest.raises(Misconfigured, match="cannot read"):
-        governed.load(tmp_path / "none")
+        conf.load(tmp_path / "none")
 
 
 def test_slurmctlds_script_knows_the_same_file_and_classes() -> None:
     script = (DEPLOY / "slurm" / "job_submit.lua").read_text()
-    assert f'"{governed.FILE}"' in script
-    assert f'local DEFAULT_CLASS = "{governed.DEFAULT_CLASS}"' in script
+    assert f'"{conf.FILE}"' in script
+    assert f'local DEFAULT_CLASS = "{conf.DEFAULT_CLASS}"' in script
     classes = re.search(r"local CLASSES = \{(.*)\}", script)
     assert classes is not None
     assert set(re.findall(r"[a-z-]+(?=\"?\]? = true)", classes[1])) == set(CLASSES)
