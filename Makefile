@@ -32,7 +32,7 @@ test:  ## every test, the ones on the real cluster too
 	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not cluster"; found=$$?; $(BIN)/pytest -m cluster && exit $$found
 
 check: venv static  ## format, lint, types, imports and unit tests; some two minutes
-	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not cluster and not postgres and not slow"
+	@HYPOTHESIS_PROFILE=brief $(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not cluster and not postgres and not slow"
 
 static: venv
 	@$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ In the end its log must hold every event once, in order, from one single start.
 
 import sys
 import time
+from collections import Counter
 from itertools import pairwise
 
 from rich.live import Live
@@ -79,12 +80,24 @@ def conclude(job: int, detail: dict[str, object]) -> int:
     in_order = all(later == earlier + 1 for earlier, later in pairwise(events))
     attempts: list[dict[str, object]] = detail["attempts"]  # type: ignore[assignment]
     nodes = [str(one["node"]) for one in attempts]
-    lost = sum(one["ending"] == "lost" for one in attempts)
+    endings = Counter(str(one["ending"]) for one in attempts[:-1])
     where = ", ".join(sorted(set(nodes)))
-    console.print(f"{len(nodes) - 1} slices on {where}; {len(events)} events from {starts} start; {lost} lost")
-    is_right = starts == 1 and len(events) > SLICES and in_order and not lost and len(set(nodes)) > 1
+    told = ", ".join(f"{count} {ending}" for ending, count in endings.items())
+    console.print(f"{len(nodes) - 1} slices on {where} ({told}); {len(events)} events from {starts} start")
+    for earlier, later in pairwise(events):
+        if later != earlier + 1:
+            console.print(f"[red]event {later} follows event {earlier}[/]")
+    is_right = starts == 1 and len(events) > SLICES and in_order and len(set(nodes)) > 1 and "lost" not in endings
     write(
-        {"job": job, "slices": len(nodes) - 1, "starts": starts, "events": len(events), "nodes": nodes}, "eternal.json"
+        {
+            "job": job,
+            "slices": len(nodes) - 1,
+            "starts": starts,
+            "events": len(events),
+            "nodes": nodes,
+            "endings": endings,
+        },
+        "eternal.json",
     )
     console.print(
         "[green]one process, from its only start[/]"

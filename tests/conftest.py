@@ -21,7 +21,9 @@ TEMPLATE = "with_tables"
 
 # What is compiled first, or shares its core with another test, is slow once; that is no fault of the code.
 settings.register_profile("unhurried", settings(), deadline=None)
-settings.load_profile("unhurried")
+# `make check` draws a fifth of the examples: who changes something runs it often, and `make test` draws all.
+settings.register_profile("brief", settings(), deadline=None, max_examples=20)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 # Whoever starts the tests in the background has this signal ignored, in all that the tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
