@@ -69,6 +69,7 @@ class PretendedRuntime:
         self.lines_in_two_parts = False
         """Each line's end is written only together with the next line."""
         self.start_takes_s = 0.0
+        self.checkpoint_takes_s = 0.0
         self.remove_takes_s = 0.0
         self.can_save = True
         self.signals: list[str] = []
@@ -117,6 +118,7 @@ class PretendedRuntime:
             raise CannotCheckpoint("it holds a device")
         process = self._processes[container]
         assert process.paused
+        time.sleep(self.checkpoint_takes_s)
         draft.add("memory.tar", [f"{process.count} {process.goal} {process.exit_code}".encode()])
 
     def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,36 @@ def test_a_terminated_agent_does_not_wait_for_slurm_to_say_why(
 
     threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
     assert asyncio.run(lived_s()) < 5
+    assert control.job(job).job.state is State.SAVED
+
+
+@pytest.mark.parametrize(
+    ("number", "shown", "kill_wait_s"),
+    [
+        (signal.SIGTERM, "JobState=RUNNING EndTime={end} PreemptTime=2026-11-21T20:29:10", 6),
+        (signal.SIGUSR1, "JobState=RUNNING EndTime={end} PreemptTime=2026-11-21T20:29:10", 6),
+        (signal.SIGTERM, "JobState=COMPLETING EndTime={now} PreemptTime=None", 30),
+    ],
+    ids=["preempted after the warning", "preempted", "cancelled"],
+)
+def test_an_agent_that_is_to_go_leaves_at_once_and_has_the_time_that_slurm_gives_it(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, shown: str, kill_wait_s: float
+) -> None:
+    """A grace time that is longer than what is left changes no end; a job that was cancelled has its end behind it."""
+    control.runtime.checkpoint_takes_s = 4
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=60, kill_wait_s=kill_wait_s)
+    agent.slurm_job = "7"
+    end, now = (datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (agent.end_s, time.time()))
+    program = tmp_path / "bin" / "scontrol"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho {shown.format(end=end, now=now)}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    threading.Timer(3, os.kill, (os.getpid(), number)).start()
+    began_s = time.time()
+    asyncio.run(agent.live())
+    assert time.time() - began_s < 15
     assert control.job(job).job.state is State.SAVED
 
 

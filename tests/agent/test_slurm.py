@@ -11,9 +11,11 @@ import pytest
 from gleaner.agent.slurm import (
     USUAL_KILL_WAIT_S,
     Allocation,
+    Ending,
     kill_wait_s,
     lower_end,
     parse_end_s,
+    parse_ending,
     parse_memory_mib,
 )
 
@@ -31,6 +33,15 @@ def test_the_end_is_read_in_this_machines_time_zone() -> None:
 
 def test_the_end_is_not_mistaken_for_another_time() -> None:
     assert parse_end_s("SuspendTime=2026-01-01T00:00:00 MyEndTime=2026-01-01T00:00:00") is None
+
+
+def test_a_preemption_is_told_from_the_warning_of_an_end() -> None:
+    """As Slurm 24.11 shows a job in its grace time."""
+    preempted = parse_ending(f"{SHOWN} PreemptEligibleTime=2026-11-21T04:27:35 PreemptTime=2026-11-21T04:28:40")
+    assert preempted == Ending(parse_end_s(SHOWN), runs=True, is_preempted=True)
+    warned = parse_ending(f"{SHOWN} PreemptEligibleTime=2026-11-21T04:27:35 PreemptTime=None")
+    assert (warned.runs, warned.is_preempted) == (True, False)
+    assert not parse_ending(SHOWN.replace("RUNNING", "COMPLETING")).runs
 
 
 def test_the_memory_is_that_of_the_allocation() -> None:

@@ -43,6 +43,7 @@ OUTBOX_FULL = 100
 """While so many reports wait for control, no more lines of output are added to them."""
 REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
+NO_SLURM = slurm.Ending(end_s=None, runs=False, is_preempted=False)
 LAST_WORDS_S = 3.0
 """So long before it has to be gone nothing is waited for any more; a third of it each for what still goes on, for
 killing what then hangs, and for the farewell."""
@@ -365,22 +366,24 @@ class Agent:
     async def _heed(self, number: signal.Signals) -> None:
         """Find out what a signal means: Slurm's early warning, a preemption, or a cancellation.
 
-        Only the warning can wait for Slurm's answer; whoever terminates us does not wait for it either.
+        Only the warning can wait for Slurm's answer; whoever terminates us does not wait for it either. A preemption
+        comes as SIGTERM where the warning has been given already.
         """
         told_s = time.time()
         is_warning = number is signal.SIGUSR1
         if not is_warning:
             self._vacate("terminated")
-        found_s = await asyncio.to_thread(slurm.end_s, self.slurm_job) if self.slurm_job else None
-        if found_s is not None and found_s < self.end_s - 1:
-            self._end_earlier(found_s, kill_wait_s=self.kill_wait_s)
+        found = await asyncio.to_thread(slurm.ending, self.slurm_job) if self.slurm_job else NO_SLURM
+        is_earlier = found.end_s is not None and found.end_s < self.end_s - 1
+        if found.runs and (found.is_preempted or is_earlier):
+            self._end_earlier(found.end_s or self.end_s, kill_wait_s=self.kill_wait_s)
             self._vacate("preempted")
             if self._ending_because == "terminated":
                 self._ending_because = "preempted"
         elif not is_warning:
             # Slurm's wait goes on by now: SIGKILL comes at its end.
             self._end_earlier(told_s + (self.kill_wait_s or slurm.USUAL_KILL_WAIT_S) * 5 / 6, kill_wait_s=0)
-        elif found_s is None:
+        elif not found.runs or found.end_s is None:
             self._vacate("warned, and Slurm does not say why")
         # Else it is Slurm's early warning of an end that is known: the clock decides.
 

@@ -30,6 +30,32 @@ class Allocation:
     memory_mib: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job stands to its end. `end_s` None: Slurm does not say.
+
+    `runs`: it has not been ended yet, so `end_s` is to come. Slurm ends a job that it preempts when the grace time is
+    over, or at its own end if that is earlier: then nothing but `is_preempted` tells.
+    """
+
+    end_s: float | None
+    runs: bool
+    is_preempted: bool
+
+
+def parse_ending(shown: str) -> Ending:
+    """How the job stands, from the output of `scontrol show job`.
+
+    >>> parse_ending("JobId=7 JobState=RUNNING EndTime=Unknown PreemptTime=2026-11-21T20:29:10")
+    Ending(end_s=None, runs=True, is_preempted=True)
+    """
+    return Ending(
+        end_s=parse_end_s(shown),
+        runs=re.search(r"\bJobState=RUNNING\b", shown) is not None,
+        is_preempted=re.search(r"\bPreemptTime=\d", shown) is not None,
+    )
+
+
 def parse_end_s(shown: str) -> float | None:
     """The EndTime in the output of `scontrol show job`, as seconds since the epoch; None if there is none.
 
@@ -66,9 +92,9 @@ def kill_wait_s() -> float:
     return USUAL_KILL_WAIT_S if found is None else found
 
 
-def end_s(job: str) -> float | None:
-    """When Slurm will end this job, or None if Slurm does not say."""
-    return parse_end_s(_shown(job))
+def ending(job: str) -> Ending:
+    """How Slurm says that this job stands to its end."""
+    return parse_ending(_shown(job))
 
 
 def lower_end(job: str, wanted_s: float) -> Allocation:
@@ -86,7 +112,7 @@ def lower_end(job: str, wanted_s: float) -> Allocation:
         if _scontrol("update", f"JobId={job}", f"EndTime={stamp}") is not None:
             break
         time.sleep(pause_s)
-    return replace(found, end_s=end_s(job))
+    return replace(found, end_s=ending(job).end_s)
 
 
 def _shown(job: str) -> str:
