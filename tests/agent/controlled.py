@@ -85,7 +85,7 @@ class Control:
             "margin_s": 4.0,
             "shortest_slice_s": 1.0,
             "idle_s": 0.5,
-            "request_timeout_s": 1.0,
+            "request_timeout_s": 2.5,
         } | settings
         (self.folder / "work").mkdir(exist_ok=True)
         told = AgentSettings.model_validate(given)

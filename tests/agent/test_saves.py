@@ -100,7 +100,7 @@ def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
 
 def test_without_periodic_saves_there_is_one_generation_a_slice(control: Control) -> None:
     job = control.submit("100000")
-    asyncio.run(control.agent("a1", lives_s=6, periodic_saves=False).live())
+    asyncio.run(control.agent("a1", lives_s=10, periodic_saves=False).live())
     assert control.storage.keys(f"jobs/{job}") == [f"jobs/{job}/attempt-1/generation-1"]
 
 
