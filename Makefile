@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Many tests wait for real time to pass, so more of them run at once than there are cores.
 SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 
-.PHONY: help venv lock check static test demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint
+.PHONY: help venv lock check unit static test demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -31,7 +31,10 @@ test:  ## every test, the ones on the real cluster too
 	@$(MAKE) --no-print-directory static
 	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "not cluster"; found=$$?; $(BIN)/pytest -m cluster && exit $$found
 
-check: venv static  ## format, lint, types, imports and unit tests; some two minutes
+check: venv  ## format, lint, types, imports and unit tests; some two minutes
+	@$(MAKE) --no-print-directory -j2 static unit
+
+unit: venv
 	@HYPOTHESIS_PROFILE=brief $(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not cluster and not postgres and not slow"
 
 static: venv

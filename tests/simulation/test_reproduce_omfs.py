@@ -29,6 +29,7 @@ def test_an_owner_has_its_entitlement_within_a_quantum_and_a_save(told: omfs.Omf
     assert (max(waits_s) > told.save_s) == young
 
 
+@pytest.mark.slow
 def test_a_large_job_starts_at_once_gives_way_after_one_save_and_computes_all_it_had_to(comparison: Comparison) -> None:
     large = [row.ours for row in comparison.rows if row.what.startswith("a job of 96 nodes")]
     assert large == [0.0, 120.0, "1, 14400"]
