@@ -175,6 +175,22 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(tmp_path: Path, workers
     assert kept <= _lines(state) < kept + 10  # five replays a seed, and those of the first seeds were there
 
 
+@pytest.mark.slow
+def test_ctrl_c_while_workers_start_is_one_line_too(tmp_path: Path) -> None:
+    """They have not even loaded what they need; one is started after the other."""
+    command = [GLEAN, "simulate", "tune", str(PATH), "--state", str(tmp_path / "state"), "--seeds", "4000"]
+    with subprocess.Popen(
+        [*command, "--workers", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        until_s = time.monotonic() + 60
+        while len(children.read_text().split()) < 3 and time.monotonic() < until_s:  # one tracks what they share
+            time.sleep(0.01)
+        os.killpg(running.pid, signal.SIGINT)
+        _, err = running.communicate(timeout=20)
+    assert (running.returncode, len(err.splitlines())) == (130, 1), err
+
+
 def _wait_for_lines(state: Path, lines: int) -> None:
     until_s = time.monotonic() + 60
     while _lines(state) < lines:

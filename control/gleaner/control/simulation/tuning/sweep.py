@@ -116,9 +116,10 @@ def _run(folder: str, rest: _Rest, tasks: dict[str, Task], workers: int) -> Gene
             yield key, _perform(folder, rest, task)
         return
     with _processes(workers) as pool:
-        started: dict[Future[Outcome], str] = {
-            pool.submit(_perform, folder, rest, task): key for key, task in tasks.items()
-        }
+        with _later(signal.SIGINT):  # workers start here, and inherit that
+            started: dict[Future[Outcome], str] = {
+                pool.submit(_perform, folder, rest, task): key for key, task in tasks.items()
+            }
         try:
             for future in as_completed(started):
                 yield started[future], future.result()
@@ -142,6 +143,16 @@ def _processes(workers: int) -> Generator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _later(number: signal.Signals) -> Generator[None]:
+    """The signal waits. In a process that is started meanwhile it waits for ever."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin() -> None:
