@@ -312,6 +312,7 @@ def test_who_takes_a_drain_back_does_not_take_back_what_is_asked_for_afterwards(
     assert (yard.seen(resumed).phase, yard.nodes.marked) == (DrainPhase.RESUMED, {"n2"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies_after", [False, True])
 @pytest.mark.parametrize("dies_at", range(6))
 def test_a_control_that_is_killed_at_any_act_goes_on_where_it_was(

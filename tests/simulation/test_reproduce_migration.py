@@ -11,6 +11,7 @@ from gleaner.control.simulation.settings import Migration
 SETTINGS = MigrationExperiment.model_validate(settings_of("migration"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefers_one", [False, True])
 @pytest.mark.parametrize("load", [25, 50, 75, 90])
 def test_compaction_leaves_fewer_nodes_partly_used_at_every_load(load: float, prefers_one: bool) -> None:
@@ -21,18 +22,21 @@ def test_compaction_leaves_fewer_nodes_partly_used_at_every_load(load: float, pr
     assert moved[EMPTY] > without[EMPTY]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("load", "published"), [(25, 33.8), (50, 53.5)])
 def test_jobs_on_one_node_give_the_published_share_without_compaction(load: float, published: float) -> None:
     shares = found(SETTINGS, Migration.COMPACTION, load, 20, prefers_one=True)
     assert shares.without[:, MIXED].mean() == pytest.approx(published, abs=3)
 
 
+@pytest.mark.slow
 def test_priorities_fill_the_nodes_of_the_higher_priority() -> None:
     shares = found(SETTINGS, Migration.PRIORITIES, 75, 12)
     assert shares.moved[:, FULL].mean() > shares.without[:, FULL].mean() + 5
     assert shares.without[:, EMPTY].mean() < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [25, 90])
 def test_a_workload_makes_up_the_load_and_is_of_the_mean_size_and_run_time(load: float) -> None:
     workload = submitted(SETTINGS, load, 1)
@@ -43,6 +47,7 @@ def test_a_workload_makes_up_the_load_and_is_of_the_mean_size_and_run_time(load:
     assert workload.submit_s.max() < SETTINGS.length_s
 
 
+@pytest.mark.slow
 def test_the_same_settings_give_the_same_table() -> None:
     small = settings_of("migration") | {"seeds": 2, "variant_seeds": 1, "hours": 6}
     first, again = (migration.run(small, quick=True) for _ in range(2))

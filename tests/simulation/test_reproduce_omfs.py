@@ -21,6 +21,7 @@ def ours(comparison: Comparison, *words: str) -> list[float]:
     return [float(row.ours or 0) for row in comparison.rows if all(word in row.what for word in words)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("young", [False, True])
 def test_an_owner_has_its_entitlement_within_a_quantum_and_a_save(told: omfs.OmfsSettings, young: bool) -> None:
     waits_s = [omfs.time_to_entitlement_s(told, seed, young=young) for seed in range(8)]
@@ -35,17 +36,20 @@ def test_a_large_job_starts_at_once_gives_way_after_one_save_and_computes_all_it
     assert large == [0.0, 120.0, "1, 14400"]
 
 
+@pytest.mark.slow
 def test_utilisation_is_at_least_that_of_capping_and_of_partitions(comparison: Comparison) -> None:
     shared, capping, partitions = (ours(comparison, "load", one) for one in ("OMFS", "capping", "partitions"))
     for one, cap, part in zip(shared, capping, partitions, strict=False):
         assert one > max(cap, part)
 
 
+@pytest.mark.slow
 def test_a_longer_quantum_means_fewer_saves(comparison: Comparison) -> None:
     often = ours(comparison, "contention", "quantum")[:4]
     assert sorted(often, reverse=True) == often
 
 
+@pytest.mark.slow
 def test_saves_are_bounded_by_the_quantum(told: omfs.OmfsSettings, comparison: Comparison) -> None:
     often = ours(comparison, "contention", "quantum")[:4]
     for quantum_s, jobs_an_hour in zip(told.contended.quanta_s[1:], often[1:], strict=True):
@@ -53,6 +57,7 @@ def test_saves_are_bounded_by_the_quantum(told: omfs.OmfsSettings, comparison: C
         assert jobs_an_hour <= running * 3600 / (quantum_s + told.save_s)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_figures() -> None:
     settings = settings_of("omfs") | {"seeds": 1}
     assert omfs.run(settings, quick=True) == omfs.run(settings, quick=True)
