@@ -42,25 +42,19 @@ def refused(*words: str, user: str = "alice") -> str:
     raise AssertionError(f"{words} was not refused: {said}")
 
 
-def job(name: str) -> dict[str, Any]:
-    """A job as Slurm shows it."""
-    found: list[dict[str, Any]] = json.loads(cluster.run("head", "scontrol", "show", "job", name, "--json"))["jobs"]
-    return found[0]
-
-
 def mark(name: str) -> str:
     """What stands in its AdminComment."""
-    return str(job(name)["admin_comment"])
+    return str(cluster.slurm_job(name)["admin_comment"])
 
 
 def priority(name: str) -> int:
     """0 if it is held."""
-    return int(job(name)["priority"]["number"])
+    return int(cluster.slurm_job(name)["priority"]["number"])
 
 
 def state(name: str) -> str:
     """Its states in one word."""
-    return "+".join(sorted(job(name)["job_state"]))
+    return "+".join(sorted(cluster.slurm_job(name)["job_state"]))
 
 
 def wait_for_state(name: str, wanted: str, *, timeout_s: float = 30) -> None:

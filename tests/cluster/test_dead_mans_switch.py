@@ -61,7 +61,7 @@ def test_all_that_is_held_is_let_go_when_control_is_killed() -> None:
 
     cluster.until("the switch", all_free, timeout_s=DEAD_AFTER_S + PERIOD_S + 2 * LOOKS_AGAIN_S + 15)
     assert s.mark(held) == "gleaner: released by the dead man's switch"
-    assert s.job(top)["nice"] == 5
+    assert cluster.slurm_job(top)["nice"] == 5
     assert s.priority(top) < 1_000_000
     tasks = cluster.run(
         "head", "squeue", "--noheader", "--array", f"--jobs={array}", "--Format=PriorityLong:12"

@@ -59,7 +59,7 @@ def node_state(node: str) -> str:
 
 def runs_on(job: str) -> str:
     """The node of one of Slurm's jobs that runs; empty if it does not."""
-    found = s.job(job)
+    found = cluster.slurm_job(job)
     return str(found["nodes"]) if found["job_state"] == ["RUNNING"] else ""
 
 
@@ -114,7 +114,7 @@ def test_owners_jobs_leave_as_they_declare_and_an_undeclared_one_is_left_alone_e
     assert cluster.regular_job(foreign).state == "COMPLETED"
     for job in (preemptible, checkpointable):
         assert wait_until_it_runs(job) not in {"", node}
-        assert s.job(job)["restart_cnt"] == 1
+        assert cluster.slurm_job(job)["restart_cnt"] == 1
     done = {job["job"]: job for job in cluster.api("GET", f"/drains/{number}")["jobs"]}
     assert {job: row["deed"] for job, row in done.items()} == {
         preemptible: "requeue", checkpointable: "save", foreign: "wait",

@@ -126,7 +126,7 @@ def test_the_class_of_a_job_is_fixed_once_it_has_started() -> None:
     cluster.run("head", "scontrol", "update", f"JobId={job}", "Comment=gleaner:preemptible and more", user="alice")
     assert s.ask("requeue", job) == "done"
     s.wait_for_state(job, "PENDING")
-    assert (s.priority(job), s.mark(job), s.job(job)["nice"]) == (0, "gleaner: waits for its turn", 0)
+    assert (s.priority(job), s.mark(job), cluster.slurm_job(job)["nice"]) == (0, "gleaner: waits for its turn", 0)
     assert "class of a job is fixed" in s.refused("scontrol", "update", f"JobId={job}", "Comment=mine")
     assert "Gleaner releases it" in s.refused("scontrol", "release", job)
 
@@ -196,7 +196,7 @@ def test_the_users_guides_script_that_saves_itself_goes_on_where_it_was() -> Non
     cluster.run("head", "sleep", "3")
     assert s.ask("signal", job) == "done"
     s.wait_for_state(job, "PENDING")
-    assert (s.priority(job), s.job(job)["restart_cnt"]) == (0, 1)
+    assert (s.priority(job), cluster.slurm_job(job)["restart_cnt"]) == (0, 1)
     assert s.ask("release", job, top=False) == "done"
     cluster.until("it to go on", lambda: len(begun()) == 2, timeout_s=60)
     first, second = begun()
@@ -215,7 +215,7 @@ def test_what_its_owner_requeued_unheld_is_held_again() -> None:
     assert s.mark(job) == "gleaner: released on top"
     assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", "NumCPUs=6")
     assert s.ask("hold", job) == "done"
-    assert (s.priority(job), s.mark(job), s.job(job)["nice"]) == (0, "gleaner: waits for its turn", 0)
+    assert (s.priority(job), s.mark(job), cluster.slurm_job(job)["nice"]) == (0, "gleaner: waits for its turn", 0)
 
 
 def test_a_job_that_its_owner_put_back_waits_for_its_turn_again() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.governing.made_cluster import AGENTS_PARTITION, PARTITION, MadeCluster
+from tests.governing.made_cluster import AGENTS_PARTITION, PARTITION, Died, MadeCluster
 
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.governing.governor import Governor
@@ -60,6 +60,14 @@ class Office:
         for _ in range(count):
             self.governor.a_round(self.cluster.now_s)
             self.cluster.pass_time(POLL_S)
+
+    def rounds_though_killed(self, count: int) -> None:
+        """So many rounds; a control that dies in one is followed by another."""
+        for _ in range(count):
+            try:
+                self.rounds()
+            except Died:
+                self.restart()
 
     def decided(self, job: str) -> tuple[StoredDecision, ...]:
         """What was stored about one of the owners' jobs, the latest first."""

@@ -48,11 +48,7 @@ def test_control_may_be_killed_right_after_any_act_and_the_next_one_goes_on(
     office.cluster.submit("p1", "physics", 6)
     office.cluster.submit("p2", "physics", 3)
     office.cluster.dies_after = len(office.cluster.acts) + after
-    for _ in range(8):
-        try:
-            office.rounds()
-        except Died:
-            office.restart()
+    office.rounds_though_killed(8)
     assert office.runs >= {"p1", "p2"}
     assert office.cluster.held_by("chemistry") == 6
     assert len(office.cluster.jobs) == 5

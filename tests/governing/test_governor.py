@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.governing.made_cluster import Died
 from tests.governing.office import Office, chemistry_over_its_share
 
 from gleaner.control.cluster.gateway import GatewayError
@@ -198,11 +197,7 @@ def test_control_may_be_killed_at_any_act_and_the_next_one_goes_on(office: Offic
     office.cluster.submit("p1", "physics", 6)
     office.cluster.submit("p2", "physics", 3)
     office.cluster.dies_at = len(office.cluster.acts) + at
-    for _ in range(8):
-        try:
-            office.rounds()
-        except Died:
-            office.restart()
+    office.rounds_though_killed(8)
     assert office.runs >= {"p1", "p2"}
     assert office.cluster.held_by("chemistry") >= 6
     assert len(office.cluster.jobs) == 5

@@ -14,6 +14,7 @@ from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput, one_line
 from gleaner.control.cli.render import moment
 from gleaner.control.life import State
+from gleaner.control.policy.subjects import job_subject
 from gleaner.control.simulation.figures.tables import Table
 
 Decision = Annotated[int, typer.Argument(metavar="DECISION", min=1, help="Its number, as `glean why` tells it.")]
@@ -57,7 +58,7 @@ def explain(decision: Decision, as_json: AsJson = False) -> Answer:
 
 def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
     """Why a job of our queue is where it is."""
-    row, name = detail.job, f"job {detail.job.id}"
+    row, name = detail.job, job_subject(detail.job.id)
     if row.state is State.COMPLETE:
         return f"{name} has ended: {row.outcome}."
     if row.state is not State.RUNNING:
