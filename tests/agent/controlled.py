@@ -4,11 +4,12 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import uvicorn
 from tests.agent.pretended import PretendedRuntime
@@ -25,6 +26,9 @@ from gleaner.control.queue import agents, logs, moves, reads
 from gleaner.control.queue.engine import connect, migrate, snapshot, transaction
 from gleaner.control.settings import QueueSettings, RateSettings, Settings, StorageSettings
 from gleaner.control.site import Site
+
+FAR_S = 60.0
+"""An agent that lives so long ends for another reason."""
 
 
 @dataclass
@@ -105,6 +109,34 @@ class Control:
             can_save=able.checkpoints,
             kill_wait_s=kill_wait_s,
         )
+
+    def brief(self, name: str, *, computes_s: float = 1.0, **given: Any) -> Agent:
+        """An agent that has to save so long after its first job has begun to count; its end is far until then."""
+        agent = self.agent(name, lives_s=FAR_S, **given)
+        self.once(self.runtime.counting, lambda: self.end_soon(agent, computes_s=computes_s))
+        return agent
+
+    def end_soon(self, agent: Agent, *, computes_s: float = 0.0) -> None:
+        """Slurm brings its end forward."""
+        left_s = computes_s + agent.settings.margin_s + agent.kill_wait_s
+        agent.end_earlier(time.time() + left_s, kill_wait_s=agent.kill_wait_s)
+
+    def once_it_counts(self, do: Callable[[], object], *, jobs: int = 1) -> None:
+        """Do it when so many jobs have begun to count."""
+        self.once(lambda: self.runtime.counting() >= jobs, do)
+
+    def once(self, happened: Callable[[], object], do: Callable[[], object]) -> None:
+        """Do it when that has happened: how long that takes on a busy machine is nobody's to know."""
+
+        def wait() -> None:
+            give_up_s = time.monotonic() + FAR_S
+            while not happened():
+                if time.monotonic() > give_up_s:
+                    return
+                time.sleep(0.02)
+            do()
+
+        threading.Thread(target=wait, daemon=True).start()
 
     def job(self, number: int) -> JobDetail:
         with snapshot(self.site.engine) as db:

@@ -36,6 +36,7 @@ class _Process:
     paused: bool = False
     exited: int | None = None
     killed: bool = False
+    counts: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
 
     def live(self) -> None:
@@ -51,6 +52,7 @@ class _Process:
             self.written.append(f"{before}event {self.count}{after}")
             with (self.spec.folder / "events.csv").open("a") as file:
                 file.write(f"{self.count}\n")
+            self.counts = True
         self.ended.set()
 
 
@@ -174,6 +176,10 @@ class PretendedRuntime:
         process = self._processes.get(container)
         if process and process.exited is None:
             process.killed, process.exited = True, 137
+
+    def counting(self) -> int:
+        """So many have counted since they were started or restored, and go on."""
+        return sum(process.counts and process.exited is None for process in list(self._processes.values()))
 
     def kill_all(self) -> None:
         """As somebody else would do it."""

@@ -10,9 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.agent.controlled import Control
+from tests.agent.controlled import FAR_S, Control
 
 from gleaner.agent.protocol import Farewell
+from gleaner.agent.runner import Agent
 from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId
 from gleaner.control.left_reports import take_left_reports
 from gleaner.control.life import Outcome, State
@@ -20,6 +21,30 @@ from gleaner.control.queue import agents, flags, moves, reads
 from gleaner.control.queue.engine import snapshot, transaction
 
 pytestmark = pytest.mark.slow
+
+
+def a_brief_agent_left_alone(control: Control) -> Agent:
+    """Control goes away while the agent's job counts; then the agent's end comes."""
+    agent = control.agent("a1", lives_s=FAR_S)
+
+    def leave_alone() -> None:
+        control.go_away()
+        control.end_soon(agent, computes_s=1)
+
+    control.once_it_counts(leave_alone)
+    return agent
+
+
+def signalled(control: Control, number: int) -> list[float]:
+    """This process, and so the agent in it, gets the signal once a job counts; when it was sent."""
+    told: list[float] = []
+
+    def tell() -> None:
+        told.append(time.time())
+        os.kill(os.getpid(), number)
+
+    control.once_it_counts(tell)
+    return told
 
 
 def test_a_job_runs_its_folder_is_stored_and_the_agent_ends_for_want_of_work(control: Control) -> None:
@@ -41,10 +66,9 @@ def test_no_job_is_begun_when_the_time_left_is_not_worth_it(control: Control) ->
 
 def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
     job = control.submit("450")
-    agent = control.agent("a1", lives_s=6)
-    end_s = agent.end_s
+    agent = control.brief("a1")
     asyncio.run(agent.live())
-    assert time.time() <= end_s
+    assert time.time() <= agent.end_s
     assert control.job(job).job.state is State.SAVED
     asyncio.run(control.agent("a2", lives_s=30).live())
     detail = control.job(job)
@@ -56,9 +80,7 @@ def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
 def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Control) -> None:
     control.runtime.lines_in_two_parts = True
     job = control.submit("450")
-    agent = control.agent("a1", lives_s=7)
-    threading.Timer(2.0, control.go_away).start()
-    asyncio.run(agent.live())
+    asyncio.run(a_brief_agent_left_alone(control).live())
     take_left_reports(control.site, time.time())
     assert control.job(job).job.state is State.SAVED
     control.serve()
@@ -70,7 +92,7 @@ def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Contr
 def test_a_save_that_fails_once_is_made_again_in_time(control: Control) -> None:
     job = control.submit("100000")
     control.runtime.checkpoints_that_fail = 2
-    asyncio.run(control.agent("a1", lives_s=10, margin_s=7).live())
+    asyncio.run(control.brief("a1", margin_s=7).live())
     assert control.job(job).job.state is State.SAVED
 
 
@@ -88,7 +110,7 @@ def test_a_save_that_the_storage_did_not_confirm_is_made_anew(
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", failing_once)
-    asyncio.run(control.agent("a1", lives_s=10, margin_s=7).live())
+    asyncio.run(control.brief("a1", margin_s=7).live())
     assert failed.is_set()
     assert control.job(job).job.state is State.SAVED
     assert [generation.number for generation in control.job(job).generations] == [2]
@@ -97,7 +119,7 @@ def test_a_save_that_the_storage_did_not_confirm_is_made_anew(
 def test_a_job_that_cannot_be_saved_goes_back_and_costs_no_retry(control: Control) -> None:
     job = control.submit("100000")
     control.runtime.checkpoints_that_fail = 1000
-    asyncio.run(control.agent("a1", lives_s=6).live())
+    asyncio.run(control.brief("a1").live())
     detail = control.job(job)
     assert detail.job.state is State.NEW
     assert detail.failures == 0
@@ -106,9 +128,7 @@ def test_a_job_that_cannot_be_saved_goes_back_and_costs_no_retry(control: Contro
 
 def test_an_agent_outlives_a_silent_control_program_and_its_reports_count(control: Control) -> None:
     job = control.submit("100000")
-    agent = control.agent("a1", lives_s=7)
-    threading.Timer(2.0, control.go_away).start()
-    asyncio.run(agent.live())
+    asyncio.run(a_brief_agent_left_alone(control).live())
     assert control.job(job).job.state is State.RUNNING  # control has heard nothing
     assert take_left_reports(control.site, time.time()) >= 2
     detail = control.job(job)
@@ -120,20 +140,23 @@ def test_an_agent_outlives_a_silent_control_program_and_its_reports_count(contro
 
 def test_a_control_program_that_comes_back_hears_what_it_missed(control: Control) -> None:
     job = control.submit("200")
-    agent = control.agent("a1", lives_s=30, idle_s=3)
-    threading.Timer(1.0, control.go_away).start()
-    threading.Timer(4.0, control.serve).start()
-    asyncio.run(agent.live())
+
+    def away_for_a_while() -> None:
+        control.go_away()
+        time.sleep(3)
+        control.serve()
+
+    control.once_it_counts(away_for_a_while)
+    asyncio.run(control.agent("a1", lives_s=30, idle_s=6).live())
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
     control.in_order(job, 200)
 
 
 def test_a_terminated_agent_saves_at_once(control: Control) -> None:
     job = control.submit("100000")
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    began_s = time.time()
-    asyncio.run(control.agent("a1", lives_s=60).live())
-    assert time.time() - began_s < 6
+    told = signalled(control, signal.SIGTERM)
+    asyncio.run(control.agent("a1", lives_s=FAR_S).live())
+    assert time.time() - told[0] < 15
     assert control.job(job).job.state is State.SAVED
 
 
@@ -142,20 +165,19 @@ def test_a_terminated_agent_does_not_wait_for_slurm_to_say_why(
 ) -> None:
     (tmp_path / "bin").mkdir()
     silent = tmp_path / "bin" / "scontrol"
-    silent.write_text("#!/bin/sh\nexec sleep 5\n")
+    silent.write_text("#!/bin/sh\nexec sleep 12\n")
     silent.chmod(0o755)
     monkeypatch.setenv("PATH", f"{silent.parent}:{os.environ['PATH']}")
     job = control.submit("100000")
-    agent = control.agent("a1", lives_s=60)
+    agent = control.agent("a1", lives_s=FAR_S)
     agent.slurm_job = "7"
+    told = signalled(control, signal.SIGTERM)
 
-    async def lived_s() -> float:
-        began_s = time.time()
+    async def leaves_after_s() -> float:
         await agent.live()
-        return time.time() - began_s
+        return time.time() - told[0]
 
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    assert asyncio.run(lived_s()) < 5
+    assert asyncio.run(leaves_after_s()) < 10
     assert control.job(job).job.state is State.SAVED
 
 
@@ -174,7 +196,7 @@ def test_an_agent_that_is_to_go_leaves_at_once_and_has_the_time_that_slurm_gives
     """A grace time that is longer than what is left changes no end; a job that was cancelled has its end behind it."""
     control.runtime.checkpoint_takes_s = 4
     job = control.submit("100000")
-    agent = control.agent("a1", lives_s=60, kill_wait_s=kill_wait_s)
+    agent = control.agent("a1", lives_s=FAR_S, kill_wait_s=kill_wait_s)
     agent.slurm_job = "7"
     end, now = (datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (agent.end_s, time.time()))
     program = tmp_path / "bin" / "scontrol"
@@ -182,17 +204,16 @@ def test_an_agent_that_is_to_go_leaves_at_once_and_has_the_time_that_slurm_gives
     program.write_text(f"#!/bin/sh\necho {shown.format(end=end, now=now)}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    threading.Timer(3, os.kill, (os.getpid(), number)).start()
-    began_s = time.time()
+    told = signalled(control, number)
     asyncio.run(agent.live())
-    assert time.time() - began_s < 15
+    assert time.time() - told[0] < 15
     assert control.job(job).job.state is State.SAVED
 
 
 def test_jobs_that_are_slow_to_start_do_not_silence_their_agent(control: Control) -> None:
     control.runtime.start_takes_s = 5  # longer than the lease
     jobs = [control.submit("5") for _ in range(15)]
-    agent = control.agent("a1", lives_s=60)
+    agent = control.agent("a1", lives_s=FAR_S)
     agent.facts = agent.facts.model_copy(update={"cpus": 15})
     silent: list[str] = []
     ended = threading.Event()
@@ -214,7 +235,7 @@ def test_jobs_that_are_slow_to_start_do_not_silence_their_agent(control: Control
 def test_what_is_published_counts_although_its_container_cannot_be_removed_in_time(control: Control) -> None:
     job = control.submit("100000")
     control.runtime.remove_takes_s = 6
-    asyncio.run(control.agent("a1", lives_s=6).live())
+    asyncio.run(control.brief("a1").live())
     assert control.job(job).job.state is State.SAVED
     attempt = control.job(job).attempts[-1]
     assert attempt.ending == "saved"
@@ -223,7 +244,7 @@ def test_what_is_published_counts_although_its_container_cannot_be_removed_in_ti
 def test_long_lines_reach_control_in_pieces_that_it_takes(control: Control) -> None:
     control.runtime.first_lines = ["\x01" * 60_000 for _ in range(100)]
     job = control.submit("5")
-    asyncio.run(control.agent("a1", lives_s=60, request_timeout_s=10).live())
+    asyncio.run(control.agent("a1", lives_s=FAR_S, request_timeout_s=10).live())
     assert list(control.log(job).lines[:100]) == control.runtime.first_lines
     assert len(control.log(job).lines) == 105
 
@@ -236,8 +257,8 @@ def test_a_held_job_is_saved_and_a_cancelled_one_is_dropped(control: Control) ->
             flags.hold(db, held, reason="by its owner", now_s=time.time())
             moves.cancel(db, cancelled, now_s=time.time())
 
-    threading.Timer(1.5, decide).start()
-    asyncio.run(control.agent("a1", lives_s=60).live())
+    control.once_it_counts(decide, jobs=2)
+    asyncio.run(control.agent("a1", lives_s=FAR_S).live())
     assert control.job(held).job.state is State.SAVED
     assert control.job(held).job.held
     assert control.job(cancelled).job.outcome is Outcome.CANCELLED
@@ -250,10 +271,10 @@ def test_an_agent_that_control_has_closed_leaves_the_node(control: Control) -> N
         with transaction(control.site.engine) as db:
             agents.farewell(db, "a1", Farewell(ended_s=time.time(), reason="by an admin"), now_s=time.time())
 
-    threading.Timer(1.5, close).start()
+    control.once_it_counts(close)
     began_s = time.time()
-    asyncio.run(control.agent("a1", lives_s=60).live())
-    assert time.time() - began_s < 15
+    asyncio.run(control.agent("a1", lives_s=FAR_S).live())
+    assert time.time() - began_s < FAR_S / 2
 
 
 def test_a_workloads_own_failure_costs_a_retry_and_then_is_final(control: Control) -> None:
@@ -266,8 +287,8 @@ def test_a_workloads_own_failure_costs_a_retry_and_then_is_final(control: Contro
 
 def test_a_container_that_somebody_else_kills_costs_the_job_no_retry(control: Control) -> None:
     job = control.submit("450")
-    threading.Timer(1.5, control.runtime.kill_all).start()
-    asyncio.run(control.agent("a1", lives_s=60, idle_s=6).live())
+    control.once_it_counts(control.runtime.kill_all)
+    asyncio.run(control.agent("a1", lives_s=FAR_S, idle_s=6).live())
     detail = control.job(job)
     assert (detail.job.outcome, detail.failures) == (Outcome.SUCCEEDED, 0)
     assert [attempt.ending for attempt in detail.attempts] == ["given back", "succeeded"]
@@ -284,8 +305,8 @@ def test_a_missing_image_holds_the_job_with_its_name(control: Control) -> None:
 def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Control) -> None:
     jobs = [control.submit("5", image="impossible") for _ in range(3)]
     began_s = time.time()
-    assert asyncio.run(control.agent("a1", lives_s=60).live()) == 1
-    assert time.time() - began_s < 20
+    assert asyncio.run(control.agent("a1", lives_s=FAR_S).live()) == 1
+    assert time.time() - began_s < FAR_S / 2
     assert all(control.job(job).job.state is State.NEW for job in jobs)
     with snapshot(control.site.engine) as db:
         (row,) = reads.agent_rows(db, now_s=time.time())
@@ -294,7 +315,7 @@ def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Contr
 
 def test_a_broken_generation_is_never_restored_and_the_job_starts_over(control: Control) -> None:
     job = control.submit("450")
-    asyncio.run(control.agent("a1", lives_s=6).live())
+    asyncio.run(control.brief("a1").live())
     stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "generation-1" / "blocks.pack"
     stored.write_bytes(b"9999 450 0")
     asyncio.run(control.agent("a2", lives_s=30, idle_s=6).live())
@@ -321,7 +342,7 @@ def test_a_job_at_which_its_agent_breaks_is_given_back_at_once_and_says_why(cont
 
     control.runtime.image_id = break_down  # type: ignore[method-assign]
     job = control.submit("100000")
-    assert asyncio.run(control.agent("a1", lives_s=6).live()) == 1
+    assert asyncio.run(control.brief("a1").live()) == 1
     (attempt,) = control.job(job).attempts
     assert attempt.detail == "node fault: the agent broke: ZeroDivisionError('a bug')"
     assert control.job(job).job.state is State.NEW

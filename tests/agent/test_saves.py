@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
-from tests.agent.controlled import Control, controlled
+from tests.agent.controlled import FAR_S, Control, controlled
 
 from gleaner.agent.protocol import SelfSave, Way
 from gleaner.agent.runner import Agent
@@ -34,13 +34,19 @@ def control(tmp_path: Path) -> Iterator[Control]:
         yield made
 
 
-async def lost_after(agent: Agent, seconds: float) -> None:
-    """The agent's node dies: nobody hears of it again."""
+async def lost(control: Control, agent: Agent, job: int) -> None:
+    """The agent's node dies after some periodic saves: nobody hears of it again."""
     living = asyncio.create_task(agent.live())
-    await asyncio.sleep(seconds)
+    while not saved(control, job, times=2):
+        await asyncio.sleep(0.05)
     living.cancel()
     with suppress(asyncio.CancelledError):
         await living
+
+
+def saved(control: Control, job: int, *, times: int = 1) -> bool:
+    """Whether control has been told of so many generations of this slice."""
+    return any(generation.number >= times for generation in control.job(job).generations)
 
 
 def notice_the_loss(control: Control) -> None:
@@ -53,7 +59,7 @@ def test_a_job_whose_node_dies_goes_on_from_its_last_periodic_save_and_its_log_h
     control: Control,
 ) -> None:
     job = control.submit("500")
-    asyncio.run(lost_after(control.agent("a1", lives_s=60, **OFTEN), 5.0))
+    asyncio.run(lost(control, control.agent("a1", lives_s=FAR_S, **OFTEN), job))
     assert control.job(job).job.state is State.RUNNING
     notice_the_loss(control)
     assert control.job(job).job.state is State.SAVED
@@ -69,7 +75,7 @@ def test_a_job_whose_node_dies_goes_on_from_its_last_periodic_save_and_its_log_h
 def test_a_line_that_is_open_at_a_periodic_save_is_whole_after_a_loss(control: Control) -> None:
     control.runtime.lines_in_two_parts = True
     job = control.submit("450")
-    asyncio.run(lost_after(control.agent("a1", lives_s=60, **OFTEN), 4.0))
+    asyncio.run(lost(control, control.agent("a1", lives_s=FAR_S, **OFTEN), job))
     notice_the_loss(control)
     assert control.job(job).job.state is State.SAVED
     asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
@@ -78,21 +84,22 @@ def test_a_line_that_is_open_at_a_periodic_save_is_whole_after_a_loss(control: C
 
 
 def test_an_agents_final_save_follows_its_periodic_ones(control: Control) -> None:
-    job = control.submit("450")
-    agent = control.agent("a1", lives_s=7, **OFTEN)
+    job = control.submit("700")
+    agent = control.agent("a1", lives_s=FAR_S, **OFTEN)
+    control.once(lambda: saved(control, job), lambda: control.end_soon(agent))
     asyncio.run(agent.live())
     assert control.job(job).job.state is State.SAVED
     asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
     detail = control.job(job)
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert int(str(detail.attempts[-1].restored_from).split("/")[1]) >= 2
-    control.in_order(job, 450)
+    control.in_order(job, 700)
 
 
 def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
     control.runtime.checkpoints_that_fail = 3
     job = control.submit("200")
-    asyncio.run(control.agent("a1", lives_s=60, **OFTEN).live())
+    asyncio.run(control.agent("a1", lives_s=FAR_S, **OFTEN).live())
     assert control.runtime.checkpoints_that_fail < 3
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
     control.in_order(job, 200)
@@ -100,16 +107,16 @@ def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
 
 def test_without_periodic_saves_there_is_one_generation_a_slice(control: Control) -> None:
     job = control.submit("100000")
-    asyncio.run(control.agent("a1", lives_s=10, periodic_saves=False).live())
+    asyncio.run(control.brief("a1", computes_s=4, periodic_saves=False).live())
     assert control.storage.keys(f"jobs/{job}") == [f"jobs/{job}/attempt-1/generation-1"]
 
 
 def test_a_node_without_what_the_saving_node_had_refuses_before_it_touches_anything(control: Control) -> None:
     job = control.submit("450")
     better = {"cpu_features": ("amx", "sse")}
-    asyncio.run(control.agent("a1", lives_s=6, node=better).live())
+    asyncio.run(control.brief("a1", node=better).live())
     assert control.job(job).job.state is State.SAVED
-    asyncio.run(control.agent("a2", lives_s=10, idle_s=3, node={"cpu_features": ("sse",), "node": "old"}).live())
+    asyncio.run(control.agent("a2", lives_s=20, idle_s=3, node={"cpu_features": ("sse",), "node": "old"}).live())
     assert control.runtime.restores == 0
     assert control.job(job).job.state is State.SAVED
     asyncio.run(control.agent("a3", lives_s=30, node=better).live())
@@ -119,7 +126,7 @@ def test_a_node_without_what_the_saving_node_had_refuses_before_it_touches_anyth
 def test_a_manifest_that_demands_what_the_node_lacks_is_refused_once_and_goes_on_elsewhere(control: Control) -> None:
     """Control takes the node that saved it for an ordinary one; only the manifest knows better."""
     job = control.submit("450")
-    first = control.agent("a1", lives_s=6, node={"cpu_features": ("amx", "sse")})
+    first = control.brief("a1", node={"cpu_features": ("amx", "sse")})
     first.facts = first.facts.model_copy(update={"cpu_features": ("sse",)})
     asyncio.run(first.live())
     assert control.job(job).job.state is State.SAVED
@@ -136,7 +143,7 @@ def test_a_manifest_that_demands_what_the_node_lacks_is_refused_once_and_goes_on
 
 def test_a_workload_that_saves_itself_goes_on_anew_from_its_folder_and_its_log_goes_on(control: Control) -> None:
     job = control.submit("450", saves_itself=SelfSave(signal="SIGUSR1"))
-    asyncio.run(control.agent("a1", lives_s=6, **OFTEN).live())
+    asyncio.run(control.brief("a1", **OFTEN).live())
     assert control.job(job).job.state is State.SAVED
     assert control.runtime.signals == ["SIGUSR1"]
     asyncio.run(control.agent("a2", lives_s=30).live())
@@ -148,25 +155,22 @@ def test_a_workload_that_saves_itself_goes_on_anew_from_its_folder_and_its_log_g
 def test_a_held_workload_saves_itself_although_the_agent_goes_on(control: Control) -> None:
     job = control.submit("100000", saves_itself=SelfSave())
 
-    async def play() -> None:
-        living = asyncio.create_task(control.agent("a1", lives_s=60, idle_s=1).live())
-        await asyncio.sleep(1.5)
+    def hold() -> None:
         with transaction(control.site.engine) as db:
             flags.hold(db, job, reason="by its owner", now_s=time.time())
-        await living
 
+    control.once_it_counts(hold)
     began_s = time.time()
-    asyncio.run(play())
-    assert time.time() - began_s < 20
+    asyncio.run(control.agent("a1", lives_s=FAR_S, idle_s=1).live())
+    assert time.time() - began_s < FAR_S / 2
     assert control.job(job).job.state is State.SAVED
 
 
 def test_a_workload_that_does_not_heed_its_signal_loses_only_this_slice(control: Control) -> None:
     job = control.submit("100000", "0", "deaf", saves_itself=SelfSave())
-    agent = control.agent("a1", lives_s=6)
-    end_s = agent.end_s
+    agent = control.brief("a1")
     asyncio.run(agent.live())
-    assert time.time() <= end_s + 0.5
+    assert time.time() <= agent.end_s + 0.5
     detail = control.job(job)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)
     assert "save failed" in " ".join(event.detail for event in detail.events)
@@ -176,7 +180,7 @@ def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Con
     control.runtime.can_save = False
     itself = control.submit("450", saves_itself=SelfSave())
     other = control.submit("20")
-    asyncio.run(control.agent("a1", lives_s=6).live())
+    asyncio.run(control.brief("a1").live())
     assert control.job(itself).job.state is State.SAVED
     detail = control.job(other)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)
@@ -185,17 +189,18 @@ def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Con
 
 def test_an_agent_is_gone_by_the_kill_wait_before_its_end(control: Control) -> None:
     job = control.submit("100000")
-    agent = control.agent("a1", lives_s=10, kill_wait_s=4)
-    end_s = agent.end_s
+    agent = control.brief("a1", kill_wait_s=4)
     asyncio.run(agent.live())
-    assert time.time() <= end_s - 4
+    assert time.time() <= agent.end_s - 4
     assert control.job(job).job.state is State.SAVED
 
 
 def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control: Control, tmp_path: Path) -> None:
     job = control.submit("100000")
-    asyncio.run(control.agent("a1", lives_s=7, **OFTEN).live())
-    second = control.agent("a2", lives_s=6)
+    first = control.agent("a1", lives_s=FAR_S, **OFTEN)
+    control.once(lambda: saved(control, job), lambda: control.end_soon(first))
+    asyncio.run(first.live())
+    second = control.brief("a2")
     asyncio.run(second.live())
     assert second._bench.estimates._told
     assert control.job(job).job.state is State.SAVED
@@ -203,9 +208,11 @@ def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control:
 
 def test_a_workload_that_saves_itself_unasked_does_not_seem_slow_to_save(control: Control) -> None:
     control.submit("200", "85", saves_itself=SelfSave())
-    agent = control.agent("a1", lives_s=9, periodic_saves=False)
+    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
+    own = agent._bench.estimates._own
+    control.once(lambda: own, lambda: control.end_soon(agent))
     asyncio.run(agent.live())
-    assert 0 < agent._bench.estimates._own[Way.SELF][0].took_s < 1
+    assert 0 < own[Way.SELF][0].took_s < 1
 
 
 class FullStorage(FolderStorage):
@@ -220,7 +227,9 @@ def test_jobs_that_the_storage_does_not_take_go_back_for_its_fault_and_their_nod
 ) -> None:
     control.storage = FullStorage(control.folder / "storage")
     saved, result = control.submit("100000"), control.submit("50")
-    assert asyncio.run(control.agent("a1", lives_s=6, periodic_saves=False).live()) == 0
+    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
+    control.once(lambda: len(control.log(result).lines) > 50, lambda: control.end_soon(agent, computes_s=1))
+    assert asyncio.run(agent.live()) == 0
     for job, what in (
         (saved, "no generation was published before the agent's end"),
         (result, "its result could not be stored before the agent's end"),

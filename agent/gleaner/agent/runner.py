@@ -376,17 +376,18 @@ class Agent:
         found = await asyncio.to_thread(slurm.ending, self.slurm_job) if self.slurm_job else NO_SLURM
         is_earlier = found.end_s is not None and found.end_s < self.end_s - 1
         if found.runs and (found.is_preempted or is_earlier):
-            self._end_earlier(found.end_s or self.end_s, kill_wait_s=self.kill_wait_s)
+            self.end_earlier(found.end_s or self.end_s, kill_wait_s=self.kill_wait_s)
             self._vacate("preempted")
             if self._ending_because == "terminated":
                 self._ending_because = "preempted"
         elif not is_warning:
             # Slurm's wait goes on by now: SIGKILL comes at its end.
-            self._end_earlier(told_s + (self.kill_wait_s or slurm.USUAL_KILL_WAIT_S) * 5 / 6, kill_wait_s=0)
+            self.end_earlier(told_s + (self.kill_wait_s or slurm.USUAL_KILL_WAIT_S) * 5 / 6, kill_wait_s=0)
         elif not found.runs or found.end_s is None:
             self._vacate("warned, and Slurm does not say why")
         # Else it is Slurm's early warning of an end that is known: the clock decides.
 
-    def _end_earlier(self, end_s: float, *, kill_wait_s: float) -> None:
+    def end_earlier(self, end_s: float, *, kill_wait_s: float) -> None:
+        """Slurm has brought the end forward."""
         self.end_s = min(self.end_s, end_s)
         self.gone_s = min(self.gone_s, gone_s(self.end_s, now_s=time.time(), kill_wait_s=kill_wait_s))
