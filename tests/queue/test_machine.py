@@ -253,7 +253,8 @@ class Interleavings(RuleBasedStateMachine):
 
     def jobs(self) -> list[Any]:
         with self.engine.connect() as connection:
-            return list(connection.execute(select(JOB, LANE.c.cpus).join(LANE, LANE.c.id == JOB.c.lane)))
+            jobs = select(JOB, LANE.c.cpus).join(LANE, LANE.c.id == JOB.c.lane)
+            return list(connection.execute(jobs.order_by(JOB.c.id)))  # what is drawn must not hang on where rows lie
 
     def phase(self, agent: Pretended) -> str:
         with self.engine.connect() as connection:
