@@ -63,6 +63,13 @@ def test_a_job_that_starts_on_agents_nodes_does_not_wait_for_the_save_of_another
     assert ran(jobs, rules, None).start_s.tolist() == [0, 3, 4]
 
 
+def test_a_job_that_starts_on_agents_nodes_promises_its_owner_nothing() -> None:
+    """B's claim has the units of agents, so its next job, for which there is room too, starts at the same time."""
+    gone = AGENTS.model_copy(update={"save": CostSettings(), "shortest_slice_s": 1})
+    jobs = [Job(0, 1, 1, "A"), Job(2, 1, 2, "B"), Job(2, 1, 3, "B"), Job(2, 1, 6, "A")]
+    assert ran(jobs, BY_WORDS, gone).start_s.tolist() == ran(jobs, BY_WORDS, None).start_s.tolist() == [0, 2, 2, 3]
+
+
 def test_agents_and_others_give_way_together() -> None:
     found = ran([Job(0, 200, 4, "C"), Job(0, 200, 4, "B"), Job(50, 10, 5, "A")], until_s=90)
     assert found.saves == 1

@@ -65,10 +65,10 @@ JOB, RUN_UNITS, RUN_OWNER, RUN_CLASS, RUN_PRIORITY = range(5)
 # is saved; and the end.
 SINCE, RESTORING, COST, UNTIL = range(4)
 SAVED_FROM = COST
-# save: whose claim it is for. claim, in the order in which they were granted: how many units it does not have yet, and
-# how many of these agents owe it.
+# save: whose claim it is for. claim, in the order in which they were granted: how many units it does not have yet, how
+# many of these agents owe it, and how many count as promised to its owner.
 FOR = 1
-MISSING, LENT = 1, 2
+MISSING, LENT, OF_OWNER = 1, 2, 3
 
 
 def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings, entitled: Counts) -> State:
@@ -87,7 +87,7 @@ def at_first(workload: Workload, machine: Machine, settings: EntitlementSettings
         run_s=np.empty((4, room)),
         save=np.empty((2, room), np.int64),
         save_s=np.empty((4, room)),
-        claim=np.empty((3, room), np.int64),
+        claim=np.empty((4, room), np.int64),
     )
 
 
@@ -239,7 +239,8 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
 ) -> None:
     """The job is promised its units: what is idle, what is coming, and what the victims (running entries) free.
 
-    So many that count as idle are lent to agents.
+    So many that count as idle are lent to agents. A job that misses no others starts as on idle units: its owner is
+    promised nothing.
     """
     n = state.n
     taken = min(n[IDLE], state.job[UNITS, job])
@@ -248,8 +249,10 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
     state.claim[JOB, n[CLAIMS]] = job
     state.claim[MISSING, n[CLAIMS]] = state.job[UNITS, job] - taken
     state.claim[LENT, n[CLAIMS]] = min(lent, state.job[UNITS, job] - taken)
+    is_promised = state.claim[LENT, n[CLAIMS]] < state.claim[MISSING, n[CLAIMS]]
+    state.claim[OF_OWNER, n[CLAIMS]] = state.job[UNITS, job] if is_promised else 0
+    state.owner[PROMISED, state.job[OWNER, job]] += state.claim[OF_OWNER, n[CLAIMS]]
     n[CLAIMS] += 1
-    state.owner[PROMISED, state.job[OWNER, job]] += state.job[UNITS, job]
     at_once = n[SAVING]
     for at in victims:
         if state.run[RUN_CLASS, at] == SAVED and now_s > state.run_s[SINCE, at] + state.run_s[RESTORING, at]:
@@ -268,12 +271,13 @@ def begin_complete(state: State, now_s: float) -> None:
     for at in range(state.n[CLAIMS]):
         if state.claim[MISSING, at] == 0:
             job = state.claim[JOB, at]
-            state.owner[PROMISED, state.job[OWNER, job]] -= state.job[UNITS, job]
+            state.owner[PROMISED, state.job[OWNER, job]] -= state.claim[OF_OWNER, at]
             begin(state, job, now_s)
         else:
             state.claim[JOB, kept] = state.claim[JOB, at]
             state.claim[MISSING, kept] = state.claim[MISSING, at]
             state.claim[LENT, kept] = state.claim[LENT, at]
+            state.claim[OF_OWNER, kept] = state.claim[OF_OWNER, at]
             kept += 1
     state.n[CLAIMS] = kept
 
