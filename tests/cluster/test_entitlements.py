@@ -94,6 +94,23 @@ def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved
     assert owners.result_of("carol", large) == pi(3)
 
 
+def test_a_claim_that_asks_for_a_feature_takes_back_a_node_that_has_it(governed: None) -> None:
+    over = [owners.preemptible("bob", 6) for _ in range(3)]
+    owners.wait_until_they_run(*over)
+    (there,) = [job for job in over if cluster.slurm_job(job)["nodes"] == "node2"]
+    cluster.run("head", "scontrol", "update", "NodeName=node2", "AvailableFeatures=fast,amd", "ActiveFeatures=fast,amd")
+    try:
+        claim = owners.sleeper("alice", 6, "--constraint=amd&fast")
+        nowhere = owners.sleeper("carol", 3, "--nodelist=node3", "--constraint=fast")
+        owners.wait_until_they_run(claim)
+        assert cluster.slurm_job(claim)["nodes"] == "node2"
+        assert owners.restarts(over) == {job: int(job == there) for job in over}
+        why = cluster.run("head", "glean", "why", f"slurm:{nowhere}", user=cluster.SERVICE_USER)
+        assert "none of the nodes that it asks for can be used now" in why
+    finally:
+        cluster.run("head", "scontrol", "update", "NodeName=node2", "AvailableFeatures=", "ActiveFeatures=")
+
+
 def test_what_falls_free_goes_to_the_claim_though_another_job_is_ahead_of_it(governed: None) -> None:
     over = [owners.preemptible("bob", 6) for _ in range(3)]
     owners.wait_until_they_run(*over)

@@ -44,6 +44,16 @@ def test_an_undeclared_job_is_never_a_victim() -> None:
     assert "need not give way" in ruling.why
 
 
+def test_a_claim_on_certain_nodes_takes_back_what_is_there_and_waits_while_none_can_be_used() -> None:
+    running = [runs(f"c-{node}", "chemistry", node, 6) for node in NODES]
+    claim = wants("p", "physics", 6)
+    there = replace(claim, wish=replace(claim.wish, nodes=("node2", "down")))
+    assert ruled(view([there], running))["p"].victims == ("c-node2",)
+    nowhere = ruled(view([replace(claim, wish=replace(claim.wish, nodes=("down",)))], running))["p"]
+    assert (nowhere.verdict, nowhere.victims) == (Verdict.HOLD, ())
+    assert nowhere.why.endswith("none of the nodes that it asks for can be used now")
+
+
 def test_nobody_within_its_entitlement_is_a_victim() -> None:
     running = [runs("c", "chemistry", "node1", 6), runs("b", "biology", "node2", 3), runs("x", "others", "node3", 6)]
     assert ruled(view([wants("p", "physics", 6)], running))["p"].victims == ("x",)

@@ -51,6 +51,7 @@ class OwnedNode:
     name: str
     size: Room
     free: Room
+    features: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

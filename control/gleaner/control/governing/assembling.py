@@ -4,8 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gleaner.control.cluster.owners import OwnedJob, OwnedPhase, OwnersView
-from gleaner.control.policy.governing import entitlements
-from gleaner.control.policy.governing_view import AGENTS, GovernRules, GovernView, RunningJob, WaitingJob, Wish
+from gleaner.control.policy.governing_view import (
+    AGENTS,
+    GovernRules,
+    GovernView,
+    RunningJob,
+    WaitingJob,
+    Wish,
+    entitlements,
+)
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
 from gleaner.control.queue.governed import GovernedJob

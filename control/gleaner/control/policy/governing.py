@@ -153,7 +153,9 @@ def _claim(site: _Site, job: WaitingJob) -> Ruling:
     targets, answer, victims = _placed(site, job)
     why = f"{job.owner} is entitled to {_entitled(site, job.owner)} CPUs and has {site.used[job.owner]}"
     if targets is None:
-        why += "; but the nodes are full of jobs that need not give way"
+        has_nodes = job.wish.nodes is None or not site.free.keys().isdisjoint(job.wish.nodes)
+        nowhere = "none of the nodes that it asks for can be used now"
+        why += f"; but {'the nodes are full of jobs that need not give way' if has_nodes else nowhere}"
         return _ruled(site, Ruling(job.job, Verdict.HOLD, (), why))
     if answer in {omfs.WAIT, omfs.REFUSE}:
         those = "have not run for a quantum" if site.view.rules.quantum_protects else "have too little on any one node"
@@ -395,15 +397,6 @@ def _count(site: _Site, job: WaitingJob) -> None:
     site.used[job.owner] += job.wish.cpus
     if job.job_class is JobClass.NON_PREEMPTIBLE:
         site.used_fixed[job.owner] += job.wish.cpus
-
-
-def entitlements(percent: Mapping[str, float], cpus: int) -> dict[str, int]:
-    """What each owner may have of so many processors, rounded down (line 22 of the listing).
-
-    >>> entitlements({"physics": 50, "chemistry": 33.3}, 18)
-    {'physics': 9, 'chemistry': 5}
-    """
-    return {owner: int(share * cpus / 100 + 1e-9) for owner, share in percent.items()}
 
 
 def replay(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -152,3 +152,12 @@ def as_answer(rulings: tuple[Ruling, ...]) -> dict[str, Any]:
 def view_of(given: Mapping[str, Any]) -> GovernView:
     """The view that was stored so."""
     return _VIEWS.validate_python(given)
+
+
+def entitlements(percent: Mapping[str, float], cpus: int) -> dict[str, int]:
+    """What each owner may have of so many processors, rounded down (line 22 of OMFS's listing).
+
+    >>> entitlements({"physics": 50, "chemistry": 33.3}, 18)
+    {'physics': 9, 'chemistry': 5}
+    """
+    return {owner: int(share * cpus / 100 + 1e-9) for owner, share in percent.items()}
