@@ -3,7 +3,6 @@ a faked Slurm.
 """
 
 import os
-import shutil
 import signal
 import uuid
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from sqlalchemy import Engine
+from tests.databases import new_sqlite
 from tests.gateway.places import FakedSlurm
 from tests.postgres import PostgresMissing, Server, running
 
@@ -57,21 +57,10 @@ def empty_postgres_url(postgres_server: Server) -> Iterator[str]:
     postgres_server.drop(name)
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("queue") / "template.db"
-    engine = connect(f"sqlite:///{path}")
-    migrate(engine)
-    engine.dispose()
-    return path
-
-
 @pytest.fixture
-def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path) -> str:
     """A fresh SQLite database with all tables."""
-    path = tmp_path / "queue.db"
-    shutil.copy(sqlite_template, path)
-    return f"sqlite:///{path}"
+    return new_sqlite(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

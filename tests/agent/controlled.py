@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from tests.agent.pretended import PretendedRuntime
+from tests.databases import new_sqlite
 
 from gleaner.agent.client import ControlClient
 from gleaner.agent.node import node_facts
@@ -23,7 +24,7 @@ from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.api.app import create_app
 from gleaner.control.api.shapes import JobDetail, JobSpec, LogPage, Submission
 from gleaner.control.queue import agents, logs, moves, reads
-from gleaner.control.queue.engine import connect, migrate, snapshot, transaction
+from gleaner.control.queue.engine import connect, snapshot, transaction
 from gleaner.control.settings import QueueSettings, RateSettings, Settings, StorageSettings
 from gleaner.control.site import Site
 
@@ -160,8 +161,7 @@ class Control:
 def controlled(tmp_path: Path, *, assumed_mtbf_days: float = 30) -> Iterator[Control]:
     storage_folder = tmp_path / "storage"
     FolderStorage(storage_folder).prepare()
-    engine = connect(f"sqlite:///{tmp_path}/queue.db")
-    migrate(engine)
+    engine = connect(new_sqlite(tmp_path))
     settings = Settings(
         queue=QueueSettings(url="sqlite:///unused", lease_s=4, heartbeat_s=0.5),
         storage=StorageSettings(folder=storage_folder),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.desk import Desk, Node, Service
+from tests.databases import new_sqlite
 
 from gleaner.agent.storage.folder import FolderStorage
-from gleaner.control.queue.engine import connect, migrate
+from gleaner.control.queue.engine import connect
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 from gleaner.control.site import Site
 
@@ -16,11 +17,10 @@ from gleaner.control.site import Site
 @pytest.fixture
 def service(tmp_path: Path) -> Generator[Service]:
     """Control with an empty queue; no scheduler, so nothing runs unless the test's node takes it."""
-    url = f"sqlite:///{tmp_path / 'queue.db'}"
+    url = new_sqlite(tmp_path)
     settings = Settings(queue=QueueSettings(url=url), storage=StorageSettings(folder=tmp_path / "storage"))
     FolderStorage(tmp_path / "storage").prepare()
     engine = connect(url)
-    migrate(engine)
     running = Service(Site(settings, engine, FolderStorage(tmp_path / "storage"), leads_until_s=math.inf))
     running.start()
     yield running

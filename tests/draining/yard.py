@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.databases import new_sqlite
 from tests.draining.made_nodes import AGENTS_IN, GOVERNED, MadeNodes
 from tests.queue.scene import Scene
 
@@ -13,7 +14,7 @@ from gleaner.control.draining.drainer import Drainer
 from gleaner.control.queue import agents, drains, moves
 from gleaner.control.queue.drain_tables import DrainTask
 from gleaner.control.queue.drains import StoredDrain
-from gleaner.control.queue.engine import connect, migrate, transaction
+from gleaner.control.queue.engine import connect, transaction
 from gleaner.control.settings import ClusterSettings, GoverningSettings, QueueSettings, Settings, StorageSettings
 from gleaner.control.site import Site
 
@@ -33,9 +34,7 @@ class Yard:
     drainer: Drainer = field(init=False)
 
     def __post_init__(self) -> None:
-        url = f"sqlite:///{self.folder}/queue.db"
-        migrate(connect(url))
-        self.scene = Scene(connect(url))
+        self.scene = Scene(connect(new_sqlite(self.folder)))
         self.restart()
 
     def restart(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.databases import new_sqlite
 from tests.governing.made_cluster import AGENTS_PARTITION, PARTITION, Died, MadeCluster
 
 from gleaner.agent.storage.folder import FolderStorage
@@ -13,7 +14,7 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions
 from gleaner.control.queue.decisions import StoredDecision
-from gleaner.control.queue.engine import connect, migrate, snapshot
+from gleaner.control.queue.engine import connect, snapshot
 from gleaner.control.settings import ClusterSettings, GoverningSettings, QueueSettings, Settings, StorageSettings
 from gleaner.control.site import Site
 
@@ -33,7 +34,7 @@ class Office:
     governor: Governor = field(init=False)
 
     def __post_init__(self) -> None:
-        migrate(connect(f"sqlite:///{self.folder}/queue.db"))
+        new_sqlite(self.folder)
         self.restart()
 
     def restart(self, **changes: Any) -> None:

@@ -2,14 +2,13 @@
 
 import json
 import random
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select
+from tests.databases import new_sqlite
 from tests.queue.scene import Scene
 
 from gleaner.control.policy.governing_view import (
@@ -102,11 +101,9 @@ def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(
 
 
 @pytest.fixture(scope="module")
-def one_sqlite(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def one_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """One queue for all examples of a property."""
-    path = tmp_path_factory.mktemp("decisions") / "queue.db"
-    shutil.copy(sqlite_template, path)
-    return Scene(connect(f"sqlite:///{path}"))
+    return Scene(connect(new_sqlite(tmp_path_factory.mktemp("decisions"))))
 
 
 def bytes_of(scene: Scene, number: int) -> int:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, select
+from tests.databases import new_sqlite
 from tests.queue.scene import Scene
 
 from gleaner.agent.protocol import Ask, Assignment, Why
@@ -14,7 +15,7 @@ from gleaner.control.life import State
 from gleaner.control.policy.replaying import REPLAYS
 from gleaner.control.policy.shares import ShareRules, Shares
 from gleaner.control.queue import decisions, moves, reads
-from gleaner.control.queue.engine import connect, migrate
+from gleaner.control.queue.engine import connect
 from gleaner.control.queue.holdings import Holdings, holdings
 from gleaner.control.queue.reads import Waiting
 from gleaner.control.queue.tables import JOB, LANE
@@ -172,8 +173,7 @@ def test_a_claim_gives_nothing_above_a_target_while_another_group_below_has_a_jo
     holds: dict[str, int],
     cpus: int,
 ) -> None:
-    engine = connect(f"sqlite:///{tmp_path_factory.mktemp('claims') / 'queue.db'}")
-    migrate(engine)
+    engine = connect(new_sqlite(tmp_path_factory.mktemp("claims")))
     scene = Scene(engine)
     waiting = {scene.job(group=group, cpus=size, priority=n): (group, size, -n) for group, size, n in jobs}
     scene.agent("a")
