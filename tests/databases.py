@@ -20,5 +20,6 @@ def _with_tables() -> bytes:
 def new_sqlite(folder: Path) -> str:
     """The URL of a fresh database with all tables, `queue.db` in this folder."""
     path = folder / "queue.db"
+    assert not path.exists(), "a restart goes on with what there is"
     path.write_bytes(_with_tables())
     return f"sqlite:///{path}"

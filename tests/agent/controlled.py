@@ -42,6 +42,8 @@ class Control:
     runtime: PretendedRuntime = field(default_factory=PretendedRuntime)
     server: uvicorn.Server | None = None
     port: int = 0
+    failed: list[BaseException] = field(default_factory=list[BaseException])
+    """What went wrong beside the test."""
 
     def serve(self) -> None:
         config = uvicorn.Config(create_app(self.site), host="127.0.0.1", port=self.port, log_level="error")
@@ -131,11 +133,15 @@ class Control:
 
         def wait() -> None:
             give_up_s = time.monotonic() + FAR_S
-            while not happened():
-                if time.monotonic() > give_up_s:
-                    return
-                time.sleep(0.02)
-            do()
+            try:
+                while not happened():
+                    if time.monotonic() > give_up_s:
+                        raise TimeoutError("it has not happened")
+                    time.sleep(0.02)
+                do()
+            except BaseException as error:
+                self.failed.append(error)
+                raise
 
         threading.Thread(target=wait, daemon=True).start()
 
@@ -173,3 +179,4 @@ def controlled(tmp_path: Path, *, assumed_mtbf_days: float = 30) -> Iterator[Con
     made.serve()
     yield made
     made.go_away()
+    assert not made.failed

@@ -183,7 +183,7 @@ class PretendedRuntime:
 
     def kill_all(self) -> None:
         """As somebody else would do it."""
-        for container in self._processes:
+        for container in list(self._processes):
             self.kill(container)
 
     def remove(self, container: ContainerId) -> None:

@@ -65,8 +65,8 @@ def test_no_job_is_begun_when_the_time_left_is_not_worth_it(control: Control) ->
 
 
 def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
-    job = control.submit("450")
-    agent = control.brief("a1")
+    job = control.submit("1500")
+    agent = control.agent("a1", lives_s=12)
     asyncio.run(agent.live())
     assert time.time() <= agent.end_s
     assert control.job(job).job.state is State.SAVED
@@ -74,7 +74,7 @@ def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
     detail = control.job(job)
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert [a.restored_from for a in detail.attempts] == [None, "1/1"]
-    control.in_order(job, 450)
+    control.in_order(job, 1500)
 
 
 def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Control) -> None:

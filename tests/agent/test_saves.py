@@ -37,8 +37,9 @@ def control(tmp_path: Path) -> Iterator[Control]:
 async def lost(control: Control, agent: Agent, job: int) -> None:
     """The agent's node dies after some periodic saves: nobody hears of it again."""
     living = asyncio.create_task(agent.live())
-    while not saved(control, job, times=2):
+    while not living.done() and not saved(control, job, times=2):
         await asyncio.sleep(0.05)
+    assert not living.done()
     living.cancel()
     with suppress(asyncio.CancelledError):
         await living
@@ -86,7 +87,7 @@ def test_a_line_that_is_open_at_a_periodic_save_is_whole_after_a_loss(control: C
 def test_an_agents_final_save_follows_its_periodic_ones(control: Control) -> None:
     job = control.submit("700")
     agent = control.agent("a1", lives_s=FAR_S, **OFTEN)
-    control.once(lambda: saved(control, job), lambda: control.end_soon(agent))
+    control.once(lambda: saved(control, job), lambda: control.end_soon(agent, computes_s=1))
     asyncio.run(agent.live())
     assert control.job(job).job.state is State.SAVED
     asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
@@ -107,7 +108,7 @@ def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
 
 def test_without_periodic_saves_there_is_one_generation_a_slice(control: Control) -> None:
     job = control.submit("100000")
-    asyncio.run(control.brief("a1", computes_s=4, periodic_saves=False).live())
+    asyncio.run(control.brief("a1", computes_s=4, **OFTEN | {"periodic_saves": False}).live())
     assert control.storage.keys(f"jobs/{job}") == [f"jobs/{job}/attempt-1/generation-1"]
 
 
@@ -198,7 +199,7 @@ def test_an_agent_is_gone_by_the_kill_wait_before_its_end(control: Control) -> N
 def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control: Control, tmp_path: Path) -> None:
     job = control.submit("100000")
     first = control.agent("a1", lives_s=FAR_S, **OFTEN)
-    control.once(lambda: saved(control, job), lambda: control.end_soon(first))
+    control.once(lambda: saved(control, job), lambda: control.end_soon(first, computes_s=1))
     asyncio.run(first.live())
     second = control.brief("a2")
     asyncio.run(second.live())
@@ -228,7 +229,7 @@ def test_jobs_that_the_storage_does_not_take_go_back_for_its_fault_and_their_nod
     control.storage = FullStorage(control.folder / "storage")
     saved, result = control.submit("100000"), control.submit("50")
     agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
-    control.once(lambda: len(control.log(result).lines) > 50, lambda: control.end_soon(agent, computes_s=1))
+    control.once(lambda: len(control.log(result).lines) > 50, lambda: control.end_soon(agent, computes_s=3))
     assert asyncio.run(agent.live()) == 0
     for job, what in (
         (saved, "no generation was published before the agent's end"),

@@ -106,7 +106,7 @@ def test_a_claim_that_asks_for_a_feature_takes_back_a_node_that_has_it(governed:
         assert cluster.slurm_job(claim)["nodes"] == "node2"
         assert owners.restarts(over) == {job: int(job == there) for job in over}
         why = cluster.run("head", "glean", "why", f"slurm:{nowhere}", user=cluster.SERVICE_USER)
-        assert "none of the nodes that it asks for can be used now" in why
+        assert "too few of the nodes that it may use can be used now" in why
     finally:
         cluster.run("head", "scontrol", "update", "NodeName=node2", "AvailableFeatures=", "ActiveFeatures=")
 

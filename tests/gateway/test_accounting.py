@@ -25,23 +25,31 @@ SCRIPT = """#!/bin/sh
 [ ! -e "$0.away" ] || {{ cat "$0.away" >&2; exit 1; }}
 cat "$0.says"
 """
-ASKED = {"scontrol": "show config", "sacctmgr": "--parsable2 --noheader list account format=Account"}
+ASKED = {
+    "scontrol": "show config",
+    "sacctmgr": "--parsable2 --noheader list account format=Account",
+    "sinfo": "--noheader --partition=shared --format=%R",
+}
 NO_CONTROLLER = "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)"
 NO_DATABASE = "sacctmgr: error: Problem talking to the database: Connection refused"
 
 
 @dataclass
 class Accounting:
-    """Stand-ins of `scontrol` and `sacctmgr`, and what they say."""
+    """Stand-ins of Slurm's programs, and what they say."""
 
     folder: Path
 
     def put_on(self) -> None:
         for program, words in ASKED.items():
-            (self.folder / program).write_text(SCRIPT.format(program=program, words=words))
-            (self.folder / program).chmod(0o755)
+            self.answers(program, words)
         self.enforces("associations,limits,qos")
         self.has("root", "gleaner", *SHARES)
+        (self.folder / "sinfo.says").write_text("shared\n")
+
+    def answers(self, program: str, words: str) -> None:
+        (self.folder / program).write_text(SCRIPT.format(program=program, words=words))
+        (self.folder / program).chmod(0o755)
 
     def enforces(self, what: str) -> None:
         (self.folder / "scontrol.says").write_text(CONFIG.format(what))
@@ -61,14 +69,21 @@ def accounting(faked: FakedSlurm) -> Accounting:
     return made
 
 
-def check(*entitled: str) -> None:
-    SlurmOwners(("shared",), agents="gleaner", timeout_s=TIMEOUT_S).check(entitled)
+def check(*entitled: str, partitions: tuple[str, ...] = ("shared",)) -> None:
+    SlurmOwners(partitions, agents="gleaner", timeout_s=TIMEOUT_S).check(entitled)
 
 
 @pytest.mark.parametrize("what", ["associations", "associations,limits", "associations,limits,qos,safe"])
 def test_accounting_that_enforces_associations_is_fit_to_govern_by(accounting: Accounting, what: str) -> None:
     accounting.enforces(what)
     check("physics", "biology")
+
+
+def test_each_partition_that_slurm_does_not_know_is_named(accounting: Accounting) -> None:
+    accounting.answers("sinfo", "--noheader --partition=shared,long --format=%R")
+    with pytest.raises(GatewayError) as refused:
+        check("physics", partitions=("shared", "long"))
+    assert str(refused.value) == "[governing] partitions names long, which is no partition of Slurm's"
 
 
 @pytest.mark.parametrize(("what", "said"), [("none", "none"), ("(null)", "none"), ("", "none"), ("nojobs", "nojobs")])

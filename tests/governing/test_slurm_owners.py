@@ -12,17 +12,24 @@ from gleaner.control.policy.room import Room
 WORD = "x832a19f6"
 READ_S = 1795275200.0
 NODES = (
-    ("node1", "shared", "mixed", "4/2/0/6", "4000", "2000", "amd,fast"),
-    ("node2", "shared", "idle", "0/6/0/6", "4000", "0", "amd"),
-    ("node3", "shared", "draining", "2/0/4/6", "4000", "500", "intel"),
-    ("node4", "shared", "planned", "0/6/0/6", "4000", "0", "(null)"),
+    ("node1", "mixed", "4/2/0/6", "4000", "2000", "amd,fast"),
+    ("node2", "idle", "0/6/0/6", "4000", "0", "amd"),
+    ("node3", "draining", "2/0/4/6", "4000", "500", "intel"),
+    ("node4", "planned", "0/6/0/6", "4000", "0", "(null)"),
 )
-GOVERNED = ("shared",)
 RUNNING = (
     "82", "RUNNING", "physics", "shared", "4", "4", "OK", "", "", "node[1-2]", "cpu=4,mem=2000M,node=2,billing=4",
-    "1795275127", "1795275130", "1795275127", "3500", "None", "(null)", "(null)", "(null)", "0",
+    "1795275127", "1795275130", "1795275127", "3500", "None", "(null)", "(null)", "0",
     "gleaner: released", "gleaner:checkpointable",
 )  # fmt: skip
+FIELDS = (
+    "id", "state", "account", "partition", "cpus", "tasks", "shared", "wanted", "unwanted", "hosts", "tres",
+    "submitted", "start", "begins", "priority", "reason", "dependency", "constraint", "restarts", "admin", "comment",
+)  # fmt: skip
+PENDING = {
+    "state": "PENDING", "hosts": "", "start": "N/A", "priority": "0", "reason": "JobHeldUser", "begins": "N/A",
+    "admin": "gleaner: waits for its turn", "tres": "cpu=4,mem=2000M,node=1,billing=4",
+}  # fmt: skip
 
 
 def text(*rows: tuple[str, ...]) -> str:
@@ -30,22 +37,17 @@ def text(*rows: tuple[str, ...]) -> str:
 
 
 def job(**changes: str) -> OwnedJob:
-    names = ("id", "state", "account", "partition", "cpus", "tasks", "shared", "wanted", "unwanted", "hosts", "tres")
-    names += ("submitted", "start", "begins", "priority", "reason", "dependency", "constraint", "licences", "restarts")
-    names += ("admin", "comment")
-    row = tuple((dict(zip(names, RUNNING, strict=True)) | changes).values())
-    (found,) = parse(text(*NODES), text(row), WORD, GOVERNED, read_s=READ_S).jobs
+    row = tuple((dict(zip(FIELDS, RUNNING, strict=True)) | changes).values())
+    (found,) = parse(text(*NODES), text(row), WORD, read_s=READ_S).jobs
     return found
 
 
 def pending(**changes: str) -> OwnedJob:
-    about = {"state": "PENDING", "hosts": "", "start": "N/A", "priority": "0", "reason": "JobHeldUser"}
-    about |= {"admin": "gleaner: waits for its turn", "begins": "N/A"}
-    return job(**about | {"tres": "cpu=4,mem=2000M,node=1,billing=4"} | changes)
+    return job(**PENDING | changes)
 
 
 def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
-    view = parse(text(*NODES), "", WORD, GOVERNED, read_s=1.0)
+    view = parse(text(*NODES), "", WORD, read_s=1.0)
     assert {node.name: node.free for node in view.nodes} == {
         "node1": Room(2, 2000),
         "node2": Room(6, 4000),
@@ -54,8 +56,8 @@ def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
 
 
 def test_a_node_that_sleeps_to_save_energy_can_be_used() -> None:
-    asleep = ("node5", "shared", "idle~", "0/6/0/6", "4000", "0", "")
-    assert "node5" in {node.name for node in parse(text(*NODES, asleep), "", WORD, GOVERNED, read_s=1.0).nodes}
+    asleep = ("node5", "idle~", "0/6/0/6", "4000", "0", "")
+    assert "node5" in {node.name for node in parse(text(*NODES, asleep), "", WORD, read_s=1.0).nodes}
 
 
 def test_a_job_whose_nodes_are_being_made_ready_has_them() -> None:
@@ -81,17 +83,15 @@ def test_what_a_job_holds_on_its_nodes_is_together_what_it_has(cpus: int, nodes:
 
 def test_where_no_node_can_be_used_the_view_has_none_and_jobs_are_read() -> None:
     """Slurm shows the nodes of a partition that it knows, whatever they are."""
-    down = [(*row[:2], "down", *row[3:]) for row in NODES]
+    down = [(row[0], "down", *row[2:]) for row in NODES]
     whole = tuple("NO" if field == "OK" else field for field in RUNNING)
-    view = parse(text(*down), text(RUNNING, whole), WORD, GOVERNED, read_s=1.0)
+    view = parse(text(*down), text(RUNNING, whole), WORD, read_s=1.0)
     assert (view.nodes, len(view.jobs)) == ((), 2)
 
 
 def test_a_partition_that_slurm_does_not_know_is_an_error() -> None:
-    with pytest.raises(GatewayError, match=r"no node of partition shared; see \[governing\] partitions"):
-        parse("", "", WORD, GOVERNED, read_s=1.0)
-    with pytest.raises(GatewayError, match=r"no node of partition gpu, long; see \[governing\] partitions"):
-        parse(text(*NODES), "", WORD, ("gpu", "shared", "long"), read_s=1.0)
+    with pytest.raises(GatewayError, match=r"no node of the governed partitions; see \[governing\] partitions"):
+        parse("", "", WORD, read_s=1.0)
 
 
 def test_a_held_job_is_ours_by_our_mark_unless_an_admin_holds_it() -> None:
@@ -142,15 +142,13 @@ def test_what_a_job_asks_for(changes: dict[str, str], wish: Wish) -> None:
         {"priority": "5", "reason": "AssocMaxJobsLimit"},
         {"priority": "5", "reason": "QOSMaxCpuPerUserLimit"},
         {"dependency": "afterok:81(unfulfilled)"},
-        {"priority": "5", "reason": "Licenses", "licences": "matlab:2"},
-        {"licences": "matlab:2"},
+        {"priority": "5", "reason": "Licenses"},
     ],
 )
 def test_a_job_that_more_room_would_not_help_is_not_ready(changes: dict[str, str]) -> None:
     """While it is held Slurm's reason is JobHeldUser, whatever else it waits for."""
     assert pending().is_ready
     assert pending(priority="5", reason="Resources").is_ready
-    assert pending(priority="5", reason="Resources", licences="matlab:2").is_ready
     assert pending(priority="5", reason="ReqNodeNotAvail, UnavailableNodes:node3").is_ready
     assert not pending(**changes).is_ready
 
@@ -164,13 +162,21 @@ def test_a_job_whose_begin_time_has_not_come_begins_later_but_for_what_slurm_add
     assert pending(begins=str(int(READ_S) + 3600), restarts="1").begins_later
 
 
+def test_whole_nodes_are_as_large_as_those_that_the_job_may_use() -> None:
+    large = ("node5", "idle", "0/24/0/24", "9000", "0", "large")
+    about = {"shared": "NO", "tasks": "1", "cpus": "24", "constraint": "large"}
+    row = tuple((dict(zip(FIELDS, RUNNING, strict=True)) | PENDING | about).values())
+    (found,) = parse(text(*NODES, large), text(row), WORD, read_s=READ_S).jobs
+    assert found.wish == Wish(1, Room(24, 9000), whole=True, nodes=("node5",))
+
+
 def test_a_comment_cannot_forge_a_job() -> None:
     """A comment may hold line ends and anything else but the word that was made up for this question."""
     forged = "|".join(("99", "RUNNING", "chemistry"))
-    found = parse(text(*NODES), text((*RUNNING[:-1], f"a\n{forged}\ngleaner:preemptible")), WORD, GOVERNED, read_s=1.0)
+    found = parse(text(*NODES), text((*RUNNING[:-1], f"a\n{forged}\ngleaner:preemptible")), WORD, read_s=1.0)
     assert [one.id for one in found.jobs] == ["82"]
     with pytest.raises(GatewayError, match="fields"):
-        parse(text(*NODES), text((*RUNNING[:-1], f"a{WORD}b")), WORD, GOVERNED, read_s=1.0)
+        parse(text(*NODES), text((*RUNNING[:-1], f"a{WORD}b")), WORD, read_s=1.0)
 
 
 def test_two_classes_at_once_are_none() -> None:
@@ -181,4 +187,4 @@ def test_arrays_and_jobs_come_in_the_order_of_their_submission() -> None:
     rows = [
         (id_, *RUNNING[1:11], submitted, *RUNNING[12:]) for id_, submitted in (("9", "5"), ("8_2", "5"), ("7", "6"))
     ]
-    assert [one.id for one in parse(text(*NODES), text(*rows), WORD, GOVERNED, read_s=1.0).jobs] == ["8_2", "9", "7"]
+    assert [one.id for one in parse(text(*NODES), text(*rows), WORD, read_s=1.0).jobs] == ["8_2", "9", "7"]

@@ -51,7 +51,7 @@ def test_a_claim_on_certain_nodes_takes_back_what_is_there_and_waits_while_none_
     assert ruled(view([there], running))["p"].victims == ("c-node2",)
     nowhere = ruled(view([replace(claim, wish=replace(claim.wish, nodes=("down",)))], running))["p"]
     assert (nowhere.verdict, nowhere.victims) == (Verdict.HOLD, ())
-    assert nowhere.why.endswith("none of the nodes that it asks for can be used now")
+    assert nowhere.why.endswith("too few of the nodes that it may use can be used now")
 
 
 def test_nobody_within_its_entitlement_is_a_victim() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -61,6 +62,8 @@ class TaskShell:
     storage_fault: str = ""
     """Why the storage did not take what was last to be stored; empty if it did, or if something else was in the way."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing more is tried: what is left to do is to report, and to clean up."""
     state: task.Task = field(init=False)
     stored: Stored = field(init=False)
     _todos: asyncio.Queue[task.Todo] = field(default_factory=asyncio.Queue[task.Todo])
@@ -111,6 +114,8 @@ class TaskShell:
         self.state, todos = task.step(self.state, event)
         if self.state is not before:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
+        if isinstance(self.state, task.Ended):
+            self.ended.set()
         for todo in todos:
             if isinstance(todo, task.ReportSaved):
                 self._unreported = todo.generation
@@ -317,7 +322,8 @@ class TaskShell:
             except (StorageError, OSError) as error:
                 self._say("cannot store what it left, trying again", error=str(error))
                 self._note_failure(error)
-            await asyncio.sleep(pause_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), pause_s)
             pause_s = min(30.0, 2 * pause_s)
         return None
 

@@ -1,7 +1,9 @@
 """Slurm's features of nodes, and what a job's constraint asks of them. Pure."""
 
+from collections.abc import Mapping
+
 _NONE = frozenset({"", "(null)", "N/A"})
-_MIXED = frozenset("[]()*:")
+_MORE = frozenset("[]()*:")
 
 
 def features_of(text: str) -> frozenset[str]:
@@ -13,19 +15,21 @@ def features_of(text: str) -> frozenset[str]:
     return frozenset() if text in _NONE else frozenset(text.split(","))
 
 
-def is_met(constraint: str, features: frozenset[str]) -> bool:
-    """Whether a node with these features may be used. What is more than a plain "and" or "or" is left to Slurm: true.
+def lacking(constraint: str, nodes: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The nodes that do not have what a constraint asks for. One that is more than a plain "and" or "or" is Slurm's.
 
-    >>> is_met("amd&fast", frozenset({"amd"})), is_met("amd|intel", frozenset({"amd"})), is_met("", frozenset())
-    (False, True, True)
-    >>> is_met("[rack1*2|rack2*2]", frozenset({"amd"}))
-    True
+    >>> some = {"n1": frozenset({"amd"}), "n2": frozenset({"amd", "fast"}), "n3": frozenset()}
+    >>> sorted(lacking("amd&fast", some)), sorted(lacking("amd|intel", some)), sorted(lacking("(null)", some))
+    (['n1', 'n3'], ['n3'], [])
+    >>> sorted(lacking("[rack1*2|rack2*2]", some))
+    []
     """
-    if constraint in _NONE or _MIXED & set(constraint):
-        return True
+    if constraint in _NONE or _MORE & set(constraint):
+        return frozenset()
     words = constraint.replace("|", " | ").replace("&", " & ").replace(",", " & ").split()
-    asked, between = words[::2], set(words[1::2])
+    asked, between = frozenset(words[::2]), set(words[1::2])
     if len(between) > 1:
-        return True
-    found = [feature in features for feature in asked]
-    return any(found) if between == {"|"} else all(found)
+        return frozenset()
+    if between == {"|"}:
+        return frozenset(node for node, there in nodes.items() if asked.isdisjoint(there))
+    return frozenset(node for node, there in nodes.items() if not asked <= there)

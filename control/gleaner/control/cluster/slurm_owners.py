@@ -6,13 +6,14 @@ this one question, and a line without it, in the right number, is no job.
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gleaner.control.cluster import programs
 from gleaner.control.cluster.accounting import check_accounting
-from gleaner.control.cluster.features import features_of, is_met
+from gleaner.control.cluster.features import features_of, lacking
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.hosts import expanded
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersCluster, OwnersView
@@ -23,11 +24,11 @@ from gleaner.control.policy.room import Room
 from gleaner.control.steward.conf import CHECKPOINTABLE, PREEMPTIBLE, class_of
 from gleaner.control.steward.marks import is_held_for_us
 
-_NODE_FIELDS = ("NodeHost", "PartitionName", "StateLong", "CPUsState", "Memory", "AllocMem", "features_act")
+_NODE_FIELDS = ("NodeHost", "StateLong", "CPUsState", "Memory", "AllocMem", "Features")
 _JOB_FIELDS = (
     "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
     "NodeList", "tres-alloc", "SubmitTime", "StartTime", "EligibleTime", "PriorityLong", "Reason", "Dependency",
-    "Feature", "Licenses", "restartcnt", "admin_comment", "Comment",
+    "Feature", "restartcnt", "admin_comment", "Comment",
 )  # fmt: skip
 _USABLE = frozenset({"idle", "mixed", "allocated", "planned", "completing"})
 _ASLEEP = "~#"
@@ -39,7 +40,7 @@ _NOT_READY = (
     "PartitionInactive", "PartitionTimeLimit",
 )  # fmt: skip
 """How the reasons of a job begin that more room would not help. While a job is held Slurm does not tell them."""
-_NOTHING = frozenset({"", "(null)", "N/A"})
+_NO_DEPENDENCY = frozenset({"", "(null)", "N/A"})
 _REQUEUE_WAIT_S = 600
 """A requeued job begins two minutes later at Slurm's own wish: that one is not to be waited for."""
 _CLASSES = {PREEMPTIBLE: JobClass.PREEMPTIBLE, CHECKPOINTABLE: JobClass.CHECKPOINTABLE}
@@ -50,13 +51,17 @@ class SlurmOwners:
     """Governed partitions of Slurm's, by its command-line tools."""
 
     def __init__(self, partitions: tuple[str, ...], *, agents: str, timeout_s: float) -> None:
-        self._partitions = partitions
+        self._partitions = ",".join(partitions)
         self._agents = agents
         self._timeout_s = timeout_s
 
     def check(self, owners: Sequence[str]) -> None:
         """See `OwnersCluster.check`."""
         check_accounting(timeout_s=self._timeout_s)
+        partitions = self._run(["sinfo", "--noheader", f"--partition={self._partitions}", "--format=%R"]).split()
+        for partition in self._partitions.split(","):
+            if partition not in partitions:
+                raise GatewayError(f"[governing] partitions names {partition}, which is no partition of Slurm's")
         accounts = self._run(["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]).split()
         for owner in owners:
             if owner not in accounts:
@@ -68,12 +73,11 @@ class SlurmOwners:
     def look(self, now_s: float) -> OwnersView:
         """See `OwnersCluster.look`."""
         word = "x" + secrets.token_hex(8)  # digits at its beginning would be a column's width
-        governed = ",".join(self._partitions)
-        of_nodes = [f"--partition={governed}", _format(_NODE_FIELDS, word)]
+        of_nodes = [f"--partition={self._partitions}", _format(_NODE_FIELDS, word)]
         nodes = self._run(["sinfo", "--noheader", "--Node", *of_nodes])
-        of_jobs = [f"--partition={governed},{self._agents}", _format(_JOB_FIELDS, word)]
+        of_jobs = [f"--partition={self._partitions},{self._agents}", _format(_JOB_FIELDS, word)]
         jobs = self._run(["squeue", "--noheader", "--array", *of_jobs])
-        return parse(nodes, jobs, word, self._partitions, read_s=now_s)
+        return parse(nodes, jobs, word, read_s=now_s)
 
     def send_home(self, agents: Sequence[str], *, gone_s: float) -> None:
         """See `OwnersCluster.send_home`."""
@@ -86,7 +90,7 @@ class SlurmOwners:
         return programs.run(words, ASK_ENVIRONMENT, timeout_s=self._timeout_s)
 
 
-def parse(nodes: str, jobs: str, word: str, partitions: Sequence[str], *, read_s: float) -> OwnersView:
+def parse(nodes: str, jobs: str, word: str, *, read_s: float) -> OwnersView:
     """The view, from the two answers whose fields each end with `word`.
 
     It may have no node: all may be down or drained, and are shown then. Of a partition that it does not know Slurm
@@ -94,12 +98,14 @@ def parse(nodes: str, jobs: str, word: str, partitions: Sequence[str], *, read_s
     """
     there: dict[str, OwnedNode] = {}
     rows = _rows(nodes, word, len(_NODE_FIELDS))
-    if unknown := [each for each in partitions if each not in {fields[1] for fields in rows}]:
-        raise GatewayError(f"Slurm knows no node of partition {', '.join(unknown)}; see [governing] partitions")
+    if not rows:
+        raise GatewayError("Slurm knows no node of the governed partitions; see [governing] partitions")
     for fields in rows:
         if (node := _node(fields)) is not None:
             there[node.name] = node
-    found = tuple(_job(fields, there, read_s) for fields in _rows(jobs, word, len(_JOB_FIELDS)))
+    features = {name: node.features for name, node in there.items()}
+    lack = cache(lambda constraint: lacking(constraint, features))
+    found = tuple(_job(fields, there, lack, read_s) for fields in _rows(jobs, word, len(_JOB_FIELDS)))
     return OwnersView(read_s, tuple(there.values()), tuple(sorted(found, key=_by_submission)))
 
 
@@ -134,7 +140,7 @@ def _rows(answer: str, word: str, count: int) -> list[list[str]]:
 
 
 def _node(fields: list[str]) -> OwnedNode | None:
-    name, _, state, cpus, memory, used_memory, features = fields
+    name, state, cpus, memory, used_memory, features = fields
     if state.rstrip("-" + _ASLEEP) not in _USABLE:  # draining, down, reserved, not responding ...
         return None
     _, idle, _, total = (_whole(part, fields) for part in cpus.split("/"))
@@ -143,15 +149,17 @@ def _node(fields: list[str]) -> OwnedNode | None:
     return OwnedNode(name, size, free, features_of(features))
 
 
-def _job(fields: list[str], nodes: dict[str, OwnedNode], read_s: float) -> OwnedJob:
+def _job(
+    fields: list[str], nodes: dict[str, OwnedNode], lack: Callable[[str], frozenset[str]], read_s: float
+) -> OwnedJob:
     (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, begins,
-     priority, reason, dependency, constraint, licences, restarts, admin, comment) = fields  # fmt: skip
+     priority, reason, dependency, constraint, restarts, admin, comment) = fields  # fmt: skip
     phase = phase_of(state)
     is_pending = phase is OwnedPhase.PENDING
-    held = is_pending and priority == "0"
     asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
     all_of_it = Room(_whole(cpus, fields), _mib(asked.get("mem", "0")))
     places = expanded(hosts) if not is_pending else []
+    among = _among(expanded(wanted), expanded(unwanted), lack(constraint), nodes) if is_pending else None
     return OwnedJob(
         id=id_,
         account=account,
@@ -163,17 +171,15 @@ def _job(fields: list[str], nodes: dict[str, OwnedNode], read_s: float) -> Owned
             nodes_at_least=_whole(asked.get("node", "1"), fields),
             tasks=max(1, _whole(tasks, fields)),
             whole=shared == "NO",
-            among=_among(expanded(wanted), expanded(unwanted), constraint, nodes),
-            sizes=[node.size for node in nodes.values()],
+            among=among,
+            sizes=[node.size for node in nodes.values() if among is None or node.name in among],
         ),
         submitted_s=float(submitted) if submitted.isdigit() else 0.0,
         priority=_whole(priority, fields),
-        held=held,
+        held=is_pending and priority == "0",
         ours=is_held_for_us(admin, restarted=restarts != "0", reason=reason),
         said=admin,
-        is_ready=not reason.startswith(_NOT_READY)
-        and dependency in _NOTHING
-        and not (held and licences not in _NOTHING),
+        is_ready=not reason.startswith(_NOT_READY) and dependency in _NO_DEPENDENCY,
         at_limit=reason.startswith(_LIMITS),
         begins_later=begins.isdigit() and int(begins) > read_s + (_REQUEUE_WAIT_S if restarts != "0" else 0),
         since_s=float(start) if start.isdigit() and not is_pending else None,
@@ -209,9 +215,8 @@ def _dealt(room: Room, places: int) -> list[Room]:
 
 
 def _among(
-    wanted: list[str], unwanted: list[str], constraint: str, nodes: dict[str, OwnedNode]
+    wanted: list[str], unwanted: list[str], lacking: frozenset[str], nodes: dict[str, OwnedNode]
 ) -> tuple[str, ...] | None:
-    lacking = {name for name, node in nodes.items() if not is_met(constraint, node.features)}
     if not wanted and not unwanted and not lacking:
         return None
     return tuple(sorted((set(wanted) if wanted else nodes.keys()) - set(unwanted) - lacking))

@@ -153,9 +153,9 @@ def _claim(site: _Site, job: WaitingJob) -> Ruling:
     targets, answer, victims = _placed(site, job)
     why = f"{job.owner} is entitled to {_entitled(site, job.owner)} CPUs and has {site.used[job.owner]}"
     if targets is None:
-        has_nodes = job.wish.nodes is None or not site.free.keys().isdisjoint(job.wish.nodes)
-        nowhere = "none of the nodes that it asks for can be used now"
-        why += f"; but {'the nodes are full of jobs that need not give way' if has_nodes else nowhere}"
+        fits = targets_of(job.wish, site.view.size, {}, (), site.view.size) is not None
+        nowhere = "too few of the nodes that it may use can be used now"
+        why += f"; but {'the nodes are full of jobs that need not give way' if fits else nowhere}"
         return _ruled(site, Ruling(job.job, Verdict.HOLD, (), why))
     if answer in {omfs.WAIT, omfs.REFUSE}:
         those = "have not run for a quantum" if site.view.rules.quantum_protects else "have too little on any one node"
