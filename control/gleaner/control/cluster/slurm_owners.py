@@ -8,7 +8,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from gleaner.control.cluster import programs
@@ -104,7 +104,7 @@ def parse(nodes: str, jobs: str, word: str, *, read_s: float) -> OwnersView:
         if (node := _node(fields)) is not None:
             there[node.name] = node
     features = {name: node.features for name, node in there.items()}
-    lack = cache(lambda constraint: lacking(constraint, features))
+    lack = cache(partial(lacking, nodes=features))
     found = tuple(_job(fields, there, lack, read_s) for fields in _rows(jobs, word, len(_JOB_FIELDS)))
     return OwnersView(read_s, tuple(there.values()), tuple(sorted(found, key=_by_submission)))
 
