@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from gleaner.control.simulation.failures import BadScenario, SimulationError
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.journal import Journal, Outcome
-from gleaner.control.simulation.tuning.sweep import Sweep, Task
+from gleaner.control.simulation.tuning.sweep import Sweep, Task, later
 from gleaner.control.simulation.tuning.trial import Conditions
 from gleaner.control.simulation.tuning.variants import variation
 
@@ -135,3 +136,22 @@ def _runs(pid: int) -> bool:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return False
+
+
+def test_a_signal_waits_although_another_thread_takes_it() -> None:
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)  # it blocks no signal, as those of numerical libraries
+    other.start()
+    steps: list[str] = []
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            with later(signal.SIGINT):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+                steps.append("the end of the block")
+            steps.append("after it")
+    finally:
+        over.set()
+        other.join()
+    assert steps == ["the end of the block"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -116,7 +116,7 @@ def _run(folder: str, rest: _Rest, tasks: dict[str, Task], workers: int) -> Gene
             yield key, _perform(folder, rest, task)
         return
     with _processes(workers) as pool:
-        with _later(signal.SIGINT):  # workers start here, and inherit that
+        with later(signal.SIGINT):  # workers start here, and inherit that
             started: dict[Future[Outcome], str] = {
                 pool.submit(_perform, folder, rest, task): key for key, task in tasks.items()
             }
@@ -146,13 +146,21 @@ def _processes(workers: int) -> Generator[ProcessPoolExecutor]:
 
 
 @contextmanager
-def _later(number: signal.Signals) -> Generator[None]:
-    """The signal waits. In a process that is started meanwhile it waits for ever."""
+def later(number: signal.Signals) -> Generator[None]:
+    """The signal waits for the end of the block. In a process that is started meanwhile it waits for ever.
+
+    To block it here is not enough for this process: any other thread, a library's too, may be given it.
+    """
+    heard: list[int] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    handler = signal.signal(number, lambda number, _frame: heard.append(number))
     try:
         yield
     finally:
+        signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if heard:
+            signal.raise_signal(number)
 
 
 def _begin() -> None:
