@@ -85,10 +85,11 @@ def restarts(jobs: Sequence[str]) -> dict[str, int]:
     return {job: int(cluster.slurm_job(job)["restart_cnt"]) for job in jobs}
 
 
-def decisions_about(*jobs: str) -> dict[int, dict[str, Any]]:
-    """All that was decided about these jobs of the owners', by number."""
+def decisions_about(*jobs: str, since_s: float = 0.0) -> dict[int, dict[str, Any]]:
+    """All that was decided about these jobs of the owners'; a cluster made anew gives their numbers again."""
     found: dict[int, dict[str, Any]] = {}
     for job in jobs:
         for row in cluster.api("GET", f"/decisions?subject=slurm {job}&limit=100"):
-            found[row["id"]] = row
+            if row["at_s"] >= since_s:
+                found[row["id"]] = row
     return found

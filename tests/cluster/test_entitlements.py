@@ -37,6 +37,7 @@ def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every
     governed: None,
 ) -> None:
     """Agents on one node, chemistry on two under `glean run`; then physics and biology ask for all that is theirs."""
+    began_s = time.time()
     own = [owners.own_run("bob", seed) for seed in (1, 2)]
     owners.wait_until_they_run(*own)
     ours = scenes.submit_pi(2, samples=str(owners.SAMPLES), cpus=3)
@@ -46,7 +47,7 @@ def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every
     claims.append(owners.sleeper("carol", 3, seconds=45))
     owners.wait_until_they_run(*claims)
     assert owners.runs(own[0]) != owners.runs(own[1]), "one of chemistry's gives way, and no more"
-    decided = owners.decisions_about(*claims, *own)
+    decided = owners.decisions_about(*claims, *own, since_s=began_s)
     victims = {
         victim for one in decided.values() for ruling in one["answer"]["rulings"] for victim in ruling["victims"]
     }
