@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Many tests wait for real time to pass, so more of them run at once than there are cores.
 SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
-PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache $(BIN)/pytest
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
 .PHONY: help venv lock check unit static test demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint
 help:  ## this list

@@ -116,7 +116,7 @@ class Control:
     def brief(self, name: str, *, computes_s: float = 1.0, **given: Any) -> Agent:
         """An agent that has to save so long after its first job has begun to count; its end is far until then."""
         agent = self.agent(name, lives_s=FAR_S, **given)
-        self.once(self.runtime.counting, lambda: self.end_soon(agent, computes_s=computes_s))
+        self.once_it_counts(lambda: self.end_soon(agent, computes_s=computes_s))
         return agent
 
     def end_soon(self, agent: Agent, *, computes_s: float = 0.0) -> None:

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, settings
 from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.api.house import Caller, House
+from tests.databases import new_sqlite
 
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.api.app import create_app, described
 from gleaner.control.cluster.gateway import ClusterView, Node
-from gleaner.control.queue.engine import connect, migrate
+from gleaner.control.queue.engine import connect
 from gleaner.control.settings import Settings
 from gleaner.control.site import Site
 
@@ -57,8 +58,7 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Call
     folder = tmp_path_factory.mktemp("schema")
     storage = FolderStorage(folder / "storage")
     storage.prepare()
-    site.engine, site.storage = connect(f"sqlite:///{folder / 'queue.db'}"), storage
-    migrate(site.engine)
+    site.engine, site.storage = connect(new_sqlite(folder)), storage
     house = House(site, storage)
     site.cluster = ClusterView(house.now_s, (HUGE,), ())
     agent = house.agent()

@@ -36,14 +36,14 @@ def text(*rows: tuple[str, ...]) -> str:
     return "".join("".join(field + WORD for field in row) + "\n" for row in rows)
 
 
-def job(**changes: str) -> OwnedJob:
+def job(*more_nodes: tuple[str, ...], **changes: str) -> OwnedJob:
     row = tuple((dict(zip(FIELDS, RUNNING, strict=True)) | changes).values())
-    (found,) = parse(text(*NODES), text(row), WORD, read_s=READ_S).jobs
+    (found,) = parse(text(*NODES, *more_nodes), text(row), WORD, read_s=READ_S).jobs
     return found
 
 
-def pending(**changes: str) -> OwnedJob:
-    return job(**PENDING | changes)
+def pending(*more_nodes: tuple[str, ...], **changes: str) -> OwnedJob:
+    return job(*more_nodes, **PENDING | changes)
 
 
 def test_only_nodes_that_can_be_used_count_with_what_is_idle() -> None:
@@ -164,9 +164,7 @@ def test_a_job_whose_begin_time_has_not_come_begins_later_but_for_what_slurm_add
 
 def test_whole_nodes_are_as_large_as_those_that_the_job_may_use() -> None:
     large = ("node5", "idle", "0/24/0/24", "9000", "0", "large")
-    about = {"shared": "NO", "tasks": "1", "cpus": "24", "constraint": "large"}
-    row = tuple((dict(zip(FIELDS, RUNNING, strict=True)) | PENDING | about).values())
-    (found,) = parse(text(*NODES, large), text(row), WORD, read_s=READ_S).jobs
+    found = pending(large, shared="NO", tasks="1", cpus="24", constraint="large")
     assert found.wish == Wish(1, Room(24, 9000), whole=True, nodes=("node5",))
 
 

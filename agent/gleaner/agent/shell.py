@@ -62,11 +62,11 @@ class TaskShell:
     storage_fault: str = ""
     """Why the storage did not take what was last to be stored; empty if it did, or if something else was in the way."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Nothing more is tried: what is left to do is to report, and to clean up."""
     state: task.Task = field(init=False)
     stored: Stored = field(init=False)
     _todos: asyncio.Queue[task.Todo] = field(default_factory=asyncio.Queue[task.Todo])
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing more is tried: what is left to do is to report, and to clean up."""
     _times: Times = field(default_factory=Times)
     _container: ContainerId | None = None
     _failed: int = 0
@@ -115,7 +115,7 @@ class TaskShell:
         if self.state is not before:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
         if isinstance(self.state, task.Ended):
-            self.ended.set()
+            self._ended.set()
         for todo in todos:
             if isinstance(todo, task.ReportSaved):
                 self._unreported = todo.generation
@@ -323,7 +323,7 @@ class TaskShell:
                 self._say("cannot store what it left, trying again", error=str(error))
                 self._note_failure(error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.ended.wait(), pause_s)
+                await asyncio.wait_for(self._ended.wait(), pause_s)
             pause_s = min(30.0, 2 * pause_s)
         return None
 

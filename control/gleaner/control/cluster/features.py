@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-_NONE = frozenset({"", "(null)", "N/A"})
+from gleaner.control.cluster.slurm_words import UNSET
+
 _MORE = frozenset("[]()*:")
 
 
@@ -12,7 +13,7 @@ def features_of(text: str) -> frozenset[str]:
     >>> sorted(features_of("amd,fast")), features_of("(null)")
     (['amd', 'fast'], frozenset())
     """
-    return frozenset() if text in _NONE else frozenset(text.split(","))
+    return frozenset() if text in UNSET else frozenset(text.split(","))
 
 
 def lacking(constraint: str, nodes: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -24,7 +25,7 @@ def lacking(constraint: str, nodes: Mapping[str, frozenset[str]]) -> frozenset[s
     >>> sorted(lacking("[rack1*2|rack2*2]", some))
     []
     """
-    if constraint in _NONE or _MORE & set(constraint):
+    if constraint in UNSET or _MORE & set(constraint):
         return frozenset()
     words = constraint.replace("|", " | ").replace("&", " & ").replace(",", " & ").split()
     asked, between = frozenset(words[::2]), set(words[1::2])

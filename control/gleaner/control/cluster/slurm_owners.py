@@ -17,7 +17,7 @@ from gleaner.control.cluster.features import features_of, lacking
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.hosts import expanded
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersCluster, OwnersView
-from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT, WAITING_STATES
+from gleaner.control.cluster.slurm_words import ASK_ENVIRONMENT, UNSET, WAITING_STATES
 from gleaner.control.policy.governing_view import Wish
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.room import Room
@@ -40,7 +40,6 @@ _NOT_READY = (
     "PartitionInactive", "PartitionTimeLimit",
 )  # fmt: skip
 """How the reasons of a job begin that more room would not help. While a job is held Slurm does not tell them."""
-_NO_DEPENDENCY = frozenset({"", "(null)", "N/A"})
 _REQUEUE_WAIT_S = 600
 """A requeued job begins two minutes later at Slurm's own wish: that one is not to be waited for."""
 _CLASSES = {PREEMPTIBLE: JobClass.PREEMPTIBLE, CHECKPOINTABLE: JobClass.CHECKPOINTABLE}
@@ -51,16 +50,17 @@ class SlurmOwners:
     """Governed partitions of Slurm's, by its command-line tools."""
 
     def __init__(self, partitions: tuple[str, ...], *, agents: str, timeout_s: float) -> None:
-        self._partitions = ",".join(partitions)
+        self._partitions = partitions
+        self._governed = ",".join(partitions)
         self._agents = agents
         self._timeout_s = timeout_s
 
     def check(self, owners: Sequence[str]) -> None:
         """See `OwnersCluster.check`."""
         check_accounting(timeout_s=self._timeout_s)
-        partitions = self._run(["sinfo", "--noheader", f"--partition={self._partitions}", "--format=%R"]).split()
-        for partition in self._partitions.split(","):
-            if partition not in partitions:
+        there = self._run(["sinfo", "--noheader", f"--partition={self._governed}", "--format=%R"]).split()
+        for partition in self._partitions:
+            if partition not in there:
                 raise GatewayError(f"[governing] partitions names {partition}, which is no partition of Slurm's")
         accounts = self._run(["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]).split()
         for owner in owners:
@@ -73,9 +73,9 @@ class SlurmOwners:
     def look(self, now_s: float) -> OwnersView:
         """See `OwnersCluster.look`."""
         word = "x" + secrets.token_hex(8)  # digits at its beginning would be a column's width
-        of_nodes = [f"--partition={self._partitions}", _format(_NODE_FIELDS, word)]
+        of_nodes = [f"--partition={self._governed}", _format(_NODE_FIELDS, word)]
         nodes = self._run(["sinfo", "--noheader", "--Node", *of_nodes])
-        of_jobs = [f"--partition={self._partitions},{self._agents}", _format(_JOB_FIELDS, word)]
+        of_jobs = [f"--partition={self._governed},{self._agents}", _format(_JOB_FIELDS, word)]
         jobs = self._run(["squeue", "--noheader", "--array", *of_jobs])
         return parse(nodes, jobs, word, read_s=now_s)
 
@@ -179,7 +179,7 @@ def _job(
         held=is_pending and priority == "0",
         ours=is_held_for_us(admin, restarted=restarts != "0", reason=reason),
         said=admin,
-        is_ready=not reason.startswith(_NOT_READY) and dependency in _NO_DEPENDENCY,
+        is_ready=not reason.startswith(_NOT_READY) and dependency in UNSET,
         at_limit=reason.startswith(_LIMITS),
         begins_later=begins.isdigit() and int(begins) > read_s + (_REQUEUE_WAIT_S if restarts != "0" else 0),
         since_s=float(start) if start.isdigit() and not is_pending else None,

@@ -28,6 +28,9 @@ SUBMIT_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
 ASK_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
 """For squeue and sinfo. Not for sbatch: it would hand the time format on to the agent."""
 
+UNSET = frozenset({"", "(null)", "N/A"})
+"""How Slurm says that there is nothing to say."""
+
 NODE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 WARNING_S = 60

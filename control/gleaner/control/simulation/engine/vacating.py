@@ -57,7 +57,7 @@ UNITS, OWNER, CLASS, IMAGE = range(4)
 SUBMIT, LEFT, START, END, SAVE, NODE_SAVE, SHARED_SAVE, RESTORE, NODE_RESTORE, SHARED_RESTORE = range(10)
 # queue: in order of submission; and who was vacated in this walk, and waits when it is over.
 QUEUE, AGAIN = range(2)
-# owner: units in all, of them by non-preemptible jobs and by claims that have not started; and as a right.
+# owner: units in all, of them by non-preemptible jobs and by claims that wait for more than agents; and as a right.
 USED, USED_FIXED, PROMISED, ENTITLED = range(4)
 # run, in no order: the first is in all three lists.
 JOB, RUN_UNITS, RUN_OWNER, RUN_CLASS, RUN_PRIORITY = range(5)
@@ -242,16 +242,18 @@ def grant(  # noqa: PLR0917 - numba takes no keywords
     So many that count as idle are lent to agents. A job that misses no others starts as on idle units: its owner is
     promised nothing.
     """
-    n = state.n
-    taken = min(n[IDLE], state.job[UNITS, job])
+    n, units = state.n, state.job[UNITS, job]
+    taken = min(n[IDLE], units)
+    missing = units - taken
+    promised = units if lent < missing else 0
     n[IDLE] -= taken
-    hold(state, job, state.job[UNITS, job])
-    state.claim[JOB, n[CLAIMS]] = job
-    state.claim[MISSING, n[CLAIMS]] = state.job[UNITS, job] - taken
-    state.claim[LENT, n[CLAIMS]] = min(lent, state.job[UNITS, job] - taken)
-    is_promised = state.claim[LENT, n[CLAIMS]] < state.claim[MISSING, n[CLAIMS]]
-    state.claim[OF_OWNER, n[CLAIMS]] = state.job[UNITS, job] if is_promised else 0
-    state.owner[PROMISED, state.job[OWNER, job]] += state.claim[OF_OWNER, n[CLAIMS]]
+    hold(state, job, units)
+    claim = n[CLAIMS]
+    state.claim[JOB, claim] = job
+    state.claim[MISSING, claim] = missing
+    state.claim[LENT, claim] = min(lent, missing)
+    state.claim[OF_OWNER, claim] = promised
+    state.owner[PROMISED, state.job[OWNER, job]] += promised
     n[CLAIMS] += 1
     at_once = n[SAVING]
     for at in victims:
