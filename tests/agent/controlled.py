@@ -90,6 +90,7 @@ class Control:
             "storage": self.folder / "storage",
             "work": self.folder / "work",
             "margin_s": 4.0,
+            "early_saves": False,
             "shortest_slice_s": 1.0,
             "idle_s": 0.5,
             "request_timeout_s": 2.5,

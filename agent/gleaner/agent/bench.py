@@ -29,8 +29,10 @@ class Bench:
     can_save: bool
     """Whether this node can save and restore memory; if not, only workloads that save themselves are for it."""
     end_s: Callable[[], float]
-    gone_s: Callable[[], float]
-    """When it must have left the storage and its containers; see `margin.gone_s`."""
+    now_s: Callable[[], float]
+    """The time by which the agent ends; see `clock`."""
+    cut_s: Callable[[], float]
+    """When nothing is waited for any more: a little before the agent must have left the storage and its containers."""
 
     @property
     def way(self) -> Way:

@@ -4,7 +4,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gleaner.agent.leastsquares import LEAST_MIB, MIB
-from gleaner.agent.margin import KEPT, Line, Save, crowd, fitted, safety, told
+from gleaner.agent.margin import (
+    BORROWED_SAFETY,
+    KEPT,
+    MEASURED_SAFETY,
+    UNKNOWN_SAFETY,
+    Line,
+    Save,
+    crowd,
+    fitted,
+    is_far_off,
+    safety,
+    told,
+)
 from gleaner.agent.protocol import NodeRates, Way
 
 ASSUMED_MIB_S = {Way.DOCKER: 20.0, Way.SHIM: 150.0, Way.CRIU: 150.0, Way.SELF: 20.0}
@@ -35,6 +47,9 @@ class Estimates:
     assumed_mib_s: float | None = None
     """In place of `ASSUMED_MIB_S`."""
     _told: list[Save] = field(default_factory=list[Save])
+    _told_errors: tuple[float, ...] = ()
+    _is_borrowed: bool = False
+    _was_late: bool = False
     _crowd: float = 1.0
     _own: dict[Way, list[Save]] = field(default_factory=dict[Way, list[Save]])
 
@@ -42,11 +57,24 @@ class Estimates:
         """Take in what control knows. What was measured at earlier boundaries has the other nodes' saves in it."""
         self._told = told(rates)
         self._crowd = crowd(rates.saves_elsewhere) if rates and not self._told else 1.0
+        if rates is not None:
+            self._told_errors, self._is_borrowed, self._was_late = rates.errors, rates.borrowed, rates.late
 
-    def note(self, load: Load, *, at_once: int, took_s: float, expected_s: float) -> None:
-        """One save more."""
+    def note(self, load: Load, *, at_once: int, took_s: float, expected_s: float | None) -> None:
+        """One save more. `expected_s` as `expected_s` said before it began; None: nothing had been measured then."""
         new = Save(memory_bytes=load.counted_bytes * at_once, took_s=took_s, expected_s=expected_s)
         self._own[load.way] = [*self._own.get(load.way, []), new][-KEPT:]
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether saves of memory had better be measured here before the end: nothing was, or it said too little."""
+        if self._own.get(self.way):
+            return False
+        return not self._told or self._is_borrowed or self._was_late or is_far_off(self._told_errors)
+
+    def knows(self, way: Way) -> bool:
+        """Whether anything was measured that an estimate stands on."""
+        return bool(self._own.get(way)) or (way is not Way.SELF and bool(self._told))
 
     def expected_s(self, load: Load, *, at_once: int = 1) -> float:
         """How long one save takes, as likely longer as shorter."""
@@ -61,11 +89,20 @@ class Estimates:
         return max((self._all_s(way, sizes) for way, sizes in by_way.items()), default=0.0)
 
     def _all_s(self, way: Way, sizes: list[int]) -> float:
-        own = self._own.get(way, [])
         at_once = len(sizes) if way is Way.SELF else self.at_once
-        return self._line(way).all_s(sizes, at_once=at_once) * safety(own) * self._crowd
+        return self._line(way).all_s(sizes, at_once=at_once) * self._safety(way) * self._crowd
+
+    def _safety(self, way: Way) -> float:
+        own = self._own.get(way, [])
+        errors = [] if way is Way.SELF else list(self._told_errors)
+        errors += [save.error for save in own if save.error is not None]
+        if own or (self.knows(way) and not self._is_borrowed):
+            return safety(errors, at_least=MEASURED_SAFETY)
+        return safety(errors, at_least=BORROWED_SAFETY if self.knows(way) else UNKNOWN_SAFETY)
 
     def _line(self, way: Way) -> Line:
-        before = [] if way is Way.SELF else self._told
+        # What was borrowed from other nodes counts for nothing once this one was measured.
+        is_of_use = way is not Way.SELF and not (self._is_borrowed and self._own.get(way))
+        before = self._told if is_of_use else []
         assumed_mib_s = ASSUMED_MIB_S[way] if self.assumed_mib_s is None else self.assumed_mib_s
         return fitted([*before, *self._own.get(way, [])], assumed=assumed_mib_s * MIB)

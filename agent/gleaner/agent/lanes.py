@@ -1,7 +1,7 @@
 """How many of an agent's jobs do something at once, for example save."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -11,6 +11,8 @@ class Lane:
     """One of those who do it. `at_once` is how many did it at most while this one did, this one included."""
 
     at_once: int = 1
+    waits: bool = False
+    """It has its lane, and lets the others end first."""
 
 
 class Lanes:
@@ -20,6 +22,13 @@ class Lanes:
         self.number = number
         self._free = asyncio.Semaphore(number)
         self._used: list[Lane] = []
+        self._left = asyncio.Event()
+        """Somebody has left a lane since this was last cleared."""
+
+    @property
+    def busy(self) -> int:
+        """How many do it now, without those who wait."""
+        return sum(not lane.waits for lane in self._used)
 
     @asynccontextmanager
     async def one(self) -> AsyncGenerator[Lane]:
@@ -33,6 +42,18 @@ class Lanes:
                 yield mine
             finally:
                 self._used = [lane for lane in self._used if lane is not mine]
+                self._left.set()
+
+    async def let_others_end(self, mine: Lane, *, unless: Callable[[], bool]) -> None:
+        """Wait in a lane as long as others do it, for one who would only slow them down.
+
+        `unless` is asked now, and whenever one of them has ended. Of several who wait, one goes first.
+        """
+        mine.waits = True
+        while any(not lane.waits for lane in self._used if lane is not mine) and not unless():
+            self._left.clear()
+            await self._left.wait()
+        mine.waits = False
 
 
 def default_saves_at_once(cores: int) -> int:

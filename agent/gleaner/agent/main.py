@@ -84,7 +84,7 @@ async def _live_and_exit(agent: Agent) -> None:
 
 def _leave_in_time(agent: Agent) -> None:
     """When it has to be gone, this process ends, also when all else hangs, for example in writing to a log."""
-    while (left_s := agent.gone_s - time.time()) > 0:
+    while (left_s := agent.leave_s - agent.clock.now_s()) > 0:
         time.sleep(min(left_s, 1.0))
     os._exit(1)
 

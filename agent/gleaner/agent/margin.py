@@ -2,7 +2,8 @@
 
 A save takes a fixed time and a time that grows with the memory: `fixed_s + bytes / rate`. The rate is the whole
 node's: of several saves at once, the sum of their memory counts, so one of `n` takes as long as one of `n` times
-its size. How far the estimate was off is kept too, and the upper end of that is the safety of the next.
+its size. How far the estimate was off is kept too, and the upper end of that is the safety of the next. On a node of
+which nothing is known the estimate is pessimistic, and the first saves are made early: they are the measurement.
 """
 
 import math
@@ -16,6 +17,9 @@ KEPT = 20
 """So many of an agent's own measurements count, the newest."""
 LEAST_FIXED_S = 0.5
 """The engine's calls and the syncs of the storage take this long even for a save of nothing."""
+COLD_FIXED_S = 3.0
+"""As long as nothing was measured: what one batch of saves costs besides its bytes. Saves of 25 MB took 3 to 5 s on
+nodes whose processors were shared with other work."""
 SLOWEST = 1024.0
 """Bytes per second. A line that says less was drawn through nonsense, and may be no rate at all when it is rounded."""
 _TOLD_AT = (64 * MIB, 1024 * MIB)
@@ -23,10 +27,19 @@ _TOLD_AT = (64 * MIB, 1024 * MIB)
 _TOLD_MOST = 10.0
 """and as so many at most, so that an agent's own soon outweigh them."""
 SAFETY_QUANTILE = 0.9
-UNKNOWN_SAFETY = 1.5
-"""While nothing is known of the errors."""
+UNKNOWN_SAFETY = 4.0
+"""While nothing was measured at all: constants are wrong by such a factor."""
+BORROWED_SAFETY = 2.0
+"""While only other nodes of the same type were measured."""
+MEASURED_SAFETY = 1.5
+"""While saves were measured on this node, but fewer than `ENOUGH_ERRORS` of them had been estimated before."""
+ENOUGH_ERRORS = 5
+FAR_OFF = 2.0
+"""Saves that take so many times as long as estimated say that the estimate is worth little."""
 MOST_SAFETY = 4.0
 """A single save that hung for minutes must not keep a node from being used at all."""
+LAST_WORDS_S = 3.0
+"""So long before it has to be gone an agent waits for nothing any more, and leaves behind what hangs."""
 FULL_SPEED_FOR = 8
 """Storage of a cluster is taken to serve this many savers as fast as one; more of them share it."""
 MOST_CROWD = 4.0
@@ -34,12 +47,20 @@ MOST_CROWD = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """What one save cost. `memory_bytes` is that of all that were saved at once; `expected_s` without safety."""
+    """What one save cost. `memory_bytes` is that of all that were saved at once.
+
+    `expected_s` is without safety; None: nothing had been measured that an estimate could have stood on.
+    """
 
     memory_bytes: int
     took_s: float
-    expected_s: float
+    expected_s: float | None
     weight: float = 1.0
+
+    @property
+    def error(self) -> float | None:
+        """How many times as long as estimated it took; None where there was no estimate."""
+        return None if self.expected_s is None else self.took_s / max(self.expected_s, LEAST_FIXED_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +93,11 @@ def told(rates: NodeRates | None) -> list[Save]:
         return []
     line = Line(rates.save_fixed_s or 0.0, max(rates.save_mib_s * MIB, SLOWEST))
     weight = min(rates.saves, _TOLD_MOST) / len(_TOLD_AT)
-    return [Save(size, line.save_s(size), line.save_s(size), weight) for size in _TOLD_AT]
+    return [Save(size, line.save_s(size), None, weight) for size in _TOLD_AT]
 
 
 def fitted(saves: Sequence[Save], *, assumed: float) -> Line:
-    """The line of least squares through the saves; without any, the assumed rate in bytes per second.
+    """Return the line of least squares through the saves; without any, the assumed rate in bytes per second.
 
     >>> fitted([Save(size * MIB, 1.0 + size / 200, 1.0) for size in (100, 200, 400)], assumed=1)
     Line(fixed_s=1.0, rate=209715200.0)
@@ -94,21 +115,58 @@ def fitted(saves: Sequence[Save], *, assumed: float) -> Line:
         )
     )
     if found is None:
-        return Line(LEAST_FIXED_S, assumed)
+        return Line(COLD_FIXED_S, assumed)
     return Line(round(max(found.fixed_s, LEAST_FIXED_S), 6), round(max(found.mib_s * MIB, SLOWEST), 3))
 
 
-def safety(saves: Sequence[Save]) -> float:
-    """By what the estimate is multiplied: the upper end of what saves took against what was expected of them.
+def safety(errors: Sequence[float], *, at_least: float) -> float:
+    """Return by what an estimate is multiplied: the upper end of what saves took against what was expected of them.
 
-    >>> safety([]), safety([Save(MIB, 1.0, 2.0)]), safety([Save(MIB, 2.5, 1.0), Save(MIB, 1.0, 1.0)])
-    (1.5, 1.0, 2.5)
+    `at_least` counts as long as there are few errors: `UNKNOWN_SAFETY`, `BORROWED_SAFETY` or `MEASURED_SAFETY`.
+
+    >>> safety([], at_least=1.5), safety([0.5], at_least=1.5), safety([2.5, 1.0], at_least=1.5)
+    (1.5, 1.5, 2.5)
+    >>> safety([0.5, 0.9, 1.1, 0.8, 1.0], at_least=1.5)
+    1.1
     """
-    ratios = sorted(save.took_s / max(save.expected_s, LEAST_FIXED_S) for save in saves)
+    ratios = sorted(errors)
+    floor = 1.0 if len(ratios) >= ENOUGH_ERRORS else at_least
     if not ratios:
-        return UNKNOWN_SAFETY
+        return floor
     at = min(len(ratios), math.ceil(SAFETY_QUANTILE * (len(ratios) + 1)))
-    return min(max(ratios[at - 1], 1.0), MOST_SAFETY)
+    return min(max(ratios[at - 1], floor), MOST_SAFETY)
+
+
+def is_far_off(errors: Sequence[float]) -> bool:
+    """Return whether the latest estimates were of little worth: half of them too low by `FAR_OFF` or more.
+
+    >>> is_far_off([]), is_far_off([1.0, 3.0, 1.2]), is_far_off([1.0, 1.0, 1.0, 2.5, 3.0, 2.0])
+    (False, False, True)
+    """
+    latest = sorted(errors[-ENOUGH_ERRORS:])
+    return bool(latest) and latest[len(latest) // 2] >= FAR_OFF
+
+
+@dataclass(frozen=True, slots=True)
+class AtStake:
+    """One job that is to be saved at the end: what is lost with it, and what its save costs."""
+
+    core_s: float
+    """Processor time since it was last saved, or since it began."""
+    save_s: float
+
+
+def saving_order(jobs: Sequence[AtStake]) -> list[int]:
+    """Return in which order to save, as positions: most lost for each second of saving first.
+
+    If time runs out at an unknown instant, this loses least (Smith's rule for weighted completion times: W. E. Smith,
+    "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956, 59-66). Jobs that
+    have as much to lose are saved in the order of their size, the smallest first.
+
+    >>> saving_order([AtStake(60, 4), AtStake(60, 1), AtStake(600, 4)])
+    [2, 1, 0]
+    """
+    return sorted(range(len(jobs)), key=lambda at: -jobs[at].core_s / max(jobs[at].save_s, 1e-3))
 
 
 def crowd(saves_elsewhere: int) -> float:
@@ -130,7 +188,7 @@ def save_point_s(*, gone_s: float, margin_s: float, save_s: float) -> float:
 
 
 def gone_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
-    """When the agent has to be gone, if its end is `end_s`: Slurm's kill wait before that.
+    """When the agent plans to be gone, if its end is `end_s`: Slurm's kill wait before that.
 
     So a process that a stuck storage call holds has been killed long enough before Slurm looks whether all have
     ended; one that it finds makes it drain the node. Where that would take more than half of the time that is left
@@ -140,3 +198,12 @@ def gone_s(end_s: float, *, now_s: float, kill_wait_s: float) -> float:
     (970, 980.0)
     """
     return end_s - min(kill_wait_s, max(end_s - now_s, 0) / 2)
+
+
+def last_words_s(gone_s: float, *, now_s: float) -> float:
+    """Return how long before it has to be gone an agent waits for nothing any more: a fifth of what is left, or 3 s.
+
+    >>> last_words_s(1000, now_s=0), round(last_words_s(1000, now_s=996.7), 2)
+    (3.0, 0.66)
+    """
+    return min(LAST_WORDS_S, max(gone_s - now_s, 0.0) / 5)

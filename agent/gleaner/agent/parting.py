@@ -15,14 +15,15 @@ SPILL_S = 10.0
 """So long the storage may take for the reports that control has not heard."""
 
 
-async def say_farewell(outbox: Outbox, reports: Path, *, gone_s: float, storage_hangs: bool) -> None:
-    """Deliver what waits in the outbox, or leave it in `reports`, a folder on the storage, until `gone_s`.
+async def say_farewell(outbox: Outbox, reports: Path, *, within_s: float, storage_hangs: bool) -> None:
+    """Deliver what waits in the outbox, or leave it in `reports`, a folder on the storage, in so many seconds.
 
     It goes to the storage first: control may hang until this agent is gone. Nothing is begun on a storage that hangs.
     """
-    spilt = not storage_hangs and await _spilt(outbox, reports, within_s=min(SPILL_S, _left_s(gone_s) / 2))
+    give_up_s = time.monotonic() + within_s
+    spilt = not storage_hangs and await _spilt(outbox, reports, within_s=min(SPILL_S, within_s / 2))
     try:
-        async with asyncio.timeout(_left_s(gone_s)):
+        async with asyncio.timeout(give_up_s - time.monotonic()):
             await asyncio.to_thread(outbox.deliver)
             if spilt:
                 await asyncio.to_thread(shutil.rmtree, reports)
@@ -39,7 +40,3 @@ async def _spilt(outbox: Outbox, reports: Path, *, within_s: float) -> bool:
         log.warning("the storage does not take the last reports", reason=str(error) or "no answer in time")
         return False
     return True
-
-
-def _left_s(gone_s: float) -> float:
-    return max(1.0, gone_s - time.time())

@@ -3,6 +3,8 @@
 import math
 from typing import Literal
 
+EARLY_SAVE_AFTER_S = 120.0
+"""A job has computed for so long, or for a sixth of its slice, before it is saved early."""
 ASSUMED_MTBF_S = 7 * 86_400.0
 """For periodic saves that are wanted although nobody knows how often nodes are lost."""
 
@@ -36,6 +38,17 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
         return mtbf_s
     x = save_s / (2 * mtbf_s)
     return math.sqrt(2 * save_s * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9) - save_s
+
+
+def early_save_s(began_s: float, *, gone_s: float) -> float:
+    """Return when to save jobs early that began to compute at `began_s`, on a node of which too little is known.
+
+    Early, since what is computed until then is what can be lost; not at once, since a job's memory is to be in use.
+
+    >>> early_save_s(1000, gone_s=1060), early_save_s(1000, gone_s=4600)
+    (1010.0, 1120.0)
+    """
+    return began_s + min(max(gone_s - began_s, 0.0) / 6, EARLY_SAVE_AFTER_S)
 
 
 def is_due(now_s: float, *, since_s: float, interval_s: float, save_point_s: float) -> bool:

@@ -112,6 +112,12 @@ class NodeRates(Message):
     restore_mib_s: Annotated[float, Field(gt=0), NUMBER] | None = None
     saves_elsewhere: Count = 0
     """How many jobs the agents of all other nodes saved to the storage around the last boundary."""
+    errors: Annotated[tuple[Weight, ...], Field(max_length=100)] = ()
+    """How many times as long as expected the latest saves there took, the newest last."""
+    late: Flag = False
+    """Whether a save there came too late for its agent's end, and none has been in time since."""
+    borrowed: Flag = False
+    """Whether the figures of saves are those of other nodes of the same type: this one has none of its own."""
 
 
 class Welcome(Message):
@@ -351,7 +357,10 @@ class Why(StrEnum):
     """This node lacks what the generation needs, found before anything was touched. `detail` says what. The
     generation counts as whole as before, and the job is not offered to this node again."""
     SAVE_FAILED = "save failed"
-    """It ran, but could not be saved before the agent's end."""
+    """It ran, and could not be saved: every try failed."""
+    TOO_LATE = "too late"
+    """It ran, and its save (or storing its result) was not done at the agent's end. That says nothing against the job.
+    Should it still be done, the agent reports so: until another agent has claimed the job, that counts."""
     NODE_FAULT = "node fault"
     """The runtime of this node does not work, or somebody killed the job."""
     STORAGE_FAULT = "storage fault"
@@ -364,6 +373,8 @@ class GivenBack(Message):
     why: Why
     detail: Text = ""
     slice: Slice | None = None
+    measured: Measured | None = None
+    """Of a save that came too late: `took_s` is how long it had taken by then, so the least that it takes."""
 
 
 class LogLines(Message):

@@ -1,6 +1,7 @@
 """The agent: claims jobs, keeps their shells going, beats, saves all in time, says farewell.
 
-It is gone by Slurm's kill wait before its end (`margin.gone_s`), whatever still hangs in the storage by then.
+It plans to be gone by Slurm's kill wait before its end (`margin.gone_s`), and is, whatever hangs in the storage by
+then. A save that is late and still goes on has the rest of that wait: it is lost only at the end itself.
 
 Its own clock decides when saving begins; control's orders, Slurm's signals and Slurm's idea of the end are
 further sources, and the earliest wins. It is idle-tolerant and silence-tolerant: without work it ends and frees
@@ -8,9 +9,9 @@ the node; without control it goes on, saves to storage, and leaves its reports t
 """
 
 import asyncio
+import os
 import signal
-import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,13 @@ import structlog
 from gleaner.agent import slurm, task
 from gleaner.agent.bench import Bench
 from gleaner.agent.client import ControlClient, ControlRefused, ControlSilent, Outbox
+from gleaner.agent.clock import Clock
 from gleaner.agent.estimates import Estimates
 from gleaner.agent.lanes import Lanes, default_saves_at_once
 from gleaner.agent.leftovers import reap, sweep
-from gleaner.agent.margin import gone_s, save_point_s
+from gleaner.agent.margin import LAST_WORDS_S, gone_s, last_words_s, save_point_s, saving_order
 from gleaner.agent.parting import say_farewell
-from gleaner.agent.periods import interval_s, is_due
+from gleaner.agent.periods import early_save_s, interval_s, is_due
 from gleaner.agent.protocol import Ask, AttemptRef, Beat, Farewell, NodeFacts, Order, Registration, Way
 from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
@@ -44,9 +46,10 @@ OUTBOX_FULL = 100
 REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
 NO_SLURM = slurm.Ending(end_s=None, runs=False, is_preempted=False)
-LAST_WORDS_S = 3.0
-"""So long before it has to be gone nothing is waited for any more; a third of it each for what still goes on, for
-killing what then hangs, and for the farewell."""
+ANSWERS_WITHIN_S = 3.0
+"""A storage that is asked at the agent's end and has not answered after so long gets no further time."""
+LEAVES_BEFORE_S = 1.0
+"""What uses the rest of the grace is over so long before Slurm's end, which is to find the node free."""
 SUSPICIOUS_S = 30.0
 """What a job does with the storage may take so much longer than expected before the storage is asked if it hangs."""
 CLOSED = 409
@@ -75,8 +78,16 @@ class Agent:
     """Whether it can at all."""
     kill_wait_s: float = 0.0
     """It is gone so long before its end."""
+    clock: Clock = field(default_factory=Clock)
     gone_s: float = field(init=False)
-    """When, seconds since the epoch; only ever lowered."""
+    """When it plans to be, seconds since the epoch; only ever lowered."""
+    _last_words_s: float = field(init=False)
+    """So long before it leaves nothing is waited for any more; a third of it each for what still goes on, for killing
+    what then hangs, and for the farewell."""
+    _stays_on: bool = False
+    """Whether something that is being stored uses the rest of the grace."""
+    _saved_early: list[TaskShell] | None = None
+    """The jobs whose early saves are the measurement; None: none have been asked for."""
     outbox: Outbox = field(init=False)
     _shells: list[TaskShell] = field(default_factory=list[TaskShell])
     _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -93,8 +104,11 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(self.client.post)
-        self.gone_s = gone_s(self.end_s, now_s=time.time(), kill_wait_s=self.kill_wait_s)
-        at_once = self.settings.saves_at_once or default_saves_at_once(self.facts.cpus)
+        self.gone_s = gone_s(self.end_s, now_s=self.clock.now_s(), kill_wait_s=self.kill_wait_s)
+        self._last_words_s = last_words_s(self.gone_s, now_s=self.clock.now_s())
+        # A node may be told to have more cores than there are: it saves no faster for that.
+        cores = min(self.facts.cpus, os.cpu_count() or self.facts.cpus)
+        at_once = self.settings.saves_at_once or default_saves_at_once(cores)
         self._probe = Probe(self.storage, f"agents/{self.name}/probe")
         self._bench = Bench(
             agent=self.name,
@@ -109,7 +123,8 @@ class Agent:
             begins=Lanes(self.facts.cpus + SPARE_THREADS),
             can_save=self.can_save,
             end_s=lambda: self.end_s,
-            gone_s=lambda: self.gone_s,
+            now_s=self.clock.now_s,
+            cut_s=lambda: max(self.gone_s, self.end_s - LEAVES_BEFORE_S) - self._last_words_s,
         )
 
     # ── the whole ──
@@ -139,7 +154,7 @@ class Agent:
         return 1 if self._fault else 0
 
     async def _register(self) -> bool:
-        give_up_s = min(time.time() + REGISTER_FOR_S, self._save_point_s())
+        give_up_s = min(self.clock.now_s() + REGISTER_FOR_S, self._save_point_s())
         registration = Registration(facts=self.facts, end_s=self.end_s, slurm_job=self.slurm_job)
         while True:
             try:
@@ -148,7 +163,7 @@ class Agent:
                 log.error("control refuses this agent", reason=str(error))
                 return False
             except ControlSilent as error:
-                if time.time() >= give_up_s or self._ending_because:
+                if self.clock.now_s() >= give_up_s or self._ending_because:
                     log.error("control cannot be reached, so there is nothing to do here", reason=str(error))
                     return False
                 log.warning("control does not answer yet", reason=str(error))
@@ -161,30 +176,74 @@ class Agent:
 
     async def _watch_the_clock(self) -> None:
         """Until nothing is left to do: vacate when it is time, end when idle, stop at the end whatever happens."""
-        idle_since_s = time.time()
+        idle_since_s = self.clock.now_s()
         while True:
-            now_s = time.time()
+            now_s = self.clock.now_s()
             self._shells = [shell for shell in self._shells if not shell.is_reported]
             if any(not shell.done.is_set() for shell in self._shells):
                 idle_since_s = now_s
             elif self._vacating or (now_s - idle_since_s >= self.settings.idle_s and not self._is_asking):
                 self._ending_because = self._ending_because or "no work"
                 return
-            if not self._vacating and now_s >= self._save_point_s():
+            if not self._vacating and not self._saves_early(now_s) and now_s >= self._save_point_s():
                 self._vacate("the end is near")
             self._ask_for_saves(now_s)
             self._look_at_the_storage()
-            if now_s >= self.gone_s - LAST_WORDS_S:
+            if self._is_over(now_s):
                 await self._run_out()
                 return
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(min(TICK_S, self._last_words_s / 4))
+
+    def _is_over(self, now_s: float) -> bool:
+        """Whether nothing is waited for any more.
+
+        What is being stored when the agent planned to be gone goes on through the rest of Slurm's kill wait, as long as
+        the storage answers: a late save costs more than a reserve that nobody needs.
+        """
+        planned_s = self.gone_s - self._last_words_s
+        is_storing = any(shell.is_storing for shell in self._shells)
+        if is_storing and now_s >= planned_s - ANSWERS_WITHIN_S:
+            self._probe.look()
+        if now_s < planned_s:
+            return False
+        self._stays_on = is_storing and self._probe.out_for_s < ANSWERS_WITHIN_S
+        return now_s >= self.leave_s - self._last_words_s
+
+    @property
+    def leave_s(self) -> float:
+        """When this process ends at the latest, seconds since the epoch."""
+        return max(self.gone_s, self.end_s - LEAVES_BEFORE_S) if self._stays_on else self.gone_s
+
+    def _saves_early(self, now_s: float) -> bool:
+        """Save all jobs early, once, where too little is known of what saves cost here.
+
+        As many at once as at the end: it is the measurement, and what can be lost at the end is only what came after.
+        Return whether it is to come or under way: until it has measured, the guess does not end the slice.
+        """
+        if not self.settings.early_saves or now_s >= self._latest_save_point_s():
+            return False
+        if self._saved_early is None:
+            shells = [shell for shell in self._shells if shell.is_computing and shell.load.way is not Way.SELF]
+            if not shells or not self._bench.estimates.is_guess:
+                return False
+            if now_s >= early_save_s(min(shell.began_s for shell in shells), gone_s=self.gone_s):
+                log.info("all jobs are saved early: too little is known of what saves cost here", jobs=len(shells))
+                self._saved_early = shells
+                self._feed_in_order(shells, task.SaveDue())
+            return True
+        return self._bench.estimates.is_guess and any(shell.is_saving for shell in self._saved_early)
+
+    def _feed_in_order(self, shells: Sequence[TaskShell], event: task.Event) -> None:
+        """Tell them all; those are first in the lanes whose loss would be worst."""
+        for at in saving_order([shell.at_stake for shell in shells]):
+            shells[at].feed(event)
 
     def _ask_for_saves(self, now_s: float) -> None:
         """At the end, of all whose save failed or that have just started; before, of those whose period is over."""
         computing = [shell for shell in self._shells if shell.is_computing]
         if self._vacating:
             for shell in computing:
-                if shell.save_again_s <= now_s < self.gone_s - LAST_WORDS_S:
+                if shell.save_again_s <= now_s < self.gone_s - self._last_words_s:
                     shell.feed(task.AgentEnds())
             return
         save_point_s = self._save_point_s()
@@ -202,27 +261,27 @@ class Agent:
 
     async def _part(self) -> None:
         """Say farewell, and see that control hears all there is to hear."""
-        farewell = Farewell(ended_s=time.time(), reason=self._ending_because, fault=self._fault)
+        farewell = Farewell(ended_s=self.clock.now_s(), reason=self._ending_because, fault=self._fault)
         self.outbox.put(f"/agents/{self.name}/farewell", farewell)
         reports = self.settings.storage / "agents" / self.name / "reports"
-        hangs = self._probe.out_for_s >= LAST_WORDS_S / 3
-        await say_farewell(self.outbox, reports, gone_s=self.gone_s, storage_hangs=hangs)
+        hangs = self._probe.out_for_s >= ANSWERS_WITHIN_S
+        left_s = max(self.leave_s - self.clock.now_s(), min(1.0, self._last_words_s / 3))
+        await say_farewell(self.outbox, reports, within_s=left_s, storage_hangs=hangs)
 
     async def _run_out(self) -> None:
         """The time is over. What hangs is left behind: this process ends soon, and takes its threads along."""
         self._ending_because = "out of time"
         if any(shell.stored.inside_s for shell in self._shells):
             self._probe.look()
+        hangs = self._probe.out_for_s >= ANSWERS_WITHIN_S
         for shell in self._shells:
-            shell.feed(task.OutOfTime("the storage hangs" if self._probe.hangs else shell.storage_fault))
-        await self._within(LAST_WORDS_S / 3, *(shell.done.wait() for shell in self._shells))
+            shell.feed(task.OutOfTime("the storage hangs" if hangs else shell.storage_fault))
+        await self._within(self._last_words_s / 3, *(shell.done.wait() for shell in self._shells))
         stuck = [shell for shell in self._shells if not shell.done.is_set()]
-        await self._within(LAST_WORDS_S / 3, *(asyncio.to_thread(shell.kill_now) for shell in stuck))
-        if self._probe.out_for_s >= LAST_WORDS_S / 3:
+        await self._within(self._last_words_s / 3, *(asyncio.to_thread(shell.kill_now) for shell in stuck))
+        if hangs or self._probe.out_for_s >= ANSWERS_WITHIN_S:
             log.error("the storage does not answer any more")
             self._fault, self._ending_because = True, "storage hangs"
-        for shell in self._shells:
-            shell.report_saved()
 
     @staticmethod
     async def _within(patience_s: float, *waits: Coroutine[Any, Any, object]) -> None:
@@ -248,7 +307,7 @@ class Agent:
 
     def _wants_work(self) -> bool:
         """Nothing new is begun near the end, or on a storage that hangs."""
-        is_worth_it = self._save_point_s() - time.time() >= self.settings.shortest_slice_s
+        is_worth_it = self._save_point_s() - self.clock.now_s() >= self.settings.shortest_slice_s
         return is_worth_it and not self._probe.hangs and not self._vacating
 
     def _take(self, shell: TaskShell) -> None:
@@ -293,8 +352,9 @@ class Agent:
 
     async def _beat(self) -> None:
         while True:
-            # One that has ended is named until its report is delivered, or control would think it forgotten.
-            shells = list(self._shells)
+            # One that has ended is named until its report is delivered, or control would think it forgotten; but not
+            # one that was given back, or control would think that it lives.
+            shells = [shell for shell in self._shells if not shell.is_given_up]
             beat = Beat(attempts=tuple(AttemptRef(job=s.assignment.job, attempt=s.assignment.attempt) for s in shells))
             try:
                 orders = await asyncio.to_thread(self.client.beat, beat)
@@ -332,8 +392,11 @@ class Agent:
 
     def _save_point_s(self) -> float:
         loads = [shell.load for shell in self._shells if shell.container is not None]
-        save_s = self._bench.estimates.all_s(loads)
-        return save_point_s(gone_s=self.gone_s, margin_s=max(self.settings.margin_s, LAST_WORDS_S), save_s=save_s)
+        return self._latest_save_point_s() - self._bench.estimates.all_s(loads)
+
+    def _latest_save_point_s(self) -> float:
+        """When saving would have to begin if it took no time."""
+        return save_point_s(gone_s=self.gone_s, margin_s=max(self.settings.margin_s, LAST_WORDS_S), save_s=0.0)
 
     async def _weigh(self) -> None:
         """Keep the containers' memory in use up to date: it sets when saving begins, and how often."""
@@ -351,17 +414,22 @@ class Agent:
         if self._vacating:
             return
         memory_bytes = sum(shell.memory_bytes for shell in self._shells)
-        log.info("vacating", why=why, end_in_s=round(self.end_s - time.time(), 1), memory=memory_bytes)
+        log.info("vacating", why=why, end_in_s=round(self.end_s - self.clock.now_s(), 1), memory=memory_bytes)
         self._vacating = True
         self._ending_because = why
+        self._feed_in_order(self._shells, task.AgentEnds())
         for shell in self._shells:
-            shell.feed(task.AgentEnds())
+            if shell.is_saving:  # while it waits for its save it stands still: the others' saves go the faster
+                self._keep(asyncio.create_task(asyncio.to_thread(shell.stop)))
 
     def _signalled(self, number: int) -> None:
         log.info("signal", signal=signal.Signals(number).name)
-        asking = asyncio.create_task(self._heed(signal.Signals(number)))
-        self._running.add(asking)
-        asking.add_done_callback(self._running.discard)
+        self._keep(asyncio.create_task(self._heed(signal.Signals(number))))
+
+    def _keep(self, running: asyncio.Task[None]) -> None:
+        """Hold on to it until it is done, as the event loop does not."""
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
 
     async def _heed(self, number: signal.Signals) -> None:
         """Find out what a signal means: Slurm's early warning, a preemption, or a cancellation.
@@ -369,7 +437,7 @@ class Agent:
         Only the warning can wait for Slurm's answer; whoever terminates us does not wait for it either. A preemption
         comes as SIGTERM where the warning has been given already.
         """
-        told_s = time.time()
+        told_s = self.clock.now_s()
         is_warning = number is signal.SIGUSR1
         if not is_warning:
             self._vacate("terminated")
@@ -390,4 +458,6 @@ class Agent:
     def end_earlier(self, end_s: float, *, kill_wait_s: float) -> None:
         """Slurm has brought the end forward."""
         self.end_s = min(self.end_s, end_s)
-        self.gone_s = min(self.gone_s, gone_s(self.end_s, now_s=time.time(), kill_wait_s=kill_wait_s))
+        now_s = self.clock.now_s()
+        self.gone_s = min(self.gone_s, gone_s(self.end_s, now_s=now_s, kill_wait_s=kill_wait_s))
+        self._last_words_s = min(self._last_words_s, last_words_s(self.gone_s, now_s=now_s))

@@ -38,15 +38,18 @@ class AgentSettings(FileSettings):
     default what is usual for the way in which the node saves (`estimates.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
     """Kept free before the agent has to be gone, on top of the estimated time to save and its safety. The last three
-    seconds of it (`runner.LAST_WORDS_S`, the least that counts) are for leaving behind what hangs."""
+    seconds of it (`margin.LAST_WORDS_S`, the least that counts) are for leaving behind what hangs."""
     kill_wait_s: float | None = Field(default=None, ge=0)
-    """The agent is gone so long before its end. By default Slurm's KillWait, without Slurm nothing."""
+    """The agent plans to be gone so long before its end; only a save that is late uses what is left. By default
+    Slurm's KillWait, without Slurm nothing."""
     saves_at_once: int | None = Field(default=None, ge=1)
     """More saves than this wait for their turn, so that they do not slow each other. By default by the number of
     cores (`lanes.default_saves_at_once`)."""
     periodic_saves: Literal["auto"] | bool = "auto"
     """Whether jobs are saved while they go on, at the optimal interval: auto, if control knows how often nodes are
     lost; true, always."""
+    early_saves: bool = True
+    """Whether all jobs are saved early in the slice on a node where too little is known of what saves cost."""
     shortest_period_s: float = Field(default=60, gt=0)
     """A job is not saved more often than this while it goes on."""
     shortest_slice_s: float = Field(default=300, ge=0)

@@ -19,6 +19,8 @@ from gleaner.agent.bench import Bench
 from gleaner.agent.estimates import Load
 from gleaner.agent.exits import exit_of
 from gleaner.agent.joblog import JobLog
+from gleaner.agent.lanes import Lane
+from gleaner.agent.margin import AtStake
 from gleaner.agent.protocol import (
     Assignment,
     Checkpointed,
@@ -45,6 +47,15 @@ SAVE_PAUSE_S = 10.0
 """The longest pause after a save that failed; shorter where there is less time left."""
 
 
+@dataclass(frozen=True, slots=True)
+class _SaveUnderWay:
+    """A save that has begun. `expected_s` None: nothing had been measured by then."""
+
+    began_s: float
+    lane: Lane
+    expected_s: float | None
+
+
 @dataclass(slots=True)
 class TaskShell:
     """One claimed job, from its assignment to its last report."""
@@ -55,6 +66,8 @@ class TaskShell:
     """In use when it was last weighed."""
     since_s: float = 0.0
     """When it was last tried to save it, or else when it began to compute."""
+    began_s: float = 0.0
+    """When it began to compute."""
     save_again_s: float = 0.0
     """Before this instant a save that has failed is not tried again: what made it fail may pass."""
     node_fault: bool = False
@@ -71,9 +84,8 @@ class TaskShell:
     _container: ContainerId | None = None
     _failed: int = 0
     """Saves that failed since the last report of one that did not."""
+    _saving: "_SaveUnderWay | None" = None
     _signalled_s: float = 0.0
-    _unreported: Generation | None = None
-    """Published, and control has not been told."""
     _measured: Measured | None = None
     """What the latest published generation cost."""
     _log: JobLog = field(default_factory=JobLog)
@@ -104,6 +116,27 @@ class TaskShell:
         return isinstance(self.state, task.Running)
 
     @property
+    def is_saving(self) -> bool:
+        """Whether its memory is being saved, or waits for that."""
+        return isinstance(self.state, task.Saving)
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether something of it may still come to the storage if it is given time."""
+        return isinstance(self.state, task.Saving | task.Signalled | task.Storing | task.Finishing)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether control has been told that nothing came of it in time."""
+        return isinstance(self.state, task.Ended) and self.state.late
+
+    @property
+    def at_stake(self) -> AtStake:
+        """What is lost without a save, and what that costs."""
+        computed_s = elapsed_s(self.since_s, self.bench.now_s())
+        return AtStake(self.assignment.cpus * computed_s, self.bench.estimates.expected_s(self.load))
+
+    @property
     def load(self) -> Load:
         """What saving it means."""
         return Load(self.memory_bytes, Way.SELF if self.assignment.saves_itself else self.bench.way)
@@ -117,9 +150,14 @@ class TaskShell:
         if isinstance(self.state, task.Ended):
             self._ended.set()
         for todo in todos:
+            # What must not wait for a thread that may hang: after the next step this process may be gone.
             if isinstance(todo, task.ReportSaved):
-                self._unreported = todo.generation
-            self._todos.put_nowait(todo)
+                self._report_saved(todo.generation)
+            elif isinstance(todo, task.GiveBack) and isinstance(event, task.OutOfTime):
+                self.flush_log()
+                self._give_back(todo.why, todo.detail)
+            else:
+                self._todos.put_nowait(todo)
 
     async def run(self) -> None:
         """Prepare the job and see it through."""
@@ -132,7 +170,7 @@ class TaskShell:
             self.feed(begun)
             if (container := self.container) is not None:
                 self._container = container
-                self.since_s = time.time()
+                self.since_s = self.began_s = self.bench.now_s()
                 self._times.turn_to(Doing.COMPUTING)
                 self._watch(container)
             while not isinstance(self.state, task.Ended) or not self._todos.empty():
@@ -140,11 +178,9 @@ class TaskShell:
         except Exception as error:  # a bug of ours: the process must not go on unseen, nor the job come here for ever
             if (container := self.container) is not None:
                 await asyncio.to_thread(self._kill, container)
-            self.report_saved()
             self._give_back(Why.NODE_FAULT, f"the agent broke: {error!r}")
             raise
         finally:
-            self.report_saved()
             self.done.set()
 
     def _note_restore(self, *, at_once: int) -> None:
@@ -182,53 +218,40 @@ class TaskShell:
         for lines in self._log.taken():
             self._report("log", lines)
 
-    def report_saved(self) -> None:
-        """Tell control of the published generation, unless it has been told.
+    def _report_saved(self, generation: Generation) -> None:
+        """Tell control of the published generation that ends the attempt.
 
-        Done after the container is gone, except at the agent's end: a runtime that is slow to remove a container
-        must not cost what is saved.
+        The container stands still since before the generation's log was marked: it has written nothing more.
         """
-        if self._unreported is None:
-            return
         self.flush_log()
-        written = {"log_lines": self._log.first, "open_lines": self._log.open_lines()}
-        whole = self._unreported.model_copy(update=written)
-        self._unreported = None
-        self._report("saved", Saved(generation=whole, slice=self._times.slice(), measured=self._measured))
+        self._report("saved", Saved(generation=generation, slice=self._times.slice(), measured=self._measured))
 
     # ── what the task says ──
 
-    async def _do(self, todo: task.Todo) -> None:  # noqa: PLR0912 - one case a thing to do
+    async def _do(self, todo: task.Todo) -> None:
         match todo:
             case task.Save(container):
-                async with self.bench.saves.one() as lane:
-                    if isinstance(self.state, task.Saving):
-                        began_s = time.time()
-                        saved = await asyncio.to_thread(self._save, container)
-                        if isinstance(saved, Kept):
-                            self._note(saved, began_s=began_s, at_once=lane.at_once, memory_bytes=self.memory_bytes)
-                            self.feed(task.SaveDone(saved.generation))
-                        else:
-                            self.feed(saved)
+                await self._save_in_turn(container)
             case task.GoOn(container):
                 await asyncio.to_thread(self._go_on, container)
             case task.Signal(container, name):
                 await asyncio.to_thread(self._signal, container, name)
             case task.StoreFolder():
-                began_s = self._signalled_s or time.time()  # it may have saved itself without being told to
+                began_s = self._signalled_s or self.bench.now_s()  # it may have saved itself without being told to
                 self._times.turn_to(Doing.SAVING)
                 await self._drain_log()
                 if kept := await self._persistently(self.stored.save_folder):
-                    self._note(kept, began_s=began_s, at_once=1, memory_bytes=kept.generation.size_bytes)
-                    self.feed(task.SaveDone(kept.generation))
+                    written = {"log_lines": self._log.first, "open_lines": self._log.open_lines()}
+                    generation = kept.generation.model_copy(update=written)
+                    self._note(kept, _SaveUnderWay(began_s, Lane(), None), memory_bytes=generation.size_bytes)
+                    self.feed(task.SaveDone(generation))
             case task.Finish(_, exit_code):
                 self._times.turn_to(Doing.OVER)
                 await self._finish(exit_code)
             case task.Kill(container):
                 await asyncio.to_thread(self._kill, container)
             case task.ReportSaved():
-                await asyncio.to_thread(self._log.wait)
-                self.report_saved()
+                raise AssertionError("what is published is reported at once")
             case task.ReportCheckpointed(generation):
                 self.flush_log()
                 told = Checkpointed(generation=generation, slice=self._times.slice(), measured=self._measured)
@@ -240,6 +263,39 @@ class TaskShell:
                 self._give_back(why, detail)
             case task.Clean():
                 await asyncio.to_thread(self._clean)
+
+    async def _save_in_turn(self, container: ContainerId) -> None:
+        """Save it when a lane is free; at the agent's end, when that does not make those late who have begun."""
+        saves = self.bench.saves
+        async with saves.one() as lane:
+            await saves.let_others_end(lane, unless=lambda: not self._is_leaving() or self._is_in_time(saves.busy + 1))
+            if not isinstance(self.state, task.Saving):
+                return
+            load, estimates = self.load, self.bench.estimates
+            expected_s = estimates.expected_s(load, at_once=saves.busy) if estimates.knows(load.way) else None
+            under_way = self._saving = _SaveUnderWay(self.bench.now_s(), lane, expected_s)
+            saved = await asyncio.to_thread(self._save, container)
+            self._saving = None
+            if isinstance(saved, Kept):
+                self._note(saved, under_way, memory_bytes=self.memory_bytes)
+                self.feed(task.SaveDone(saved.generation))
+            else:
+                self.feed(saved)
+
+    def _is_leaving(self) -> bool:
+        return isinstance(self.state, task.Saving) and self.state.leaving
+
+    def _is_in_time(self, at_once: int) -> bool:
+        """Whether a save that begins now, with so many at once, should end in time."""
+        return self.bench.now_s() + self.bench.estimates.expected_s(self.load, at_once=at_once) <= self.bench.cut_s()
+
+    def stop(self) -> None:
+        """Let it stand still. If that does not work, its save will say why. Blocks."""
+        if (container := self.container) is None or self._saving is not None:
+            return
+        self._times.turn_to(Doing.SAVING)
+        with suppress(RuntimeFault, ContainerExited):
+            self.bench.runtime.pause(container)
 
     def _save(self, container: ContainerId) -> Kept | task.SaveFailed:
         """Pause, checkpoint, copy, publish. The container is left paused: only a published generation frees it."""
@@ -257,17 +313,17 @@ class TaskShell:
             self._say("save failed", error=str(error))
             self._note_failure(error)
             self._failed += 1
-            left_s = bench.gone_s() - time.time()
-            self.save_again_s = time.time() + min(SAVE_PAUSE_S, left_s / (task.SAVE_TRIES + 1))
+            left_s = bench.cut_s() - bench.now_s()
+            self.save_again_s = bench.now_s() + min(SAVE_PAUSE_S, max(0.0, left_s) / (task.SAVE_TRIES + 1))
             return task.SaveFailed(str(error))
         finally:
-            self.since_s = time.time()
+            self.since_s = bench.now_s()
 
-    def _note(self, kept: Kept, *, began_s: float, at_once: int, memory_bytes: int) -> None:
+    def _note(self, kept: Kept, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
         """Learn from what a save cost, and keep it for the report."""
         self._times.turn_to(Doing.OVER)  # it is published; if it goes on, that is said by whoever lets it
-        load, took_s, estimates = self.load, elapsed_s(began_s), self.bench.estimates
-        expected_s = estimates.expected_s(load, at_once=at_once)
+        load, took_s, estimates = self.load, elapsed_s(save.began_s, self.bench.now_s()), self.bench.estimates
+        at_once, expected_s = save.lane.at_once, save.expected_s
         estimates.note(load, at_once=at_once, took_s=took_s, expected_s=expected_s)
         self._measured = Measured(
             memory_bytes=memory_bytes,
@@ -279,7 +335,7 @@ class TaskShell:
             failed=self._failed,
         )
         self._failed, self.storage_fault = 0, ""
-        self._say("saved", number=kept.generation.number, took_s=round(took_s, 2), expected_s=round(expected_s, 2))
+        self._say("saved", number=kept.generation.number, took_s=round(took_s, 2), expected_s=expected_s)
 
     def _note_failure(self, error: Exception) -> None:
         self.storage_fault = str(error) if isinstance(error, StorageError) else ""
@@ -293,7 +349,7 @@ class TaskShell:
 
     def _signal(self, container: ContainerId, name: str) -> None:
         """What stands still would not hear it."""
-        self._signalled_s = self._signalled_s or time.time()
+        self._signalled_s = self._signalled_s or self.bench.now_s()
         self._times.turn_to(Doing.SAVING)
         try:
             self.bench.runtime.unpause(container)
@@ -364,7 +420,21 @@ class TaskShell:
     def _give_back(self, why: Why, detail: str) -> None:
         began_nothing = why is Why.STORAGE_FAULT and not self.has_run  # the storage may not be mounted here
         self.node_fault = began_nothing or why in (Why.NODE_FAULT, Why.CANNOT_RESTORE)
-        self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice()))
+        measured = self._cost_so_far() if why is Why.TOO_LATE else None
+        self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice(), measured=measured))
+
+    def _cost_so_far(self) -> Measured | None:
+        """What a save that comes too late has taken by now."""
+        if (save := self._saving) is None:
+            return None
+        return Measured(
+            memory_bytes=self.memory_bytes,
+            stored_bytes=0,
+            took_s=elapsed_s(save.began_s, self.bench.now_s()),
+            expected_s=save.expected_s,
+            at_once=save.lane.at_once,
+            way=self.load.way,
+        )
 
     def _report(self, verb: str, message: Message) -> None:
         self.bench.outbox.put(self._path + verb, message)

@@ -2,7 +2,7 @@
 
 The shell around it (`agent.shell`) does the things, one after the other, and feeds back what happened. No
 clock and no I/O here; the order of the things to do is what keeps a job safe: a process is killed only after
-its generation is published.
+its generation is published, and what is published is reported at once, before anything else can go wrong.
 
 A workload that saves itself is never saved by us: it is sent its signal, and its folder is published when it has
 exited with its code.
@@ -82,7 +82,9 @@ class Finishing:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing is left to decide."""
+    """Nothing is left to decide. `late`: it was given back for want of time; what it stores may still be published."""
+
+    late: bool = False
 
 
 Task: TypeAlias = Preparing | Running | Saving | Signalled | Storing | Finishing | Ended
@@ -157,8 +159,10 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class OutOfTime:
-    """The agent's end is here; whatever is not published now never will be. `storage_fault`: what of the storage, if
-    anything, was in the way."""
+    """The agent's end is here; whatever is not published now is waited for no more.
+
+    `storage_fault`: what of the storage, if anything, was in the way.
+    """
 
     storage_fault: str = ""
 
@@ -288,6 +292,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
     (Saving(container='c1', failed_saves=0, leaving=False, periodic=False), [Save(container='c1')])
     """
     match task, event:
+        case Ended(late=True), SaveDone(generation):
+            return Ended(), [ReportSaved(generation)]
         case Ended(), _:
             return task, []
 
@@ -336,7 +342,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case Saving(container, failed, leaving, periodic=True), SaveDone(generation):
             return Running(container, failed, leaving), [GoOn(container), ReportCheckpointed(generation)]
         case ((Saving(container) | Storing(container)), SaveDone(generation)):
-            return Ended(), [Kill(container), ReportSaved(generation), Clean()]
+            return Ended(), [ReportSaved(generation), Kill(container), Clean()]
 
         # As with HTCondor, this exit says so also when nobody has asked for it.
         case ((Running(container, saves_itself=SelfSave() as how) | Signalled(container, how)), Exited(exit_code)) if (
@@ -349,8 +355,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case Finishing(container), Finished():
             return Ended(), [Kill(container), Clean()]
         case Finishing(container), OutOfTime(fault):
-            back = _unstored(Why.NODE_FAULT, "its result could not be stored before the agent's end", fault)
-            return Ended(), [Kill(container), back, Clean()]
+            back = _unstored(Why.TOO_LATE, "its result was not stored before the agent's end", fault)
+            return Ended(late=True), [back, Kill(container), Clean()]
 
         case ((Running(container) | Saving(container) | Signalled(container)), Lost(detail)):
             return Ended(), [Kill(container), GiveBack(Why.NODE_FAULT, detail), Clean()]
@@ -358,10 +364,13 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return task, []
         case (Signalled(container), OutOfTime()):
             back = GiveBack(Why.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
-            return Ended(), [Kill(container), back, Clean()]
-        case ((Running(container) | Saving(container) | Storing(container)), OutOfTime(fault)):
+            return Ended(), [back, Kill(container), Clean()]
+        case ((Running(failed_saves=failed) | Saving(failed_saves=failed)), OutOfTime(fault)) if failed:
             back = _unstored(Why.SAVE_FAILED, "no generation was published before the agent's end", fault)
-            return Ended(), [Kill(container), back, Clean()]
+            return Ended(late=isinstance(task, Saving)), [back, Kill(task.container), Clean()]
+        case ((Running(container) | Saving(container) | Storing(container)), OutOfTime(fault)):
+            back = _unstored(Why.TOO_LATE, "no generation was published before the agent's end", fault)
+            return Ended(late=not isinstance(task, Running)), [back, Kill(container), Clean()]
         case (
             (Running(container) | Saving(container) | Signalled(container) | Storing(container) | Finishing(container)),
             DropAsked(),
