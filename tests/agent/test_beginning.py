@@ -39,7 +39,8 @@ class Node:
             begins=Lanes(1),
             can_save=can_save,
             end_s=lambda: time.time() + 100,
-            gone_s=lambda: time.time() + 100,
+            now_s=time.time,
+            cut_s=lambda: time.time() + 100,
         )
         self.folder = place / "job"
 

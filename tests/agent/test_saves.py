@@ -233,7 +233,7 @@ def test_jobs_that_the_storage_does_not_take_go_back_for_its_fault_and_their_nod
     assert asyncio.run(agent.live()) == 0
     for job, what in (
         (saved, "no generation was published before the agent's end"),
-        (result, "its result could not be stored before the agent's end"),
+        (result, "its result was not stored before the agent's end"),
     ):
         (attempt,) = control.job(job).attempts
         assert attempt.detail == f"storage fault: {what}: the storage is full"

@@ -58,10 +58,10 @@ def play(*events: Event, saves_itself: SelfSave | None = None) -> tuple[Task, li
     return task, todos
 
 
-def test_a_slice_is_saved_then_killed_then_reported() -> None:
+def test_a_slice_is_saved_and_reported_at_once_before_its_container_is_killed() -> None:
     assert play(Started(C), VacateAsked(), SaveDone(GENERATION)) == (
         Ended(),
-        [Save(C), Kill(C), ReportSaved(GENERATION), Clean()],
+        [Save(C), ReportSaved(GENERATION), Kill(C), Clean()],
     )
 
 
@@ -88,12 +88,21 @@ def test_a_save_that_keeps_failing_is_given_up_but_the_job_runs_to_the_end() -> 
     assert todos.count(Save(C)) == SAVE_TRIES
     task, todos = step(task, OutOfTime())
     assert task == Ended()
-    assert todos == [Kill(C), GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end"), Clean()]
+    assert todos == [GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end"), Kill(C), Clean()]
+
+
+def test_a_save_that_comes_too_late_is_no_failure_of_the_job_and_counts_if_it_is_published_after_all() -> None:
+    late = GiveBack(Why.TOO_LATE, "no generation was published before the agent's end")
+    task, todos = play(Started(C), AgentEnds(), OutOfTime())
+    assert (task, todos) == (Ended(late=True), [Save(C), late, Kill(C), Clean()])
+    assert step(task, SaveDone(GENERATION)) == (Ended(), [ReportSaved(GENERATION)])
+    assert step(task, SaveFailed("its container is gone")) == (task, [])
+    assert play(Started(C), OutOfTime())[1] == [late, Kill(C), Clean()]
 
 
 def test_saves_that_failed_early_do_not_count_at_the_agents_end() -> None:
     early = [Started(C), *[VacateAsked(), SaveFailed("disk full")] * SAVE_TRIES]
-    assert play(*early, AgentEnds(), SaveDone(GENERATION))[1][-3:] == [Kill(C), ReportSaved(GENERATION), Clean()]
+    assert play(*early, AgentEnds(), SaveDone(GENERATION))[1][-3:] == [ReportSaved(GENERATION), Kill(C), Clean()]
     task, todos = play(*early, *[AgentEnds(), SaveFailed("disk full")] * SAVE_TRIES, AgentEnds(), VacateAsked())
     assert task == Running(C, SAVE_TRIES, leaving=True)
     assert todos.count(Save(C)) == 2 * SAVE_TRIES
@@ -157,7 +166,7 @@ def test_a_periodic_save_under_way_is_the_final_one_when_the_job_is_to_go() -> N
     for told in (VacateAsked(), AgentEnds()):
         task, todos = play(Started(C), SaveDue(), told, SaveDone(GENERATION))
         assert task == Ended()
-        assert todos == [Save(C), Kill(C), ReportSaved(GENERATION), Clean()]
+        assert todos == [Save(C), ReportSaved(GENERATION), Kill(C), Clean()]
 
 
 def test_a_periodic_save_that_became_the_final_one_and_fails_is_tried_again_like_any() -> None:
@@ -170,7 +179,7 @@ def test_a_periodic_save_that_became_the_final_one_and_fails_is_tried_again_like
 def test_after_a_periodic_save_the_final_one_is_made_anew_since_the_process_has_run() -> None:
     task, todos = play(Started(C), SaveDue(), SaveDone(GENERATION), VacateAsked(), SaveDone(GENERATION))
     assert task == Ended()
-    assert todos[3:] == [Save(C), Kill(C), ReportSaved(GENERATION), Clean()]
+    assert todos[3:] == [Save(C), ReportSaved(GENERATION), Kill(C), Clean()]
 
 
 def test_whatever_ends_the_job_during_a_periodic_save_is_handled_as_ever() -> None:
@@ -178,8 +187,8 @@ def test_whatever_ends_the_job_during_a_periodic_save_is_handled_as_ever() -> No
     assert play(*during, Exited(3), SaveFailed("gone")) == (Finishing(C), [Save(C), Finish(C, 3)])
     assert play(*during, DropAsked()) == (Ended(), [Save(C), Kill(C), Clean()])
     assert play(*during, OutOfTime())[1][1:] == [
+        GiveBack(Why.TOO_LATE, "no generation was published before the agent's end"),
         Kill(C),
-        GiveBack(Why.SAVE_FAILED, "no generation was published before the agent's end"),
         Clean(),
     ]
     assert play(*during, Lost("gone"))[0] == Ended()
@@ -197,7 +206,7 @@ def test_a_job_that_saves_itself_is_told_and_its_folder_is_its_generation() -> N
     for told in (VacateAsked(), AgentEnds()):
         task, todos = play(Started(C), told, Exited(85), SaveDone(GENERATION), saves_itself=HOW)
         assert task == Ended()
-        assert todos == [Signal(C, "SIGUSR1"), StoreFolder(C), Kill(C), ReportSaved(GENERATION), Clean()]
+        assert todos == [Signal(C, "SIGUSR1"), StoreFolder(C), ReportSaved(GENERATION), Kill(C), Clean()]
 
 
 def test_a_job_that_saves_itself_is_never_saved_periodically() -> None:
@@ -222,16 +231,16 @@ def test_a_job_that_does_not_heed_its_signal_is_told_once_more_at_the_agents_end
     task, todos = step(task, OutOfTime())
     assert task == Ended()
     assert todos == [
-        Kill(C),
         GiveBack(Why.SAVE_FAILED, "it had not saved itself and exited before the agent's end"),
+        Kill(C),
         Clean(),
     ]
 
 
 def test_a_self_saved_folder_that_cannot_be_stored_in_time_gives_the_job_back() -> None:
     task, todos = play(Started(C), VacateAsked(), Exited(85), OutOfTime(), saves_itself=HOW)
-    assert task == Ended()
-    assert any(isinstance(todo, GiveBack) for todo in todos)
+    assert task == Ended(late=True)
+    assert any(isinstance(todo, GiveBack) and todo.why is Why.TOO_LATE for todo in todos)
 
 
 def test_what_the_storage_did_not_take_is_the_storages_fault_and_not_the_jobs() -> None:
@@ -244,9 +253,9 @@ def test_what_the_storage_did_not_take_is_the_storages_fault_and_not_the_jobs() 
     for events in saving:
         assert GiveBack(Why.STORAGE_FAULT, published) in play(*events, end)[1]
     assert GiveBack(Why.STORAGE_FAULT, published) in play(Started(C), Exited(85), end, saves_itself=HOW)[1]
-    result = "its result could not be stored before the agent's end"
+    result = "its result was not stored before the agent's end"
     assert GiveBack(Why.STORAGE_FAULT, f"{result}: disk full") in play(Started(C), Exited(0), end)[1]
-    assert GiveBack(Why.NODE_FAULT, result) in play(Started(C), Exited(0), OutOfTime())[1]
+    assert GiveBack(Why.TOO_LATE, result) in play(Started(C), Exited(0), OutOfTime())[1]
 
 
 def test_a_job_that_does_not_save_itself_in_time_is_to_blame_whatever_the_storage_does() -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from gleaner.agent.leastsquares import LEAST_MIB, MIB
 from gleaner.agent.margin import (
     BORROWED_SAFETY,
+    COLD_FIXED_S,
     KEPT,
+    LEAST_FIXED_S,
     MEASURED_SAFETY,
     UNKNOWN_SAFETY,
     Line,
@@ -96,13 +98,15 @@ class Estimates:
         own = self._own.get(way, [])
         errors = [] if way is Way.SELF else list(self._told_errors)
         errors += [save.error for save in own if save.error is not None]
-        if own or (self.knows(way) and not self._is_borrowed):
+        # How long a workload takes to save itself is its own affair, and nobody can measure it before.
+        if own or way is Way.SELF or (self._told and not self._is_borrowed):
             return safety(errors, at_least=MEASURED_SAFETY)
-        return safety(errors, at_least=BORROWED_SAFETY if self.knows(way) else UNKNOWN_SAFETY)
+        return safety(errors, at_least=BORROWED_SAFETY if self._told else UNKNOWN_SAFETY)
 
     def _line(self, way: Way) -> Line:
         # What was borrowed from other nodes counts for nothing once this one was measured.
         is_of_use = way is not Way.SELF and not (self._is_borrowed and self._own.get(way))
         before = self._told if is_of_use else []
         assumed_mib_s = ASSUMED_MIB_S[way] if self.assumed_mib_s is None else self.assumed_mib_s
-        return fitted([*before, *self._own.get(way, [])], assumed=assumed_mib_s * MIB)
+        fixed_s = LEAST_FIXED_S if way is Way.SELF else COLD_FIXED_S
+        return fitted([*before, *self._own.get(way, [])], assumed=assumed_mib_s * MIB, fixed_s=fixed_s)

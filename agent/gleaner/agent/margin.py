@@ -96,8 +96,8 @@ def told(rates: NodeRates | None) -> list[Save]:
     return [Save(size, line.save_s(size), None, weight) for size in _TOLD_AT]
 
 
-def fitted(saves: Sequence[Save], *, assumed: float) -> Line:
-    """Return the line of least squares through the saves; without any, the assumed rate in bytes per second.
+def fitted(saves: Sequence[Save], *, assumed: float, fixed_s: float = COLD_FIXED_S) -> Line:
+    """Return the line of least squares through the saves; without any, this fixed time and rate in bytes per second.
 
     >>> fitted([Save(size * MIB, 1.0 + size / 200, 1.0) for size in (100, 200, 400)], assumed=1)
     Line(fixed_s=1.0, rate=209715200.0)
@@ -115,7 +115,7 @@ def fitted(saves: Sequence[Save], *, assumed: float) -> Line:
         )
     )
     if found is None:
-        return Line(COLD_FIXED_S, assumed)
+        return Line(fixed_s, assumed)
     return Line(round(max(found.fixed_s, LEAST_FIXED_S), 6), round(max(found.mib_s * MIB, SLOWEST), 3))
 
 
