@@ -108,7 +108,7 @@ def test_savers_on_other_nodes_count_where_no_boundary_has_been_measured() -> No
 
 
 def test_all_jobs_of_the_node_share_its_rate_and_those_that_save_themselves_do_so_meanwhile() -> None:
-    estimates = Estimates(Way.SHIM, at_once=2)
+    estimates = Estimates(Way.SHIM, at_once=2, assumed_mib_s=1024)
     estimates.learn(NodeRates(saves=10, save_mib_s=1024))
     alone_s = estimates.all_s([gib(4)])
     assert estimates.all_s([gib(1)] * 4) == pytest.approx(alone_s, rel=0.2)

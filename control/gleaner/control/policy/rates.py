@@ -1,10 +1,15 @@
 """What saves and restores cost on a node, and how long nodes last: sums that forget, and figures from them. Pure."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gleaner.agent.leastsquares import LEAST_MIB, MIB, Sums
+from gleaner.agent.margin import LEAST_FIXED_S
 
+ERRORS_KEPT = 20
+LATE_FACTOR = 1.5
+"""A save that was given up counts as one that takes so many times as long as it had taken by then: nobody knows it."""
 LONGEST_S = 86_400.0
 """What says that it took longer, tells of a clock that was set, and of no node."""
 
@@ -40,6 +45,17 @@ def added(sums: Sums, *, size_bytes: int, at_once: int, took_s: float, half_life
         mib_mib=sums.mib_mib * keep + mib * mib,
         mib_s=sums.mib_s * keep + mib * took_s,
     )
+
+
+def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | None) -> list[float]:
+    """Return the errors of the latest estimates with one more: how many times as long as expected a save took.
+
+    >>> with_error([1.0], took_s=3.0, expected_s=2.0), with_error([1.0], took_s=3.0, expected_s=None)
+    ([1.0, 1.5], [1.0])
+    """
+    if not expected_s:
+        return list(errors)
+    return [*errors, round(min(took_s, LONGEST_S) / max(expected_s, LEAST_FIXED_S), 3)][-ERRORS_KEPT:]
 
 
 def faded(value: float, *, age_s: float, half_life_s: float) -> float:

@@ -95,6 +95,7 @@ def _known(db: Connection, named: Sequence[AttemptRef]) -> Mapping[tuple[int, in
             JOB.c.lost,
             JOB.c.held,
             ATTEMPT.c.agent,
+            ATTEMPT.c.ending,
             MIGRATION.c.job.is_not(None).label("moves"),
         )
         .join_from(JOB, ATTEMPT, (ATTEMPT.c.job == JOB.c.id) & (ATTEMPT.c.attempt == JOB.c.attempt))
@@ -107,6 +108,8 @@ def _known(db: Connection, named: Sequence[AttemptRef]) -> Mapping[tuple[int, in
 def _order(db: Connection, name: str, ref: AttemptRef, row: Any, *, vacate: bool, now_s: float) -> Order:
     if row is None or row.agent != name:
         return Order.DROP  # unknown, or another attempt is the current one
+    if row.lost and row.ending is Ending.GIVEN_BACK:
+        return Order.DROP  # it may still report what was published late, and that is all
     if row.lost:
         try:
             revive(db, ref.job, ref.attempt, agent=name, now_s=now_s)

@@ -7,16 +7,27 @@ from sqlalchemy import Connection, func, select, update
 
 from gleaner.agent.leastsquares import Sums, line
 from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, NodeRates, Saved, Way
-from gleaner.control.policy.rates import RateRules, added, faded, mean_time_between_losses_s
+from gleaner.control.policy.rates import (
+    LATE_FACTOR,
+    RateRules,
+    added,
+    faded,
+    mean_time_between_losses_s,
+    with_error,
+)
 from gleaner.control.queue.arrows import insert_unless_there
-from gleaner.control.queue.site_tables import RATE
+from gleaner.control.queue.site_tables import NODE, RATE
 from gleaner.control.queue.tables import AGENT, ATTEMPT
 
 BOUNDARY_S = 120.0
 """Saves within so many seconds belong to one boundary."""
+ALIKE_AT_MIB = 256.0
+"""Nodes of one kind are compared by how long a save of so much takes."""
 _FRESH: dict[str, Any] = {
     "saves": list(astuple(Sums())),
     "restores": list(astuple(Sums())),
+    "errors": [],
+    "late": False,
     "boundary_s": 0.0,
     "boundary_saves": 0,
     "agents_s": 0.0,
@@ -37,9 +48,11 @@ def learn(
     """Add what the report measured to its node's figures. For a report that was news: what is repeated counts once.
 
     A restore counts at its attempt's end, so that a periodic save, which says it too, does not count it again. How
-    long a workload takes to save itself, or to begin again, says nothing of the node.
+    long a workload takes to save itself, or to begin again, says nothing of the node. A save that came too late took
+    longer than it says.
     """
-    measured = report.measured if isinstance(report, Checkpointed | Saved) else None
+    measured = None if isinstance(report, Completed) else report.measured
+    took_longer = LATE_FACTOR if isinstance(report, GivenBack) else 1.0
     spent = None if isinstance(report, Checkpointed) else report.slice
     restored = spent.restored if spent and spent.restored and spent.restored.way is not Way.SELF else None
     if measured is None and restored is None:
@@ -51,10 +64,12 @@ def learn(
         cost: dict[str, Any] = {
             "size_bytes": measured.memory_bytes,
             "at_once": measured.at_once,
-            "took_s": measured.took_s,
+            "took_s": measured.took_s * took_longer,
         }
         if measured.way is not Way.SELF:
             values["saves"] = list(astuple(added(Sums(*row.saves), **cost, half_life=rules.half_life)))
+            values["errors"] = with_error(row.errors, took_s=cost["took_s"], expected_s=measured.expected_s)
+            values["late"] = isinstance(report, GivenBack)
         if isinstance(report, Saved):
             is_same = now_s - row.boundary_s < BOUNDARY_S
             values["boundary_s"] = row.boundary_s if is_same else now_s
@@ -99,18 +114,27 @@ def _locked(db: Connection, node: str) -> Any:
 
 
 def of_node(db: Connection, node: str) -> NodeRates | None:
-    """What an agent on this node should know; None where nothing was seen."""
+    """Return what an agent on this node should know; None where nothing was seen.
+
+    Of a node that has not saved yet the slowest of the other nodes of its kind says what to expect.
+    """
     row = db.execute(select(RATE).where(RATE.c.node == node)).one_or_none()
     last = select(func.max(RATE.c.boundary_s)).scalar_subquery()
     elsewhere = select(func.sum(RATE.c.boundary_saves)).where(
         RATE.c.node != node, RATE.c.boundary_saves > 0, RATE.c.boundary_s > last - BOUNDARY_S
     )
     saves_elsewhere = int(db.execute(elsewhere).scalar_one() or 0)
-    if row is None:
+    saves, restores = (Sums(*row.saves), Sums(*row.restores)) if row else (Sums(), Sums())
+    is_borrowed = saves.count <= 0
+    if is_borrowed:
+        saves = _slowest_alike(db, node)
+    if row is None and saves.count <= 0:
         return NodeRates(saves_elsewhere=saves_elsewhere) if saves_elsewhere else None
-    saves, restores = Sums(*row.saves), Sums(*row.restores)
     save, restore = line(saves), line(restores)
     return NodeRates(
+        borrowed=is_borrowed and saves.count > 0,
+        errors=tuple(row.errors) if row else (),
+        late=bool(row and row.late),
         saves=saves.count,
         save_fixed_s=save.fixed_s if save else None,
         save_mib_s=save.mib_s if save else None,
@@ -119,6 +143,19 @@ def of_node(db: Connection, node: str) -> NodeRates | None:
         restore_mib_s=restore.mib_s if restore else None,
         saves_elsewhere=saves_elsewhere,
     )
+
+
+def _slowest_alike(db: Connection, node: str) -> Sums:
+    """Return the saves of the slowest other node of the same kind; no saves where there is none."""
+    kind = select(NODE.c.kind).where(NODE.c.name == node).scalar_subquery()
+    alike = select(RATE.c.saves).join(NODE, NODE.c.name == RATE.c.node).where(NODE.c.kind == kind, NODE.c.name != node)
+    seen = [sums for saves in db.execute(alike).scalars() if (sums := Sums(*saves)).count > 0]
+    return max(seen, key=lambda sums: _save_s(sums, ALIKE_AT_MIB), default=Sums())
+
+
+def _save_s(sums: Sums, mib: float) -> float:
+    found = line(sums)
+    return found.fixed_s + mib / found.mib_s if found else 0.0
 
 
 def node_mtbf_s(db: Connection, rules: RateRules) -> float:

@@ -29,6 +29,8 @@ TRIES_UNTIL_HELD = 5
 """A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
 the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included:
 it may be the job, and would go on for ever."""
+MAY_FOLLOW = (Why.TOO_LATE, Why.SAVE_FAILED, Why.STORAGE_FAULT)
+"""An attempt that was given back for such a reason may still report that it was saved, or what its result is."""
 AT_ONCE_S = 5.0
 """A job that has saved itself so soon after its start, as often in a row, is held too: it computes nothing."""
 STARTS_UNTIL_HELD = 3
@@ -150,8 +152,8 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
     """
     row = lock(db, job)
     told = f"{report.why}: {report.detail}" if report.detail else str(report.why)
-    if not _may_report(row, attempt):
-        before = attempts.find(db, job, attempt)
+    before = attempts.find(db, job, attempt)
+    if not _may_report(row, attempt) or (before is not None and before.ending is Ending.GIVEN_BACK):
         if before is None:
             raise Unknown(f"there is no attempt {attempt} of job {job}")
         if before.ending is Ending.GIVEN_BACK and before.detail == told:
@@ -164,7 +166,9 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         row = lock(db, job)
     end = attempts.ended(Ending.GIVEN_BACK, ended_s=now_s, spent=report.slice, detail=told)
     if row.state is State.RUNNING:
-        leave(db, row, now_s=now_s, detail=_whereto(row, report.why), end=end)
+        # What came too late may still be published: then the attempt says so, if nobody has claimed the job since.
+        may_follow = report.why in MAY_FOLLOW
+        leave(db, row, now_s=now_s, detail=_whereto(row, report.why), end=end, lost=may_follow)
     else:
         outlived(db, job)
         attempts.end(db, job, attempt, end)

@@ -59,6 +59,10 @@ class Rate(SQLModel, table=True):
     node: str = Field(primary_key=True)
     saves: list[float] = Field(sa_type=JSON)
     restores: list[float] = Field(sa_type=JSON)
+    errors: list[float] = Field(sa_type=JSON)
+    """How many times as long as expected the latest saves took, the newest last."""
+    late: bool
+    """Whether a save came too late, and none has been in time since."""
     boundary_s: float
     """When the latest burst of saves began."""
     boundary_saves: int
