@@ -55,6 +55,11 @@ class Meters:
             buckets=_RATIOS,
             registry=self.registry,
         )
+        self.too_late = Counter(
+            "gleaner_saves_too_late",
+            "Slices lost because their save, or storing their result, was not done at the agent's end",
+            registry=self.registry,
+        )
         self.failed_saves = Counter("gleaner_saves_failed", "Tries to save that failed", registry=self.registry)
         self.saved_bytes = Counter(
             "gleaner_saved_bytes",
@@ -76,8 +81,9 @@ class Meters:
             self._saved(report)
         if isinstance(report, Saved | Completed):
             self._restored(report.slice)
-        if isinstance(report, GivenBack) and _is_failed_save(report):
-            self.failed_saves.inc()
+        if isinstance(report, GivenBack):
+            self.too_late.inc(report.why is Why.TOO_LATE)
+            self.failed_saves.inc(_is_failed_save(report))
 
     def _saved(self, report: Checkpointed | Saved) -> None:
         measured = report.measured
