@@ -8,7 +8,7 @@ SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static test demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint
+.PHONY: help venv lock check unit static test demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint bench-boundary
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -67,6 +67,11 @@ bench-queue: venv  ## claims and completions a second, at up to a million waitin
 
 bench-simulate: venv  ## jobs a second of the simulator, beside AccaSim (ARGS=--quick: two minutes)
 	@$(BIN)/python tests/benchmarks/bench_simulate.py $(ARGS)
+
+bench-boundary:  ## slices lost at the shared end, and time computed; three hours (ARGS="--slices 8": half an hour)
+	@deploy/setup.sh
+	@$(MAKE) --no-print-directory venv
+	@$(BIN)/python tests/benchmarks/bench_boundary.py $(ARGS)
 
 bench-checkpoint:  ## seconds to save and to restore, beside what one would use instead (--full: all of it)
 	@deploy/setup.sh

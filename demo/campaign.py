@@ -93,7 +93,10 @@ def judge(
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
     mine = proof.Run(files=files, log=cluster.log_of(number))
     sliced = proof.SlicedRun(
-        run=mine, nodes=[a["node"] for a in attempts], restores=sum(a["restored_from"] is not None for a in attempts)
+        run=mine,
+        nodes=[a["node"] for a in attempts],
+        restores=sum(a["restored_from"] is not None for a in attempts),
+        ended_from_outside=proof.ended_from_outside(job["attempts"]),
     )
     return {
         "job": number,
@@ -107,6 +110,7 @@ def judge(
         "cpu_s": proof.cpu_s(mine.log),
         "cpu_uninterrupted_s": proof.cpu_s(uninterrupted.log),
         "identical": bool(files) and not proof.files_differ(mine, uninterrupted),
+        "ended_from_outside": list(sliced.ended_from_outside),
         "doubts": proof.doubts(
             sliced,
             uninterrupted,
@@ -147,5 +151,7 @@ def show_runs(runs: Sequence[dict[str, Any]]) -> None:
         )  # fmt: skip
     console.print(table)
     for run in runs:
+        for what in run["ended_from_outside"]:
+            console.print(f"job {run['job']}: {what}; the part after its last checkpoint was computed again")
         for doubt in run["doubts"]:
             console.print(f"[red]job {run['job']}: {doubt}[/]")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 CPU_TOLERANCE = 0.15
+_OUTSIDE = ("node fault", "storage fault")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,22 @@ class SlicedRun:
     run: Run
     nodes: Sequence[str]
     restores: int
+    ended_from_outside: Sequence[str] = ()
+    """What else than Gleaner ended a slice of it, in words: what came after its last checkpoint was computed again."""
+
+
+def ended_from_outside(attempts: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the slices that something else than Gleaner ended, in words: a node died, a container was killed.
+
+    >>> ended_from_outside([{"ending": "lost", "node": "n1", "detail": "a1 fell silent"}, {"ending": "saved"}])
+    ['slice 1 on n1: lost: a1 fell silent']
+    """
+    found: list[str] = []
+    for number, attempt in enumerate(attempts, start=1):
+        ending, detail = str(attempt.get("ending")), str(attempt.get("detail") or "")
+        if ending == "lost" or (ending == "given back" and detail.startswith(_OUTSIDE)):
+            found.append(f"slice {number} on {attempt.get('node')}: {ending}: {detail}")
+    return found
 
 
 def starts(log: Sequence[str]) -> int:
@@ -52,13 +69,16 @@ def doubts(
 ) -> list[str]:
     """Everything that speaks against the claim; empty when it is proven.
 
-    The claim: the same result, byte for byte, by one process that was saved and restored, on several nodes.
+    The claim: the same result, byte for byte, by one process that was saved and restored, on several nodes. Where
+    something outside ended a slice, a part was computed twice, and only the result can be compared.
     """
     found: list[str] = []
     if not whole.files:
         found.append("the uninterrupted run left no files")
     if differing := files_differ(sliced.run, whole):
         found.append(f"files differ: {', '.join(differing)}")
+    if sliced.ended_from_outside:
+        return found
     if (started := starts(sliced.run.log)) != 1:
         found.append(f"the process started {started} times")
     numbers = event_numbers(sliced.run.log)

@@ -203,6 +203,16 @@ def test_a_save_that_failed_for_good_is_counted(house: House) -> None:
     assert _metrics(house)["gleaner_saves_failed_total"] == 1
 
 
+def test_a_slice_whose_save_came_too_late_is_counted_once(house: House) -> None:
+    job = house.user.submit()
+    agent = house.agent()
+    agent.claim()
+    for _ in range(2):
+        assert agent.report(job, 1, "given-back", {"why": "too late", "detail": "x"}).status_code == 204
+    counted = _metrics(house)
+    assert (counted["gleaner_saves_too_late_total"], counted["gleaner_saves_failed_total"]) == (1, 0)
+
+
 def test_a_save_that_the_storage_did_not_take_is_counted_and_a_beginning_is_none(house: House) -> None:
     job = house.user.submit()
     agent = house.agent()

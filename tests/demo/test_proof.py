@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from demo.proof import Run, SlicedRun, doubts
+from demo.proof import Run, SlicedRun, doubts, ended_from_outside
 
 EVENTS = 5
 
@@ -48,6 +48,20 @@ def test_a_fresh_start_in_place_of_a_restore_leaves_the_right_files_and_is_doubt
         "the log holds 7 event lines (5 different) for 5 events",
         "restored 0 times, not 2",
     ]
+
+
+def test_a_slice_that_a_dead_node_ended_is_named_and_only_the_result_is_compared() -> None:
+    died = ended_from_outside([{"ending": "saved"}, {"ending": "lost", "node": "node1", "detail": "a1 fell silent"}])
+    assert died == ["slice 2 on node1: lost: a1 fell silent"]
+    again = SlicedRun(Run(FILES, log(numbers=[1, 2, 1, 2, 3, 4, 5], starts=2)), ["node1", "node2"], 1, died)
+    assert doubts(again, WHOLE, events=EVENTS) == []
+    wrong = replace(again, run=Run({**FILES, "result.json": b"{ }"}, again.run.log))
+    assert doubts(wrong, WHOLE, events=EVENTS) == ["files differ: result.json"]
+
+
+def test_a_slice_that_gleaner_lost_is_no_outside_event() -> None:
+    for detail in ("too late: no generation was published", "save failed: it holds a device", "unstarted: ..."):
+        assert ended_from_outside([{"ending": "given back", "node": "n1", "detail": detail}]) == []
 
 
 def test_a_run_must_have_been_restored_twice_and_on_two_nodes() -> None:

@@ -43,6 +43,7 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 
+PAUSE_TRIES = 3
 SAVE_PAUSE_S = 10.0
 """The longest pause after a save that failed; shorter where there is less time left."""
 
@@ -89,6 +90,7 @@ class TaskShell:
     _measured: Measured | None = None
     """What the latest published generation cost."""
     _log: JobLog = field(default_factory=JobLog)
+    _pausing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.state = task.Preparing(self.assignment.saves_itself)
@@ -291,10 +293,19 @@ class TaskShell:
 
     def stop(self) -> None:
         """Let it stand still. If that does not work, its save will say why. Blocks."""
-        if (container := self.container) is None or self._saving is not None:
+        if (container := self.container) is None:
             return
         self._times.turn_to(Doing.SAVING)
         with suppress(RuntimeFault, ContainerExited):
+            self._pause(container)
+
+    def _pause(self, container: ContainerId) -> None:
+        """Freeze it. Tried again at once: on a busy node the kernel may not have stopped all its threads in time."""
+        with self._pausing:
+            for _ in range(PAUSE_TRIES - 1):
+                with suppress(RuntimeFault):
+                    self.bench.runtime.pause(container)
+                    return
             self.bench.runtime.pause(container)
 
     def _save(self, container: ContainerId) -> Kept | task.SaveFailed:
@@ -304,7 +315,7 @@ class TaskShell:
             used = bench.runtime.usage([container])
             self.memory_bytes = used[container].memory_bytes if container in used else self.memory_bytes
             self._times.turn_to(Doing.SAVING)
-            bench.runtime.pause(container)
+            self._pause(container)
             paused_s = time.monotonic()
             return self.stored.save_memory(bench.runtime, container, lambda: self._log.mark(paused_s=paused_s))
         except ContainerExited as error:

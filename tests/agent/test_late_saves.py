@@ -1,0 +1,139 @@
+"""Saves that take longer than anybody expected; on the real control API and a real storage."""
+
+import asyncio
+import time
+
+import pytest
+from tests.agent.controlled import FAR_S, Control
+
+from gleaner.agent.clock import Clock
+from gleaner.agent.protocol import NodeRates
+from gleaner.agent.runner import Agent
+from gleaner.control.life import State
+from gleaner.control.queue import rates
+from gleaner.control.queue.engine import snapshot
+
+pytestmark = [
+    pytest.mark.slow,
+    # A thread of a save that is left behind outlives its event loop; a real one ends with its process.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+
+
+def told(control: Control, agent: Agent) -> NodeRates:
+    with snapshot(control.site.engine) as db:
+        found = rates.of_node(db, agent.facts.node)
+    assert found is not None
+    return found
+
+
+def ending_of(control: Control, job: int) -> str:
+    (attempt,) = control.job(job).attempts
+    return f"{attempt.ending}: {attempt.detail}"
+
+
+def test_on_a_node_that_nobody_has_measured_all_jobs_are_saved_early_and_only_what_came_after_can_be_lost(
+    control: Control,
+) -> None:
+    jobs = [control.submit("100000") for _ in range(3)]
+    agent = control.agent("a1", lives_s=FAR_S, early_saves=True)
+
+    def never_again() -> None:
+        control.runtime.checkpoint_takes_s = FAR_S
+        control.end_soon(agent)
+
+    control.once_it_counts(lambda: control.end_soon(agent, computes_s=9), jobs=3)
+    control.once(lambda: all(control.job(job).generations for job in jobs), never_again)
+    asyncio.run(agent.live())
+    for job in jobs:
+        detail = control.job(job)
+        assert detail.job.state is State.SAVED
+        assert [generation.number for generation in detail.generations] == [1]
+        assert ending_of(control, job).startswith("given back: too late")
+
+
+def test_a_node_whose_saves_are_known_is_not_saved_early(control: Control) -> None:
+    control.submit("100000")
+    asyncio.run(control.brief("a1", early_saves=True).live())
+    job = control.submit("100000")
+    agent = control.agent("a2", lives_s=FAR_S, early_saves=True)
+    control.once_it_counts(lambda: control.end_soon(agent, computes_s=6), jobs=2)
+    asyncio.run(agent.live())
+    (generation,) = control.job(job).generations
+    assert generation.number == 1
+
+
+def test_a_save_that_is_late_uses_the_grace_that_nobody_needs_and_is_lost_only_at_the_end(control: Control) -> None:
+    control.runtime.checkpoint_takes_s = 8
+    job = control.submit("100000")
+    agent = control.brief("a1", kill_wait_s=8)
+    asyncio.run(agent.live())
+    assert agent.gone_s < time.time() <= agent.end_s
+    assert control.job(job).job.state is State.SAVED
+
+
+def test_a_save_that_comes_too_late_is_not_held_against_the_job_and_makes_the_next_margin_larger(
+    control: Control,
+) -> None:
+    control.runtime.checkpoint_takes_s = FAR_S
+    job = control.submit("100000")
+    agent = control.brief("a1")
+    asyncio.run(agent.live())
+    detail = control.job(job)
+    assert (detail.job.state, detail.job.held, detail.failures) == (State.NEW, False, 0)
+    assert ending_of(control, job) == "given back: too late: no generation was published before the agent's end"
+    assert detail.attempts[0].compute_s > 0
+    known = told(control, agent)
+    assert known.late
+    assert known.saves == 1
+    next_one = control.agent("a2", lives_s=FAR_S)
+    next_one._bench.estimates.learn(known)
+    assert next_one._bench.estimates.is_guess
+
+
+def test_what_was_given_back_is_told_before_the_farewell_and_never_called_unstarted(control: Control) -> None:
+    control.runtime.checkpoint_takes_s = control.runtime.remove_takes_s = FAR_S
+    jobs = [control.submit("100000") for _ in range(3)]
+    agent = control.agent("a1", lives_s=FAR_S)
+    control.once_it_counts(lambda: control.end_soon(agent, computes_s=1), jobs=3)
+    asyncio.run(agent.live())
+    assert {ending_of(control, job).partition(":")[2][:9] for job in jobs} == {" too late"}
+
+
+def test_jobs_that_wait_for_their_save_stand_still(control: Control) -> None:
+    control.runtime.checkpoint_takes_s = 2
+    jobs = [control.submit("100000") for _ in range(3)]
+    agent = control.agent("a1", lives_s=FAR_S, saves_at_once=1)
+    control.once_it_counts(lambda: control.end_soon(agent, computes_s=4), jobs=3)
+    asyncio.run(agent.live())
+    saves = [attempt.save_s for job in jobs for attempt in control.job(job).attempts]
+    assert max(saves) > 1.5 * min(saves), "those that were saved later have waited for it, without computing"
+    counted = [len(control.whole_log(job).lines) for job in jobs]
+    assert max(counted) < 1.5 * min(counted)
+
+
+def test_a_wall_clock_that_is_set_back_does_not_make_an_agent_late(control: Control) -> None:
+    """The real time goes on; what the node shows is an hour too little from the middle of the slice on."""
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=FAR_S)
+    began_s, shift = time.monotonic(), [0.0]
+    agent.clock._wall = lambda: time.time() + shift[0]
+
+    def set_back() -> None:
+        control.end_soon(agent, computes_s=2)
+        shift[0] = -3600.0
+
+    control.once_it_counts(set_back)
+    asyncio.run(agent.live())
+    assert time.monotonic() - began_s < FAR_S
+    assert time.time() <= agent.end_s
+    assert control.job(job).job.state is State.SAVED
+
+
+@pytest.mark.parametrize(("shift_s", "ahead_s"), [(-3600.0, 0.0), (3600.0, 3600.0)], ids=["back", "forward"])
+def test_the_later_of_two_clocks_counts(shift_s: float, ahead_s: float) -> None:
+    now: dict[str, float] = {"wall": 1000.0, "steady": 50.0}
+    clock = Clock(wall=lambda: now["wall"], steady=lambda: now["steady"])
+    now["wall"] += 10 + shift_s
+    now["steady"] += 10
+    assert clock.now_s() == 1010 + ahead_s
