@@ -19,6 +19,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
 
+TOO_LONG_S = 15.0
+"""A save of that length is not done by the end of an agent that ends a few seconds after it began."""
+
 
 def told(control: Control, agent: Agent) -> NodeRates:
     with snapshot(control.site.engine) as db:
@@ -39,7 +42,7 @@ def test_on_a_node_that_nobody_has_measured_all_jobs_are_saved_early_and_only_wh
     agent = control.agent("a1", lives_s=FAR_S, early_saves=True)
 
     def never_again() -> None:
-        control.runtime.checkpoint_takes_s = FAR_S
+        control.runtime.checkpoint_takes_s = TOO_LONG_S
         control.end_soon(agent)
 
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=9), jobs=3)
@@ -75,7 +78,7 @@ def test_a_save_that_is_late_uses_the_grace_that_nobody_needs_and_is_lost_only_a
 def test_a_save_that_comes_too_late_is_not_held_against_the_job_and_makes_the_next_margin_larger(
     control: Control,
 ) -> None:
-    control.runtime.checkpoint_takes_s = FAR_S
+    control.runtime.checkpoint_takes_s = TOO_LONG_S
     job = control.submit("100000")
     agent = control.brief("a1")
     asyncio.run(agent.live())
@@ -92,7 +95,7 @@ def test_a_save_that_comes_too_late_is_not_held_against_the_job_and_makes_the_ne
 
 
 def test_what_was_given_back_is_told_before_the_farewell_and_never_called_unstarted(control: Control) -> None:
-    control.runtime.checkpoint_takes_s = control.runtime.remove_takes_s = FAR_S
+    control.runtime.checkpoint_takes_s = control.runtime.remove_takes_s = TOO_LONG_S
     jobs = [control.submit("100000") for _ in range(3)]
     agent = control.agent("a1", lives_s=FAR_S)
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=1), jobs=3)
