@@ -33,8 +33,8 @@ from gleaner.control.policy.rounds import (
     round_end,
 )
 from gleaner.control.queue import agents, drains, rates, reads, rooms, tokens
-from gleaner.control.queue.engine import snapshot, transaction
-from gleaner.control.queue.errors import QueueError
+from gleaner.control.queue.engine import snapshot
+from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.site import Site
 
 LONGEST_BACK_OFF_S = 600.0
@@ -81,6 +81,8 @@ class Rounds:
             self._withdraw(what.withdraw, seen.useless, view)
             self._submit_all(what, now_s)
             self._report(self._refusal)
+        except NotLeading as error:  # the keeper says who does
+            _log.info("this round is left to who leads", reason=str(error))
         except (GatewayError, QueueError) as error:
             self._report(str(error))
 
@@ -94,7 +96,7 @@ class Rounds:
         rounds, queue = self._site.settings.rounds, self._site.settings.queue
         rates_rules = self._site.settings.rates.rules
         if seen.found or seen.unstarted or seen.vanished:
-            with transaction(self._site.engine) as db:
+            with self._site.writing() as db:
                 for name, id_ in seen.found:
                     agents.submitted(db, name, id_)
                 for gone in seen.unstarted:
@@ -144,8 +146,9 @@ class Rounds:
         """Take pending agents back. Their rows are closed when the scheduler no longer names them."""
         ids = {agent.name: agent.id for agent in view.agents}
         wanted = [ids[each.name] for each in withdrawals if each.name in ids] + list(useless)
-        if not wanted or not self._site.is_leader:
+        if not wanted:
             return
+        self._site.check_leads()
         self._gateway.withdraw(wanted)
         for each in withdrawals:
             self._ran_on.pop(each.name, None)
@@ -173,25 +176,23 @@ class Rounds:
 
     def _submit(self, new: NewAgent, now_s: float) -> None:
         """Submit one agent. Raises `GatewayError` or `OSError` (its token cannot be written)."""
-        engine = self._site.engine
         name = f"{AGENT_PREFIX}{int(new.end_s)}-{secrets.token_hex(4)}"
         secret = tokens.new_secret()
-        with transaction(engine) as db:
+        with self._site.writing() as db:
             agents.expect(db, name=name, end_s=new.end_s, token_hash=tokens.digest(secret), now_s=now_s)
         try:
             path = credentials.write(self._folder, name, secret)
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.avoid)
-            if not self._site.is_leader:
-                return  # the database was slow: whoever leads now finds the row, and closes it
+            self._site.check_leads()  # the storage may be slow: whoever leads by now finds the row, and closes it
             id_ = self._gateway.submit(request, now_s)
         except GatewayUnavailable:
             raise  # it may have been taken: a later look finds it, or closes it
         except (GatewayError, OSError) as error:
-            with transaction(engine) as db:
+            with self._site.writing() as db:
                 agents.forget_unstarted(db, name, now_s=now_s, reason=f"not submitted: {error}")
             self._remove_token(name)
             raise
-        with transaction(engine) as db:
+        with self._site.writing() as db:
             agents.submitted(db, name, id_)
         _log.info("agent submitted", agent=name, id=id_, end_s=new.end_s)
 

@@ -18,7 +18,7 @@ from gleaner.control.policy.draining import Deed, Occupant, obstacles
 from gleaner.control.queue import agents, drains, governed, savable
 from gleaner.control.queue.drain_tables import DrainPhase, DrainTask
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
-from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.queue.savable import AgentFound
@@ -87,7 +87,7 @@ class Drainer:
             drain = after
 
     def _note(self, drain: StoredDrain, *, is_news: bool) -> None:
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             drains.note(db, drain)
         if is_news:
             facts = {"nodes": drain.nodes, "by": drain.by, "phase": drain.phase.value, "said": drain.said}
@@ -104,13 +104,13 @@ class Drainer:
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
             return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
-        with transaction(self._site.engine) as db:  # an earlier drain's mark is gone, or we should have refused
+        with self._site.writing() as db:  # an earlier drain's mark is gone, or we should have refused
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replace(drain, phase=DrainPhase.MARKING, said="")
 
     def _take_back(self, drain: StoredDrain, view: OnNodes, now_s: float) -> StoredDrain:
         """End what has been asked for earlier and has not begun, with or without a steward; the rest is set back."""
-        with transaction(self._site.engine) as db:  # both or none: who comes next finds nothing of ours there any more
+        with self._site.writing() as db:  # both or none: who comes next finds nothing of ours there any more
             asked = {node for each in drains.withdrawable(db, before=drain.id) for node in each.nodes}
             marked = {node for node, found in view.nodes.items() if found.is_ours}
             if wrong := [node for node in drain.nodes if node not in asked | marked]:
@@ -149,7 +149,7 @@ class Drainer:
             return _over(drain, DrainPhase.REFUSED, said, now_s)
         if drain.task is DrainTask.DRAIN:
             return _over(drain, DrainPhase.REFUSED, drain.said, now_s)
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             drains.set_back(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
         return _over(drain, DrainPhase.RESUMED, "", now_s)
 
@@ -228,7 +228,7 @@ class Drainer:
 
     def _vacate(self, scheduler_id: str) -> None:
         """The agent claims nothing more; should Slurm's signal not reach it, its next heartbeat tells it."""
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             known = savable.agents_found(db, [scheduler_id])
             if scheduler_id in known:
                 agents.vacate(db, known[scheduler_id].name)
@@ -236,7 +236,7 @@ class Drainer:
     def _told(self, job: str, now_s: float) -> None:
         """Governing counts it as leaving, and asks no other job for what this one frees."""
         if self._governs:
-            with transaction(self._site.engine) as db:
+            with self._site.writing() as db:
                 governed.note(db, GovernedJob(job, told_s=now_s))
 
     def _release(self, job: DrainedJob, problems: list[str]) -> DrainedJob:

@@ -20,7 +20,7 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions, governed
 from gleaner.control.queue.decision_tables import DecisionKind
-from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.site import Site
@@ -125,7 +125,7 @@ class Governor:
         known = {job: state for job, state in known.items() if job not in gone}
         fresh = put_right(known, seen) if self._acts else []
         if gone or fresh:
-            with transaction(self._site.engine) as db:
+            with self._site.writing() as db:
                 governed.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
                 for state in fresh:
                     governed.note(db, state)
@@ -151,7 +151,7 @@ class Governor:
         kind = DecisionKind.HOLD
         if any(ruling.verdict is not Verdict.HOLD for ruling in news):
             kind = DecisionKind.VICTIM if any(ruling.victims for ruling in news) else DecisionKind.START
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             number = decisions.record(
                 db,
                 kind=kind,
@@ -229,14 +229,14 @@ class Governor:
 
     def _release(self, ruling: Ruling, now_s: float) -> None:
         at_top = ruling.verdict is Verdict.CLAIM
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             governed.note(db, GovernedJob(ruling.job, released_s=now_s, at_top=at_top))
         self._steward.release(ruling.job, top=at_top)
 
     def _hold(self, ruling: Ruling) -> None:
         self._steward.hold(ruling.job)
         self._reasons.forget(ruling.job)
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             governed.forget(db, [ruling.job], told_before_s=0)
 
     def _vacate(self, job: OwnedJob, job_class: JobClass, now_s: float) -> None:
@@ -257,10 +257,10 @@ class Governor:
         except GatewayUnavailable:
             raise
         except GatewayError:
-            with transaction(self._site.engine) as db:
+            with self._site.writing() as db:
                 governed.note(db, GovernedJob(job.id, told_s=now_s - grace_s))
             raise
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             governed.note(db, GovernedJob(job.id, told_s=now_s))
             if not is_agent:
                 governed.count_told(db, job.id, now_s)
