@@ -8,6 +8,7 @@ import pytest
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.on_nodes import OnNodes
 from gleaner.control.cluster.slurm_on_nodes import parse
+from gleaner.control.cluster.slurm_records import nodes
 from gleaner.control.policy.job_class import JobClass
 
 NONE = {"set": False, "infinite": False, "number": 0}
@@ -21,7 +22,7 @@ NODE: dict[str, Any] = {"name": "n1", "partitions": ["shared"], "state": ["IDLE"
 
 
 def look(*jobs: dict[str, Any], **node: Any) -> OnNodes:
-    return parse(json.dumps({"nodes": [NODE | node]}), json.dumps({"jobs": jobs}), ["n1"])
+    return parse(nodes(json.dumps({"nodes": [NODE | node]})), json.dumps({"jobs": jobs}), ["n1"])
 
 
 def test_a_job_is_what_slurm_says_of_it() -> None:
@@ -61,4 +62,4 @@ def test_a_node_is_ours_by_our_mark_and_used_by_what_slurm_says() -> None:
 
 def test_what_is_no_answer_is_an_error_in_one_line() -> None:
     with pytest.raises(GatewayError, match="squeue said 'slurm_load_jobs"):
-        parse(json.dumps({"nodes": []}), "slurm_load_jobs error", ["n1"])
+        parse({}, "slurm_load_jobs error", ["n1"])

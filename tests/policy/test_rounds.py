@@ -43,7 +43,8 @@ def view(
     running: tuple[RunningAgent, ...] = (),
     waiting: tuple[WaitingJobs, ...] = (WaitingJobs(8, 1000, 100),),
 ) -> RoundView:
-    return RoundView(now_s, rules, idle, avoided, pending, running, waiting)
+    known = frozenset(node.name for node in idle)
+    return RoundView(now_s, rules, known, idle, avoided, pending, running, waiting)
 
 
 def pending(count: int, *, submitted_s: float = 10 * HOUR + 30) -> tuple[PendingAgent, ...]:
@@ -179,6 +180,7 @@ views = st.builds(
     RoundView,
     now_s=instants,
     rules=rules,
+    known=st.frozensets(st.integers(0, 12).map("n{}".format)),
     nodes=some_nodes,
     avoided=st.frozensets(st.integers(0, 12).map("n{}".format)),
     pending=st.lists(
@@ -186,7 +188,13 @@ views = st.builds(
     ).map(tuple),
     running=st.lists(st.builds(RunningAgent, end_s=instants, free=rooms), max_size=6).map(tuple),
     waiting=st.lists(
-        st.builds(WaitingJobs, cpus=st.integers(1, 70), memory_mib=st.integers(1, 5000), count=st.integers(0, 30)),
+        st.builds(
+            WaitingJobs,
+            cpus=st.integers(1, 70),
+            memory_mib=st.integers(1, 5000),
+            count=st.integers(0, 30),
+            misfits=st.frozensets(st.integers(0, 14).map("n{}".format), max_size=6),
+        ),
         max_size=5,
     ).map(tuple),
 )
@@ -213,6 +221,14 @@ def test_all_ends_equal_the_boundary_and_leave_a_useful_slice(a_view: RoundView)
     lengths = (answer.boundary_s - a_view.rules.origin_s) / a_view.rules.length_s
     assert lengths == pytest.approx(round(lengths), abs=1e-6)
     assert 0 < answer.boundary_s - a_view.now_s <= a_view.rules.length_s + 1e-3
+
+
+@given(views)
+def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(a_view: RoundView) -> None:
+    """It would refuse every agent for one such name."""
+    for agent in plan(a_view).submit:
+        assert set(agent.avoid) <= a_view.known
+        assert set(agent.avoid) >= a_view.avoided & a_view.known
 
 
 @given(views)

@@ -13,7 +13,7 @@ from gleaner.control.steward.request import Alive, Awake, Drain, Reason, Release
 
 
 def parsed(**message: Any) -> request.Request:
-    return request.parse(json.dumps(message).encode())
+    return request.parse(json.dumps(message).encode()).request
 
 
 def test_each_request_is_what_its_fields_say() -> None:

@@ -18,7 +18,7 @@ from gleaner.control.cluster.gateway import (
     ClusterView,
     Gateway,
     GatewayError,
-    GatewayUnavailable,
+    GatewayRefused,
     SchedulerId,
 )
 from gleaner.control.fleet import Fleet, fleet, idle_nodes
@@ -132,6 +132,7 @@ class Rounds:
             RoundView(
                 now_s=now_s,
                 rules=rules,
+                known=frozenset(node.name for node in view.nodes),
                 nodes=idle_nodes(view),
                 avoided=frozenset(avoided),
                 pending=seen.pending,
@@ -185,13 +186,12 @@ class Rounds:
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.avoid)
             self._site.check_leads()  # the storage may be slow: whoever leads by now finds the row, and closes it
             id_ = self._gateway.submit(request, now_s)
-        except GatewayUnavailable:
-            raise  # it may have been taken: a later look finds it, or closes it
-        except (GatewayError, OSError) as error:
+        except (GatewayRefused, OSError) as error:
             with self._site.writing() as db:
                 agents.forget_unstarted(db, name, now_s=now_s, reason=f"not submitted: {error}")
             self._remove_token(name)
             raise
+        # After any other `GatewayError` it may have been taken: a later look finds it, or closes it.
         with self._site.writing() as db:
             agents.submitted(db, name, id_)
         _log.info("agent submitted", agent=name, id=id_, end_s=new.end_s)
