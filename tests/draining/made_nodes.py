@@ -99,6 +99,8 @@ class MadeNodes:
 
     def drain(self, nodes: Sequence[str], *, by: str) -> None:
         self._steward_is_there()
+        if unknown := [node for node in nodes if node not in self.names]:
+            raise GatewayRefused(f"Slurm knows no node {unknown[0]}")
         if drained := [node for node in nodes if node in self.reasons]:
             raise GatewayRefused(f"node {drained[0]} is DRAIN already")
         self._act("drain", *nodes)

@@ -18,6 +18,7 @@ def test_the_shipped_file_is_right() -> None:
     assert found.partitions == {"shared": frozenset(CLASSES)}
     assert (found.control, found.fresh_for_s, found.dead_after_s) == ("gleaner", 60, 300)
     assert found.drained == {"regular", "gleaner"}
+    assert (found.drain_at_most, found.drains_per_hour) == (20, 100)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,8 @@ def test_the_shipped_file_is_right() -> None:
         "partition shared mortal",
         "fresh-for-s soon",
         "fresh-for-s 0",
+        "drain-at-most all",
+        "drains-per-hour 0",
         "dead-after-s",
         "drain",
         "x y",

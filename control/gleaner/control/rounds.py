@@ -35,6 +35,7 @@ from gleaner.control.policy.rounds import (
 from gleaner.control.queue import agents, drains, rates, reads, rooms, tokens
 from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
+from gleaner.control.settings import RoundSettings
 from gleaner.control.site import Site
 
 LONGEST_BACK_OFF_S = 600.0
@@ -67,7 +68,7 @@ class Rounds:
     def a_round(self, now_s: float) -> None:
         """Look once, and do what the planner says. A scheduler or a queue that fails is a `problem`, no error."""
         site = self._site
-        rules = _rules(site)
+        rules = rules_of(site.settings.rounds)
         site.boundary_s = round_end(now_s, rules)
         if not site.is_leader:
             return
@@ -219,13 +220,13 @@ def sweep_tokens(site: Site, now_s: float) -> int:
     return credentials.sweep(folder, found, living=living, now_s=now_s)
 
 
-def _rules(site: Site) -> RoundRules:
-    rounds = site.settings.rounds
+def rules_of(rounds: RoundSettings) -> RoundRules:
+    """The same as the planner takes it."""
     return RoundRules(
         length_s=rounds.length_s,
         origin_s=rounds.origin_s,
         synchronised=rounds.synchronised,
-        shortest_slice_s=rounds.shortest_slice_s,
+        shortest_slice_s=rounds.least_slice_s,
         pending_limit_s=rounds.pending_limit_s,
         agents_at_most=rounds.agents_at_most,
     )
