@@ -21,7 +21,7 @@ from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions, governed
 from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.engine import snapshot
-from gleaner.control.queue.errors import QueueError
+from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.queue.leader import Term
 from gleaner.control.site import Site
@@ -77,7 +77,8 @@ class Governor:
             self._is_stuck = False
             self._say(Governing(view, rulings, problem))
         except (GatewayError, QueueError) as error:
-            self._is_stuck = self._is_stuck or isinstance(error, QueueError)
+            is_stuck = isinstance(error, QueueError) and not isinstance(error, NotLeading)
+            self._is_stuck = self._is_stuck or is_stuck
             last = self._site.governing
             self._say(Governing(last.view, last.rulings, str(error)))
 
