@@ -223,7 +223,7 @@ def test_the_databases_own_clock_is_the_time_in_seconds(queue_engine: Engine) ->
     assert before_s - 0.01 <= found <= time.time() + 0.01
 
 
-steps = st.lists(st.tuples(st.sampled_from(["tick", "write", "pass"]), st.integers(0, 2)), max_size=40)
+steps = st.lists(st.tuples(st.sampled_from(["tick", "write", "pass"]), st.integers(0, 2)), min_size=20, max_size=40)
 
 
 @given(steps)

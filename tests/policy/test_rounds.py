@@ -250,12 +250,17 @@ def test_all_ends_equal_the_boundary_and_leave_a_useful_slice(a_view: RoundView)
     assert 0 < answer.boundary_s - a_view.now_s <= a_view.rules.length_s + 1e-3
 
 
-@given(views)
-def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(a_view: RoundView) -> None:
+@given(views, st.frozensets(st.integers(0, 14).map("n{}".format), max_size=6))
+def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
+    a_view: RoundView, misfits: frozenset[str]
+) -> None:
     """It would refuse every agent for one such name."""
-    for agent in plan(a_view).submit:
-        assert set(agent.avoid) <= a_view.known
-        assert set(agent.avoid) >= a_view.avoided & a_view.known
+    rules = replace(a_view.rules, agents_at_most=3, shortest_slice_s=0)
+    free, wanted = (IdleNode("n99", NODE),), (WaitingJobs(1, 1, 1, misfits),)
+    (agent,) = plan(replace(a_view, rules=rules, nodes=free, pending=(), running=(), waiting=wanted)).submit
+    assert set(agent.avoid) == (a_view.avoided | misfits) & a_view.known
+    for other in plan(a_view).submit:
+        assert set(other.avoid) <= a_view.known
 
 
 @given(views)
