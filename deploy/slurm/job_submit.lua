@@ -30,6 +30,10 @@ local SIZES = {
     "min_cpus", "max_cpus", "num_tasks", "cpus_per_task", "ntasks_per_node", "min_nodes", "max_nodes", "shared",
     "min_mem_per_cpu", "min_mem_per_node",
 }
+-- Who pays for it and what else it asks for; texts, which are nil where they are not changed.
+local TERMS = {
+    "account", "qos", "gres", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "wckey",
+}
 
 -- The settings; nil unless somebody governs now.
 local function governed()
@@ -140,8 +144,11 @@ local function submitted(job, part_list)
     return nil
 end
 
--- Whether a change asks for more or less than the job did.
+-- Whether a change asks for more or less than the job did, or for other terms than it was judged by.
 local function resizes(change)
+    for _, field in ipairs(TERMS) do
+        if change[field] ~= nil then return true end
+    end
     for _, field in ipairs(SIZES) do
         local value = change[field]
         if value ~= nil and value ~= slurm.NO_VAL and value ~= slurm.NO_VAL16 and value ~= slurm.NO_VAL64 then

@@ -158,7 +158,7 @@ def test_a_program_that_does_not_lead_serves_reads_and_names_the_leader(house: H
     assert house.user.get(f"/v1/jobs/{job}").status_code == 200
     assert detail(house.user.post(f"/v1/jobs/{job}/hold"), 503).endswith("none leads yet")
     with transaction(house.site.engine) as db:
-        leader.try_lead(db, "head2:8642", now_s=house.now_s, term_s=60)
+        leader.try_lead(db, "head2:8642", now=leader.NOW, term_s=60)
     for answer in [
         house.user.post("/v1/jobs", {"job": {"name": "pi", "image": "gleaner/pi"}}),
         house.user.patch(f"/v1/jobs/{job}", {"priority": 1}),

@@ -28,7 +28,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -38,8 +38,9 @@ from tests.postgres import running
 from gleaner.agent.protocol import Ask, Completed, Registration, Slice
 from gleaner.control.api.shapes import JobSpec, Submission
 from gleaner.control.policy.shares import ShareRules
-from gleaner.control.queue import agents, moves, tokens
+from gleaner.control.queue import agents, leader, moves, tokens
 from gleaner.control.queue.engine import connect, migrate, transaction
+from gleaner.control.queue.leader import Term
 from gleaner.control.tally import Tally
 
 OUTPUT = Path("bench-output/queue.json")
@@ -254,18 +255,31 @@ def _work(
     ask = Ask(cpus=CPUS * jobs_a_claim, memory_mib=MEMORY_MIB * jobs_a_claim)
     claims: list[float] = []
     completes: list[float] = []
-    _cycle(engine, tally, agent, ask, [], [])  # statements compiled, connection made
+    with transaction(engine) as db:
+        term = leader.try_lead(db, "bench", now=leader.NOW, term_s=1e6)
+    assert term is not None
+    _cycle(engine, term, tally, agent, ask, [], [])  # statements compiled, connection made
     time.sleep(max(0.0, begin_s - time.time()))
     start_s, cpu_s = time.time(), time.thread_time()
     while time.time() < start_s + seconds and len(completes) < most:
-        _cycle(engine, tally, agent, ask, claims, completes)
+        _cycle(engine, term, tally, agent, ask, claims, completes)
     return Work(claims, completes, start_s, time.time(), time.thread_time() - cpu_s)
 
 
-def _cycle(engine: Engine, tally: Tally, agent: str, ask: Ask, claims: list[float], completes: list[float]) -> None:
+@contextmanager
+def _writing(engine: Engine, term: Term) -> Iterator[Connection]:
+    """As `Site.writing` does it."""
+    with transaction(engine) as db:
+        assert leader.holds(db, term, now=leader.NOW, locks=True)
+        yield db
+
+
+def _cycle(
+    engine: Engine, term: Term, tally: Tally, agent: str, ask: Ask, claims: list[float], completes: list[float]
+) -> None:
     """As the service does it for an agent."""
     begun = time.perf_counter()
-    with transaction(engine) as db:
+    with _writing(engine, term) as db:
         assignments = moves.claim(
             db,
             agent,
@@ -278,7 +292,7 @@ def _cycle(engine: Engine, tally: Tally, agent: str, ask: Ask, claims: list[floa
     claims.append(time.perf_counter() - begun)
     for job in assignments.jobs:
         begun = time.perf_counter()
-        with transaction(engine) as db:
+        with _writing(engine, term) as db:
             moves.completed(db, job.job, job.attempt, DONE, now_s=time.time())
         tally.ended(job.job)
         completes.append(time.perf_counter() - begun)

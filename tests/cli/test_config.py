@@ -33,7 +33,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
     [
         (
             "[rounds]\n\nlenght_s = 60\n",
-            "{file}, line 3: [rounds] unknown key 'lenght_s', did you mean 'length_s'? Allowed here: agents_at_most",
+            "{file}, line 3: [rounds] unknown key 'lenght_s', did you mean 'length_s'? Allowed here: agent_needs_s",
         ),
         ("[round]\nlength_s = 60\n", "{file}, line 1: unknown key 'round', did you mean 'rounds'? Allowed here: api"),
         ("[rounds]\nlength_s = 5\n", "{file}, line 2: [rounds] length_s must be at least 30, found 5"),

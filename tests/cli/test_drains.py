@@ -63,6 +63,16 @@ def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: Desk, node
     assert out.endswith("n1: not set back: not drained by us: n1 (not drained)\n")
 
 
+def test_a_node_that_slurm_does_not_know_is_one_line_and_exit_code_1(admin: Desk, nodes: MadeNodes) -> None:
+    code, out, _ = admin.run("drain", "nodeX")
+    assert code == 1
+    assert out.endswith("\nnodeX: not drained: the scheduler knows no node nodeX\n")
+    code, out, _ = admin.run("resume", "nodeX")
+    assert code == 1
+    assert out.endswith("\nnodeX: not set back: not drained by us: nodeX (the scheduler does not know it)\n")
+    assert "n1: empty after" in admin.good("drain", "n1")
+
+
 def test_without_waiting_it_only_asks(admin: Desk, nodes: MadeNodes) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN)
     row = json.loads(admin.good("drain", "--no-wait", "--json", "n1"))

@@ -140,6 +140,16 @@ def test_what_a_job_asks_for_is_fixed_once_it_has_been_released(more: str) -> No
     cluster.run("head", "scontrol", "update", f"JobId={job}", more, user="alice")
     assert s.ask("release", job, top=True) == "done"
     assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", more)
+
+
+@pytest.mark.parametrize("more", ["Account=chemistry", "QOS=normal", "Gres=gpu:1"])
+def test_by_what_a_job_was_judged_is_fixed_once_it_has_been_released(more: str) -> None:
+    """It was released for its account: under another one, or with what that one may have, it would not have been."""
+    running = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 300", user="carol")
+    s.wait_for_state(running, "RUNNING")
+    job = s.submit()
+    assert s.ask("release", job, top=True) == "done"
+    assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", more)
     cluster.run("head", "scontrol", "update", f"JobId={job}", "TimeLimit=5", user="alice")
 
 

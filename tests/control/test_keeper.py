@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, literal, text
 from tests.control.stage import LEASE_S, settings
 
 from gleaner.agent.protocol import Beat, NodeFacts, Registration
@@ -17,16 +17,24 @@ from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.keeper import Keeper, is_dead, this_program
 from gleaner.control.queue import agents, leader, reads
 from gleaner.control.queue.engine import connect, migrate, snapshot, transaction
-from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.errors import NotLeading, Refused
 from gleaner.control.site import Site
 
 ELSEWHERE = "other:7:1:elsewhere"
 FACTS = NodeFacts(node="n1", cpus=6, memory_mib=4000, runtime="docker", criu="4.1", kernel="6", architecture="x")
 
 
+class Told(Keeper):
+    """A keeper whose database has the time that it is told at each tick."""
+
+    def tick(self, now_s: float) -> None:
+        self._site.database_clock = lambda: literal(now_s)
+        super().tick(now_s)
+
+
 def keeper(engine: Engine, folder: Path, holder: str) -> tuple[Keeper, Site]:
     site = Site(settings("sqlite:///unused", folder), engine, FolderStorage(folder))
-    return Keeper(site, holder), site
+    return Told(site, holder), site
 
 
 @pytest.fixture
@@ -124,7 +132,7 @@ def test_a_killed_leader_of_this_machine_is_succeeded_at_once(queue_engine: Engi
         assert other.stdout is not None
         holder = other.stdout.readline().strip()
         with transaction(queue_engine) as db:
-            leader.try_lead(db, holder, now_s=1000, term_s=1000)
+            leader.try_lead(db, holder, now=literal(1000.0), term_s=1000)
         mine, site = keeper(queue_engine, tmp_path, this_program())
         mine.tick(1001)
         assert not site.is_leader
@@ -173,6 +181,35 @@ def test_a_database_that_is_locked_or_old_takes_no_leases(sqlite_url: str, tmp_p
     mine.tick(1005)
     assert site.is_leader
     engine.dispose()
+
+
+def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
+    queue_engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, site = keeper(queue_engine, tmp_path, this_program())
+    with queue_engine.begin() as db:
+        db.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    mine.tick(1000)
+    assert not site.is_leader
+    with snapshot(queue_engine) as db:
+        assert leader.leader(db, now=literal(1000.0)) is None
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "does not lead" in line
+    assert "(9999): install a newer Gleaner" in line
+
+
+def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(
+    queue_engine: Engine, tmp_path: Path
+) -> None:
+    mine, site = keeper(queue_engine, tmp_path, this_program())
+    mine.tick(1000)
+    assert site.is_leader
+    with queue_engine.begin() as db:
+        db.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    mine.tick(1005)
+    assert not site.is_leader
+    with pytest.raises(NotLeading), site.writing():
+        pytest.fail("it writes")
 
 
 def test_an_agent_that_was_given_up_may_not_come_back_once_it_is_closed(with_agent: Engine) -> None:

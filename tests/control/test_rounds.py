@@ -10,7 +10,8 @@ from tests.control.stage import LEASE_S, Stage, end_jobs
 from tests.gateway.places import FakedSlurm
 
 from gleaner.agent.protocol import Completed, Generation, Saved, Slice
-from gleaner.control.queue import agents, moves
+from gleaner.control.queue import agents, drains, moves
+from gleaner.control.queue.drain_tables import DrainTask
 from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.tokens import identify
 from gleaner.control.rounds import sweep_tokens
@@ -276,6 +277,46 @@ def test_a_node_on_which_three_agents_die_in_a_row_is_left_alone_for_a_while(sta
     assert stage.avoided() == ()
 
 
+@pytest.mark.parametrize("why", ["drained", "avoided", "incompatible"])
+def test_a_node_that_has_left_slurm_keeps_no_agent_from_being_submitted(
+    stage: Stage, faked: FakedSlurm, why: str
+) -> None:
+    (job,) = stage.submit_jobs(1)
+    if why == "drained":
+        with transaction(stage.site.engine) as db:
+            drains.ask(db, task=DrainTask.DRAIN, nodes=["n1"], by="root", now_s=stage.now_s)
+    if why == "avoided":
+        with transaction(stage.site.engine) as db:
+            for _ in range(3):
+                agents.node_failed(db, "n1", now_s=stage.now_s, failures_until_avoided=3, avoid_s=3600)
+    if why == "incompatible":  # saved on n2, and n1 lacks what it relies on
+        stage.submit_jobs(1)
+        stage.round()
+        first, second = stage.agents()
+        stage.register(first.name, "n1", criu="4.1")
+        stage.register(second.name, "n2", criu="4.2")
+        (given,) = stage.claim(second.name).jobs
+        made = Generation(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+        with transaction(stage.site.engine) as db:
+            moves.saved(db, given.job, 1, Saved(generation=made, slice=Slice(started_s=1.0)), now_s=stage.now_s)
+            moves.cancel(db, ({job, job + 1} - {given.job}).pop(), now_s=stage.now_s)
+        for agent in (first, second):
+            stage.farewell(agent.name)
+        end_jobs(faked.folder)
+    told = len(faked.calls("sbatch"))
+    stage.round()
+    (call,) = faked.calls("sbatch")[told:]
+    assert "--exclude=n1" in call["words"], "as long as Slurm knows it"
+    end_jobs(faked.folder)
+    faked.switch("nodes", "n2 n3")
+    stage.round()
+    stage.round()
+    assert stage.site.problem == ""
+    calls = faked.calls("sbatch")[told + 1 :]
+    assert calls
+    assert not any(word.startswith("--exclude") for call in calls for word in call["words"])
+
+
 def test_an_agent_that_a_regular_job_drove_away_says_nothing_against_its_node(stage: Stage, faked: FakedSlurm) -> None:
     stage.submit_jobs(1)
     for _ in range(3):
@@ -338,7 +379,7 @@ def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(stage: S
 def test_agents_of_several_polls_share_one_end(
     sqlite_url: str, tmp_path: Path, faked: FakedSlurm, length_s: float
 ) -> None:
-    rounds = RoundSettings(length_s=length_s, shortest_slice_s=5, poll_s=20)
+    rounds = RoundSettings(length_s=length_s, shortest_slice_s=5, agent_needs_s=5, poll_s=20)
     stage = Stage(url=sqlite_url, folder=tmp_path / "storage", rounds_settings=rounds)
     start_s = (stage.now_s // length_s + 1) * length_s + 1
     for later_s in (0.0, length_s / 3, length_s / 2):

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.gateway import GatewayRefused, GatewayUnavailable
 from gleaner.control.cluster.on_nodes import JobFound, NodeFound, OnNodes
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.steward.marks import DRAINED_BY
@@ -45,7 +45,7 @@ class MadeNodes:
         can_requeue: bool = True, until_s: float | None = 9000.0,
     ) -> None:  # fmt: skip
         """A job that runs."""
-        self.jobs[job] = JobFound(job, "alice", partition, kind, nodes, False, until_s, can_requeue)
+        self.jobs[job] = JobFound(job, "alice", partition, kind, nodes, False, until_s, can_requeue, 500.0)
 
     def drain_by_hand(self, node: str) -> None:
         self.reasons[node] = "new memory"
@@ -99,8 +99,10 @@ class MadeNodes:
 
     def drain(self, nodes: Sequence[str], *, by: str) -> None:
         self._steward_is_there()
+        if unknown := [node for node in nodes if node not in self.names]:
+            raise GatewayRefused(f"Slurm knows no node {unknown[0]}")
         if drained := [node for node in nodes if node in self.reasons]:
-            raise GatewayError(f"node {drained[0]} is DRAIN already")
+            raise GatewayRefused(f"node {drained[0]} is DRAIN already")
         self._act("drain", *nodes)
         self.reasons |= dict.fromkeys(nodes, DRAINED_BY + by)
         self._done()
@@ -109,23 +111,29 @@ class MadeNodes:
     def resume(self, nodes: Sequence[str]) -> None:
         self._steward_is_there()
         if not set(nodes) <= self.marked:
-            raise GatewayError(f"node {nodes[0]} was not drained by us")
+            raise GatewayRefused(f"node {nodes[0]} was not drained by us")
         self._act("resume", *nodes)
         for node in nodes:
             del self.reasons[node]
         self._done()
 
-    def requeue(self, job: str) -> None:
+    def requeue(self, job: str, *, submitted_s: float | None = None) -> None:
+        self._is_meant(job, submitted_s)
         self._act("requeue", job)
         self.going.add(job)
         self._done()
 
-    def signal(self, job: str) -> None:
+    def signal(self, job: str, *, submitted_s: float | None = None) -> None:
+        self._is_meant(job, submitted_s)
         self._act("save", job)
         self.going.add(job)
         self._done()
 
-    def release(self, job: str, *, top: bool) -> None:
+    def _is_meant(self, job: str, submitted_s: float | None) -> None:
+        if submitted_s != self.jobs[job].submitted_s:
+            raise GatewayRefused(f"job {job} is not the one that is meant")
+
+    def release(self, job: str, *, top: bool, submitted_s: float | None = None) -> None:
         self._act("release", job)
         assert job in self.held
         self.held.discard(job)

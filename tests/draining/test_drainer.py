@@ -1,16 +1,20 @@
 """Emptying nodes on an admin's word, on made nodes: what is done to whom, and that nothing is left half done."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import literal, select, update
 from tests.draining.made_nodes import AGENTS_IN, NO_STEWARD, OTHERS_IN, Died, MadeNodes
 from tests.draining.yard import GRACE_S, Yard
 
 from gleaner.agent.protocol import Ask, Why
+from gleaner.control.cluster.gateway import GatewayRefused
+from gleaner.control.cluster.on_nodes import OnNodes
+from gleaner.control.keeper import Keeper
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.queue import drains, governed, moves
+from gleaner.control.queue import drains, governed, leader, moves
 from gleaner.control.queue.drain_tables import DRAIN, DrainPhase, DrainTask
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Refused
@@ -384,3 +388,91 @@ def test_saved_jobs_of_a_drained_agent_go_on_elsewhere_before_new_ones(yard: Yar
     yard.scene.agent("elsewhere", node="n2")
     claimed = yard.scene.do(moves.claim, "elsewhere", Ask(cpus=2, memory_mib=2000, most=2), now_s=yard.now_s)
     assert [each.job for each in claimed.jobs] == jobs
+
+
+@pytest.mark.parametrize("task", [DrainTask.DRAIN, DrainTask.DRY_RUN])
+def test_a_drain_of_a_node_that_slurm_does_not_know_is_refused_at_once(yard: Yard, task: DrainTask) -> None:
+    refused = yard.drain("n1", "nodeX", task=task, rounds=1)
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, "the scheduler knows no node nodeX")
+    assert yard.scene.look(drains.emptied_now) == frozenset(), "agents may go to n1"
+    assert yard.nodes.acts == []
+
+
+def test_a_resume_of_a_node_that_slurm_does_not_know_is_refused_at_once(yard: Yard) -> None:
+    refused = yard.done(yard.ask("nodeX", task=DrainTask.RESUME), rounds=1)
+    said = "not drained by us: nodeX (the scheduler does not know it)"
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
+
+
+def test_a_look_that_slurm_refuses_ends_a_drain_and_one_that_is_not_answered_does_not(yard: Yard) -> None:
+    look = yard.nodes.look
+
+    def refuses(nodes: Sequence[str]) -> OnNodes:
+        raise GatewayRefused("Slurm refuses: squeue says 'Invalid node name n1'")
+
+    yard.nodes.is_away = True
+    number = yard.ask("n1")
+    assert yard.done(number).phase is DrainPhase.ASKED
+    yard.nodes.look = refuses  # type: ignore[method-assign]
+    refused = yard.done(number, rounds=1)
+    said = "Slurm refuses: squeue says 'Invalid node name n1'"
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
+    yard.nodes.look, yard.nodes.is_away = look, False  # type: ignore[method-assign]
+    assert yard.drain("n1").phase is DrainPhase.EMPTY
+
+
+def test_what_was_only_asked_for_is_withdrawn_whatever_slurm_says(yard: Yard) -> None:
+    yard.nodes.is_away = True
+    number = yard.ask("n1")
+    yard.done(number)
+    resumed = yard.done(yard.ask("n1", task=DrainTask.RESUME), rounds=1)
+    assert resumed.phase is DrainPhase.RESUMED
+    assert (yard.seen(number).phase, yard.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
+    yard.nodes.is_away = False
+    yard.done(number)
+    assert yard.nodes.acts == []
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_node_that_leaves_slurm_while_it_is_drained_stops_nothing_and_is_named(yard: Yard, *, is_empty: bool) -> None:
+    yard.nodes.run("20", "n2")
+    number = yard.ask("n1", "n2")
+    yard.done(number)
+    if is_empty:
+        yard.nodes.jobs.clear()
+        yard.done(number)
+    yard.nodes.names = ("n2", "n3")
+    seen = yard.done(number)
+    if not is_empty:
+        assert (seen.phase, seen.said) == (DrainPhase.EMPTYING, "n1: Slurm does not know it any more")
+        yard.nodes.jobs.clear()
+        seen = yard.done(number)
+        assert seen.said == "n1: Slurm does not know it any more"
+    assert seen.phase is DrainPhase.EMPTY
+    del yard.nodes.reasons["n1"]
+    assert yard.resume("n1", "n2").phase is DrainPhase.RESUMED
+    assert yard.scene.look(drains.nodes_drained) == {}
+    assert yard.drain("n3").phase is DrainPhase.EMPTY
+
+
+def test_a_node_that_leaves_slurm_while_it_is_marked_is_a_refusal_and_the_others_are_set_back(yard: Yard) -> None:
+    yard.nodes.steward = "away"
+    number = yard.ask("n1", "n2")
+    yard.done(number)
+    yard.nodes.names = ("n2", "n3")
+    yard.nodes.steward = "answers"
+    seen = yard.done(number)
+    assert (seen.phase, seen.said) == (DrainPhase.REFUSED, "Slurm knows no node n1")
+    assert yard.nodes.marked == set()
+
+
+def test_a_leader_that_was_succeeded_tells_no_job_to_leave(yard: Yard) -> None:
+    busy(yard)
+    yard.site.steady_clock = lambda: 0.0
+    Keeper(yard.site, "old:1:1:elsewhere").tick(0)
+    number = yard.ask("n1")
+    with transaction(yard.scene.engine) as db:
+        assert leader.try_lead(db, "new:1:1:elsewhere", now=literal(4e9), term_s=30) is not None
+    assert yard.done(number).phase is DrainPhase.ASKED
+    assert yard.nodes.acts == []
+    assert not yard.site.is_leader

@@ -92,6 +92,8 @@ class JobSubmitDescription:
             calls.write(json.dumps({"facts": self._facts, "environment": dict(os.environ)}) + "\n")
         if (HERE / "refuse").exists():
             raise RPCError((HERE / "refuse").read_text())
+        if not set(self._facts["excluded_nodes"]) <= set(NODES):
+            raise RPCError("Invalid node name specified")
         found, facts, now = jobs(), self._facts, int(time.time())
         taken = {job["allocated_nodes"] for job in found if job["state"] == "RUNNING"} | set(facts["excluded_nodes"])
         node = next(name for name in NODES if name not in taken)

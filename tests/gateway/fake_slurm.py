@@ -3,7 +3,8 @@
 What it prints was captured from Slurm 24.11. The folder beside it holds the state: `jobs.json`, and `calls.jsonl`
 with the arguments, environment and input of every call. A file `away` makes it fail as the real programs do
 without slurmctld, `refuse` holds an error of sbatch, with `mute` sbatch accepts the job and never answers,
-and with `stuck` no job starts.
+and with `stuck` no job starts. A file `nodes` holds the nodes that slurm.conf names now; sbatch refuses a job that is
+to be kept off any other one.
 """
 
 import fcntl
@@ -49,6 +50,11 @@ def option(words: list[str], name: str) -> str:
     return found[0] if found else ""
 
 
+def nodes() -> list[str]:
+    path = HERE / "nodes"
+    return path.read_text().split() if path.exists() else list(NODES)
+
+
 def load() -> list[dict[str, object]]:
     path = HERE / "jobs.json"
     return json.loads(path.read_text()) if path.exists() else []
@@ -63,7 +69,7 @@ def sinfo(words: list[str]) -> int:
     if option(words, "partition") == "gleaner":
         extra = HERE / "states.json"
         states = json.loads(extra.read_text()) if extra.exists() else {}
-        for node in NODES:
+        for node in nodes():
             print(f"{node}|6|4000|{'allocated' if node in busy else states.get(node, 'idle')}")
     return 0
 
@@ -88,8 +94,11 @@ def sbatch(words: list[str]) -> int:
         return 1
     jobs = load()
     busy = {job["node"] for job in jobs if job["state"] == "RUNNING"}
-    excluded = option(words, "exclude").split(",")
-    free = [node for node in NODES if node not in busy and node not in excluded]
+    excluded = [name for name in option(words, "exclude").split(",") if name]
+    if not set(excluded) <= set(nodes()):
+        print("sbatch: error: Batch job submission failed: Invalid node name specified", file=sys.stderr)
+        return 1
+    free = [node for node in nodes() if node not in busy and node not in excluded]
     now, id_ = int(time.time()), 100 + len(jobs)
     job = {"id": id_, "name": option(words, "job-name"), "submitted": now}
     if free and not (HERE / "stuck").exists():

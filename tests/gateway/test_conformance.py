@@ -79,6 +79,13 @@ def test_withdrawing_what_has_ended_or_nothing_at_all_is_no_error(place: Place) 
     place.gateway.withdraw([])
 
 
+def test_a_node_to_be_avoided_that_the_scheduler_does_not_know_refuses_no_agent(place: Place) -> None:
+    first, *others = [node.name for node in place.look().nodes]
+    place.submit(place.request(avoid=("nodeX", *others)))
+    view = place.eventually(lambda view: [agent.phase for agent in view.agents] == [AgentPhase.RUNNING])
+    assert view.agents[0].node == first
+
+
 def test_an_agent_keeps_off_the_nodes_it_must_avoid(place: Place) -> None:
     first, *others = [node.name for node in place.look().nodes]
     place.submit(place.request(avoid=tuple(others)))

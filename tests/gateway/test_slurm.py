@@ -1,5 +1,6 @@
 """The Slurm gateway when Slurm misbehaves, and what it hands over. The programs are faked scripts on the PATH."""
 
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from tests.gateway import places
 from tests.gateway.places import FakedSlurm, Place
 
-from gleaner.control.cluster.gateway import AgentPhase, GatewayError, GatewayUnavailable
+from gleaner.control.cluster.gateway import AgentPhase, GatewayError, GatewayRefused, GatewayUnavailable
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +58,26 @@ def test_a_refusal_names_what_was_asked_for_and_is_not_called_unavailable(slurm:
         "Slurm refuses: sbatch says 'Invalid account or account/partition combination specified' "
         "(partition gleaner, account gleaner, qos gleaner)"
     )
+
+
+def test_a_refusal_for_the_name_of_a_node_says_which_names_were_told(slurm: Place, faked: FakedSlurm) -> None:
+    faked.switch("refuse", "Invalid node name specified")
+    with pytest.raises(GatewayRefused, match=r"'Invalid node name specified', of the nodes to be avoided: n1, n2 \("):
+        slurm.submit(slurm.request(avoid=("n1", "n2")))
+
+
+def test_an_answer_that_cannot_be_read_may_have_been_a_yes(
+    slurm: Place, faked: FakedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.look()
+    chatty = tmp_path / "chatty"
+    chatty.mkdir()
+    (chatty / "sbatch").write_text(f'#!/bin/sh\n{faked.folder}/sbatch "$@" >/dev/null; echo "plugin: hello"\n')
+    (chatty / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{chatty}:{os.environ['PATH']}")
+    request = slurm.request()
+    id_ = slurm.submit(request)
+    assert [(agent.name, agent.id) for agent in slurm.look().agents] == [(request.name, id_)]
 
 
 def test_missing_programs_are_named(slurm: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

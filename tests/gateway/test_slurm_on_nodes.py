@@ -1,13 +1,16 @@
 """What is on nodes, from what Slurm answers."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gleaner.control.cluster.gateway import GatewayError
 from gleaner.control.cluster.on_nodes import OnNodes
-from gleaner.control.cluster.slurm_on_nodes import parse
+from gleaner.control.cluster.slurm_on_nodes import SlurmNodes, parse
+from gleaner.control.cluster.slurm_owners import SlurmOwners
+from gleaner.control.cluster.slurm_records import nodes
 from gleaner.control.policy.job_class import JobClass
 
 NONE = {"set": False, "infinite": False, "number": 0}
@@ -21,7 +24,7 @@ NODE: dict[str, Any] = {"name": "n1", "partitions": ["shared"], "state": ["IDLE"
 
 
 def look(*jobs: dict[str, Any], **node: Any) -> OnNodes:
-    return parse(json.dumps({"nodes": [NODE | node]}), json.dumps({"jobs": jobs}), ["n1"])
+    return parse(nodes(json.dumps({"nodes": [NODE | node]})), json.dumps({"jobs": jobs}), ["n1"])
 
 
 def test_a_job_is_what_slurm_says_of_it() -> None:
@@ -59,6 +62,40 @@ def test_a_node_is_ours_by_our_mark_and_used_by_what_slurm_says() -> None:
     assert (node.is_drained, node.is_ours) == (False, False), "a reason outlives its drain"
 
 
+SCONTROL = """#!/bin/sh
+echo "$@" >>{folder}/told
+case "$*" in *nodeX*) echo "Node nodeX not found" >&2; exit 1;; esac
+cat {folder}/nodes.json
+"""
+"""As an older Slurm does it; a newer one passes over the name, and squeue refuses it."""
+SQUEUE = """#!/bin/sh
+echo "squeue $@" >>{folder}/told
+case "$*" in *nodeX*) echo "squeue: error: Invalid node name nodeX" >&2; exit 1;; esac
+cat {folder}/jobs.json
+"""
+
+
+@pytest.mark.parametrize(
+    "scontrol", [SCONTROL, SCONTROL.replace("nodeX*)", "neverX*)")], ids=["refuses", "passes over"]
+)
+def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str
+) -> None:
+    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [NODE, NODE | {"name": "n2"}]}))
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [JOB]}))
+    for name, text in (("scontrol", scontrol), ("squeue", SQUEUE)):
+        (tmp_path / name).write_text(text.format(folder=tmp_path))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    there = SlurmNodes(SlurmOwners(("shared",), agents="gleaner", timeout_s=5), timeout_s=5)
+    found = there.look(["n1", "nodeX"])
+    assert (set(found.nodes), [job.id for job in found.jobs]) == ({"n1"}, ["12"])
+    (tmp_path / "told").unlink()
+    found = there.look(["nodeX"])
+    assert (dict(found.nodes), found.jobs) == ({}, ())
+    assert "squeue" not in (tmp_path / "told").read_text(), "without a name it would answer for all nodes"
+
+
 def test_what_is_no_answer_is_an_error_in_one_line() -> None:
     with pytest.raises(GatewayError, match="squeue said 'slurm_load_jobs"):
-        parse(json.dumps({"nodes": []}), "slurm_load_jobs error", ["n1"])
+        parse({}, "slurm_load_jobs error", ["n1"])

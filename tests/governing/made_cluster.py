@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from tests.steward.facts import governed
 
 from gleaner.agent.privileged.request import Refused
-from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.gateway import GatewayRefused, GatewayUnavailable
 from gleaner.control.cluster.owners import OwnedJob, OwnedNode, OwnedPhase, OwnersView
 from gleaner.control.policy.governing_view import Wish
 from gleaner.control.policy.job_class import JobClass
@@ -49,6 +49,7 @@ class MadeCluster:
     """The number of the act after which Slurm does not answer any more."""
     is_away: bool = False
     heard_s: float = 0.0
+    awoken: int = 0
     holds_in: tuple[str, ...] = (PARTITION,)
     """The partitions of governed.conf."""
     refuses: str = ""
@@ -133,7 +134,7 @@ class MadeCluster:
         if self.keeps_no_accounts or self.is_away:
             raise GatewayUnavailable("Slurm does not answer: sacctmgr says 'Connection refused'")
         if self.refuses:
-            raise GatewayError(self.refuses)
+            raise GatewayRefused(self.refuses)
 
     def look(self, now_s: float) -> OwnersView:
         if self.is_away:
@@ -156,40 +157,53 @@ class MadeCluster:
         try:
             check_governs(partitions, replace(governed(), partitions=dict.fromkeys(self.holds_in, frozenset[str]())))
         except Refused as error:
-            raise GatewayError(str(error)) from error
+            raise GatewayRefused(str(error)) from error
         self.heard_s = self.now_s
 
-    def release(self, job: str, *, top: bool) -> None:
+    def awake(self) -> None:
+        self.awoken += 1
+
+    def release(self, job: str, *, top: bool, submitted_s: float | None = None) -> None:
         with self._doing("release", job) as found:
+            self._is_meant(found, submitted_s)
             if not found.held:
-                raise GatewayError(f"job {job} is not held")
+                raise GatewayRefused(f"job {job} is not held")
             mark, priority = (RELEASED_ON_TOP, TOP_NICE + 1) if top else (RELEASED, 1)
             self.jobs[job] = replace(found, held=False, priority=priority, said=mark)
 
-    def hold(self, job: str) -> None:
+    def hold(self, job: str, *, submitted_s: float | None = None) -> None:
         with self._doing("hold", job) as found:
+            self._is_meant(found, submitted_s)
             if found.phase is not OwnedPhase.PENDING:
-                raise GatewayError(f"job {job} runs already")
+                raise GatewayRefused(f"job {job} runs already")
             if found.held or not found.said.startswith(OURS):
-                raise GatewayError(f"job {job} was not released by us")
+                raise GatewayRefused(f"job {job} was not released by us")
             self.jobs[job] = replace(found, held=True, ours=True, priority=0, said=WAITS_FOR_ITS_TURN)
 
-    def set_reason(self, job: str, text: str) -> None:
+    def set_reason(self, job: str, text: str, *, submitted_s: float | None = None) -> None:
+        self._is_meant(self.jobs[job], submitted_s)
         self.explained.append((self.now_s, job))
         self.jobs[job] = replace(self.jobs[job], said=text)
 
-    def requeue(self, job: str) -> None:
+    def requeue(self, job: str, *, submitted_s: float | None = None) -> None:
+        self._is_meant(self.jobs[job], submitted_s)
         assert self.jobs[job].job_class is JobClass.PREEMPTIBLE
         self._go(job, "requeue", WAITS_FOR_ITS_TURN)
 
-    def signal(self, job: str) -> None:
+    def signal(self, job: str, *, submitted_s: float | None = None) -> None:
+        self._is_meant(self.jobs[job], submitted_s)
         assert self.jobs[job].job_class is JobClass.CHECKPOINTABLE
         self._go(job, "signal", ASKED_TO_SAVE)
+
+    @staticmethod
+    def _is_meant(found: OwnedJob, submitted_s: float | None) -> None:
+        if submitted_s != found.submitted_s:
+            raise GatewayRefused(f"job {found.id} is not the one that is meant")
 
     def _go(self, job: str, how: str, mark: str) -> None:
         with self._doing(how, job) as found:
             if found.phase is not OwnedPhase.RUNNING:
-                raise GatewayError(f"job {job} does not run")
+                raise GatewayRefused(f"job {job} does not run")
             self.jobs[job] = replace(found, said=mark)
             if job not in self.stubborn:
                 self.goes_s.setdefault(job, self.now_s + self.patience_s)
@@ -204,7 +218,7 @@ class MadeCluster:
             self.dies_at = -1
             raise Died
         if job not in self.jobs:
-            raise GatewayError(f"there is no job {job}")
+            raise GatewayRefused(f"there is no job {job}")
         self.acts.append((act, job))
         yield self.jobs[job]
         self.is_away = number == self.goes_away_after

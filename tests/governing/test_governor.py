@@ -149,8 +149,8 @@ def test_slurm_going_away_in_the_middle_of_an_eviction_loses_nothing(office: Off
     office.cluster.submit("p2", "physics", 6)
     release = office.cluster.release
 
-    def release_and_go(job: str, *, top: bool) -> None:
-        release(job, top=top)
+    def release_and_go(job: str, *, top: bool, submitted_s: float | None = None) -> None:
+        release(job, top=top, submitted_s=submitted_s)
         office.cluster.is_away = True
 
     office.cluster.release = release_and_go  # type: ignore[method-assign]

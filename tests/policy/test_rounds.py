@@ -1,11 +1,15 @@
 """The planner: when rounds end, how many agents there are, and which pending ones are taken back."""
 
+import re
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gleaner.agent.settings import AgentSettings
 from gleaner.control.policy.room import Room
 from gleaner.control.policy.rounds import (
     IdleNode,
@@ -21,6 +25,8 @@ from gleaner.control.policy.rounds import (
     boundary,
     plan,
 )
+from gleaner.control.rounds import rules_of
+from gleaner.control.settings import RoundSettings
 
 HOUR = 3600.0
 RULES = RoundRules(
@@ -43,7 +49,8 @@ def view(
     running: tuple[RunningAgent, ...] = (),
     waiting: tuple[WaitingJobs, ...] = (WaitingJobs(8, 1000, 100),),
 ) -> RoundView:
-    return RoundView(now_s, rules, idle, avoided, pending, running, waiting)
+    known = frozenset(node.name for node in idle)
+    return RoundView(now_s, rules, known, idle, avoided, pending, running, waiting)
 
 
 def pending(count: int, *, submitted_s: float = 10 * HOUR + 30) -> tuple[PendingAgent, ...]:
@@ -90,6 +97,27 @@ def test_boundaries_count_from_the_origin() -> None:
 def test_nothing_is_submitted_when_the_round_has_less_than_the_shortest_slice_left() -> None:
     assert len(plan(view(now_s=11 * HOUR - 600)).submit) == 4
     assert plan(view(now_s=11 * HOUR - 599)).submit == ()
+
+
+@pytest.mark.parametrize(("left_s", "agents"), [(56, 4), (55, 4), (54, 0), (10, 0)])
+def test_no_agent_is_submitted_that_has_no_time_to_begin_a_job(left_s: float, agents: int) -> None:
+    """However short the slices: KillWait, the agent's margin and last words, its start, and something to compute."""
+    rounds = RoundSettings(length_s=HOUR, shortest_slice_s=10)
+    assert rounds.agent_needs_s == 5 + 30 + AgentSettings().margin_s + 10
+    answer = plan(view(now_s=11 * HOUR - left_s, rules=rules_of(rounds)))
+    assert len(answer.submit) == agents
+    assert all(agent.latest_start_s == 11 * HOUR - 55 for agent in answer.submit)
+
+
+def test_the_shipped_settings_leave_each_agent_the_time_that_its_own_settings_want() -> None:
+    deploy = Path(__file__).parents[2] / "deploy"
+    control = tomllib.loads((deploy / "settings" / "gleaner.toml").read_text())
+    agent = tomllib.loads((deploy / "settings" / "agent.toml").read_text())
+    kill_wait = re.search(r"^KillWait=(\d+)", (deploy / "slurm" / "slurm.conf").read_text(), re.MULTILINE)
+    assert kill_wait is not None
+    needs_s = int(kill_wait[1]) + agent["margin_s"] + agent["shortest_slice_s"]
+    assert RoundSettings(**control["rounds"]).least_slice_s > needs_s
+    assert control["rounds"]["agent_needs_s"] > needs_s
 
 
 def test_unsynchronised_agents_have_the_full_length_from_now() -> None:
@@ -179,6 +207,7 @@ views = st.builds(
     RoundView,
     now_s=instants,
     rules=rules,
+    known=st.frozensets(st.integers(0, 12).map("n{}".format)),
     nodes=some_nodes,
     avoided=st.frozensets(st.integers(0, 12).map("n{}".format)),
     pending=st.lists(
@@ -186,7 +215,13 @@ views = st.builds(
     ).map(tuple),
     running=st.lists(st.builds(RunningAgent, end_s=instants, free=rooms), max_size=6).map(tuple),
     waiting=st.lists(
-        st.builds(WaitingJobs, cpus=st.integers(1, 70), memory_mib=st.integers(1, 5000), count=st.integers(0, 30)),
+        st.builds(
+            WaitingJobs,
+            cpus=st.integers(1, 70),
+            memory_mib=st.integers(1, 5000),
+            count=st.integers(0, 30),
+            misfits=st.frozensets(st.integers(0, 14).map("n{}".format), max_size=6),
+        ),
         max_size=5,
     ).map(tuple),
 )
@@ -213,6 +248,19 @@ def test_all_ends_equal_the_boundary_and_leave_a_useful_slice(a_view: RoundView)
     lengths = (answer.boundary_s - a_view.rules.origin_s) / a_view.rules.length_s
     assert lengths == pytest.approx(round(lengths), abs=1e-6)
     assert 0 < answer.boundary_s - a_view.now_s <= a_view.rules.length_s + 1e-3
+
+
+@given(views, st.frozensets(st.integers(0, 14).map("n{}".format), max_size=6))
+def test_no_agent_is_kept_off_a_node_that_the_scheduler_does_not_know(
+    a_view: RoundView, misfits: frozenset[str]
+) -> None:
+    """It would refuse every agent for one such name."""
+    rules = replace(a_view.rules, agents_at_most=3, shortest_slice_s=0)
+    free, wanted = (IdleNode("n99", NODE),), (WaitingJobs(1, 1, 1, misfits),)
+    (agent,) = plan(replace(a_view, rules=rules, nodes=free, pending=(), running=(), waiting=wanted)).submit
+    assert set(agent.avoid) == (a_view.avoided | misfits) & a_view.known
+    for other in plan(a_view).submit:
+        assert set(other.avoid) <= a_view.known
 
 
 @given(views)

@@ -18,6 +18,7 @@ def test_the_shipped_file_is_right() -> None:
     assert found.partitions == {"shared": frozenset(CLASSES)}
     assert (found.control, found.fresh_for_s, found.dead_after_s) == ("gleaner", 60, 300)
     assert found.drained == {"regular", "gleaner"}
+    assert (found.drain_at_most, found.drains_per_hour) == (20, 100)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,8 @@ def test_the_shipped_file_is_right() -> None:
         "partition shared mortal",
         "fresh-for-s soon",
         "fresh-for-s 0",
+        "drain-at-most all",
+        "drains-per-hour 0",
         "dead-after-s",
         "drain",
         "x y",
@@ -61,3 +64,12 @@ def test_slurmctlds_script_knows_the_same_file_and_classes() -> None:
     classes = re.search(r"local CLASSES = \{(.*)\}", script)
     assert classes is not None
     assert set(re.findall(r"[a-z-]+(?=\"?\]? = true)", classes[1])) == set(CLASSES)
+
+
+def test_slurmctlds_script_fixes_size_and_terms_of_a_released_job() -> None:
+    """tests/cluster has it on the real one."""
+    script = (DEPLOY / "slurm" / "job_submit.lua").read_text()
+    terms = re.search(r"local TERMS = \{(.*?)\}", script, re.DOTALL)
+    assert terms is not None
+    assert {"account", "qos", "gres", "tres_per_node", "tres_per_job"} <= set(re.findall(r'"(\w+)"', terms[1]))
+    assert "ipairs(TERMS)" in script

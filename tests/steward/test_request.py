@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from gleaner.agent.privileged.request import Refused
 from gleaner.control.steward import request
-from gleaner.control.steward.request import Alive, Awake, Drain, Reason, Release, Resume
+from gleaner.control.steward.request import Alive, Awake, Drain, Heard, Hold, Reason, Release, Resume
 
 
 def parsed(**message: Any) -> request.Request:
-    return request.parse(json.dumps(message).encode())
+    return request.parse(json.dumps(message).encode()).request
 
 
 def test_each_request_is_what_its_fields_say() -> None:
@@ -59,6 +59,21 @@ def test_a_drain_names_as_much_of_its_author_as_control_leaves_of_it() -> None:
     assert parsed(do="drain", nodes=["n1"], by=longest) == Drain(("n1",), longest)
     with pytest.raises(Refused, match="'by' is not what"):
         parsed(do="drain", nodes=["n1"], by=longest + "a")
+
+
+@pytest.mark.parametrize("field", ["epoch", "submitted_s"])
+@pytest.mark.parametrize("number", [-1, 1.5, True, "7", None, [7]])
+def test_what_may_be_missing_is_a_whole_number_if_it_is_there(field: str, number: Any) -> None:
+    with pytest.raises(Refused, match=f"'{field}' is not what it must be"):
+        parsed(do="hold", job="7", **{field: number})
+
+
+def test_a_request_carries_by_what_its_author_leads_and_which_job_is_meant() -> None:
+    line = json.dumps({"do": "hold", "job": "7", "submitted_s": 3, "epoch": 4}).encode()
+    assert request.parse(line) == Heard(Hold("7", submitted_s=3), 4)
+    assert request.parse(b'{"do": "awake"}') == Heard(Awake(), None)
+    with pytest.raises(Refused, match="'submitted_s' is no field of this request"):
+        parsed(do="drain", nodes=["n1"], by="alice", submitted_s=3)
 
 
 @pytest.mark.parametrize("text", ["", "a\nb", "\x1b[1m", "x" * 201, 7, None])

@@ -1,5 +1,6 @@
 """The steward at its socket, with the real client; Slurm's programs are faked as answers."""
 
+import json
 import os
 import re
 import socket
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 from tests.steward import facts
 
+from gleaner.agent.privileged.request import Refused
 from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
 from gleaner.control.steward import client, server
 from gleaner.control.steward.client import StewardRefuses, StewardSilent
 from gleaner.control.steward.conf import Governed, Misconfigured
+from gleaner.control.steward.request import Awake, Drain
 from gleaner.control.steward.rules import Command
 
 ALIVE = b'{"do": "alive", "partitions": ["shared"]}'
@@ -201,3 +204,132 @@ def test_each_act_and_each_refusal_is_one_line(office: Office) -> None:
     server.answer(office.steward, ALIVE, 0.0, lines.append)
     assert [sorted(line) for line in lines] == [["asked", "done"], ["asked", "kind", "why"], ["asked", "kind", "why"]]
     assert lines[0]["done"] == ["scontrol release 7", "scontrol update JobId=7 AdminComment=gleaner: released"]
+
+
+def of_epoch(office: Office, epoch: int) -> client.Steward:
+    return client.Steward(office.settings.socket, timeout_s=20, epoch=lambda: epoch)
+
+
+def test_a_control_that_was_succeeded_may_ask_nothing_any_more(office: Office) -> None:
+    old, new = of_epoch(office, 7), of_epoch(office, 8)
+    old.alive(["shared"])
+    old.release("7", top=False)
+    new.awake()
+    done = list(office.slurm.told)
+    beat = office.settings.heartbeat.stat().st_mtime_ns
+    for ask in (
+        lambda: old.alive(["shared"]),
+        old.awake,
+        lambda: old.release("7", top=False),
+        lambda: old.hold("7"),
+        lambda: old.requeue("7"),
+        lambda: old.signal("7"),
+        lambda: old.set_reason("7", "no room"),
+        lambda: old.drain(["n1"]),
+        lambda: old.resume(["n1"]),
+    ):
+        with pytest.raises(StewardRefuses, match=r"has led in epoch 7, and another one leads since, in 8 \(if"):
+            ask()
+    assert (office.slurm.told, office.settings.heartbeat.stat().st_mtime_ns) == (done, beat)
+    new.release("7", top=False)
+
+
+def test_the_epoch_outlives_the_steward_and_one_that_cannot_be_kept_counts_until_then(
+    office: Office, tmp_path: Path
+) -> None:
+    of_epoch(office, 8).awake()
+    again = server.Steward(office.settings.heartbeat, facts.ACCOUNT, office.slurm.run, office.read)
+    with pytest.raises(Refused, match="leads since, in 8"):
+        again.do(Awake(), 0.0, 7)
+    nowhere = server.Epochs(tmp_path / "nowhere" / "epoch")
+    nowhere.check(9)
+    with pytest.raises(Refused):
+        nowhere.check(8)
+
+
+def test_a_request_that_waited_while_a_later_leader_asked_is_refused(office: Office) -> None:
+    begins, goes_on = threading.Event(), threading.Event()
+
+    def hangs(command: Command) -> str:
+        begins.set()
+        assert goes_on.wait(20)
+        return office.slurm.shows
+
+    steward = server.Steward(office.settings.heartbeat, facts.ACCOUNT, hangs, office.read)
+    answers: list[dict[str, object]] = []
+
+    def ask(epoch: int) -> None:
+        line = f'{{"do": "release", "job": "7", "top": false, "epoch": {epoch}}}'.encode()
+        answers.append(server.answer(steward, line, 0.0, lambda _: None))
+
+    first = threading.Thread(target=ask, args=(7,))
+    first.start()
+    assert begins.wait(20)
+    waits = threading.Thread(target=ask, args=(7,))
+    waits.start()
+    assert server.answer(steward, b'{"do": "awake", "epoch": 8}', 0.0, lambda _: None) == {"ok": True}
+    goes_on.set()
+    first.join(20)
+    waits.join(20)
+    assert sorted(bool(answer["ok"]) for answer in answers) in ([False, False], [False, True])
+    assert any("leads since, in 8" in str(answer.get("why")) for answer in answers)
+
+
+def test_a_number_that_is_another_jobs_by_now_is_left_alone(office: Office) -> None:
+    seen = facts.shown(submit_time={"set": True, "infinite": False, "number": 2000})
+    running = {"job_state": ["RUNNING"], "priority": {"set": True, "infinite": False, "number": 1}}
+    for asks, comment, state in (
+        (lambda at_s: office.client.release("7", top=True, submitted_s=at_s), "", {}),
+        (lambda at_s: office.client.set_reason("7", "no room", submitted_s=at_s), "", {}),
+        (lambda at_s: office.client.requeue("7", submitted_s=at_s), "gleaner:preemptible", running),
+        (lambda at_s: office.client.signal("7", submitted_s=at_s), "gleaner:checkpointable", running),
+    ):
+        office.slurm.told.clear()
+        office.slurm.shows = facts.answer(seen | state | {"comment": comment})
+        with pytest.raises(
+            StewardRefuses, match="job 7 is not the one that is meant: it was submitted or requeued at 2"
+        ):
+            asks(1000.0)
+        assert office.slurm.told == []
+        asks(2000.0)
+        assert office.slurm.told
+
+
+def drained(count: int, *, free: int) -> str:
+    """What Slurm shows of so many nodes that we have drained, and of free ones."""
+    ours = {"state": ["IDLE", "DRAIN"], "reason": "gleaner: drained by alice", "reason_set_by_user": facts.ACCOUNT}
+    shown = [{"name": f"d{number}", "partitions": ["shared"], **ours} for number in range(count)]
+    idle = [{"name": f"n{number}", "partitions": ["shared"], "state": ["IDLE"]} for number in range(free)]
+    return json.dumps({"nodes": shown + idle})
+
+
+def test_no_more_nodes_are_drained_at_once_than_the_admin_allows(office: Office) -> None:
+    office.settings = replace(office.settings, drain_at_most=3)
+    office.slurm.shows = drained(2, free=3)
+    with pytest.raises(StewardRefuses) as refused:
+        office.client.drain(["n0", "n1"])
+    assert str(refused.value) == (
+        "drain-at-most in governed.conf is 3, 2 nodes are drained by us, and 2 more are asked for: set some back"
+        " first, or raise it"
+    )
+    assert office.slurm.told == []
+    office.client.drain(["n0"])
+    office.slurm.shows = drained(3, free=3)
+    office.client.resume(["d0", "d1", "d2"])
+
+
+def test_no_more_nodes_are_drained_in_an_hour_than_the_admin_allows(office: Office) -> None:
+    office.settings = replace(office.settings, drains_per_hour=3)
+    office.slurm.shows = drained(0, free=5)
+
+    def drain(at_s: float, *nodes: str) -> None:
+        office.steward.do(Drain(nodes, "alice"), at_s)
+
+    drain(1000.0, "n0", "n1")
+    with pytest.raises(Refused, match=r"^drains-per-hour in governed.conf is 3, 2 nodes .* and 2 more are asked for"):
+        drain(1000.0 + 3599, "n2", "n3")
+    drain(1000.0 + 3599, "n2")
+    with pytest.raises(Refused):
+        drain(1000.0 + 3599, "n3")
+    drain(1000.0 + 3600, "n3", "n4")
+    assert len(office.slurm.told) == 3

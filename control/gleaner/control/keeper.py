@@ -3,7 +3,10 @@
 Only the leader writes to the queue. Its term is short, so that another program takes over soon; a leader that was
 killed is succeeded at once by one on the same machine, which can see that it is dead. A leader counts its term from
 before it asks for it, and one tick less than others do: however late the answer comes, it never believes that it
-leads when another one may.
+leads when another one may. And each of its transactions looks again (`Site.writing`).
+
+A program leads only tables of its own version. One that stood by while a newer one migrated them does not begin to,
+and one that led then stops.
 
 Lease time does not run while control is away. Every live agent gets a full lease when a program begins to lead,
 and after any gap in which this did not run: the machine slept, the program was stopped, or the database was away.
@@ -17,8 +20,8 @@ from pathlib import Path
 import structlog
 
 from gleaner.control.queue import agents, leader
-from gleaner.control.queue.engine import BUSY_TIMEOUT_S, snapshot, transaction
-from gleaner.control.queue.errors import QueueError
+from gleaner.control.queue.engine import BUSY_TIMEOUT_S, check_tables, snapshot, transaction
+from gleaner.control.queue.errors import NotLeading, QueueError, SchemaMismatch
 from gleaner.control.site import Site
 
 LONGEST_TICK_S = 5.0
@@ -42,8 +45,15 @@ class Keeper:
     def tick(self, now_s: float) -> None:
         """Lead if nobody else does; as the leader, give up the agents whose lease has ended."""
         try:
-            if self._lead(now_s):
+            if self._lead():
                 self._keep_leases(now_s)
+        except SchemaMismatch as error:
+            self._site.leads_until_s = 0.0
+            self._say(f"this program does not lead: {error}")
+            return
+        except NotLeading as error:
+            self._say(str(error))
+            return
         except QueueError as error:
             self._say(f"the queue does not answer: {error}")
             return  # `_last_s` stays: agents could not be heard meanwhile
@@ -58,28 +68,31 @@ class Keeper:
         except QueueError as error:
             _log.warning("could not resign; the term will end by itself", reason=str(error))
 
-    def _lead(self, now_s: float) -> bool:
+    def _lead(self) -> bool:
+        now = self._site.database_clock()
         asked_s = self._site.steady_clock()
         with snapshot(self._site.engine) as db:
-            other = leader.leader(db, now_s)
+            other = leader.leader(db, now=now)
         with transaction(self._site.engine) as db:
+            check_tables(db)
             if other is not None and other != self._holder and is_dead(other):
                 leader.resign(db, other)
-            leads = leader.try_lead(db, self._holder, now_s=now_s, term_s=self._term_s)
-            other = None if leads else leader.leader(db, now_s)
-        if not leads:
+            term = leader.try_lead(db, self._holder, now=now, term_s=self._term_s)
+            other = None if term else leader.leader(db, now=now)
+        if term is None:
             self._site.leads_until_s = 0.0
             self._say(f"{other} leads; this program only serves reads")
             return False
         if not self._site.is_leader:
             self._last_s = None
+        self._site.term = term  # first: what may be written from here on is written by this one
         self._site.leads_until_s = asked_s + self._term_s - self.tick_s
         self._say(f"{self._holder} leads")
         return True
 
     def _keep_leases(self, now_s: float) -> None:
         queue = self._site.settings.queue
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             if self._last_s is None or not 0 <= now_s - self._last_s <= GAP_TICKS * self.tick_s:
                 agents.renew_leases(db, now_s=now_s, lease_s=queue.lease_s)
             silent = agents.expire(db, now_s=now_s, losses_until_held=queue.losses_until_held)

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 
 from gleaner.agent.protocol import Checkpointed, Completed, Farewell, GivenBack, LogLines, Saved
 from gleaner.control.queue import agents, logs, moves, rates, reads
-from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
 from gleaner.control.site import Site
 
@@ -81,7 +80,7 @@ def _take_or_drop(site: Site, agent: str, file: Path, now_s: float) -> int:
 
 def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
     left = _Left.model_validate(json.loads(file.read_text()))
-    with transaction(site.engine) as db:
+    with site.writing() as db:
         if found := _FAREWELL.match(left.path):
             if found.group(1) != agent:
                 raise ValueError(f"{agent} left a farewell of {found.group(1)}")

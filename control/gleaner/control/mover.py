@@ -8,7 +8,7 @@ from gleaner.control.policy.moving import POLICY, Move, MoveView, as_answer, as_
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, migrating, reads
 from gleaner.control.queue.decision_tables import DecisionKind
-from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.errors import QueueError, Refused
 from gleaner.control.queue.movables import movables
 from gleaner.control.site import Site
@@ -32,7 +32,7 @@ class Mover:
             with snapshot(self._site.engine) as db:
                 moving = migrating.all_of_them(db)
             if moving:
-                with transaction(self._site.engine) as db:
+                with self._site.writing() as db:
                     migrating.tend(db, patience_s=self._settings.patience_s, now_s=now_s)
             if self._settings.policy != "none" and not 0 <= now_s - self._asked_s < self._settings.every_s:
                 self._asked_s = now_s
@@ -64,7 +64,7 @@ class Mover:
 
     def _begin(self, move: Move, view: MoveView, now_s: float) -> None:
         try:
-            with transaction(self._site.engine) as db:
+            with self._site.writing() as db:
                 migrating.ask(db, move.job, to=move.to_node, by=f"the policy {view.algorithm}", now_s=now_s)
                 number = decisions.record(
                     db,

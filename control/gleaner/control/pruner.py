@@ -12,8 +12,8 @@ import structlog
 from sqlalchemy import Connection
 
 from gleaner.control.queue import decisions, drains, retention
-from gleaner.control.queue.engine import snapshot, transaction
-from gleaner.control.queue.errors import QueueBusy, QueueError
+from gleaner.control.queue.engine import snapshot
+from gleaner.control.queue.errors import QueueError
 from gleaner.control.site import Site
 
 DAY_S = 24 * 3600.0
@@ -99,7 +99,5 @@ def _trimmed(site: Site, jobs: Sequence[int], *, keep: int) -> Iterator[tuple[st
 
 @contextmanager
 def _writing(site: Site) -> Generator[Connection]:
-    if not site.is_leader:
-        raise QueueBusy("another control program leads now")
-    with transaction(site.engine) as db:
+    with site.writing() as db:
         yield db

@@ -18,7 +18,7 @@ from gleaner.control.cluster.gateway import (
     ClusterView,
     Gateway,
     GatewayError,
-    GatewayUnavailable,
+    GatewayRefused,
     SchedulerId,
 )
 from gleaner.control.fleet import Fleet, fleet, idle_nodes
@@ -33,8 +33,9 @@ from gleaner.control.policy.rounds import (
     round_end,
 )
 from gleaner.control.queue import agents, drains, rates, reads, rooms, tokens
-from gleaner.control.queue.engine import snapshot, transaction
-from gleaner.control.queue.errors import QueueError
+from gleaner.control.queue.engine import snapshot
+from gleaner.control.queue.errors import NotLeading, QueueError
+from gleaner.control.settings import RoundSettings
 from gleaner.control.site import Site
 
 LONGEST_BACK_OFF_S = 600.0
@@ -67,7 +68,7 @@ class Rounds:
     def a_round(self, now_s: float) -> None:
         """Look once, and do what the planner says. A scheduler or a queue that fails is a `problem`, no error."""
         site = self._site
-        rules = _rules(site)
+        rules = rules_of(site.settings.rounds)
         site.boundary_s = round_end(now_s, rules)
         if not site.is_leader:
             return
@@ -81,6 +82,8 @@ class Rounds:
             self._withdraw(what.withdraw, seen.useless, view)
             self._submit_all(what, now_s)
             self._report(self._refusal)
+        except NotLeading as error:  # the keeper says who does
+            _log.info("this round is left to who leads", reason=str(error))
         except (GatewayError, QueueError) as error:
             self._report(str(error))
 
@@ -94,7 +97,7 @@ class Rounds:
         rounds, queue = self._site.settings.rounds, self._site.settings.queue
         rates_rules = self._site.settings.rates.rules
         if seen.found or seen.unstarted or seen.vanished:
-            with transaction(self._site.engine) as db:
+            with self._site.writing() as db:
                 for name, id_ in seen.found:
                     agents.submitted(db, name, id_)
                 for gone in seen.unstarted:
@@ -130,6 +133,7 @@ class Rounds:
             RoundView(
                 now_s=now_s,
                 rules=rules,
+                known=frozenset(node.name for node in view.nodes),
                 nodes=idle_nodes(view),
                 avoided=frozenset(avoided),
                 pending=seen.pending,
@@ -144,8 +148,9 @@ class Rounds:
         """Take pending agents back. Their rows are closed when the scheduler no longer names them."""
         ids = {agent.name: agent.id for agent in view.agents}
         wanted = [ids[each.name] for each in withdrawals if each.name in ids] + list(useless)
-        if not wanted or not self._site.is_leader:
+        if not wanted:
             return
+        self._site.check_leads()
         self._gateway.withdraw(wanted)
         for each in withdrawals:
             self._ran_on.pop(each.name, None)
@@ -173,25 +178,22 @@ class Rounds:
 
     def _submit(self, new: NewAgent, now_s: float) -> None:
         """Submit one agent. Raises `GatewayError` or `OSError` (its token cannot be written)."""
-        engine = self._site.engine
         name = f"{AGENT_PREFIX}{int(new.end_s)}-{secrets.token_hex(4)}"
         secret = tokens.new_secret()
-        with transaction(engine) as db:
+        with self._site.writing() as db:
             agents.expect(db, name=name, end_s=new.end_s, token_hash=tokens.digest(secret), now_s=now_s)
         try:
             path = credentials.write(self._folder, name, secret)
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.avoid)
-            if not self._site.is_leader:
-                return  # the database was slow: whoever leads now finds the row, and closes it
+            self._site.check_leads()  # the storage may be slow: whoever leads by now finds the row, and closes it
             id_ = self._gateway.submit(request, now_s)
-        except GatewayUnavailable:
-            raise  # it may have been taken: a later look finds it, or closes it
-        except (GatewayError, OSError) as error:
-            with transaction(engine) as db:
+        except (GatewayRefused, OSError) as error:
+            with self._site.writing() as db:
                 agents.forget_unstarted(db, name, now_s=now_s, reason=f"not submitted: {error}")
             self._remove_token(name)
             raise
-        with transaction(engine) as db:
+        # After any other `GatewayError` it may have been taken: a later look finds it, or closes it.
+        with self._site.writing() as db:
             agents.submitted(db, name, id_)
         _log.info("agent submitted", agent=name, id=id_, end_s=new.end_s)
 
@@ -218,13 +220,13 @@ def sweep_tokens(site: Site, now_s: float) -> int:
     return credentials.sweep(folder, found, living=living, now_s=now_s)
 
 
-def _rules(site: Site) -> RoundRules:
-    rounds = site.settings.rounds
+def rules_of(rounds: RoundSettings) -> RoundRules:
+    """The same as the planner takes it."""
     return RoundRules(
         length_s=rounds.length_s,
         origin_s=rounds.origin_s,
         synchronised=rounds.synchronised,
-        shortest_slice_s=rounds.shortest_slice_s,
+        shortest_slice_s=rounds.least_slice_s,
         pending_limit_s=rounds.pending_limit_s,
         agents_at_most=rounds.agents_at_most,
     )

@@ -123,15 +123,19 @@ def governor(site: Site) -> Governor:
     if cluster.partition in governing.partitions:
         raise CannotStart(f"[governing] partitions names {cluster.partition}, which is the agents' own")
     owners = SlurmOwners(governing.partitions, agents=cluster.partition, timeout_s=cluster.timeout_s)
-    return Governor(site, owners, Steward(governing.steward_socket, governing.steward_timeout_s))
+    return Governor(site, owners, _steward(site))
 
 
 def drainer(site: Site) -> Drainer:
     """What empties nodes."""
     governing, cluster = site.settings.governing, site.settings.cluster
     owners = SlurmOwners(governing.partitions, agents=cluster.partition, timeout_s=cluster.timeout_s)
-    steward = Steward(governing.steward_socket, governing.steward_timeout_s)
-    return Drainer(site, SlurmNodes(owners, timeout_s=cluster.timeout_s), steward)
+    return Drainer(site, SlurmNodes(owners, timeout_s=cluster.timeout_s), _steward(site))
+
+
+def _steward(site: Site) -> Steward:
+    governing = site.settings.governing
+    return Steward(governing.steward_socket, governing.steward_timeout_s, lambda: site.epoch)
 
 
 def left_reports(site: Site, now_s: float) -> None:
@@ -145,6 +149,7 @@ def housekeeping(site: Site, now_s: float) -> None:
     if not site.is_leader:
         return
     try:
+        site.check_leads()
         collect(site.engine, site.storage, now_s)
         sweep_tokens(site, now_s)
     except (StorageError, QueueError, OSError) as error:

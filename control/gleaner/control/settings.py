@@ -62,6 +62,9 @@ class RoundSettings(_Table):
     """False gives every agent the full length from its own start (for comparison; regular jobs suffer)."""
     shortest_slice_s: float = Field(default=600, ge=5)
     """No agent is submitted for less."""
+    agent_needs_s: float = Field(default=55, ge=0)
+    """Nor for less than an agent needs to begin any job: its start (5), Slurm's KillWait (30), and of the agents' own
+    settings `margin_s` (10; their last words are in it) and `shortest_slice_s`, of which 10 s are counted here."""
     poll_s: float = Field(default=20, ge=1)
     pending_limit_s: float = Field(default=300, gt=0)
     """A pending agent that has not started after this long is withdrawn."""
@@ -75,7 +78,14 @@ class RoundSettings(_Table):
     def _a_slice_fits(self) -> Self:
         if self.shortest_slice_s >= self.length_s:
             raise ValueError("shortest_slice_s must be less than length_s, or no agent is ever submitted")
+        if self.agent_needs_s >= self.length_s:
+            raise ValueError("agent_needs_s must be less than length_s, or no agent ever begins a job")
         return self
+
+    @property
+    def least_slice_s(self) -> float:
+        """No agent is submitted for less: it would begin no job, or none that is worth it."""
+        return max(self.shortest_slice_s, self.agent_needs_s)
 
 
 class RateSettings(_Table):

@@ -21,8 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gleaner.control.api.meters import Meters
 from gleaner.control.api.problems import answer, answer_to
 from gleaner.control.api.shapes import Name
-from gleaner.control.queue import leader
-from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.tokens import Identity, identify
 from gleaner.control.site import Site
 
@@ -60,12 +59,7 @@ class Caller:
     @contextmanager
     def writing(self) -> Generator[Connection]:
         """One transaction. Only the leading control program writes; another one says who leads (503)."""
-        if not self.site.is_leader:
-            with snapshot(self.site.engine) as db:
-                holder = leader.leader(db, self.now_s)
-            who = f"{holder} leads" if holder else "none leads yet"
-            raise HTTPException(503, f"this control program only serves reads: {who}", {"Retry-After": "5"})
-        with transaction(self.site.engine) as db:
+        with self.site.writing() as db:
             yield db
 
 

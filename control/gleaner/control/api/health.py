@@ -31,7 +31,7 @@ def health(request: Request, response: Response) -> Health:
     queue = "ok"
     try:
         with snapshot(site.engine) as db:
-            leader.leader(db, site.clock())
+            leader.leader(db, now=site.database_clock())
     except QueueError as error:
         queue = str(error)
     except SQLAlchemyError:

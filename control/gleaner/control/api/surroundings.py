@@ -39,7 +39,7 @@ def surroundings(db: Connection, site: Site) -> Surroundings:
         agents_pending=phases.get("submitted", 0),
         agents_at_most=rounds.agents_at_most,
         boundary_s=site.boundary_s,
-        shortest_slice_s=rounds.shortest_slice_s,
+        shortest_slice_s=rounds.least_slice_s,
         shares=site.tally.shares(db, site.share_rules),
         zone=datetime.fromtimestamp(now_s).astimezone().tzinfo or UTC,
     )

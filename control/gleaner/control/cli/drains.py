@@ -140,7 +140,7 @@ def _outcome(found: DrainRow) -> str:
     match found.phase:
         case "empty":
             left = f" of all that may be touched ({_how_many(others)} left)" if others else ""
-            return f"{names}: empty{left} after {_took_s(found):.0f} s"
+            return f"{names}: empty{left} after {_took_s(found):.0f} s{said}"
         case "looked":
             waits = f"; {_how_many(others)} not touched, {_ends(others)}" if others else ""
             verdict = f"could not be drained{said}" if found.said else f"could be drained{waits}"

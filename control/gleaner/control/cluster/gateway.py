@@ -14,7 +14,11 @@ AGENT_PREFIX = "gleaner-"
 
 
 class GatewayError(Exception):
-    """The scheduler refuses, and will refuse again: do not ask the same once more."""
+    """The scheduler was asked in vain. If it is none of the two below, it said what we cannot read."""
+
+
+class GatewayRefused(GatewayError):
+    """The scheduler refuses, and will refuse again: do not ask the same once more. Nothing was done."""
 
 
 class GatewayUnavailable(GatewayError):
@@ -90,7 +94,8 @@ class Gateway(Protocol):
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
         """Ask for one agent. If an agent of that name is already there (an earlier answer was lost), it is that one.
 
-        Raises `GatewayError` if the scheduler says no for good.
+        Nodes to be avoided that the scheduler does not know (any more) are left out. Raises `GatewayRefused` if the
+        scheduler says no for good.
         """
         ...
 

@@ -23,6 +23,7 @@ from gleaner.control.cluster.gateway import (
     ClusterView,
     Gateway,
     GatewayError,
+    GatewayRefused,
     GatewayUnavailable,
     Node,
     QueuedAgent,
@@ -107,7 +108,7 @@ class LocalGateway:
             self._start(request, node=free[0])
         except OSError as error:
             self._forget(request.name)
-            raise GatewayError(f"the agent cannot be started: {error}") from error
+            raise GatewayRefused(f"the agent cannot be started: {error}") from error
         return SchedulerId(request.name)
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:

@@ -1,9 +1,13 @@
-"""Which names of agents Slurm already knows, so that none is ever submitted twice, and how fast they are submitted."""
+"""Names: of agents, so that none is ever submitted twice, and how fast they are submitted; of nodes that Slurm may have
+forgotten since they were noted.
+"""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable, QueuedAgent, SchedulerId
+from gleaner.control.cluster.gateway import GatewayError, GatewayRefused, QueuedAgent, SchedulerId
+
+_NO_SUCH_NODE = "invalid node name"
 
 
 class Names:
@@ -30,14 +34,12 @@ class Names:
     def submit(self, name: str, send: Callable[[], SchedulerId]) -> SchedulerId:
         """Submit by `send`, unless the name is there. If there was no answer, the name is looked up once more.
 
-        Raises `GatewayUnavailable`, or `GatewayError` with what was asked for.
+        Raises `GatewayUnavailable`, or `GatewayRefused` with what was asked for.
         """
         try:
             return self._submitted(name, send)
-        except GatewayUnavailable:
-            raise
-        except GatewayError as error:
-            raise GatewayError(f"{error} ({self._asked})") from error
+        except GatewayRefused as error:
+            raise GatewayRefused(f"{error} ({self._asked})") from error
 
     def _submitted(self, name: str, send: Callable[[], SchedulerId]) -> SchedulerId:
         if (known := self._id_of(name)) is not None:
@@ -46,14 +48,14 @@ class Names:
         self._doubtful.add(name)
         try:
             id_ = send()
-        except GatewayUnavailable:
+        except GatewayRefused:
+            self._doubtful.discard(name)
+            raise
+        except GatewayError:  # no answer, or none that we can read: it may have been taken
             found = self._look_up(name)
             if found is None:
                 raise
             id_ = found
-        except GatewayError:
-            self._doubtful.discard(name)
-            raise
         return self._remember(name, id_)
 
     def _id_of(self, name: str) -> SchedulerId | None:
@@ -75,3 +77,22 @@ class Names:
         if wait_s > 0:
             time.sleep(wait_s)
         self._next_submit_s = time.monotonic() + 1 / self._submits_per_s
+
+
+def known_only(
+    send: Callable[[tuple[str, ...]], SchedulerId], avoid: tuple[str, ...], known: Callable[[], Collection[str]]
+) -> SchedulerId:
+    """Submit by `send` with these nodes to be avoided; without those that the scheduler has come not to know.
+
+    For one unknown name Slurm refuses the whole submission. What it still refuses names the nodes.
+    """
+    try:
+        return send(avoid)
+    except GatewayRefused as error:
+        if not avoid or _NO_SUCH_NODE not in str(error).lower():
+            raise
+        there = known()
+        left = tuple(name for name in avoid if name in there)
+        if left == avoid:
+            raise GatewayRefused(f"{error}, of the nodes to be avoided: {', '.join(avoid)}") from error
+        return send(left)

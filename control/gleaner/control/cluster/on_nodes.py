@@ -32,6 +32,8 @@ class JobFound:
     """Its processes are being ended already."""
     until_s: float | None
     can_requeue: bool
+    submitted_s: float | None = None
+    """When it was submitted, or put back into the queue: what tells it from another one of its number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.gateway import GatewayRefused, GatewayUnavailable
 
 _NO_ANSWER = (
     "unable to contact",
@@ -30,7 +30,7 @@ def passed_on() -> dict[str, str]:
 
 
 def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, given: str = "") -> str:
-    """What the program printed. Raises `GatewayUnavailable` if there was no answer, `GatewayError` if it refuses."""
+    """What the program printed. Raises `GatewayUnavailable` if there was no answer, `GatewayRefused` if it refuses."""
     program = words[0]
     try:
         done = subprocess.run(
@@ -53,7 +53,7 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: floa
     said = complaint(done.stderr)
     if is_no_answer(done.stderr):
         raise GatewayUnavailable(f"Slurm does not answer: {program} says {said!r}")
-    raise GatewayError(f"Slurm refuses: {program} says {said!r}")
+    raise GatewayRefused(f"Slurm refuses: {program} says {said!r}")
 
 
 def is_no_answer(stderr: str) -> bool:

@@ -7,6 +7,7 @@ and nothing else of its environment. One that does not answer in time is killed;
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,11 @@ from gleaner.control.cluster.gateway import (
     AgentRequest,
     ClusterView,
     Gateway,
-    GatewayError,
+    GatewayRefused,
     GatewayUnavailable,
     SchedulerId,
 )
-from gleaner.control.cluster.names import Names
+from gleaner.control.cluster.names import Names, known_only
 from gleaner.control.settings import ClusterSettings
 
 IDS_A_CALL = 50
@@ -63,21 +64,26 @@ class PySlurmGateway:
 
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
         """See `Gateway.submit`. Waits, if need be, to keep to `submits_per_s`."""
-        facts = pyslurm_words.submit(self._settings, self._logs, request, now_s)
 
-        def send() -> SchedulerId:
+        def send(avoid: tuple[str, ...]) -> SchedulerId:
+            facts = pyslurm_words.submit(self._settings, self._logs, replace(request, avoid=avoid), now_s)
             (id_,) = pyslurm_words.parse_ids([self._ask("submit", **facts)])
             self._complete(id_)
             return id_
 
-        return self._names.submit(request.name, send)
+        return self._names.submit(request.name, lambda: known_only(send, request.avoid, self._nodes))
+
+    def _nodes(self) -> frozenset[str]:
+        partition = self._settings.partition
+        view = pyslurm_words.parse_view(self._ask("look", partition=partition), partition=partition, read_s=0)
+        return frozenset(node.name for node in view.nodes)
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
         """See `Gateway.withdraw`."""
         for first in range(0, len(ids), IDS_A_CALL):
             wanted = [int(id_) for id_ in ids[first : first + IDS_A_CALL]]
             if left := pyslurm_words.parse_ids(self._ask("withdraw", ids=wanted)):
-                raise GatewayError(f"Slurm refuses: job {', '.join(left)} did not end when PySlurm cancelled it")
+                raise GatewayRefused(f"Slurm refuses: job {', '.join(left)} did not end when PySlurm cancelled it")
 
     def close(self) -> None:
         """End the child, if there is one."""
@@ -91,9 +97,7 @@ class PySlurmGateway:
             programs.run(
                 pyslurm_words.complete(id_), slurm_words.SUBMIT_ENVIRONMENT, timeout_s=self._settings.timeout_s
             )
-        except GatewayUnavailable:
-            raise  # the name is looked up; it is there, and starts by itself a little later
-        except GatewayError:
+        except GatewayRefused:  # after no answer the name is looked up; it is there, and starts a little later
             self.withdraw([id_])
             raise
 
@@ -124,7 +128,7 @@ class PySlurmGateway:
         if programs.is_no_answer(said):
             self.close()
             raise GatewayUnavailable(f"Slurm does not answer: PySlurm says {said!r}")
-        raise GatewayError(f"Slurm refuses: PySlurm says {said!r}")
+        raise GatewayRefused(f"Slurm refuses: PySlurm says {said!r}")
 
 
 if TYPE_CHECKING:

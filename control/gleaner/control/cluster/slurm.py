@@ -5,6 +5,7 @@ this program and nothing else of its environment.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,10 @@ from gleaner.control.cluster.gateway import (
     AgentRequest,
     ClusterView,
     Gateway,
-    GatewayError,
-    GatewayUnavailable,
+    GatewayRefused,
     SchedulerId,
 )
-from gleaner.control.cluster.names import Names
+from gleaner.control.cluster.names import Names, known_only
 from gleaner.control.settings import ClusterSettings
 
 IDS_A_CALL = 500
@@ -40,24 +40,26 @@ class SlurmGateway:
         self._names.looked(view.agents)
         return view
 
+    def _nodes(self) -> frozenset[str]:
+        nodes = self._run(slurm_words.ask_nodes(self._settings.partition), slurm_words.ASK_ENVIRONMENT)
+        return slurm_words.parse_names(nodes)
+
     def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
         """See `Gateway.submit`. Waits, if need be, to keep to `submits_per_s`."""
-        words = slurm_words.submit(self._settings, request, now_s)
         script = slurm_words.script(self._settings, self._logs, request)
 
-        def send() -> SchedulerId:
+        def send(avoid: tuple[str, ...]) -> SchedulerId:
+            words = slurm_words.submit(self._settings, replace(request, avoid=avoid), now_s)
             return slurm_words.parse_submitted(self._run(words, slurm_words.SUBMIT_ENVIRONMENT, given=script))
 
-        return self._names.submit(request.name, send)
+        return self._names.submit(request.name, lambda: known_only(send, request.avoid, self._nodes))
 
     def withdraw(self, ids: Sequence[SchedulerId]) -> None:
         """See `Gateway.withdraw`."""
         for first in range(0, len(ids), IDS_A_CALL):
             try:
                 self._run(slurm_words.withdraw(ids[first : first + IDS_A_CALL]), slurm_words.ASK_ENVIRONMENT)
-            except GatewayUnavailable:
-                raise
-            except GatewayError as error:
+            except GatewayRefused as error:
                 if "completed" not in str(error) and "Invalid job id" not in str(error):
                     raise
 

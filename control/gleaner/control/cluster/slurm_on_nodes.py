@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gleaner.control.cluster import programs, slurm_records
-from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.gateway import GatewayError, GatewayRefused
 from gleaner.control.cluster.hosts import expanded
 from gleaner.control.cluster.on_nodes import JobFound, NodeFound, NodesCluster, OnNodes
 from gleaner.control.cluster.slurm_owners import SlurmOwners, job_class
@@ -14,6 +14,7 @@ from gleaner.control.steward.marks import DRAINED_BY
 
 _USED = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _DRAIN = "DRAIN"
+_NO_JOBS = '{"jobs": []}'
 
 
 class SlurmNodes:
@@ -25,17 +26,17 @@ class SlurmNodes:
 
     def look(self, nodes: Sequence[str]) -> OnNodes:
         """See `NodesCluster.look`."""
-        there = self._run(list(slurm_records.ask_nodes(nodes)))
-        on_them = self._run(["squeue", "--json", f"--nodelist={','.join(nodes)}"])
-        return parse(there, on_them, nodes)
+        there = self._known(nodes)
+        names = [name for name in nodes if name in there]
+        # For one unknown name squeue refuses them all, and without any it would answer for every node.
+        on_them = self._run(["squeue", "--json", f"--nodelist={','.join(names)}"]) if names else _NO_JOBS
+        return parse(there, on_them, names)
 
     def waits_held(self, job: str) -> bool | None:
         """See `NodesCluster.waits_held`."""
         try:
             found = slurm_records.job(self._run(list(slurm_records.ask_job(job))), job)
-        except GatewayUnavailable:
-            raise
-        except GatewayError:  # Slurm has forgotten it
+        except GatewayRefused:  # Slurm has forgotten it
             return None
         return found.priority == 0 if found is not None and found.is_pending else None
 
@@ -43,13 +44,21 @@ class SlurmNodes:
         """See `NodesCluster.send_home`."""
         self._owners.send_home(agents, gone_s=gone_s)
 
+    def _known(self, nodes: Sequence[str]) -> dict[str, slurm_records.NodeRecord]:
+        """Those of these nodes that Slurm knows. Not every version answers if it does not know one of them."""
+        try:
+            answer = self._run(list(slurm_records.ask_nodes(nodes)))
+        except GatewayRefused:
+            answer = self._run(list(slurm_records.ask_all_nodes()))
+        return {name: record for name, record in slurm_records.nodes(answer).items() if name in nodes}
+
     def _run(self, words: list[str]) -> str:
         return programs.run(words, ASK_ENVIRONMENT, timeout_s=self._timeout_s)
 
 
-def parse(nodes: str, jobs: str, wanted: Sequence[str]) -> OnNodes:
-    """The answers of `scontrol show nodes --json` and `squeue --json`."""
-    found = {name: _node(record) for name, record in slurm_records.nodes(nodes).items()}
+def parse(nodes: Mapping[str, slurm_records.NodeRecord], jobs: str, wanted: Sequence[str]) -> OnNodes:
+    """These nodes, and the jobs there in the answer of `squeue --json`."""
+    found = {name: _node(record) for name, record in nodes.items()}
     try:
         listed: list[dict[str, Any]] = json.loads(jobs)["jobs"]
         there = tuple(_job(one) for one in listed if not set(one["job_state"]) & WAITING_STATES)
@@ -80,7 +89,12 @@ def _job(one: Mapping[str, Any]) -> JobFound:
         is_ending="COMPLETING" in one["job_state"],
         until_s=float(end["number"]) if end["set"] and not end["infinite"] and end["number"] else None,
         can_requeue=bool(one["requeue"]) and bool(one["batch_flag"]),
+        submitted_s=_instant(one.get("submit_time")),
     )
+
+
+def _instant(given: Mapping[str, Any] | None) -> float | None:
+    return float(given["number"]) if given is not None and given["set"] else None
 
 
 if TYPE_CHECKING:

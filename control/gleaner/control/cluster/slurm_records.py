@@ -34,6 +34,8 @@ class JobRecord:
     restarts: int
     can_requeue: bool
     is_batch: bool
+    submitted_s: int | None = None
+    """When it was submitted, or put back into the queue."""
 
     @property
     def is_pending(self) -> bool:
@@ -65,6 +67,11 @@ class NodeRecord:
 def ask_job(name: str) -> tuple[str, ...]:
     """All that is known of a job."""
     return ("scontrol", "show", "job", name, "--json")
+
+
+def ask_all_nodes() -> tuple[str, ...]:
+    """All that is known of all nodes."""
+    return ("scontrol", "show", "nodes", "--json")
 
 
 def ask_nodes(names: Sequence[str]) -> tuple[str, ...]:
@@ -132,6 +139,7 @@ def _job(name: str, one: Mapping[str, Any]) -> JobRecord:
         restarts=_number(one["restart_cnt"]) or 0,
         can_requeue=bool(one["requeue"]),
         is_batch=bool(one["batch_flag"]),
+        submitted_s=_number(one.get("submit_time")),
     )
 
 

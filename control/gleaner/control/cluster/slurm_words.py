@@ -188,6 +188,11 @@ def parse_view(nodes: str, agents: str, *, partition: str, read_s: float) -> Clu
     return ClusterView(read_s=read_s, nodes=tuple(found), agents=ours, regular_nodes=frozenset(regular))
 
 
+def parse_names(nodes: str) -> frozenset[str]:
+    """The names of the nodes in the answer to `ask_nodes`."""
+    return frozenset(_node(line).name for line in nodes.splitlines())
+
+
 def asked(settings: ClusterSettings) -> str:
     """Where agents are submitted to, for the message of a refusal."""
     said = f"partition {settings.partition}"

@@ -10,7 +10,7 @@ from typing import assert_never
 
 import structlog
 
-from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.gateway import GatewayError, GatewayRefused
 from gleaner.control.cluster.on_nodes import JobFound, NodesCluster, OnNodes
 from gleaner.control.draining.finding import is_touched, merged, occupant, of_nodes
 from gleaner.control.draining.rights import NodeRights
@@ -18,7 +18,7 @@ from gleaner.control.policy.draining import Deed, Occupant, obstacles
 from gleaner.control.queue import agents, drains, governed, savable
 from gleaner.control.queue.drain_tables import DrainPhase, DrainTask
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
-from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.governed import GovernedJob
 from gleaner.control.queue.savable import AgentFound
@@ -78,8 +78,12 @@ class Drainer:
         while not drain.is_over and self._site.is_leader:
             try:
                 after = self._steps[drain.phase](drain, now_s)
+            except GatewayRefused as error:
+                # Nothing has been done before it is marked: so that is the answer. Later it has to be seen to its end.
+                is_answer = drain.phase is DrainPhase.ASKED
+                after = _over(drain, DrainPhase.REFUSED, str(error), now_s) if is_answer else _said(drain, error)
             except GatewayError as error:
-                after = replace(drain, said=str(error))
+                after = _said(drain, error)
             if after != drain:
                 self._note(after, is_news=(after.phase, after.said) != (drain.phase, drain.said))
             if after.phase is drain.phase:
@@ -87,7 +91,7 @@ class Drainer:
             drain = after
 
     def _note(self, drain: StoredDrain, *, is_news: bool) -> None:
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             drains.note(db, drain)
         if is_news:
             facts = {"nodes": drain.nodes, "by": drain.by, "phase": drain.phase.value, "said": drain.said}
@@ -96,6 +100,8 @@ class Drainer:
     # ── the steps: each gives how far the request is then ──
 
     def _begin(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+        if drain.task is DrainTask.RESUME and self._withdrew(drain, now_s):
+            return _over(drain, DrainPhase.RESUMED, "", now_s)
         view = self._look(drain.nodes)
         if drain.task is DrainTask.RESUME:
             return self._take_back(drain, view, now_s)
@@ -104,16 +110,35 @@ class Drainer:
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
             return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
-        with transaction(self._site.engine) as db:  # an earlier drain's mark is gone, or we should have refused
+        with self._site.writing() as db:  # an earlier drain's mark is gone, or we should have refused
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replace(drain, phase=DrainPhase.MARKING, said="")
 
+    def _withdrew(self, drain: StoredDrain, now_s: float) -> bool:
+        """Take back what was only asked for, whatever Slurm or the steward say; whether there was no more to it."""
+        with self._site.writing() as db:
+            asked = {
+                node
+                for each in drains.withdrawable(db, before=drain.id)
+                if each.phase is DrainPhase.ASKED
+                for node in each.nodes
+            }
+            if not set(drain.nodes) <= asked - drains.nodes_drained(db).keys():
+                return False
+            drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
+            drains.note(db, _over(drain, DrainPhase.RESUMED, "", now_s))
+        return True
+
     def _take_back(self, drain: StoredDrain, view: OnNodes, now_s: float) -> StoredDrain:
-        """End what has been asked for earlier and has not begun, with or without a steward; the rest is set back."""
-        with transaction(self._site.engine) as db:  # both or none: who comes next finds nothing of ours there any more
+        """End what has been asked for earlier and has not begun, with or without a steward; the rest is set back.
+
+        A node that Slurm does not know any more needs no more than that our drain of it ends.
+        """
+        with self._site.writing() as db:  # both or none: who comes next finds nothing of ours there any more
             asked = {node for each in drains.withdrawable(db, before=drain.id) for node in each.nodes}
             marked = {node for node, found in view.nodes.items() if found.is_ours}
-            if wrong := [node for node in drain.nodes if node not in asked | marked]:
+            left = drains.nodes_drained(db).keys() - view.nodes.keys()
+            if wrong := [node for node in drain.nodes if node not in asked | marked | left]:
                 return _over(drain, DrainPhase.REFUSED, f"not drained by us: {', '.join(map(view.told, wrong))}", now_s)
             after = replace(drain, phase=DrainPhase.SETTING_BACK, said="")
             drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
@@ -127,9 +152,7 @@ class Drainer:
             if unmarked:
                 self._steward.awake()
                 self._steward.drain(unmarked, by=drain.by[:LONGEST_PERSON])
-        except GatewayUnavailable:
-            raise
-        except GatewayError as error:
+        except GatewayRefused as error:
             return replace(drain, phase=DrainPhase.SETTING_BACK, said=str(error))
         drain, in_the_way, _ = self._found(drain, self._look(drain.nodes), now_s)
         if in_the_way:
@@ -142,14 +165,12 @@ class Drainer:
         try:
             if marked:
                 self._steward.resume(marked)
-        except GatewayUnavailable:
-            raise
-        except GatewayError as error:
+        except GatewayRefused as error:
             said = f"{drain.said}; not set back: {error}" if drain.said else str(error)
             return _over(drain, DrainPhase.REFUSED, said, now_s)
         if drain.task is DrainTask.DRAIN:
             return _over(drain, DrainPhase.REFUSED, drain.said, now_s)
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             drains.set_back(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
         return _over(drain, DrainPhase.RESUMED, "", now_s)
 
@@ -159,7 +180,7 @@ class Drainer:
             said = f"somebody else has set {', '.join(undone)} back"
             return _over(drain, DrainPhase.STOPPED, said, now_s)
         drain, _, found = self._found(drain, view, now_s)
-        problems: list[str] = []
+        problems = [f"{name}: Slurm does not know it any more" for name in drain.nodes if name not in view.nodes]
         jobs = tuple(self._tell(job, found, now_s, problems) for job in drain.jobs)
         jobs = tuple(self._release(job, problems) for job in jobs)
         drain = replace(drain, jobs=jobs, said="; ".join(problems))
@@ -202,24 +223,23 @@ class Drainer:
             problems.append(f"job {job.job} was told to leave and has not gone within {grace_s:g} s; told once more")
         try:
             self._send_off(job, there, now_s, grace_s)
-        except GatewayUnavailable:
-            raise
-        except GatewayError as error:  # it may have ended just now: the next look shows
+        except GatewayRefused as error:  # it may have ended just now: the next look shows
             problems.append(f"job {job.job}: {error}")
             return job
         return replace(job, told_s=now_s)
 
     def _send_off(self, job: DrainedJob, there: JobFound, now_s: float, grace_s: float) -> None:
+        self._site.check_leads()
         match job.deed:
             case Deed.SEND_HOME:
                 self._vacate(job.job)
                 gone_s = now_s + grace_s
                 self._cluster.send_home([job.job], gone_s=min(gone_s, (there.until_s or gone_s) - 1))
             case Deed.SAVE:
-                self._steward.signal(job.job)
+                self._steward.signal(job.job, submitted_s=there.submitted_s)
                 self._told(job.job, now_s)
             case Deed.REQUEUE:
-                self._steward.requeue(job.job)
+                self._steward.requeue(job.job, submitted_s=there.submitted_s)
                 self._told(job.job, now_s)
             case Deed.WAIT:
                 pass
@@ -228,7 +248,7 @@ class Drainer:
 
     def _vacate(self, scheduler_id: str) -> None:
         """The agent claims nothing more; should Slurm's signal not reach it, its next heartbeat tells it."""
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             known = savable.agents_found(db, [scheduler_id])
             if scheduler_id in known:
                 agents.vacate(db, known[scheduler_id].name)
@@ -236,7 +256,7 @@ class Drainer:
     def _told(self, job: str, now_s: float) -> None:
         """Governing counts it as leaving, and asks no other job for what this one frees."""
         if self._governs:
-            with transaction(self._site.engine) as db:
+            with self._site.writing() as db:
                 governed.note(db, GovernedJob(job, told_s=now_s))
 
     def _release(self, job: DrainedJob, problems: list[str]) -> DrainedJob:
@@ -249,9 +269,7 @@ class Drainer:
         try:
             if self._cluster.waits_held(job.job):
                 self._steward.release(job.job, top=True)
-        except GatewayUnavailable:
-            raise
-        except GatewayError as error:
+        except GatewayRefused as error:
             problems.append(f"job {job.job} has left, and was not released: {error}")
         return replace(job, released=True)
 
@@ -262,6 +280,10 @@ class Drainer:
 
 def _over(drain: StoredDrain, phase: DrainPhase, said: str, now_s: float) -> StoredDrain:
     return replace(drain, phase=phase, said=said, ended_s=now_s)
+
+
+def _said(drain: StoredDrain, error: GatewayError) -> StoredDrain:
+    return replace(drain, said=str(error))
 
 
 def _refusal(in_the_way: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.gateway import GatewayError, GatewayRefused, GatewayUnavailable
 from gleaner.control.cluster.owners import OwnedJob, OwnedPhase, OwnersCluster, OwnersView
 from gleaner.control.governing.assembling import assembled, put_right
 from gleaner.control.governing.reasons import Reasons
@@ -20,9 +20,10 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.subjects import slurm_subject
 from gleaner.control.queue import decisions, governed
 from gleaner.control.queue.decision_tables import DecisionKind
-from gleaner.control.queue.engine import snapshot, transaction
-from gleaner.control.queue.errors import QueueError
+from gleaner.control.queue.engine import snapshot
+from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.queue.governed import GovernedJob
+from gleaner.control.queue.leader import Term
 from gleaner.control.site import Site
 
 HOUR_S = 3600.0
@@ -46,6 +47,7 @@ class Governor:
         self._is_checked = False
         self._unchecked_since_s: float | None = None
         self._is_stuck = False
+        self._announced: Term | None = None
         self._reasons = Reasons()
         self._ruled: dict[str, tuple[Verdict, tuple[str, ...]]] = {}
 
@@ -58,6 +60,7 @@ class Governor:
         if not self._site.is_leader:
             return
         try:
+            self._announce()
             self._check(now_s)
             seen = self._look(now_s)
             known = self._known(seen)
@@ -74,9 +77,17 @@ class Governor:
             self._is_stuck = False
             self._say(Governing(view, rulings, problem))
         except (GatewayError, QueueError) as error:
-            self._is_stuck = self._is_stuck or isinstance(error, QueueError)
+            is_stuck = isinstance(error, QueueError) and not isinstance(error, NotLeading)
+            self._is_stuck = self._is_stuck or is_stuck
             last = self._site.governing
             self._say(Governing(last.view, last.rulings, str(error)))
+
+    def _announce(self) -> None:
+        """Tell the steward who leads now, before the first look: what an earlier leader asks for later is refused."""
+        term = self._site.term
+        if self._acts and term is not None and term != self._announced:
+            self._steward.awake()
+            self._announced = term
 
     def _alive(self) -> None:
         """Say so, but not after a round that could not write to the queue: that is known only after a whole one."""
@@ -125,7 +136,7 @@ class Governor:
         known = {job: state for job, state in known.items() if job not in gone}
         fresh = put_right(known, seen) if self._acts else []
         if gone or fresh:
-            with transaction(self._site.engine) as db:
+            with self._site.writing() as db:
                 governed.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
                 for state in fresh:
                     governed.note(db, state)
@@ -151,7 +162,7 @@ class Governor:
         kind = DecisionKind.HOLD
         if any(ruling.verdict is not Verdict.HOLD for ruling in news):
             kind = DecisionKind.VICTIM if any(ruling.victims for ruling in news) else DecisionKind.START
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             number = decisions.record(
                 db,
                 kind=kind,
@@ -190,7 +201,8 @@ class Governor:
         problems: list[str] = []
         acts = 0
         for ruling in sorted(rulings, key=lambda ruling: ruling.verdict is not Verdict.HOLD):
-            todo = self._of_the_job(ruling, view.now_s, is_released=ruling.job in released, known=known)
+            is_released = ruling.job in released
+            todo = self._of_the_job(ruling, jobs[ruling.job], view.now_s, is_released=is_released, known=known)
             todo += [partial(self._vacate, jobs[one], classes[one], view.now_s) for one in ruling.victims]
             if not todo or acts >= ACTS_A_ROUND:
                 continue
@@ -201,10 +213,10 @@ class Governor:
         return "; ".join(problems)
 
     def _of_the_job(
-        self, ruling: Ruling, now_s: float, *, is_released: bool, known: Mapping[str, GovernedJob]
+        self, ruling: Ruling, job: OwnedJob, now_s: float, *, is_released: bool, known: Mapping[str, GovernedJob]
     ) -> list[Callable[[], None]]:
         """What is to be done with the waiting job itself. Only a job that is held can be put on top."""
-        hold, release = partial(self._hold, ruling), partial(self._release, ruling, now_s)
+        hold, release = partial(self._hold, job), partial(self._release, ruling, job, now_s)
         if ruling.verdict is Verdict.HOLD:
             return [hold] if is_released else []
         if not is_released:
@@ -212,32 +224,30 @@ class Governor:
         is_on_top = ruling.job in known and known[ruling.job].at_top
         return [hold, release] if ruling.verdict is Verdict.CLAIM and not is_on_top else []
 
-    @staticmethod
-    def _done(ruling: Ruling, todo: list[Callable[[], None]], *, must: int) -> list[str]:
+    def _done(self, ruling: Ruling, todo: list[Callable[[], None]], *, must: int) -> list[str]:
         """Do all of it; what did not work. Without the first ones (`must`) nothing else is done."""
         problems: list[str] = []
         for at, do in enumerate(todo):
+            self._site.check_leads()  # a hundred acts take longer than a term may last
             try:
                 do()
-            except GatewayUnavailable:
-                raise
-            except GatewayError as error:
+            except GatewayRefused as error:
                 problems.append(f"for job {ruling.job}: {error}")
                 if at < must:
                     break
         return problems
 
-    def _release(self, ruling: Ruling, now_s: float) -> None:
+    def _release(self, ruling: Ruling, job: OwnedJob, now_s: float) -> None:
         at_top = ruling.verdict is Verdict.CLAIM
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             governed.note(db, GovernedJob(ruling.job, released_s=now_s, at_top=at_top))
-        self._steward.release(ruling.job, top=at_top)
+        self._steward.release(ruling.job, top=at_top, submitted_s=_submitted_s(job))
 
-    def _hold(self, ruling: Ruling) -> None:
-        self._steward.hold(ruling.job)
-        self._reasons.forget(ruling.job)
-        with transaction(self._site.engine) as db:
-            governed.forget(db, [ruling.job], told_before_s=0)
+    def _hold(self, job: OwnedJob) -> None:
+        self._steward.hold(job.id, submitted_s=_submitted_s(job))
+        self._reasons.forget(job.id)
+        with self._site.writing() as db:
+            governed.forget(db, [job.id], told_before_s=0)
 
     def _vacate(self, job: OwnedJob, job_class: JobClass, now_s: float) -> None:
         """Tell a job to give way. One that cannot be told is as one that was told and did not go: another one goes.
@@ -251,16 +261,14 @@ class Governor:
             if is_agent:
                 self._cluster.send_home([job.id], gone_s=now_s + grace_s)
             elif job_class is JobClass.CHECKPOINTABLE:
-                self._steward.signal(job.id)
+                self._steward.signal(job.id, submitted_s=_submitted_s(job))
             else:
-                self._steward.requeue(job.id)
-        except GatewayUnavailable:
-            raise
-        except GatewayError:
-            with transaction(self._site.engine) as db:
+                self._steward.requeue(job.id, submitted_s=_submitted_s(job))
+        except GatewayRefused:
+            with self._site.writing() as db:
                 governed.note(db, GovernedJob(job.id, told_s=now_s - grace_s))
             raise
-        with transaction(self._site.engine) as db:
+        with self._site.writing() as db:
             governed.note(db, GovernedJob(job.id, told_s=now_s))
             if not is_agent:
                 governed.count_told(db, job.id, now_s)
@@ -269,10 +277,8 @@ class Governor:
         """Write on held jobs why they wait, where `squeue` shows it."""
         for job, text in self._reasons.due(rulings, {job.id: job.said for job in jobs.values()}, now_s):
             try:
-                self._steward.set_reason(job, text)
-            except GatewayUnavailable:
-                raise
-            except GatewayError as error:
+                self._steward.set_reason(job, text, submitted_s=_submitted_s(jobs[job]))
+            except GatewayRefused as error:
                 _log.info("no reason could be written", job=job, why=str(error))
 
     def _say(self, how: Governing) -> None:
@@ -281,6 +287,11 @@ class Governor:
         elif self._site.governing.problem and not how.problem:
             _log.info("governing: the problem is solved", problem=self._site.governing.problem)
         self._site.governing = how
+
+
+def _submitted_s(job: OwnedJob) -> float | None:
+    """What tells it from another job of its number; None: Slurm has not said."""
+    return job.submitted_s or None
 
 
 def _done_with(known: Mapping[str, GovernedJob], seen: OwnersView) -> list[str]:

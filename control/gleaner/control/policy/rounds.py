@@ -81,9 +81,11 @@ class RoundView:
 
     now_s: float
     rules: RoundRules
+    known: frozenset[str]
+    """The names of all nodes, idle or not. No other name may be told to the scheduler: it would refuse every agent."""
     nodes: tuple[IdleNode, ...]
     avoided: frozenset[str]
-    """Nodes on which agents kept failing."""
+    """Nodes on which agents kept failing, or that are being emptied. The scheduler may have forgotten some of them."""
     pending: tuple[PendingAgent, ...]
     running: tuple[RunningAgent, ...]
     waiting: tuple[WaitingJobs, ...]
@@ -230,7 +232,7 @@ def plan(view: RoundView) -> Plan:
         len(held),
         *_arrays(held + _alike([(node.room, node.name) for node in idle], view.waiting), view.waiting),
     )
-    avoid = view.avoided | _of_no_use(view.waiting)
+    avoid = (view.avoided | _of_no_use(view.waiting)) & view.known
     new = NewAgent(end_s, end_s - rules.shortest_slice_s, tuple(sorted(avoid)))
     return Plan(end_s, (new,) * wanted, _withdrawals(view, is_work_left=is_work_left))
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlmodel import create_engine
 
@@ -29,8 +30,10 @@ BUSY_TIMEOUT_S = 10.0
 _OPTIONS = (
     "-c plan_cache_mode=force_generic_plan -c jit=off"
     f" -c lock_timeout={BUSY_TIMEOUT_S:.0f}s -c statement_timeout={BUSY_TIMEOUT_S:.0f}s"
+    f" -c idle_in_transaction_session_timeout={BUSY_TIMEOUT_S:.0f}s"
 )
-"""All statements find their rows by index, whatever the values: planning each anew would cost more than running it."""
+"""All statements find their rows by index, whatever the values: planning each anew would cost more than running it.
+A program that was stopped within a transaction loses it, so that another one can lead: see `leader.holds`."""
 _WIRE: dict[str, Any] = {
     "connect_timeout": int(BUSY_TIMEOUT_S),
     "tcp_user_timeout": int(BUSY_TIMEOUT_S * 1000),
@@ -39,6 +42,7 @@ _WIRE: dict[str, Any] = {
     "keepalives_count": int(BUSY_TIMEOUT_S / 2),
 }
 """A server that has vanished from the network is found out in the same time, whether or not we were sending."""
+_WAS_IDLE = "25P03"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITER = "gleaner_writer"
 """The execution option that holds the lock which the writing threads of this process queue up at (SQLite)."""
@@ -136,9 +140,10 @@ def migrate(engine: Engine) -> None:
         config = _alembic()
         found = MigrationContext.configure(connection).get_current_revision()
         connection.rollback()
-        _refuse_newer(found, ScriptDirectory.from_config(config))
+        _refuse_newer(found, _known().all)
         if engine.dialect.name == "postgresql":
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a new index on a large table takes long
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         _check_references(connection)
@@ -173,17 +178,36 @@ def _check_references(connection: Connection) -> None:
 def check_schema(engine: Engine) -> None:
     """Raise `SchemaMismatch` unless the tables are those of this version."""
     with _translated(engine), engine.connect() as connection:
-        found = MigrationContext.configure(connection).get_current_revision()
-    scripts = ScriptDirectory.from_config(_alembic())
-    _refuse_newer(found, scripts)
+        check_tables(connection)
+
+
+def check_tables(db: Connection) -> None:
+    """The same within a transaction: another program may have migrated since this one started."""
+    found = MigrationContext.configure(db).get_current_revision()
+    known = _known()
+    _refuse_newer(found, known.all)
     if found is None:
         raise SchemaMismatch("the queue's database has no tables yet: run `glean control migrate`")
-    if found != scripts.get_current_head():
+    if found != known.head:
         raise SchemaMismatch(f"the queue's database is of an older version ({found}): run `glean control migrate`")
 
 
-def _refuse_newer(found: str | None, scripts: ScriptDirectory) -> None:
-    if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
+@dataclass(frozen=True, slots=True)
+class _Revisions:
+    """The versions of the tables that this program knows; `head` is its own."""
+
+    all: frozenset[str]
+    head: str | None
+
+
+@cache
+def _known() -> _Revisions:
+    scripts = ScriptDirectory.from_config(_alembic())
+    return _Revisions(frozenset(script.revision for script in scripts.walk_revisions()), scripts.get_current_head())
+
+
+def _refuse_newer(found: str | None, known: frozenset[str]) -> None:
+    if found is not None and found not in known:
         raise SchemaMismatch(
             f"the queue's database is of a version that this program does not know ({found}): install a newer Gleaner"
         )
@@ -234,6 +258,10 @@ def _translated(engine: Engine) -> Generator[None]:
             raise QueueBusy("the queue's database is locked by another program: try again") from error
         where = engine.url.render_as_string(hide_password=True)
         raise QueueBusy(f"the queue's database {where} does not work now: {said}") from error
+    except InternalError as error:
+        if getattr(error.orig, "sqlstate", None) != _WAS_IDLE:
+            raise
+        raise QueueBusy("this program stood still within a transaction, which is undone: try again") from error
 
 
 def _first_line(error: DBAPIError) -> str:

@@ -43,5 +43,9 @@ class QueueBusy(QueueError):
     """The database is locked or away. Nothing was changed; ask again later."""
 
 
+class NotLeading(QueueBusy):
+    """Another program leads, or none, and only the leader writes. Nothing was changed."""
+
+
 class SchemaMismatch(QueueError):
     """The database's tables are not those of this version."""

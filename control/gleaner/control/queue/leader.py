@@ -1,27 +1,108 @@
-"""Which control program leads: a lock with a term, in the queue's own database. Only the leader writes."""
+"""Which control program leads: a lock with a term, in the queue's own database. Only the leader writes.
 
-from sqlalchemy import Connection, delete, or_, select, update
+Who begins to lead gets an *epoch*, a number that is higher than that of every leader before. A leader names it at the
+beginning of each transaction that writes (`holds`): one that was stopped, or that waited for its turn longer than its
+term, finds there that it leads no more. On PostgreSQL that look keeps others from taking over until the transaction has
+ended; on SQLite the transaction has the database for itself anyway. And Slurm's side is told it, see `steward`.
+
+All times are by the database's clock, so that the clocks of the machines do not count. A new epoch is the time in
+seconds where that is higher than the last one and one: so it is higher also after the database was made anew, or was
+put back as it was yesterday.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Float, Select, String, and_, bindparam, case, cast, select, update
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import BigInteger
 
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.site_tables import LEADER
 
-
-def try_lead(db: Connection, holder: str, *, now_s: float, term_s: float) -> bool:
-    """Lead until `now_s + term_s`, if nobody else does; whether it worked. The leader calls it again to go on."""
-    values = {"holder": holder, "until_s": now_s + term_s}
-    mine = update(LEADER).where(LEADER.c.id == 1, or_(LEADER.c.holder == holder, LEADER.c.until_s <= now_s))
-    if db.execute(mine.values(values)).rowcount:
-        return True
-    first = insert_unless_there(db, LEADER).returning(LEADER.c.id)
-    return db.execute(first, {"id": 1} | values).one_or_none() is not None
+_MINE = LEADER.c.id == 1
 
 
-def leader(db: Connection, now_s: float) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The right to lead: who has it, and the number that it goes by."""
+
+    holder: str
+    epoch: int
+
+
+class database_now(FunctionElement[float]):  # noqa: N801 - a function of SQL
+    """The time by the database's clock, in seconds since the epoch."""
+
+    type = Float(53)
+    inherit_cache = True
+
+
+@compiles(database_now, "sqlite")
+def _of_sqlite(_element: Any, _compiler: Any, **_words: Any) -> str:  # pyright: ignore[reportUnusedFunction]
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(database_now, "postgresql")
+def _of_postgresql(_element: Any, _compiler: Any, **_words: Any) -> str:  # pyright: ignore[reportUnusedFunction]
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
+
+
+NOW: ColumnElement[float] = database_now()
+"""The same for every statement, so that those that are made once can name it."""
+
+
+def try_lead(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> Term | None:
+    """Lead for `term_s` from now on, if nobody else does; None if somebody does. The leader calls it again to go on."""
+    again = update(LEADER).where(_MINE, LEADER.c.holder == holder).values(until_s=now + term_s)
+    epoch = db.execute(again.returning(LEADER.c.epoch)).scalar_one_or_none()
+    if epoch is None:
+        epoch = _take_over(db, holder, now=now, term_s=term_s)
+    return None if epoch is None else Term(holder, epoch)
+
+
+def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> int | None:
+    """The new epoch; None if somebody leads."""
+    whole_s = cast(now, BigInteger)
+    first = insert_unless_there(db, LEADER).returning(LEADER.c.epoch)
+    values = {"id": 1, "holder": holder, "until_s": now + term_s, "epoch": whole_s}
+    if (made := db.execute(first.values(values)).scalar_one_or_none()) is not None:
+        return int(made)
+    is_free = and_(_MINE, LEADER.c.until_s <= now)
+    # Waits for the transactions that the last leader has begun: see `holds`.
+    if db.execute(select(LEADER.c.id).where(is_free).with_for_update()).one_or_none() is None:
+        return None
+    epoch = case((LEADER.c.epoch >= whole_s, LEADER.c.epoch + 1), else_=whole_s)
+    mine = update(LEADER).where(is_free).values(holder=holder, epoch=epoch, until_s=now + term_s)
+    return db.execute(mine.returning(LEADER.c.epoch)).scalar_one_or_none()
+
+
+def holds(db: Connection, term: Term, *, now: ColumnElement[float], locks: bool) -> bool:
+    """Whether this term has not ended. With `locks` nobody takes over before this transaction has ended.
+
+    A share of the row's key is all that is locked: others of the leader's transactions take it too, its next term does
+    not wait for it, and only who takes over does.
+    """
+    found = db.execute(_holding(now, locks), {"holder_": term.holder, "epoch_": term.epoch})
+    return found.one_or_none() is not None
+
+
+@lru_cache(maxsize=8)
+def _holding(now: ColumnElement[float], locks: bool) -> Select[tuple[int]]:
+    """Made once: this is the first statement of each transaction, also of each claim."""
+    is_it = and_(LEADER.c.holder == bindparam("holder_", type_=String()), LEADER.c.epoch == bindparam("epoch_"))
+    wanted = select(LEADER.c.id).where(_MINE, is_it, LEADER.c.until_s > now)
+    return wanted.with_for_update(read=True, key_share=True) if locks else wanted
+
+
+def leader(db: Connection, *, now: ColumnElement[float]) -> str | None:
     """Who leads now; None if nobody does."""
-    row = db.execute(select(LEADER.c.holder).where(LEADER.c.until_s > now_s)).one_or_none()
+    row = db.execute(select(LEADER.c.holder).where(LEADER.c.until_s > now)).one_or_none()
     return None if row is None else str(row.holder)
 
 
 def resign(db: Connection, holder: str) -> None:
-    """Lead no more, so that another may at once. Nothing happens if another leads."""
-    db.execute(delete(LEADER).where(LEADER.c.holder == holder))
+    """Lead no more, so that another may at once. Nothing happens if another leads. The epoch stays known."""
+    db.execute(update(LEADER).where(LEADER.c.holder == holder).values(until_s=0.0))

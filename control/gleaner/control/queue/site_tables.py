@@ -3,7 +3,7 @@
 from sqlalchemy import CheckConstraint, ForeignKeyConstraint
 from sqlmodel import JSON, Field, SQLModel
 
-from gleaner.control.queue.columns import table
+from gleaner.control.queue.columns import BIG, table
 
 ANY_KIND = 0
 """In a lane: its jobs can start or go on everywhere, since they save themselves."""
@@ -83,6 +83,9 @@ class Leader(SQLModel, table=True):
     id: int = Field(primary_key=True)
     holder: str
     until_s: float
+    """By the database's clock."""
+    epoch: int = Field(sa_type=BIG)
+    """Higher than that of every leader before; see `leader`."""
 
 
 KIND = table(Kind)

@@ -2,14 +2,14 @@
 
 import json
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from gleaner.control.cluster.gateway import GatewayError, GatewayUnavailable
+from gleaner.control.cluster.gateway import GatewayRefused, GatewayUnavailable
 from gleaner.control.steward.request import LONGEST_BYTES
 
 
-class StewardRefuses(GatewayError):
+class StewardRefuses(GatewayRefused):
     """The steward says no, and why; nothing was done, and it will say no again."""
 
 
@@ -18,11 +18,15 @@ class StewardSilent(GatewayUnavailable):
 
 
 class Steward:
-    """The steward that listens at this path. Each call is one connection; safe for several threads."""
+    """The steward that listens at this path. Each call is one connection; safe for several threads.
 
-    def __init__(self, path: Path, timeout_s: float) -> None:
+    `epoch` says by which epoch control leads when it asks. `submitted_s`: the job's that is meant, as it was seen.
+    """
+
+    def __init__(self, path: Path, timeout_s: float, epoch: Callable[[], int | None] = lambda: None) -> None:
         self._path = path
         self._timeout_s = timeout_s
+        self._epoch = epoch
 
     def alive(self, partitions: Collection[str]) -> None:
         """Say that control is alive and governs these. Not to be called in a dry run: jobs would be held."""
@@ -32,25 +36,25 @@ class Steward:
         """Say that control is alive, whether it governs or not, so that the nodes that it drained stay drained."""
         self._ask(do="awake")
 
-    def release(self, job: str, *, top: bool) -> None:
+    def release(self, job: str, *, top: bool, submitted_s: float | None = None) -> None:
         """Let a job go that we hold; `top`: before all other jobs of its tier."""
-        self._ask(do="release", job=job, top=top)
+        self._ask_of_job("release", job, submitted_s, top=top)
 
-    def set_reason(self, job: str, text: str) -> None:
+    def set_reason(self, job: str, text: str, *, submitted_s: float | None = None) -> None:
         """Say why a job is held, for `squeue -O JobArrayID,admin_comment`: there `gleaner: ` stands before it."""
-        self._ask(do="reason", job=job, text=text)
+        self._ask_of_job("reason", job, submitted_s, text=text)
 
-    def hold(self, job: str) -> None:
+    def hold(self, job: str, *, submitted_s: float | None = None) -> None:
         """Hold a job again that we released and that has not started."""
-        self._ask(do="hold", job=job)
+        self._ask_of_job("hold", job, submitted_s)
 
-    def requeue(self, job: str) -> None:
+    def requeue(self, job: str, *, submitted_s: float | None = None) -> None:
         """Take a preemptible job off its nodes. It waits, held, and begins anew."""
-        self._ask(do="requeue", job=job)
+        self._ask_of_job("requeue", job, submitted_s)
 
-    def signal(self, job: str) -> None:
+    def signal(self, job: str, *, submitted_s: float | None = None) -> None:
         """Ask a checkpointable job to save itself. It requeues itself, held."""
-        self._ask(do="signal", job=job)
+        self._ask_of_job("signal", job, submitted_s)
 
     def drain(self, nodes: Sequence[str], *, by: str = "control") -> None:
         """Let nothing new start on these nodes, all or none; `by`: for whom, one word."""
@@ -60,7 +64,14 @@ class Steward:
         """Set nodes back that we drained, all or none."""
         self._ask(do="resume", nodes=list(nodes))
 
+    def _ask_of_job(self, do: str, job: str, submitted_s: float | None, **message: object) -> None:
+        which = {} if submitted_s is None else {"submitted_s": int(submitted_s)}
+        self._ask(do=do, job=job, **message, **which)
+
     def _ask(self, **message: object) -> None:
+        epoch = self._epoch()
+        if epoch is not None:
+            message["epoch"] = epoch
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(self._timeout_s)

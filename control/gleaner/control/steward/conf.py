@@ -19,7 +19,12 @@ CHECKPOINTABLE = "checkpointable"
 CLASSES = (DEFAULT_CLASS, PREEMPTIBLE, CHECKPOINTABLE)
 
 _WORD = "gleaner:"
-_NUMBERS = {"fresh-for-s": "fresh_for_s", "dead-after-s": "dead_after_s"}
+_NUMBERS = {
+    "fresh-for-s": "fresh_for_s",
+    "dead-after-s": "dead_after_s",
+    "drain-at-most": "drain_at_most",
+    "drains-per-hour": "drains_per_hour",
+}
 _TEXTS = ("control", "socket", "heartbeat")
 
 
@@ -41,6 +46,10 @@ class Governed:
     """Nodes of these partitions may be drained, besides those of the governed ones."""
     fresh_for_s: float = 60
     dead_after_s: float = 300
+    drain_at_most: float = 20
+    """So many nodes are drained by us at one time, at most."""
+    drains_per_hour: float = 100
+    """So many nodes are drained by us in an hour, at most, set back meanwhile or not."""
 
 
 def load(path: Path = FILE) -> Governed:

@@ -1,10 +1,13 @@
 """What control may ask of the steward, checked field by field. Pure: nothing here touches the system.
 
 Each request is one JSON object in one line; its fields are plain values within limits, and unknown ones are refused.
+Two may be missing: `epoch`, by which control leads, and of a job `submitted_s`, when the one that is meant was
+submitted: a number alone may be another job's by now.
 """
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -41,6 +44,7 @@ class Release:
 
     job: str
     top: bool
+    submitted_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Reason:
 
     job: str
     text: str
+    submitted_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Hold:
     """Hold again a job that was released and has not started."""
 
     job: str
+    submitted_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class Requeue:
     """Take a preemptible job off its nodes; it waits, held, and begins anew."""
 
     job: str
+    submitted_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class Signal:
     """Ask a checkpointable job to save itself; it requeues itself, held."""
 
     job: str
+    submitted_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +100,19 @@ NodeRequest = Drain | Resume
 Request = Alive | Awake | JobRequest | NodeRequest
 
 
-def parse(line: bytes) -> Request:
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A request, and the epoch of the control program that makes it; None: it names none."""
+
+    request: Request
+    epoch: int | None
+
+
+def parse(line: bytes) -> Heard:
     """The request in this line. Raises `Refused`.
 
-    >>> parse(b'{"do": "release", "job": "4711", "top": true}')
-    Release(job='4711', top=True)
+    >>> parse(b'{"do": "release", "job": "4711", "top": true, "epoch": 3}')
+    Heard(request=Release(job='4711', top=True, submitted_s=None), epoch=3)
     """
     try:
         message = json.loads(line, parse_int=_number)
@@ -104,7 +120,9 @@ def parse(line: bytes) -> Request:
         raise Refused(f"a request that is no JSON: {str(error)[:100]}") from error
     if not isinstance(message, dict):
         raise Refused("a request is one JSON object")
-    return _request(cast("dict[str, Any]", message))
+    fields = cast("dict[str, Any]", message)
+    epoch = _optional(fields, "epoch")
+    return Heard(_request(fields), epoch)
 
 
 def _request(message: Message) -> Request:
@@ -115,15 +133,15 @@ def _request(message: Message) -> Request:
             checked(message)
             return Awake()
         case "release":
-            return Release(**checked(message, job=_is_job, top=lambda value: isinstance(value, bool)))
+            return Release(**_of_job(message, top=lambda value: isinstance(value, bool)))
         case "reason":
-            return Reason(**checked(message, job=_is_job, text=_is_text))
+            return Reason(**_of_job(message, text=_is_text))
         case "hold":
-            return Hold(**checked(message, job=_is_job))
+            return Hold(**_of_job(message))
         case "requeue":
-            return Requeue(**checked(message, job=_is_job))
+            return Requeue(**_of_job(message))
         case "signal":
-            return Signal(**checked(message, job=_is_job))
+            return Signal(**_of_job(message))
         case "drain":
             given = checked(message, nodes=_are_nodes, by=_is_person)
             return Drain(tuple(given["nodes"]), given["by"])
@@ -131,6 +149,21 @@ def _request(message: Message) -> Request:
             return Resume(tuple(checked(message, nodes=_are_nodes)["nodes"]))
         case other:
             raise Refused(f"there is no request {str(other)[:40]!r}")
+
+
+def _of_job(message: Message, **wanted: Callable[[Any], bool]) -> Message:
+    submitted_s = _optional(message, "submitted_s")
+    return checked(message, job=_is_job, **wanted) | {"submitted_s": submitted_s}
+
+
+def _optional(message: Message, field: str) -> int | None:
+    """Take a whole number out of the message that may be missing."""
+    if field not in message:
+        return None
+    value = message.pop(field)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Refused(f"{field!r} is not what it must be: {str(value)[:80]!r}")
+    return value
 
 
 def _is_job(value: Any) -> bool:

@@ -6,9 +6,14 @@ another mark are refused, whatever control asks.
 A job that we hold says so in its AdminComment, which only administrators write: `gleaner: ` and why it waits. One that
 we released says `gleaner: released`. The order of the commands matters: killed between any two of them, the steward
 leaves a job that runs, or one that is held and marked as waiting, never one that is held and nobody's.
+
+A job is the one that control means if it was submitted then, in the very look by which all else is decided. Slurm's
+programs take a number only, so between that look and the act nothing can be asked for by more than that. What remains:
+Slurm forgets a job that has ended after MinJobAge (300 s, usually) and numbers begin anew after MaxJobId, so a steward
+that stands still for that long between the two, just when the numbers come round, could act on another job.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never
 
 from gleaner.agent.privileged.request import Refused
@@ -44,6 +49,8 @@ NICEST = TOP_NICE // 2 - 1
 
 _DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "POWERED_DOWN", "POWERING_DOWN"})
 
+HOUR_S = 3600.0
+
 Command = tuple[str, ...]
 
 
@@ -69,6 +76,7 @@ def check_governs(named: Collection[str], governed: Governed) -> None:
 
 def commands_for_job(request: JobRequest, job: JobRecord, governed: Governed) -> list[Command]:
     """What to run, in order. Raises `Refused`."""
+    _check_is_meant(request, job)
     _check_governed(job, governed)
     match request:
         case Release():
@@ -99,7 +107,10 @@ def commands_for_job(request: JobRequest, job: JobRecord, governed: Governed) ->
 def commands_for_nodes(
     request: NodeRequest, nodes: Mapping[str, NodeRecord], governed: Governed, account: str
 ) -> list[Command]:
-    """What to run, as this account. All of the nodes or none. Raises `Refused`."""
+    """What to run, as this account. All of the nodes or none. Raises `Refused`.
+
+    For a drain `nodes` are all that Slurm knows.
+    """
     for name in request.nodes:
         if name not in nodes:
             raise Refused(f"Slurm knows no node {name}")
@@ -109,12 +120,32 @@ def commands_for_nodes(
     named = f"NodeName={','.join(request.nodes)}"
     match request:
         case Drain():
+            _check_number(len(request.nodes), nodes, governed, account)
             return [("scontrol", "update", named, "State=DRAIN", f"Reason={DRAINED_BY}{request.by}")]
         case Resume():
             # Not RESUME, which would also call a node up that is down.
             return [("scontrol", "update", named, "State=UNDRAIN")]
         case _:
             assert_never(request)
+
+
+def check_rate(wanted: int, drained: Sequence[tuple[float, int]], governed: Governed, now_s: float) -> None:
+    """Raise `Refused` if so many more nodes are too many for an hour. `drained`: when, and how many were then."""
+    this_hour = sum(count for at_s, count in drained if abs(now_s - at_s) < HOUR_S)
+    if this_hour + wanted > governed.drains_per_hour:
+        raise Refused(
+            f"drains-per-hour in governed.conf is {governed.drains_per_hour:g}, {this_hour} nodes were drained within"
+            f" the last hour, and {wanted} more are asked for: wait, or raise it"
+        )
+
+
+def _check_number(wanted: int, nodes: Mapping[str, NodeRecord], governed: Governed, account: str) -> None:
+    ours = sum(_is_ours(node, account) for node in nodes.values())
+    if ours + wanted > governed.drain_at_most:
+        raise Refused(
+            f"drain-at-most in governed.conf is {governed.drain_at_most:g}, {ours} nodes are drained by us, and"
+            f" {wanted} more are asked for: set some back first, or raise it"
+        )
 
 
 def is_held_by_us(job: JobRecord) -> bool:
@@ -155,6 +186,14 @@ def _marked_as_waiting(job: JobRecord) -> Command:
 
 def _update(job: JobRecord, *changes: str) -> Command:
     return ("scontrol", "update", f"JobId={job.name}", *changes)
+
+
+def _check_is_meant(request: JobRequest, job: JobRecord) -> None:
+    if request.submitted_s is not None and job.submitted_s is not None and request.submitted_s != job.submitted_s:
+        raise Refused(
+            f"job {job.name} is not the one that is meant: it was submitted or requeued at {job.submitted_s}, that one"
+            f" at {request.submitted_s}"
+        )
 
 
 def _check_governed(job: JobRecord, governed: Governed) -> None:
@@ -205,5 +244,9 @@ def _check_node(request: NodeRequest, node: NodeRecord, account: str) -> None:
     if isinstance(request, Drain):
         if found := node.states & _DRAINED:
             raise Refused(f"node {node.name} is {'+'.join(sorted(found))} already ({node.reason or 'no reason given'})")
-    elif "DRAIN" not in node.states or not node.reason.startswith(DRAINED_BY) or node.reason_by != account:
+    elif not _is_ours(node, account):
         raise Refused(f"node {node.name} was not drained by us ({node.reason or 'not drained'})")
+
+
+def _is_ours(node: NodeRecord, account: str) -> bool:
+    return "DRAIN" in node.states and node.reason.startswith(DRAINED_BY) and node.reason_by == account

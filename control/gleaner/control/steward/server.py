@@ -4,6 +4,10 @@ It listens at a unix socket for the account of the control program alone (SO_PEE
 carries one request and its answer, a line of JSON each. What may be asked is `request`, what is done for it is `rules`,
 and no more. It looks at the job or the nodes itself, each time: what control believes does not count. It writes each
 act, and each refusal, as one line of JSON to stderr.
+
+A request carries the epoch by which its control program leads. One that is lower than any before is of a program that
+does not lead any more, however it came to ask, and is refused. The highest is kept in a file beside the heartbeat, so
+that it outlives this program. Only a request that names none is not compared: one that is typed by hand.
 """
 
 import argparse
@@ -50,9 +54,13 @@ class Steward:
         self._run = run
         self._settings = settings
         self._one_at_a_time = threading.Lock()
+        self._epochs = Epochs(heartbeat.with_name(heartbeat.name + ".epoch"))
+        self._drained: list[tuple[float, int]] = []
+        """When nodes were drained within the last hour, and how many; forgotten when this program is started anew."""
 
-    def do(self, asked: request.Request, now_s: float) -> list[rules.Command]:
+    def do(self, asked: request.Request, now_s: float, epoch: int | None = None) -> list[rules.Command]:
         """Do it; what was run. Raises `Refused`, `Misconfigured`, `GatewayError`."""
+        self._epochs.check(epoch)
         if isinstance(asked, Alive):
             rules.check_governs(asked.partitions, self._settings())
             write_heartbeat(self._heartbeat, now_s)
@@ -61,14 +69,18 @@ class Steward:
             write_heartbeat(for_nodes(self._heartbeat), now_s)
             return []
         with self._one_at_a_time:
+            self._epochs.check(epoch)  # a later leader may have asked while this one waited
             commands = self._commands(asked)
+            if isinstance(asked, Drain):
+                self._count(len(asked.nodes), now_s)
             for command in commands:
                 self._run(command)
         return commands
 
     def _commands(self, asked: JobRequest | Drain | Resume) -> list[rules.Command]:
         if isinstance(asked, Drain | Resume):
-            found = slurm_records.nodes(self._run(slurm_records.ask_nodes(asked.nodes)))
+            ask = slurm_records.ask_all_nodes() if isinstance(asked, Drain) else slurm_records.ask_nodes(asked.nodes)
+            found = slurm_records.nodes(self._run(ask))
             return rules.commands_for_nodes(asked, found, self._settings(), self._account)
         answer = self._run(slurm_records.ask_job(asked.job))
         job = slurm_records.job(answer, asked.job)
@@ -78,6 +90,40 @@ class Steward:
             raise Refused(f"Slurm knows no job {asked.job}, or has forgotten it")
         return rules.commands_for_job(asked, job, self._settings())
 
+    def _count(self, nodes: int, now_s: float) -> None:
+        rules.check_rate(nodes, self._drained, self._settings(), now_s)
+        recent = [(at_s, count) for at_s, count in self._drained if abs(now_s - at_s) < rules.HOUR_S]
+        self._drained = [*recent, (now_s, nodes)]
+
+
+class Epochs:
+    """The highest epoch of all requests, in this file too, if that can be written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._highest = _number_in(path)
+
+    def check(self, epoch: int | None) -> None:
+        """Raise `Refused` if a later leader has asked before."""
+        if epoch is None:
+            return
+        with self._lock:
+            if epoch < self._highest:
+                raise Refused(
+                    f"this control program has led in epoch {epoch}, and another one leads since, in {self._highest}"
+                    f" (if there is none: remove {self._path}, and restart the steward)"
+                )
+            if epoch > self._highest:
+                self._highest = epoch
+                self._keep()
+
+    def _keep(self) -> None:
+        try:
+            write_number(self._path, self._highest)
+        except OSError as error:
+            _log({"why": f"the epoch is not kept: {error}"})
+
 
 def for_nodes(heartbeat: Path) -> Path:
     """The heartbeat that counts for drained nodes only: without the other one no job is held."""
@@ -85,11 +131,24 @@ def for_nodes(heartbeat: Path) -> Path:
 
 
 def write_heartbeat(path: Path, now_s: float) -> None:
-    """Whole seconds since the epoch; whoever reads meanwhile sees the last one or this one."""
+    """Whole seconds since 1970; whoever reads meanwhile sees the last ones or these."""
+    write_number(path, int(now_s))
+
+
+def write_number(path: Path, number: int) -> None:
+    """Write it so that whoever reads meanwhile sees the last one or this one."""
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(f"{int(now_s)}\n", encoding="ascii")
+    fresh.write_text(f"{number}\n", encoding="ascii")
     fresh.chmod(0o644)
     fresh.replace(path)
+
+
+def _number_in(path: Path) -> int:
+    """The number that was written there; 0 if there is none."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
 
 
 def run_slurm(command: rules.Command) -> str:
@@ -101,8 +160,9 @@ def answer(steward: Steward, line: bytes, now_s: float, log: Callable[[dict[str,
     """The answer to one line."""
     asked: request.Request | None = None
     try:
-        asked = request.parse(line)
-        done = steward.do(asked, now_s)
+        heard = request.parse(line)
+        asked = heard.request
+        done = steward.do(asked, now_s, heard.epoch)
     except Refused as error:
         return _refused(log, asked, "refused", error)
     except (GatewayUnavailable, Misconfigured, OSError) as error:
