@@ -165,6 +165,12 @@ def _text(value: Value) -> str:
     return value.decode()
 
 
+def _number_of(value: Value) -> int:
+    if isinstance(value, bytes):
+        raise NotUnderstood("a text where a number is wanted")
+    return value
+
+
 def main() -> NoReturn:
     """Entry point: `criu swrk FD`, and anything else that runc calls CRIU for."""
     words = sys.argv[1:]
@@ -190,20 +196,20 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     pid_file = os.path.join(own, "work", "pid")
     words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
     words += options(wanted, os.getppid())
-    saved = dict(fields(wanted)).get(2, 0) if kind == DUMP else 0
-    assert isinstance(saved, int)  # noqa: S101 - as above
-    if saved and (why := deleted.refused(saved)) is not None:
+    uid, said = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
+    saved, root = _number_of(said.get(2, 0)), None
+    if kind == DUMP and (why := deleted.refused(saved)) is not None:
         raise NotUnderstood(why)
     if kind == RESTORE:
         _know_kernel(settings)
+        root = _text(said.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     if kind == RESTORE and links.are_kept_in(own):
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
-    root = _text(dict(fields(wanted)).get(13, b"")) if kind == RESTORE else None
-    answer = _run(words, own, runc, uid=int(os.environ["GLEANER_UID"]), saved=saved, root=root)
+    answer = _run(words, own, runc, uid, saved=saved, root=root)
     result = b""
     if answer == 0 and kind == RESTORE:
         with open(pid_file, encoding="ascii") as file:
@@ -224,10 +230,10 @@ def _know_kernel(settings: config.Config) -> None:
         subprocess.run([settings.criu, "check"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
-def _run(words: list[str], own: str, runc: socket.socket, *, uid: int, saved: int, root: str | None) -> int:
+def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: int = 0, root: str | None = None) -> int:
     """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time).
 
-    With `root`, the container's, it is confined to that.
+    `saved`: the first process of what is saved. `root`: where that of a container is that is restored.
     """
     said, answered = os.path.join(own, "said"), os.path.join(own, "answered")
     os.mkfifo(said, 0o600)

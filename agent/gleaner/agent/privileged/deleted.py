@@ -31,8 +31,8 @@ def refused(init_pid: int) -> str | None:
                 link = link_on_the_way(f"/proc/{pid}/root", path)
                 if link is not None:
                     return (
-                        f"{path[:_LONGEST]!r} is deleted and still open, and {link[:_LONGEST]!r} is a symbolic link by now:"
-                        " it cannot be saved before the job closes the one or removes the other"
+                        f"{path[:_LONGEST]!r} is deleted and still open, and {link[:_LONGEST]!r} is a symbolic link by"
+                        " now: it can be saved when the job has closed the one or removed the other"
                     )
     except OSError as error:
         return f"its deleted files cannot be looked at, so it is not saved: {error}"

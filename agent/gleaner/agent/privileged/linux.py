@@ -73,9 +73,10 @@ def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
 
 
 def bind(descriptor: int, target: str) -> None:
-    """Mount the very folder that the descriptor stands for."""
+    """Mount the very folder that the descriptor stands for. What is mounted on it later, elsewhere, is not seen."""
     source = f"/proc/self/fd/{descriptor}".encode()
     _checked(_libc.mount(source, os.fsencode(target), None, _MS_BIND, None), f"mount {target}")
+    _checked(_libc.mount(None, os.fsencode(target), None, _MS_PRIVATE, None), f"mount {target}")
 
 
 def sync(folder: str) -> None:
