@@ -19,7 +19,7 @@ from privileged import confined, linux
 place = sys.argv[2]
 linux.mount_itself(place + "/root")
 confined.enter(place + "/root", place + "/work")
-below = [place + name for name in ("", "/other", "/root/link", "/root", "/work")]
+below = [place, *(f"{place}/{name}" for name in ("other", "root/link", "root", "work"))]
 for path in ("/etc", "/", "/var", "/run", "/dev/shm", *below, "/tmp"):
     try:
         os.mkdir(path + "/gleaner-made")
