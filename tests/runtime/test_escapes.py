@@ -19,7 +19,15 @@ from gleaner.agent.storage.protocol import Published
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 EVERYWHERE = [(place, what) for place in ("/job", "/tmp", "/dev/shm") for what in ("file", "folder")]
 NOT_MADE = "(Can't create ghost|couldn't mkdirpat) .*"
-SOME = [("/job", "file"), ("/tmp", "file"), ("/dev/shm", "folder")]
+SOME = [
+    ("shim", "/job", "file"),
+    ("shim", "/tmp", "file"),
+    ("shim", "/dev/shm", "folder"),
+    ("criu", "/job", "folder"),
+    ("criu", "/dev/shm", "file"),
+    ("own", "/job", "file"),
+    ("own", "/dev/shm", "folder"),
+]
 
 
 @pytest.fixture(params=["shim", "criu", "own"])
@@ -91,7 +99,7 @@ def test_what_is_deleted_behind_a_link_is_not_saved_and_the_job_goes_on(node: No
     assert node.runtime.wait(container) == 0
 
 
-@pytest.mark.parametrize(("place", "what"), SOME)
+@pytest.mark.parametrize(("whose", "place", "what"), SOME)
 def test_what_was_saved_before_is_not_restored_through_a_link(
     node: Node, job: Work, whose: str, place: str, what: str
 ) -> None:
@@ -106,7 +114,7 @@ def test_what_was_saved_before_is_not_restored_through_a_link(
         job.restore(node, saved, HOLDER)
 
 
-@pytest.mark.parametrize(("place", "what"), SOME)
+@pytest.mark.parametrize(("whose", "place", "what"), SOME)
 def test_where_criu_restores_the_node_cannot_be_written(
     node: Node, job: Work, whose: str, place: str, what: str
 ) -> None:
@@ -120,7 +128,7 @@ def test_where_criu_restores_the_node_cannot_be_written(
             job.restore(node, saved, HOLDER)
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.2])
+@pytest.mark.parametrize(("whose", "after_s"), [("shim", 0.0), ("shim", 0.2), ("criu", 0.1), ("own", 0.1)])
 def test_criu_killed_in_the_middle_leaves_nothing_on_the_node(node: Node, job: Work, after_s: float) -> None:
     saved = saved_before(node, job, holding("/dev/shm", "folder"))
     killing = threading.Thread(target=kill_criu, args=(node, after_s))
@@ -136,7 +144,8 @@ def kill_criu(node: Node, after_s: float) -> None:
     node.run("sh", "-c", f"{begun}; sleep {after_s}; pkill -9 -x criu", check=False)
 
 
-def test_deleted_files_behind_no_link_still_go_along(node: Node, job: Work) -> None:
+@pytest.mark.parametrize("whose", ["own"])
+def test_deleted_files_of_a_users_own_job_still_go_along(node: Node, job: Work) -> None:
     container = job.start(node, HARMLESS)
     job.until("10")
     saved = job.save(node, container)
