@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from tests.privileged import slurm
 from tests.privileged.root import only_root
+from tests.privileged.test_request import GOOD
 from tests.privileged.users import AGENT, ALICE, BOB, MINE, Node
 
-from gleaner.agent.privileged import bundle, containers, helper, own_jobs
+from gleaner.agent.privileged import bundle, containers, helper, own_jobs, request
 from gleaner.agent.privileged.bundle import Bundle
 from gleaner.agent.privileged.request import LABEL_END
 from gleaner.agent.privileged.slurm_jobs import Slurm
@@ -96,6 +97,51 @@ def test_what_a_user_puts_into_a_folder_without_container_counts_and_goes(node: 
     node.helper.watchdog.keep_limit()
     assert list((node.place / "work").iterdir()) == []
     assert [one.name for one in bundle.all_bundles(node.settings)] == ["gleaner-7-1"]
+
+
+def test_who_takes_all_the_disks_files_goes_as_who_takes_its_bytes(node: Node) -> None:
+    said = node.ask(ALICE, do="admit", slurm_job="66")
+    node.made("gleaner-7-1", AGENT)
+    for number in range(200):
+        Path(said["folder"], str(number)).touch()
+    node.helper.watchdog._settings = node.settings._replace(most_container_files=150)
+    node.helper.watchdog.keep_limit()
+    assert list((node.place / "work").iterdir()) == []
+    assert [one.name for one in bundle.all_bundles(node.settings)] == ["gleaner-7-1"]
+
+
+def test_no_container_begins_where_there_are_too_many_files(node: Node) -> None:
+    node.made("gleaner-7-1", AGENT)
+    node.helper._settings = node.settings._replace(most_container_files=5)
+    with pytest.raises(containers.Failed, match="have more than 5 files"):
+        containers.create(node.helper._settings, request.spec(GOOD), AGENT)
+
+
+MOUNTED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from privileged.config import Config
+from privileged.own_jobs import OwnJobs
+from privileged.request import Refused
+mine = OwnJobs(Config(1, users_work=sys.argv[2]), None)
+try:
+    with mine.opened_folder(sys.argv[3]):
+        print("opened")
+except Refused as error:
+    print(error)
+print(os.listdir(mine.seen_folder(sys.argv[3]) + "/job"))
+"""
+
+
+def test_what_a_user_mounts_on_the_jobs_folder_is_refused_and_hides_nothing(node: Node) -> None:
+    """As FUSE lets users do with a folder of their own; its daemon could tell root anything."""
+    folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"])
+    (folder / "large").touch()
+    package = str(Path(own_jobs.__file__).parents[1])
+    script = f'mount -t tmpfs none {folder} && exec "$0" -c "$1" {package} {folder.parents[1]} {MINE}'
+    words = ["unshare", "-m", "sh", "-c", script, sys.executable, MOUNTED]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == [f"something is mounted on {folder}: unmount it", "['large']"]
 
 
 def test_folders_of_jobs_that_do_not_run_here_any_more_go_without_an_epilog(node: Node) -> None:

@@ -61,7 +61,7 @@ def as_user(script: str, place: Path) -> str:
 
 def test_all_is_back_as_it_was_and_there_was_no_link_meanwhile(job: Path) -> None:
     before = seen(job)
-    kept = links.freeze(str(job), USER)
+    kept = links.freeze(str(job), USER, disk=str(job.parent))
     assert not [path for path in job.rglob("*") if path.is_symlink()]
     assert {path.lstat().st_uid for path in (job, *job.rglob("*")) if path.is_dir()} == {0}
     assert stat.S_IMODE((job / "deep").stat().st_mode) == 0o2775, "CRIU compares the modes of folders that are open"
@@ -86,7 +86,7 @@ def test_its_user_can_put_no_link_there_not_even_through_a_folder_that_is_held_o
     )  # fmt: skip
     assert holder.stdout is not None
     holder.stdout.readline()
-    kept = links.freeze(str(job), USER)
+    kept = links.freeze(str(job), USER, disk=str(job.parent))
     said, _ = holder.communicate("go\n", timeout=10)
     assert said.split() in ([], ["open"])
     assert [path.name for path in (job / "deep").iterdir()] == ["open"]
@@ -99,7 +99,7 @@ def test_what_is_not_the_users_is_refused_and_all_is_as_before(job: Path) -> Non
     (job / "deep" / "open" / "roots").write_text("secret")
     before = seen(job)
     with pytest.raises(Foreign, match="another user"):
-        links.freeze(str(job), USER)
+        links.freeze(str(job), USER, disk=str(job.parent))
     assert seen(job) == before
 
 
@@ -108,7 +108,7 @@ def test_a_folder_on_which_something_is_mounted_is_refused(job: Path) -> None:
     script = (
         f"mount -t tmpfs -o uid={USER},gid={USER} none {place} || exit 9; "
         f'exec python3 -c \'import sys; sys.path.insert(0, "{Path(links.__file__).parents[1]}"); '
-        f'from privileged import links; links.freeze("{job}", {USER})\''
+        f'from privileged import links; links.freeze("{job}", {USER}, disk="{job.parent}")\''
     )
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
     if done.returncode == 9:
@@ -141,7 +141,7 @@ def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_an
         ("c", tarfile.SYMTYPE, str(outside)),
         ("c/x", tarfile.SYMTYPE, "/etc"),
     ]
-    written.put_back(archive(*members[:1], *members[4:5]), str(upper), 10**6, aside)
+    written.put_back(archive(*members[:1], *members[4:5]), str(upper), unpack.Limit(10**6), aside)
     assert list(upper.rglob("*")) == [upper / "tmp"]
     aside += [["c/x", "/etc", USER, USER], ["tmp/a/x", "/etc", USER, USER], ["t\0", "/etc", USER, USER]]
     links.thaw({"at": str(upper), "folders": [], "links": aside})
@@ -153,7 +153,9 @@ def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_an
 def test_a_layer_cannot_make_root_remember_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(unpack, "_MOST_LINKS", 1)
     with pytest.raises(Hostile, match="more links"):
-        written.put_back(archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), 10**6, [])
+        written.put_back(
+            archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), unpack.Limit(10**6), []
+        )
 
 
 def test_what_was_saved_in_one_image_is_not_restored_in_another() -> None:
@@ -189,7 +191,7 @@ def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
     assert call is not None
     (job.parent / "c").mkdir()
     try:
-        transfer._restore(Config(4200, own=str(own / "o")), call, {})
+        transfer._restore(Config(4200, own=str(own / "o"), users_work=str(job.parent)), call, {})
     except Broken:
         assert not works
     assert during == [[]]
@@ -201,7 +203,7 @@ def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
     """By what CRIU's action script says last of all; `criu` is called with a program in CRIU's place."""
     before, own = seen(job), job.parent / "own"
     (own / "work").mkdir(parents=True)
-    links.keep(str(own), links.freeze(str(job), USER))
+    links.keep(str(own), links.freeze(str(job), USER, disk=str(job.parent)))
     package = Path(links.__file__).parents[1]
     fake = "for what in post-restore pre-resume; do echo $what 1 >said; read -r answer <answered; ls -l ../job; done"
     script = f"""
@@ -219,3 +221,74 @@ criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
     assert said.stdout.count("->") == 1, "none when the first was answered, and the one when the second was"
     assert seen(job) == before
     assert not links.are_kept_in(str(own))
+
+
+def in_own_mounts(script: str, *words: str) -> str:
+    """Run a script of the shell as root in a mount namespace of its own; what it printed, or its last error."""
+    package = str(Path(links.__file__).parents[1])
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, sys.executable, package, *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout or done.stderr.strip().splitlines()[-1]
+
+
+FREEZE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from privileged import links; "
+    "links.freeze(sys.argv[2], 1, disk=sys.argv[3])"
+)
+
+
+@pytest.mark.parametrize(
+    ("mount", "line"),
+    [
+        (f"mount -t tmpfs -o uid={USER},gid={USER} none $2", "something is mounted on the job's folder"),
+        ("mount --bind $2/deep/open $2/deep", "something is mounted at 'deep' in the job's folder"),
+    ],
+    ids=["on the folder itself", "of the same disk"],
+)
+def test_what_is_mounted_on_a_users_folder_is_refused_whatever_it_says_of_itself(
+    job: Path, mount: str, line: str
+) -> None:
+    """With FUSE owners, types and links are whatever the user's daemon says, also after all was looked at."""
+    said = in_own_mounts(f'{mount} && exec "$0" -c "{FREEZE}" "$1" "$2" "$3"', str(job), str(job.parent))
+    assert line in said
+
+
+SAME_FOLDER = (
+    "import os, sys; sys.path.insert(0, sys.argv[1]); from privileged import monitor; "
+    "monitor._same_folder(os.open(sys.argv[2], os.O_PATH)); print(1)"
+)
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_a_container_is_not_begun_in_a_folder_on_which_something_is_mounted(job: Path, *, mounted: bool) -> None:
+    mount = "mount -t tmpfs none $2" if mounted else "true"
+    said = in_own_mounts(f'{mount} && exec "$0" -c "{SAME_FOLDER}" "$1" "$2"', str(job))
+    assert said == ("OSError: something is mounted on the job's folder: unmount it" if mounted else "1\n")
+
+
+BIND = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from privileged import linux
+job, place = sys.argv[2], sys.argv[3]
+ready, (done, told) = os.pipe(), os.pipe()
+if os.fork() == 0:
+    linux.own_mounts()
+    linux.bind(os.open(job, os.O_PATH), place)
+    os.write(ready[1], b"x")
+    os.read(done, 1)
+    print(sorted(os.listdir(place)) != [])
+    sys.exit()
+os.read(ready[0], 1)
+os.system(f"mount -t tmpfs none {job}")
+os.write(told, b"x")
+os.wait()
+"""
+
+
+def test_what_is_mounted_on_the_folder_later_does_not_reach_the_container(job: Path) -> None:
+    (job.parent / "place").mkdir()
+    script = 'mount --make-rshared / && exec "$0" -c "$4" "$1" "$2" "$3"'
+    assert in_own_mounts(script, str(job), str(job.parent / "place"), BIND) == "True\n"

@@ -97,3 +97,15 @@ def test_the_agents_variables_come_before_the_images() -> None:
     process = oci.configuration(spec, node, image, rootfs="/r", own="/o")["process"]
     assert process["args"] == ["python3", "-V"]
     assert process["env"] == ["PATH=/x", "HOSTNAME=gleaner", "A=b=c", "B=image"]
+
+
+def test_the_filter_lets_no_number_of_a_socket_pass_that_only_looks_like_another() -> None:
+    """The kernel takes 32 bits of it, the filter compares 64."""
+    node = oci.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
+    made = oci.configuration(request.spec(GOOD), node, oci.Image(["x"], [], []), rootfs="/r", own="/o")
+    rules = [rule for rule in made["linux"]["seccomp"]["syscalls"] if rule["names"] == ["socket"]]
+    families = [rule["args"][0] for rule in rules if len(rule["args"]) == 1]
+    denied = {one["value"] for one in families if one["op"] == "SCMP_CMP_EQ"}
+    (beyond,) = (one["value"] for one in families if one["op"] == "SCMP_CMP_GE")
+    assert set(range(beyond)) - denied == {1, 2, 10, 16}
+    assert {rule["action"] for rule in rules} == {"SCMP_ACT_ERRNO"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gleaner.agent.privileged import written
-from gleaner.agent.privileged.unpack import MOST_STEPS, Hostile
+from gleaner.agent.privileged.unpack import MOST_STEPS, Hostile, Limit
 
 
 def packed(upper: Path, image: Path) -> dict[str, tarfile.TarInfo]:
@@ -24,7 +24,7 @@ def put_back(content: bytes, target: Path, most_bytes: int = 2**20) -> None:
         file.write(content)
         file.flush()
         file.seek(0)
-        written.put_back(file.fileno(), str(target), most_bytes)
+        written.put_back(file.fileno(), str(target), Limit(most_bytes))
 
 
 @pytest.fixture

@@ -16,13 +16,14 @@ import select
 import stat
 import subprocess
 import tempfile
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import config, folders
 
 _GONE = ".gone-"
 _ROOM, _ROOM_BYTES = "exit.room", 512
 """Taken when there still is some; becomes `exit.json`."""
+_COUNT_WITHIN_S = 300
 _OWN_FILES = {
     "hostname": "gleaner\n",
     "hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.1.1\tgleaner\n",
@@ -36,6 +37,18 @@ class NoSuch(Exception):
 
 class Exists(Exception):
     """There is one already."""
+
+
+class Uncounted(Exception):
+    """Nobody knows how much something takes on the disk; one line."""
+
+
+class Taken(NamedTuple):
+    """Room on the disk."""
+
+    bytes: int
+    files: int
+    """Files and folders: a disk may be full of them that has bytes left."""
 
 
 class Bundle:
@@ -128,16 +141,28 @@ class Bundle:
             os.rename(self.path, os.path.join(gone, "bundle"))
         folders.remove(gone)
 
-    def size_bytes(self, *others: str) -> int:
-        """What it takes on the disk, with other folders of its own."""
-        return size_bytes(self.path, *others)
+    def taken(self, *others: str) -> Taken:
+        """What it takes on the disk, with other folders of its own. Raises `Uncounted`."""
+        return taken(self.path, *others)
 
 
-def size_bytes(*paths: str) -> int:
-    """What folders take on the disk. `du` counts folders of any depth, and a file with several names once."""
-    words = ["du", "-s", "-x", "--block-size=1", "--", *paths]
-    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout.splitlines()
-    return sum(int(line.split()[0]) for line in said)  # nothing for one that has been removed meanwhile
+def taken(*paths: str) -> Taken:
+    """What folders take on the disk. `du` counts folders of any depth, and a file with several names once.
+
+    Raises `Uncounted` when that takes too long.
+    """
+    return Taken(_du("--block-size=1", *paths), _du("--inodes", *paths))
+
+
+def _du(what: str, *paths: str) -> int:
+    words = ["du", "-s", "-x", what, "--", *paths]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_COUNT_WITHIN_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Uncounted(f"{' '.join(paths)[:200]} was not counted within {_COUNT_WITHIN_S} s") from error
+    return sum(int(line.split()[0]) for line in done.stdout.splitlines())  # nothing for one that is gone meanwhile
 
 
 def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:

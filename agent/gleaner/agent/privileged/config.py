@@ -55,7 +55,9 @@ class Config(NamedTuple):
     most_image_bytes: int = 64 * 2**30
     """The node helper keeps no more than this of images, and"""
     most_container_bytes: int = 64 * 2**30
-    """no more than this of what containers have written."""
+    """no more than this of what containers have written, in"""
+    most_container_files: int = 2**21
+    """no more than so many files and folders."""
 
     @property
     def notify(self) -> str:
@@ -83,7 +85,7 @@ def load(path: str = CONFIG_FILE) -> Config:
     for name, value in given.items():
         if name.startswith("most_"):
             if type(value) is not int or value <= 0:
-                raise Misconfigured(f"{path}: {name} must be a number of bytes")
+                raise Misconfigured(f"{path}: {name} must be a number above 0")
         elif name == "node_name":
             if not (isinstance(value, str) and _NODE_NAME.match(value)):
                 raise Misconfigured(f"{path}: node_name must be the node's name in Slurm")

@@ -21,7 +21,7 @@ from typing import Any
 from . import bundle, config, image_store, links, monitor, oci, request, transfer, written
 from .bundle import Bundle
 from .own_jobs import Owner
-from .unpack import Hostile
+from .unpack import Hostile, Limit
 
 _END_WITHIN_S = 30.0
 _RUNC_WITHIN_S = 60
@@ -49,8 +49,11 @@ def facts(settings: config.Config) -> dict[str, Any]:
 
 def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     """A container that does not run yet."""
-    if _room(settings) < 0:
+    room = _room(settings)
+    if room.bytes < 0:
         raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
+    if room.files < 0:
+        raise Failed("fault", f"the containers on this node have more than {settings.most_container_files} files")
     image = image_store.find(settings, spec.image)
     if image is None:
         raise Failed("image", f"the image {spec.image} is not on the node")
@@ -64,9 +67,16 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     made.make(about, oci.configuration(spec, node, said, rootfs=made.inside("rootfs"), own=made.path))
 
 
-def _room(settings: config.Config) -> int:
-    """So many bytes may still be written."""
-    return settings.most_container_bytes - sum(one.size_bytes() for one in bundle.all_bundles(settings))
+def _room(settings: config.Config) -> bundle.Taken:
+    """So much may still be written."""
+    try:
+        found = [one.taken() for one in bundle.all_bundles(settings)]
+    except bundle.Uncounted as error:
+        raise Failed("fault", str(error)) from error
+    return bundle.Taken(
+        settings.most_container_bytes - sum(one.bytes for one in found),
+        settings.most_container_files - sum(one.files for one in found),
+    )
 
 
 def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[], bool] = lambda: True) -> None:
@@ -169,8 +179,9 @@ def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:
         raise Failed("fault", f"{made.name} was started before")
     try:
         aside: list[list[Any]] = []
-        most_bytes = settings.most_container_bytes if is_agents else _room(settings)
-        written.put_back(pipe, made.inside("upper"), most_bytes, None if is_agents else aside)
+        most = bundle.Taken(settings.most_container_bytes, settings.most_container_files)
+        limit = Limit(*(most if is_agents else _room(settings)))
+        written.put_back(pipe, made.inside("upper"), limit, None if is_agents else aside)
         if not is_agents:
             links.keep(made.path, {"at": made.inside("rootfs"), "folders": [], "links": aside})
     except (tarfile.TarError, EOFError, OverflowError, ValueError, OSError, Hostile) as error:

@@ -16,13 +16,14 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn, Union
 
-from . import config, links, rights
+from . import config, confined, deleted, links, rights
 from .transfer import kill_descendants
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 _LONGEST_REQUEST = 2**20
 _MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
 _NEW_NET = 0x40000000
+_KERNEL_FACTS = "/run/criu.kdat"
 
 Value = Union[int, bytes]  # noqa: UP007 - evaluated at run time
 
@@ -164,6 +165,12 @@ def _text(value: Value) -> str:
     return value.decode()
 
 
+def _number_of(value: Value) -> int:
+    if isinstance(value, bytes):
+        raise NotUnderstood("a text where a number is wanted")
+    return value
+
+
 def main() -> NoReturn:
     """Entry point: `criu swrk FD`, and anything else that runc calls CRIU for."""
     words = sys.argv[1:]
@@ -186,15 +193,23 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     kind, wanted = asked[1], asked.get(2, b"")
     assert isinstance(kind, int) and isinstance(wanted, bytes)  # noqa: S101 - by `fields`, from our own call
     own = os.environ["GLEANER_OWN"]
-    pid_file = os.path.join(own, "pid")
+    pid_file = os.path.join(own, "work", "pid")
     words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
     words += options(wanted, os.getppid())
+    uid, said = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
+    saved, root = _number_of(said.get(2, 0)), None
+    if kind == DUMP and (why := deleted.refused(saved)) is not None:
+        raise NotUnderstood(why)
+    if kind == RESTORE:
+        _know_kernel(settings)
+        root = _text(said.get(13, b""))
+        words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     if kind == RESTORE and links.are_kept_in(own):
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
-    answer = _run(words, own, runc, int(os.environ["GLEANER_UID"]))
+    answer = _run(words, own, runc, uid, saved=saved, root=root)
     result = b""
     if answer == 0 and kind == RESTORE:
         with open(pid_file, encoding="ascii") as file:
@@ -209,17 +224,26 @@ def _log(own: str, why: str) -> None:
         log.write(f"(00.000000) Error (criu.py:0): {why}\n")
 
 
-def _run(words: list[str], own: str, runc: socket.socket, uid: int) -> int:
-    """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time)."""
+def _know_kernel(settings: config.Config) -> None:
+    """What CRIU finds out about the kernel it keeps in a file, which it cannot write where it restores."""
+    if not os.path.exists(_KERNEL_FACTS):
+        subprocess.run([settings.criu, "check"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
+def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: int = 0, root: str | None = None) -> int:
+    """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time).
+
+    `saved`: the first process of what is saved. `root`: where that of a container is that is restored.
+    """
     said, answered = os.path.join(own, "said"), os.path.join(own, "answered")
     os.mkfifo(said, 0o600)
     os.mkfifo(answered, 0o600)
     hearing = os.open(said, os.O_RDWR | os.O_CLOEXEC)
     answering = os.open(answered, os.O_RDWR | os.O_CLOEXEC)
     # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
-    criu = subprocess.Popen(words, close_fds=False)
+    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
     try:
-        return _passed_on(criu, hearing, answering, own, runc=runc, uid=uid)
+        return _passed_on(criu, hearing, answering, own, runc=runc, uid=uid, saved=saved)
     except (
         BaseException
     ):  # runc has been killed, or we are lost: CRIU, and what it has brought back, would wait for ever
@@ -228,8 +252,19 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int) -> int:
         raise
 
 
+def _confine(root: str | None, own: str) -> None:
+    """In CRIU's process, before it is CRIU."""
+    if root is None:
+        return
+    try:
+        confined.enter(root, os.path.join(own, "work"))
+    except OSError as error:
+        _log(own, f"the node cannot be kept from CRIU (Linux 5.14 or newer is needed): {error}")
+        raise
+
+
 def _passed_on(
-    criu: subprocess.Popen[bytes], hearing: int, answering: int, own: str, *, runc: socket.socket, uid: int
+    criu: subprocess.Popen[bytes], hearing: int, answering: int, own: str, *, runc: socket.socket, uid: int, saved: int
 ) -> int:
     """CRIU's exit status. Raises `NotUnderstood` when runc goes before it."""
     ended = os.pidfd_open(criu.pid)
@@ -250,12 +285,27 @@ def _passed_on(
             action, _, number = line.partition(b" ")
             pid = int(number or b"0")
             agreed = _notified(runc, action, pid)
+            if action == b"post-dump" and (why := deleted.refused(saved)) is not None:
+                _log(own, why)  # it has changed since: now all stand still, whoever asked for the save
+                agreed = False
+            if action == b"post-setup-namespaces" and (why := _not_confined(pid)) is not None:
+                _log(own, why)
+                agreed = False
             if action == b"pre-resume" and (why := _must_not_go_on(pid, uid)) is not None:
                 _log(own, f"the generation is not what a job of ours can have been: {why}")
                 agreed = False
             if action == b"pre-resume":
                 links.put_back(own)
             os.write(answering, b"ok\n" if agreed else b"no\n")
+
+
+def _not_confined(pid: int) -> str | None:
+    """The reason why CRIU must not make the container's files anew, if there is one."""
+    try:
+        confined.follow_no_links(pid)
+    except (confined.NotConfined, OSError) as error:
+        return str(error)
+    return None
 
 
 def _must_not_go_on(pid: int, uid: int) -> str | None:

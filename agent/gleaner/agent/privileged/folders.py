@@ -35,10 +35,20 @@ def remove(path: str) -> bool:
 
 def unmount_below(path: str) -> None:
     """CRIU, when it is killed, leaves the machine's cgroups mounted in its folder."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        mounted = [_plain(line.split()[4]) for line in file]
-    for place in sorted((place for place in mounted if place.startswith(f"{path}/")), reverse=True):
+    for place in sorted((place for place in mount_points("self") if place.startswith(f"{path}/")), reverse=True):
         subprocess.run(["umount", "-l", place], check=False, timeout=_UNMOUNT_WITHIN_S)
+
+
+def mount_id(descriptor: int) -> int:
+    """The number of the mount through which something was opened. Two of one disk differ, where a device does not."""
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))
+
+
+def mount_points(process: int | str) -> list[str]:
+    """Where something is mounted, as a process sees it; in the order in which it was mounted."""
+    with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return [_plain(line.split()[4]) for line in file]
 
 
 def _plain(path: str) -> str:

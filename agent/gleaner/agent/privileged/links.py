@@ -15,6 +15,8 @@ import stat
 from contextlib import suppress
 from typing import Any
 
+from . import folders
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = "links.json"
 _ACL = "system.posix_acl_access"
@@ -28,15 +30,19 @@ class Foreign(Exception):
     """There is something in the folder that no job of the user's can have made; one line."""
 
 
-def freeze(place: str, uid: int) -> Kept:
-    """Take the links out of a user's folder, and the folder from its user. Raises `Foreign`, and all is as before."""
+def freeze(place: str, uid: int, *, disk: str) -> Kept:
+    """Take the links out of a user's folder, and the folder from its user. Raises `Foreign`, and all is as before.
+
+    `disk`: a folder of root's on whose file system all of it must lie. What a user mounts could say of its files, their
+    owners and links whatever it likes, also when all have been looked at.
+    """
     kept: Kept = {"at": place, "folders": [], "links": []}
     top = os.open(place, _FOLDER)
     try:
-        device, waiting = os.fstat(top).st_dev, [""]
+        on, waiting = (os.lstat(disk).st_dev, folders.mount_id(top)), [""]
         while waiting:
             # Every folder on the way is root's by now, and was found to be none but a folder.
-            waiting += _frozen(top, waiting.pop(), kept, uid=uid, device=device)
+            waiting += _frozen(top, waiting.pop(), kept, uid=uid, on=on)
     except (OSError, Foreign) as error:
         thaw(kept)
         if isinstance(error, Foreign):
@@ -47,12 +53,14 @@ def freeze(place: str, uid: int) -> Kept:
     return kept
 
 
-def _frozen(top: int, path: str, kept: Kept, *, uid: int, device: int) -> list[str]:
+def _frozen(top: int, path: str, kept: Kept, *, uid: int, on: tuple[int, int]) -> list[str]:
     """Make one folder root's, and take its links; the folders in it."""
     folder = os.open(path or ".", _FOLDER, dir_fd=top)
     try:
         facts = os.fstat(folder)
-        _must_be_theirs(facts, path, uid=uid, device=device)
+        if folders.mount_id(folder) != on[1]:
+            raise Foreign(_mounted(path))
+        _must_be_theirs(facts, path, uid=uid, device=on[0])
         times = [facts.st_atime_ns, facts.st_mtime_ns]
         kept["folders"].append([path, facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode), times])
         os.fchown(folder, 0, 0)
@@ -61,7 +69,7 @@ def _frozen(top: int, path: str, kept: Kept, *, uid: int, device: int) -> list[s
         for name in os.listdir(folder):
             inside = f"{path}/{name}" if path else name
             facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            _must_be_theirs(facts, inside, uid=uid, device=device)
+            _must_be_theirs(facts, inside, uid=uid, device=on[0])
             if len(kept["folders"]) + len(kept["links"]) + len(below) > _MOST:
                 raise Foreign(f"there are more than {_MOST} folders and links in the job's folder")
             if stat.S_ISDIR(facts.st_mode):
@@ -81,10 +89,18 @@ def _closed(folder: int, facts: os.stat_result) -> int:
 
 
 def _must_be_theirs(facts: os.stat_result, path: str, *, uid: int, device: int) -> None:
+    if facts.st_dev != device:
+        raise Foreign(_mounted(path))
     if facts.st_uid != uid:  # as another's file to which the user has made a further name
         raise Foreign(f"{path[:80]!r} in the job's folder belongs to another user")
-    if facts.st_dev != device:
-        raise Foreign(f"something is mounted at {path[:80]!r} in the job's folder")
+
+
+def _mounted(path: str) -> str:
+    return (
+        f"something is mounted at {path[:80]!r} in the job's folder"
+        if path
+        else "something is mounted on the job's folder"
+    )
 
 
 def thaw(kept: Kept) -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import ctypes
 import os
+import struct
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS = 0x00020000
-_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
+_MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x1000, 0x4000, 0x40000, 0x80000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MOUNT_SETATTR = 442  # on every machine
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+READ_ONLY, NO_LINKS = 0x1, 0x200000
+"""Attributes of a mount, for `change_mount`: nothing on it can be written; no symbolic link on it is followed."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -22,6 +28,44 @@ def own_mounts() -> None:
     _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
 
 
+def leave_mounts() -> None:
+    """As `own_mounts`, and what is mounted outside later is not seen in here either."""
+    _checked(_libc.unshare(_CLONE_NEWNS), "unshare")
+    _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
+
+
+def enter_mounts(namespace: int) -> None:
+    """Go on in another process's mount namespace. Only a process with one thread can."""
+    _checked(_libc.setns(namespace, _CLONE_NEWNS), "setns")
+
+
+def change_mount(target: str, *, on: int = 0, off: int = 0, with_below: bool = False) -> None:
+    """Change attributes of a mount point, in this mount namespace alone. Needs Linux 5.14."""
+    attributes = struct.pack("=4Q", on, off, 0, 0)
+    flags = _AT_RECURSIVE if with_below else 0
+    result = _libc.syscall(
+        ctypes.c_long(_MOUNT_SETATTR),
+        ctypes.c_int(_AT_FDCWD),
+        os.fsencode(target),
+        ctypes.c_uint(flags),
+        attributes,
+        ctypes.c_size_t(len(attributes)),
+    )
+    _checked(result, f"mount_setattr {target}")
+
+
+def mount_empty(target: str) -> None:
+    """An empty folder in memory, for root alone."""
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _checked(_libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, b"mode=700,size=64m"), f"mount {target}")
+
+
+def mount_itself(target: str) -> None:
+    """Make a folder a mount point, so that it can have attributes of its own."""
+    path = os.fsencode(target)
+    _checked(_libc.mount(path, path, None, _MS_BIND, None), f"mount {target}")
+
+
 def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
     """Files of `lower`, with all changes in `upper`. The kernel's further ways to store a change are off."""
     options = f"lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=off,index=off,metacopy=off"
@@ -29,9 +73,10 @@ def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
 
 
 def bind(descriptor: int, target: str) -> None:
-    """Mount the very folder that the descriptor stands for."""
+    """Mount the very folder that the descriptor stands for. What is mounted on it later, elsewhere, is not seen."""
     source = f"/proc/self/fd/{descriptor}".encode()
     _checked(_libc.mount(source, os.fsencode(target), None, _MS_BIND, None), f"mount {target}")
+    _checked(_libc.mount(None, os.fsencode(target), None, _MS_PRIVATE, None), f"mount {target}")
 
 
 def sync(folder: str) -> None:

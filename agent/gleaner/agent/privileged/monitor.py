@@ -17,7 +17,7 @@ import subprocess
 import time
 from typing import Any
 
-from . import config, linux
+from . import config, folders, linux
 from .bundle import Bundle
 
 LONGEST_LOG_BYTES = 192 * 2**20
@@ -150,10 +150,14 @@ def _same_folder(given: int) -> int:
     must be the very folder that was given: whoever swaps it meanwhile is found out.
     """
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    mounts: list[int] = [folders.mount_id(at)]
     for step in os.readlink(f"/proc/self/fd/{given}").strip("/").split("/"):
         below = os.open(step, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         os.close(at)
         at = below
+        mounts.append(folders.mount_id(at))
+    if len(mounts) > 1 and mounts[-1] != mounts[-2]:
+        raise OSError("something is mounted on the job's folder: unmount it")
     if not os.path.samestat(os.fstat(at), os.fstat(given)):
         raise OSError("the job's folder is not where the node's helper sees it: it must lie on the node's own disk")
     return at

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from . import bundle, config, folders
@@ -227,6 +227,11 @@ class OwnJobs:
         """What one of those containers has beside its bundle: a folder of root's, with two of its owner's in it."""
         return os.path.join(self._settings.users_work, name)
 
+    def seen_folder(self, name: str) -> str:
+        """The same, with all that its owner has mounted there taken away: nothing hides below it."""
+        folders.unmount_below(self.folder(name))
+        return self.folder(name)
+
     def job_folder(self, name: str) -> str:
         """The job's own."""
         return os.path.join(self.folder(name), "job")
@@ -254,12 +259,22 @@ class OwnJobs:
 
     @contextmanager
     def opened_folder(self, name: str) -> Generator[int, None, None]:
-        """It, whatever its owner has done to what lies beside it (nothing: that is root's)."""
-        descriptor = os.open(self.job_folder(name), os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        """It, whatever its owner has done to what lies beside it (nothing: that is root's).
+
+        Raises `Refused` if its owner has mounted something on it, whose daemon could tell root anything.
+        """
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with ExitStack() as opened:
+            whole = os.open(self._settings.users_work, flags)
+            opened.callback(os.close, whole)
+            try:
+                descriptor = os.open(self.job_folder(name), flags)
+            except OSError as error:
+                raise Refused(f"{self.job_folder(name)} cannot be opened: {error.strerror}") from error
+            opened.callback(os.close, descriptor)
+            if folders.mount_id(descriptor) != folders.mount_id(whole):
+                raise Refused(f"something is mounted on {self.job_folder(name)}: unmount it")
             yield descriptor
-        finally:
-            os.close(descriptor)
 
     def clear(self, number: str) -> None:
         """After a job's end: folders for which there never was a container."""

@@ -128,7 +128,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
         options = [(name, value) for name, value in call.options if name in passed]
         words = [*options, ("--detach", None), *_paths(own)]
-        with _without_links(call, own, owner.uid) if sealed else contextlib.nullcontext():
+        with _without_links(settings, call, own, owner.uid) if sealed else contextlib.nullcontext():
             status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
         if status == 0:
             with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
@@ -141,13 +141,13 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
 
 
 @contextlib.contextmanager
-def _without_links(call: Call, own: str, uid: int) -> Generator[None]:
+def _without_links(settings: config.Config, call: Call, own: str, uid: int) -> Generator[None]:
     """`criu` puts them back before the processes go on; whatever else happens, it is done here."""
     bundle = call.option("--bundle", "-b") or "."
     of_layer: list[links.Kept] = []
     with contextlib.suppress(FileNotFoundError):
         of_layer = links.kept_in(bundle)
-    links.keep(own, links.freeze(os.path.join(bundle, "job"), uid), *of_layer)
+    links.keep(own, links.freeze(os.path.join(bundle, "job"), uid, disk=settings.users_work), *of_layer)
     try:
         yield
     finally:

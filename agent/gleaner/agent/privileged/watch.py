@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, NoReturn
 
 from . import bundle, config, containers, request
-from .bundle import Bundle
+from .bundle import Bundle, Taken
 from .containers import Failed
 from .own_jobs import OwnJobs, job_of
 from .slurm_jobs import Unknown
@@ -80,19 +80,32 @@ class Watchdog:
 
     def keep_limit(self) -> None:
         """Ended containers go first, the oldest before the others; then the largest of all that is there."""
-        found = {one: one.size_bytes(*self._folders(one)) for one in bundle.all_bundles(self._settings)}
-        loose = self._loose()
-        over = sum(found.values()) + sum(loose.values()) - self._settings.most_container_bytes
-        ended = sorted((one for one in found if one.exit() is not None), key=lambda one: one.facts()["made_s"])
-        for made in ended:
-            if over > 0:
-                over -= found.pop(made)
+        found: dict[Bundle | str, Taken] = {}
+        for made in bundle.all_bundles(self._settings):
+            self._count(found, made, made.path, *self._folders(made))
+        for name, folder in self._loose().items():
+            self._count(found, name, folder)
+        ended = [one for one in found if isinstance(one, Bundle) and one.exit() is not None]
+        for made in sorted(ended, key=lambda one: one.facts()["made_s"]):
+            if self._share(*found.values()) > 1:
+                del found[made]
                 self._remove(made)
-        there: list[tuple[int, Bundle | str]] = [(size, one) for one, size in found.items()]
-        there += [(size, name) for name, size in loose.items()]
-        for _, one in sorted(there, key=lambda sized: -sized[0]) if over > 0 else []:
+        if self._share(*found.values()) <= 1:
+            return
+        for one in sorted(found, key=lambda one: -self._share(found[one])):
             if self._is_ended(one):
                 return
+
+    def _count(self, found: dict[Bundle | str, Taken], one: Bundle | str, *folders: str) -> None:
+        try:
+            found[one] = bundle.taken(*folders)
+        except bundle.Uncounted as error:  # the others count
+            sys.stderr.write(f"watchdog: {error}\n")
+
+    def _share(self, *taken: Taken) -> float:
+        """What part that is of what there may be at most: of bytes or of files, whichever is more."""
+        of_bytes = sum(one.bytes for one in taken) / self._settings.most_container_bytes
+        return max(of_bytes, sum(one.files for one in taken) / self._settings.most_container_files)
 
     def _is_ended(self, one: Bundle | str) -> bool:
         """End a container, or remove one that has not begun, or a folder without any; whether that was possible."""
@@ -109,15 +122,14 @@ class Watchdog:
             return False
         return True
 
-    def _loose(self) -> dict[str, int]:
-        """What folders of users take that have no container (yet)."""
+    def _loose(self) -> dict[str, str]:
+        """Folders of users that have no container (yet)."""
         mine = self._own_jobs
-        names = [] if mine is None else mine.folders_without_container()
-        return {} if mine is None else {name: bundle.size_bytes(mine.folder(name)) for name in names}
+        return {} if mine is None else {name: mine.seen_folder(name) for name in mine.folders_without_container()}
 
     def _folders(self, made: Bundle) -> list[str]:
         """What else it takes room in: an agent's folders are the agent's affair."""
-        return [] if self._own_jobs is None or job_of(made.name) is None else [self._own_jobs.folder(made.name)]
+        return [] if self._own_jobs is None or job_of(made.name) is None else [self._own_jobs.seen_folder(made.name)]
 
 
 def is_overdue(labels: dict[str, str], now_s: float) -> bool:

@@ -40,7 +40,7 @@ def pack(upper: str, image: str) -> Iterator[bytes]:
         os.close(below)
 
 
-def put_back(descriptor: int, upper: str, most_bytes: int, links: Links | None = None) -> None:
+def put_back(descriptor: int, upper: str, limit: Limit, links: Links | None = None) -> None:
     """Put a layer into that of a container that has not begun; with `links`, symbolic links go there instead.
 
     Raises `Hostile`, or what `tarfile` raises.
@@ -49,7 +49,7 @@ def put_back(descriptor: int, upper: str, most_bytes: int, links: Links | None =
     try:
         source = os.fdopen(descriptor, "rb", closefd=False)
         with source, tarfile.open(fileobj=source, mode="r|", bufsize=2**16) as archive:
-            unpack(archive, target, Limit(most_bytes), is_image=False, links=links)
+            unpack(archive, target, limit, is_image=False, links=links)
     finally:
         os.close(target)
 

@@ -1,0 +1,79 @@
+"""What a container's processes hold of deleted files and folders, and whether CRIU may save it.
+
+CRIU keeps such a file under the path that the kernel tells, and makes it anew by that path when it restores, as root.
+The kernel tells the path that the file had. Since then its folders may have been replaced by symbolic links, which
+would lead CRIU out of the container. Where a folder is missing, CRIU takes the one above it: so each one that is there
+counts. What has such a path is not saved.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+
+from . import rights
+
+_DELETED = " (deleted)"
+_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_LONGEST = 200
+
+
+def refused(init_pid: int) -> str | None:
+    """The reason why a container that stands still must not be saved, in one line; None if it may be.
+
+    A process that cannot be looked at must not be saved either.
+    """
+    try:
+        for pid in rights.family(init_pid):
+            for path in sorted(_held(pid)):
+                link = link_on_the_way(f"/proc/{pid}/root", path)
+                if link is not None:
+                    return (
+                        f"{path[:_LONGEST]!r} is deleted and still open, and {link[:_LONGEST]!r} is a symbolic link by"
+                        " now: it can be saved when the job has closed the one or removed the other"
+                    )
+    except OSError as error:
+        return f"its deleted files cannot be looked at, so it is not saved: {error}"
+    return None
+
+
+def _held(pid: int) -> set[str]:
+    """The paths of all that a process holds and that has no name any more."""
+    about = f"/proc/{pid}"
+    entries = [f"{about}/{name}" for name in ("cwd", "root", "exe")]
+    for folder in ("fd", "map_files"):
+        entries += [f"{about}/{folder}/{name}" for name in os.listdir(f"{about}/{folder}")]
+    return {path for entry in entries for path in _deleted(entry)}
+
+
+def _deleted(entry: str) -> Iterator[str]:
+    """The path that a deleted file had, without the kernel's remark; nothing for what is none."""
+    with suppress(FileNotFoundError):  # as a zombie's, or what was mapped at that place until now
+        path = os.readlink(entry)
+        if path.startswith("/") and (path.endswith(_DELETED) or os.stat(entry).st_nlink == 0):
+            yield path[: -len(_DELETED)] if path.endswith(_DELETED) else path
+
+
+def link_on_the_way(root: str, path: str) -> str | None:
+    """The first symbolic link in the place of one of a path's folders, seen from `root`; None if there is none.
+
+    >>> link_on_the_way("/", "/proc/self/root/x")
+    '/proc/self'
+    """
+    at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        steps = path.strip("/").split("/")[:-1]
+        for number, step in enumerate(steps):
+            try:
+                below = os.open(step, _PLACE, dir_fd=at)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            os.close(at)
+            at = below
+            if stat.S_ISLNK(os.fstat(at).st_mode):
+                return "/" + "/".join(steps[: number + 1])
+    finally:
+        os.close(at)
+    return None

@@ -1,0 +1,144 @@
+"""A job that holds deleted files open behind symbolic links, and who it may run as: an agent's job or a user's own."""
+
+import contextlib
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.privileged import slurm
+from tests.runtime.account import AsAccount
+from tests.runtime.nodes import IMAGE, Node, Work, _SeenFromOutside
+
+from gleaner.agent import folder
+from gleaner.agent.privileged.config import Config
+from gleaner.agent.runtime.criu import CriuRuntime
+from gleaner.agent.runtime.helper import Helper
+from gleaner.agent.runtime.protocol import ContainerId, ContainerSpec
+from gleaner.agent.storage.protocol import Published
+
+LIBRARY = Path(Config(1).library) / "privileged"
+TARGET = "/node-dir"
+"""A folder of the node's, in which nothing may ever appear."""
+ALICE = (4301, 4301)
+SLURM_JOB = 990_001
+OWN = f"own-{ALICE[0]}-{SLURM_JOB}"
+
+HOLDER = """
+import os, sys, time
+held = []
+def hold(place, what, target):
+    folder = place + "/d"
+    os.mkdir(folder)
+    if what == "file":
+        file = open(folder + "/x", "w+b", buffering=0)
+        file.write(b"payload")
+        os.fchmod(file.fileno(), 0o755)
+        os.unlink(file.name)
+        held.append(file.fileno())
+        keep.append(file)
+    else:
+        os.mkdir(folder + "/system-generators")
+        held.append(os.open(folder + "/system-generators", os.O_RDONLY))
+        os.rmdir(folder + "/system-generators")
+    os.rmdir(folder)
+    os.symlink(target, folder)
+keep = []
+print("start")
+for number, words in enumerate(sys.argv[1:]):
+    while number and not os.path.exists("/job/next-%d" % number):
+        time.sleep(0.02)
+    place, what, target = words.split(",")
+    hold(place, what, target)
+    print("held", number)
+    if number + 2 <= len(sys.argv[1:]):
+        while not os.path.exists("/job/next-%d" % (number + 1)):
+            time.sleep(0.02)
+        os.unlink(place + "/d")
+while not os.path.exists("/job/stop"):
+    time.sleep(0.02)
+print("end")
+"""
+
+
+class OwnWork(Work):
+    """Alice's own Slurm job under `glean run`, as the node's helper sees it."""
+
+    def spec(self, *command: str, memory_mib: int = 200, image: str = IMAGE) -> ContainerSpec:
+        made = super().spec(*command, memory_mib=memory_mib, image=image)
+        place = Path(Config(1).users_work) / OWN / "job"
+        return dataclasses.replace(made, name=OWN, folder=place, labels={})
+
+    def folder(self, node: Node) -> Path:
+        node.runtime.admit()
+        return node.outside(Path(Config(1).users_work) / OWN / "job")
+
+    def restore(
+        self, node: Node, saved: Published, *command: str, memory_mib: int = 200, image: str = IMAGE
+    ) -> ContainerId:
+        parcel = self.storage.open(saved.key, saved.digest)
+        place = self.folder(node)
+        folder.unpack(parcel.read("folder.tar"), place)
+        subprocess.run(["chown", "-hR", f"{ALICE[0]}:{ALICE[1]}", str(place)], check=True)
+        container = node.runtime.restore(self.spec(*command, memory_mib=memory_mib, image=image), parcel)
+        self._read(node, container)
+        return container
+
+
+class _OwnRuntime(CriuRuntime):
+    """What `glean run` uses."""
+
+    def __init__(self, root: Path) -> None:
+        self._asked = Helper(f"{root}{Config(1).helper_socket}")
+        super().__init__(self._asked, meetings=root / Config(1).users_work.strip("/") / OWN / "meetings")
+
+    def admit(self) -> None:
+        self._asked.ask("admit", slurm_job=str(SLURM_JOB))
+
+
+@contextlib.contextmanager
+def own_jobs(node: Node) -> Iterator[None]:
+    """The node's helper serves Alice, whose job Slurm says runs there; what she has is removed after it."""
+    place = Path("/tmp/slurm-of-tests")  # the node's
+    outside = node.outside(place)
+    outside.mkdir(exist_ok=True)
+    said = slurm.job(job_id=SLURM_JOB, user_id=ALICE[0], parts=[(node.name, 2, 1000)])
+    program = Path(slurm.answering(outside, said))
+    program.write_text(program.read_text().replace(str(outside), str(place)))
+    runtime = node.runtime
+    node.run("mount", "--bind", f"{place}/scontrol", Config(1).scontrol)
+    try:
+        node.runtime = AsAccount(lambda: _SeenFromOutside(_OwnRuntime(node.root), node.root), ALICE)
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            node.runtime.remove(ContainerId(OWN))
+        node.runtime = runtime
+        node.run("umount", Config(1).scontrol)
+        node.run("rm", "-rf", str(place))
+
+
+@contextlib.contextmanager
+def without(node: Node, module: str, *names: str) -> Iterator[None]:
+    """One of root's modules does nothing there meanwhile: so what else holds is seen."""
+    place, changed = LIBRARY / f"{module}.py", Path(f"/tmp/changed-{module}.py")
+    text = node.outside(place).read_text() + "".join(f"\n{name} = lambda *_, **__: None\n" for name in names)
+    node.outside(changed).write_text(text)
+    node.run("mount", "--bind", str(changed), str(place))
+    try:
+        yield
+    finally:
+        node.run("umount", str(place))
+        node.run("rm", str(changed))
+
+
+def tree(node: Node) -> str:
+    """The node's own files: names, kinds, owners, modes, and when each was last changed."""
+    places = [TARGET, "/etc", "/usr", "/opt", "/root", "/home"]
+    compiled = ["-name", "__pycache__", "-prune", "-o"]
+    return node.run("find", *places, "-xdev", *compiled, "-printf", r"%p %y %U %G %m %s %C@\n")
+
+
+def mounts(node: Node) -> list[str]:
+    """What is mounted in the node, in its own namespace."""
+    return sorted(line.split(" ", 3)[-1] for line in node.run("cat", "/proc/1/mountinfo").splitlines())

@@ -1,0 +1,157 @@
+"""Nothing of a job is made outside of its container, whatever it holds open when it is saved, and wherever links lead.
+
+Each guard is tried alone too: with the others taken out of the node's programs.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.runtime.escapes import HOLDER, TARGET, OwnWork, mounts, own_jobs, tree, without
+from tests.runtime.nodes import Node, Work
+from tests.runtime.test_conformance import HOLDER as HARMLESS
+
+from gleaner.agent.runtime.protocol import CannotCheckpoint, CannotRestore, RuntimeFault
+from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import Published
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+EVERYWHERE = [(place, what) for place in ("/job", "/tmp", "/dev/shm") for what in ("file", "folder")]
+NOT_MADE = "(Can't create ghost|couldn't mkdirpat) .*"
+SOME = [
+    ("shim", "/job", "file"),
+    ("shim", "/tmp", "file"),
+    ("shim", "/dev/shm", "folder"),
+    ("criu", "/job", "folder"),
+    ("criu", "/dev/shm", "file"),
+    ("own", "/job", "file"),
+    ("own", "/dev/shm", "folder"),
+]
+
+
+@pytest.fixture(params=["shim", "criu", "own"])
+def whose(request: pytest.FixtureRequest) -> str:
+    """An agent's job with Docker, or with the helper, or a user's own job."""
+    return str(request.param)
+
+
+@pytest.fixture
+def kind(whose: str) -> str:
+    return "criu" if whose == "own" else whose
+
+
+@pytest.fixture
+def job(whose: str, node: Node, storage: FolderStorage) -> Iterator[Work]:
+    with contextlib.ExitStack() as opened:
+        if whose == "own":
+            opened.enter_context(own_jobs(node))
+        yield (OwnWork if whose == "own" else Work)(storage)
+
+
+@pytest.fixture
+def storage(work: Work) -> FolderStorage:
+    return work.storage
+
+
+@pytest.fixture(autouse=True)
+def untouched(node: Node) -> Iterator[None]:
+    """The node's own file tree, and what is mounted there, is the same after each test."""
+    node.run("mkdir", "-p", "-m", "0777", TARGET)
+    before = tree(node), mounts(node)
+    yield
+    after = tree(node), mounts(node)
+    node.run("rm", "-rf", TARGET)
+    assert sorted(set(after[0].splitlines()) ^ set(before[0].splitlines())) == []
+    assert after[1] == before[1]
+
+
+def holding(place: str, what: str, target: str = TARGET) -> str:
+    return f"{place},{what},{target}"
+
+
+def saved_before(node: Node, job: Work, *held: str) -> Published:
+    """As a node saved that did not look at what was deleted."""
+    with without(node, "deleted", "refused"):
+        container = job.start(node, HOLDER, *held)
+        job.until(f"held {len(held) - 1}")
+        saved = job.save(node, container)
+        job.end(node, container)
+    return saved
+
+
+def has_no_links(whose: str, place: str) -> bool:
+    """Of a user's own job they are taken out of the folder and the written layer before CRIU begins."""
+    return whose == "own" and place != "/dev/shm"
+
+
+def test_what_is_deleted_behind_a_link_is_not_saved_and_the_job_goes_on(node: Node, job: Work) -> None:
+    container = job.start(node, HOLDER, *(holding(*one) for one in EVERYWHERE))
+    for number, (place, what) in enumerate(EVERYWHERE):
+        job.until(f"held {number}")
+        with pytest.raises(CannotCheckpoint, match=f"'{place}/d' is a symbolic link by now") as refused:
+            job.save(node, container)
+        assert "\n" not in str(refused.value)
+        assert f"'{place}/d/{'x' if what == 'file' else 'system-generators'}' is deleted" in str(refused.value)
+        node.runtime.unpause(container)
+        (job.folder(node) / f"next-{number + 1}").touch()
+    (job.folder(node) / "stop").touch()
+    assert node.runtime.wait(container) == 0
+
+
+@pytest.mark.parametrize(("whose", "place", "what"), SOME)
+def test_what_was_saved_before_is_not_restored_through_a_link(
+    node: Node, job: Work, whose: str, place: str, what: str
+) -> None:
+    """A link to another process's root leads to where the node can be written: no link is followed at all."""
+    saved = saved_before(node, job, holding(place, what, f"/proc/1/root{TARGET}"))
+    if has_no_links(whose, place):
+        container = job.restore(node, saved, HOLDER)
+        (job.folder(node) / "stop").touch()
+        assert node.runtime.wait(container) == 0
+        return
+    with pytest.raises(CannotRestore, match=f"{NOT_MADE}: Too many levels of symbolic links"):
+        job.restore(node, saved, HOLDER)
+
+
+@pytest.mark.parametrize(("whose", "place", "what"), SOME)
+def test_where_criu_restores_the_node_cannot_be_written(
+    node: Node, job: Work, whose: str, place: str, what: str
+) -> None:
+    """With links followed again: the other guard alone."""
+    saved = saved_before(node, job, holding(place, what))
+    with without(node, "confined", "follow_no_links"):
+        if has_no_links(whose, place):
+            node.runtime.remove(job.restore(node, saved, HOLDER))
+            return
+        with pytest.raises(CannotRestore, match=f"{NOT_MADE}: Read-only file system"):
+            job.restore(node, saved, HOLDER)
+
+
+@pytest.mark.parametrize(("whose", "after_s"), [("shim", 0.0), ("shim", 0.2), ("criu", 0.1), ("own", 0.1)])
+def test_criu_killed_in_the_middle_leaves_nothing_on_the_node(node: Node, job: Work, after_s: float) -> None:
+    saved = saved_before(node, job, holding("/dev/shm", "folder"))
+    killing = threading.Thread(target=kill_criu, args=(node, after_s))
+    killing.start()
+    with contextlib.suppress(CannotRestore, RuntimeFault):
+        job.restore(node, saved, HOLDER)
+    killing.join()
+
+
+def kill_criu(node: Node, after_s: float) -> None:
+    """As soon as there is one, and after some time; one that has ended by then is as good."""
+    begun = "for i in $(seq 200); do pgrep -x criu >/dev/null && break; sleep 0.02; done"
+    node.run("sh", "-c", f"{begun}; sleep {after_s}; pkill -9 -x criu", check=False)
+
+
+@pytest.mark.parametrize("whose", ["own"])
+def test_deleted_files_of_a_users_own_job_still_go_along(node: Node, job: Work) -> None:
+    container = job.start(node, HARMLESS)
+    job.until("10")
+    saved = job.save(node, container)
+    job.end(node, container)
+    container = job.restore(node, saved, HARMLESS)
+    (job.folder(node) / "stop").touch()
+    assert node.runtime.wait(container) == 0
+    job.read_to_end()
+    assert job.lines == ["ready", "10", "end"]
