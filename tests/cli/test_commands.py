@@ -126,6 +126,13 @@ def test_a_wrong_key_in_a_campaign_file_is_named_with_its_line(desk: Desk) -> No
     assert line.startswith("runs.yaml, line 3: unknown key 'memroy_mib', did you mean 'memory_mib'? Allowed here: ")
 
 
+def test_a_group_that_nobody_has_is_refused(desk: Desk, admin: Desk) -> None:
+    said = admin.refused("submit", "--image", "a", "--group", "nosuchgroup", code=2)
+    assert said.startswith("group: there is no group nosuchgroup; there are atlas. `glean token create ")
+    assert json.loads(admin.good("list", "--json"))["total"] == 0
+    admin.good("submit", "--image", "a", "--group", "atlas")
+
+
 def test_a_group_that_is_not_ones_own_is_refused(desk: Desk) -> None:
     assert "atlas" in desk.refused("submit", "--image", "a", "--group", "cms", "--", "run", code=3)
 
@@ -237,6 +244,7 @@ def test_list_filters_and_says_how_many_there_are(desk: Desk) -> None:
 
 
 def test_another_groups_jobs_are_out_of_reach(desk: Desk, admin: Desk) -> None:
+    admin.good("token", "create", "--role", "user", "--name", "bob", "--group", "cms")
     job = str(submit(admin, "--group", "cms"))
     assert json.loads(desk.good("list", "--json"))["total"] == 0
     assert job in desk.refused("show", job, code=3)
