@@ -192,7 +192,7 @@ run_in() {
         esac
     done
     [ $# -ge 2 ] || die "usage: cluster.sh exec [-u USER] [-i] WHERE COMMAND..."
-    docker exec "${options[@]}" "$@"
+    exec "$docker_client" exec "${options[@]}" "$@" # who ends this script ends the client too, not only a shell around it
 }
 
 as_root
