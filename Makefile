@@ -8,7 +8,7 @@ SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static test demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint bench-boundary
+.PHONY: help venv lock check unit static test test-cluster demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint bench-boundary
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -28,10 +28,14 @@ demo-down:  ## remove the cluster: what carries our label, and nothing else
 	@deploy/cluster.sh down
 	@deploy/engine.sh stop
 
-test:  ## every test, the ones on the real cluster too
+test:  ## every test, the ones on the real cluster too (ARGS="--cluster-order reverse": those files in another order)
 	@deploy/prepare.sh --tests
 	@$(MAKE) --no-print-directory static
-	@$(PYTEST) $(SIDE_BY_SIDE) -m "not cluster"; found=$$?; $(PYTEST) -m cluster && exit $$found
+	@$(PYTEST) $(SIDE_BY_SIDE) -m "not cluster"; found=$$?; $(PYTEST) -m cluster $(ARGS) && exit $$found
+
+test-cluster:  ## the tests on the real cluster alone (ARGS as above, or files)
+	@deploy/prepare.sh --tests
+	@$(PYTEST) -m cluster $(ARGS)
 
 check: venv  ## format, lint, types, imports and unit tests; less than two minutes
 	@$(MAKE) --no-print-directory -j2 static unit

@@ -1,11 +1,13 @@
 """A campaign of Pythia runs on the demo's cluster, and the proof that each came out right: what the demos share."""
 
 import json
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from rich.console import Console
 from rich.table import Table
 
@@ -31,8 +33,8 @@ def ended(show: Callable[[], int], command: str) -> int:
     except KeyboardInterrupt:
         console.print(f"\ninterrupted; the cluster is still up (`{command}` again, or `make demo-down`)")
         return 130
-    except (cluster.ClusterError, TimeoutError) as error:
-        console.print(f"[red]demo: {error}[/]")
+    except (cluster.ClusterError, httpx.HTTPError, subprocess.SubprocessError, OSError) as error:
+        console.print(f"demo: {' '.join(str(error).split()) or type(error).__name__}", style="red", markup=False)
         return 1
 
 

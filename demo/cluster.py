@@ -20,6 +20,10 @@ SERVICE_USER = "gleaner"
 USERS = ("alice", "bob", "carol")
 
 
+PATIENCE_S = 180.0
+"""A wait ends with what it is for. It is given up no earlier than after this: machines are busy."""
+
+
 class ClusterError(Exception):
     """A program inside the cluster failed; the message has its last words."""
 
@@ -40,7 +44,7 @@ def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdi
     options = ["-u", user] + (["-i"] if stdin is not None else [])
     done = subprocess.run(
         [str(SCRIPT), "exec", *options, node, *words],
-        capture_output=True, text=True, timeout=timeout_s, input=stdin, check=False,
+        capture_output=True, text=True, timeout=max(timeout_s, PATIENCE_S), input=stdin, check=False,
     )  # fmt: skip
     if done.returncode != 0:
         raise ClusterError(f"{node}: {' '.join(words)}: status {done.returncode}: {done.stderr.strip()[-800:]}")
@@ -50,7 +54,10 @@ def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdi
 def glean(*words: str, after: Sequence[str] = (), timeout_s: float = 120) -> Any:
     """The answer of `glean WORDS --json [-- AFTER]`, run by the service account on the head."""
     tail = ("--", *after) if after else ()
-    printed = run("head", "glean", *words, "--json", *tail, user=SERVICE_USER, timeout_s=timeout_s)
+    # In the container too, or a verb that never ends would go on there when nobody waits for it any more.
+    bounded = ("timeout", "--kill-after=5", f"{max(timeout_s, PATIENCE_S):.0f}")
+    words = (*bounded, "glean", *words, "--json", *tail)
+    printed = run("head", *words, user=SERVICE_USER, timeout_s=max(timeout_s, PATIENCE_S) + 10)
     return json.loads(printed) if printed.strip() else None
 
 
@@ -146,7 +153,13 @@ def start_node(node: str) -> None:
     )
 
 
-def _docker(*words: str) -> None:
+def dead_nodes() -> list[str]:
+    """The nodes that are switched off."""
+    running = _docker("ps", "--format", "{{.Names}}").split()
+    return [node for node in NODES if node not in running]
+
+
+def _docker(*words: str) -> str:
     done = subprocess.run(
         ["docker", "--host", "unix:///run/gleaner/docker.sock", *words],
         capture_output=True,
@@ -156,6 +169,7 @@ def _docker(*words: str) -> None:
     )
     if done.returncode != 0:
         raise ClusterError(f"docker {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 # ── control ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -200,15 +214,28 @@ def fetch_results(campaign: int, to: Path) -> Path:
 
 def configure(changes: Mapping[str, Mapping[str, object]] | None = None) -> None:
     """Give control the demo's settings with `changes`, and start it anew."""
-    settings = tomllib.loads((ROOT / "deploy" / "settings" / "gleaner.toml").read_text())
+    run("head", "sh", "-c", "cat > /etc/gleaner/gleaner.toml", stdin=settings_with(changes))
+    restart_control()
+
+
+def is_configured() -> bool:
+    """Whether control has the demo's settings without changes."""
+    return run("head", "cat", "/etc/gleaner/gleaner.toml") in {settings_with(None), _shipped_settings()}
+
+
+def _shipped_settings() -> str:
+    return (ROOT / "deploy" / "settings" / "gleaner.toml").read_text()
+
+
+def settings_with(changes: Mapping[str, Mapping[str, object]] | None) -> str:
+    """The demo's settings with `changes`, as a file."""
+    settings = tomllib.loads(_shipped_settings())
     for table, values in (changes or {}).items():
         settings.setdefault(table, {}).update(values)
-    text = "".join(
+    return "".join(
         f"[{table}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
         for table, values in settings.items()
     )
-    run("head", "sh", "-c", "cat > /etc/gleaner/gleaner.toml", stdin=text)
-    restart_control()
 
 
 def _toml(value: object) -> str:
@@ -269,14 +296,21 @@ def _admin_token() -> str:
     run(
         "head", "sh", "-c",
         f"test -s {home} || {{ mkdir -p $(dirname {home}) && "
-        f"glean token create --local --role admin --name admin --to {home}; }}",
+        f"glean token create --local --role admin --name admin --to {home}; }} && "
+        # The group that the demos and the tests submit for: one that nobody has a token for is refused.
+        f"test -s {home}-physics || "
+        f"glean token create --local --role user --name demo --group physics --to {home}-physics",
         user=SERVICE_USER,
     )  # fmt: skip
     return run("head", "cat", home).strip()
 
 
 def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: float = 1.0) -> Any:
-    """Wait until `found()` is true and return it; a failing program counts as not yet."""
+    """Wait until `found()` is true and return it; a failing program counts as not yet.
+
+    It is given up after `timeout_s`, and not before `PATIENCE_S`: who promises a time measures how long it took.
+    """
+    timeout_s = max(timeout_s, PATIENCE_S)
     give_up_s = time.monotonic() + timeout_s
     last: Exception | None = None
     while time.monotonic() < give_up_s:

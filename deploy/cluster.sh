@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # The demo's cluster: one head and three nodes in containers of our own engine.
 #
-#   cluster.sh up                           start it (or what of it does not run) and wait until Slurm has all nodes
+#   cluster.sh up                           start it (or what of it does not run) and wait until everything answers:
+#                                           Slurm with all nodes, control, the steward, each node's engine and helper
 #   cluster.sh down                         remove what carries our label, and the cluster's state; images stay
 #   cluster.sh status                       containers, Slurm's view
 #   cluster.sh exec [-u USER] [-i] WHERE COMMAND...   run a command on head, node1, node2 or node3
 #   cluster.sh load-images                  give the workloads' images to each node's engine and helper, where they lack them
 #
+# GLEANER_UP_WITHIN_S (default 300): how long each of these may take; a busy machine needs a minute for all.
 # GLEANER_GRACE_S (default 60): the grace time of preempted agents; the slurm.conf for real clusters says 120.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -80,10 +82,36 @@ bridge_rule_present() { iptables -C FORWARD -i gleaner0 -o gleaner0 -j ACCEPT 2>
 all_up() { [ "$(in_container head sinfo -h -N -p regular -o '%N %T' | grep -cE ' (idle|mixed|allocated|planned|completing)$')" = 3 ]; }
 
 all_run() { [ "$(docker ps -q --filter "label=$cluster_label" | wc -l)" = 4 ]; }
-up_or_dead() { all_up || ! all_run; }
+
+control_leads() {
+    in_container head /opt/gleaner/bin/python -c '
+import json, ssl, urllib.request
+trust = ssl.create_default_context(cafile="/etc/gleaner/tls/ca.pem")
+with urllib.request.urlopen("https://head:8642/health", timeout=10, context=trust) as answer:
+    raise SystemExit(not json.load(answer)["leader"])'
+}
+steward_listens() { in_container head test -S /run/gleaner/steward.sock; }
+engine_answers() { in_container "$1" docker version; }
+helper_answers() { # asked as the agents ask it
+    in_container -u $uid "$1" /opt/gleaner/bin/python -c '
+from gleaner.agent.runtime.helper import Helper
+Helper("/run/gleaner-helper.sock").ask("list")'
+}
+
+# await COMPLAINT COMMAND...: until the command succeeds; ends this script when it does not, or when a container is dead.
+await() {
+    local complaint=$1
+    shift
+    wait_for "${GLEANER_UP_WITHIN_S:-300}" or_dead "$@" && "$@" >/dev/null 2>&1 && return
+    status >&2
+    logs_of_dead >&2
+    all_run || die "a container of the cluster has ended ($complaint)"
+    die "$complaint, after ${GLEANER_UP_WITHIN_S:-300} s"
+}
+or_dead() { "$@" || ! all_run; }
 
 up() {
-    local image missing=
+    local image node missing=
     docker version >/dev/null 2>&1 || die "our engine does not answer; run deploy/engine.sh start first"
     for image in gleaner/head:demo gleaner/node:demo $workloads; do
         docker image inspect "$image" >/dev/null 2>&1 || missing="$missing $image"
@@ -94,7 +122,14 @@ up() {
     prepare_tls
     bridge_rule add
     compose up -d >"$cluster_dir/compose.log" 2>&1 || { tail -n 20 "$cluster_dir/compose.log" >&2; die "compose failed"; }
-    wait_for 120 up_or_dead && all_up || { status >&2; logs_of_dead >&2; die "Slurm has not all nodes after 120 s"; }
+    await "Slurm does not have all nodes" all_up
+    # As its first user finds it: the tables are there, and it leads. Only then can tokens be made and jobs be submitted.
+    await "control on the head does not answer, or does not lead; see /var/log/gleaner/control.log there" control_leads
+    await "the steward on the head does not listen; see /var/log/gleaner/steward.log there" steward_listens
+    for node in $nodes; do
+        await "the Docker Engine of $node does not answer; see /var/log/dockerd.log there" engine_answers "$node"
+        await "the node helper of $node does not answer; see /var/log/gleaner-helper.log there" helper_answers "$node"
+    done
     load_images
     say "cluster: up ($(in_container head sinfo -h -p regular -o '%D nodes %T' | paste -sd,))"
 }
@@ -157,7 +192,7 @@ run_in() {
         esac
     done
     [ $# -ge 2 ] || die "usage: cluster.sh exec [-u USER] [-i] WHERE COMMAND..."
-    docker exec "${options[@]}" "$@"
+    exec "$docker_client" exec "${options[@]}" "$@" # who ends this script ends the client too, not only a shell around it
 }
 
 as_root

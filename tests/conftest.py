@@ -3,6 +3,7 @@ a faked Slurm.
 """
 
 import os
+import random
 import signal
 import uuid
 from collections.abc import Iterator
@@ -26,6 +27,34 @@ settings.register_profile("brief", settings(), deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 # Whoever starts the tests in the background has this signal ignored, in all that the tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--cluster-order`: no test on the cluster may depend on what ran before it."""
+    parser.addoption(
+        "--cluster-order",
+        default="as-is",
+        metavar="as-is|reverse|SEED",
+        help="the order of the files with tests on the real cluster; within a file it stays",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files with tests on the cluster into the order that was asked for, after all others."""
+    wanted = str(config.getoption("--cluster-order"))
+    if wanted == "as-is":
+        return
+    if wanted != "reverse" and not wanted.isdecimal():
+        raise pytest.UsageError(f"--cluster-order is as-is, reverse or a number to draw from, not {wanted!r}")
+    on_cluster = [item for item in items if item.get_closest_marker("cluster")]
+    files = list(dict.fromkeys(item.path for item in on_cluster))
+    if wanted == "reverse":
+        files.reverse()
+    else:
+        random.Random(int(wanted)).shuffle(files)
+    places = {path: place for place, path in enumerate(files)}
+    chosen = set(on_cluster)
+    items[:] = [item for item in items if item not in chosen] + sorted(on_cluster, key=lambda item: places[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from tests.api.house import SLICE, House, detail
 from gleaner.control.api.app import described
 from gleaner.control.queue import leader, tokens
 from gleaner.control.queue.engine import transaction
+from gleaner.control.settings import GroupSettings
 
 
 def _operations(house: House) -> Iterator[tuple[str, str]]:
@@ -82,10 +83,45 @@ def test_a_campaign_belongs_to_its_group(house: House) -> None:
     assert house.user.get("/v1/campaigns/1").json()["new"] == 2
 
 
+def test_a_job_is_for_a_group_that_there_is(house: House) -> None:
+    """Those that have tokens or stand in the settings; a mistyped one would wait for nobody."""
+    spec = {"name": "pi", "image": "gleaner/pi"}
+    said = detail(house.admin.post("/v1/jobs", {"job": spec, "group": "atals"}), 422)
+    assert said == (
+        "group: there is no group atals; there are atlas. "
+        "`glean token create --role user --name NAME --group atals` makes it, or [groups] in control's settings"
+    )
+    assert house.admin.get("/v1/jobs").json()["total"] == 0
+    house.admin.submit(group="atlas")
+    house.caller("user", "bob", "atals")
+    house.admin.submit(group="atals")
+    named = GroupSettings(entitled={"cms": 10.0}, multiplier={"lhcb": 2.0})
+    house.site.settings = house.site.settings.model_copy(update={"groups": named})
+    assert [house.admin.submit(group=group) for group in ("cms", "lhcb")]
+    house.site.slurm_shares = {"physics": 50.0}
+    house.admin.submit(group="physics")
+    assert "there are atals, atlas" in detail(house.admin.post("/v1/jobs", {"job": spec, "group": "nosuch"}), 422)
+
+
+def test_a_group_whose_last_token_was_revoked_is_none_any_more(house: House) -> None:
+    house.caller("user", "bob", "cms")
+    with transaction(house.site.engine) as db:
+        tokens.revoke(db, role="user", name="bob", now_s=house.now_s)
+    spec = {"name": "pi", "image": "gleaner/pi"}
+    assert "no group cms" in detail(house.admin.post("/v1/jobs", {"job": spec, "group": "cms"}), 422)
+
+
+def test_while_there_is_no_group_at_all_the_first_admin_may_name_any(house: House) -> None:
+    with transaction(house.site.engine) as db:
+        tokens.revoke(db, role="user", name="alice", now_s=house.now_s)
+    house.admin.submit(group="trial")
+
+
 def test_only_an_admin_names_another_group(house: House) -> None:
     spec = {"name": "pi", "image": "gleaner/pi"}
     assert "atlas only" in detail(house.user.post("/v1/jobs", {"job": spec, "group": "cms"}), 403)
     assert "name the one" in detail(house.admin.post("/v1/jobs", {"job": spec}), 422)
+    house.caller("user", "bob", "cms")
     job = house.admin.submit(group="cms")
     assert house.admin.get(f"/v1/jobs/{job}").json()["job"]["group"] == "cms"
 

@@ -27,6 +27,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.checkpoints.two_minutes import Share, measured
+from tests.benchmarks.kept import Kept, ended, failure
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -97,8 +98,11 @@ def main() -> None:
     options = _options()
     console = Console()
     rows: list[Row] = []
+    failures: list[str] = []
+    kept = Kept(OUTPUT, when=time.strftime("%Y-%m-%d"), rows=[])
     with _node(options.python_path) as node:
         disk_mib_s = _disk(node)
+        kept.note(disk_mib_s=disk_mib_s)
         cases = [
             (case, way)
             for case in (FULL if options.full else SHORT)
@@ -106,21 +110,34 @@ def main() -> None:
             if way in options.ways.split(",") and case.size_mib * case.count <= options.most_mib
         ]
         for case, way in track(cases, description="saving and restoring", console=console, transient=True):
-            rows.append(_measured(node, case, way))
-    shares = [] if options.no_slice else _two_minutes()
+            try:
+                row = _measured(node, case, way)
+            except (SystemExit, Exception) as error:  # one way that fails costs no other its figures
+                failures.append(f"{_named(case)}, {LABELS[way]}: {failure(error)}")
+                console.print(failures[-1], markup=False, soft_wrap=True)
+                kept.note(failures=failures)
+                continue
+            rows.append(row)
+            kept.add("rows", row)
+            console.print(
+                f"{_named(case)}, {LABELS[way]}: saved in {row.save_s:.2f} s, restored in {row.restore_s:.2f} s"
+            )
     console.print(_table(rows))
-    for share in shares:
+    console.print(f"the disk takes {disk_mib_s:.0f} MiB/s (4 GiB written and synced)")
+    for line in _ratios(rows):
+        console.print(line)
+    for share in [] if options.no_slice else _two_minutes():
+        kept.add("two_minute_slices", asdict(share) | {"of_slice": share.of_slice})
         console.print(
             f"a slice of {share.slice_s:.0f} s of a 200 MB job: {share.restore_s:.1f} s to restore, "
             f"{share.save_s:.1f} s to save, {share.of_slice:.0%} computing ({share.of_round:.0%} of the round)"
         )
-    console.print(f"the disk takes {disk_mib_s:.0f} MiB/s (4 GiB written and synced)")
-    for line in _ratios(rows):
-        console.print(line)
-    OUTPUT.parent.mkdir(exist_ok=True)
-    found = {"when": time.strftime("%Y-%m-%d"), "disk_mib_s": disk_mib_s, "rows": [asdict(row) for row in rows]}
-    found["two_minute_slices"] = [asdict(share) | {"of_slice": share.of_slice} for share in shares]
-    OUTPUT.write_text(json.dumps(found, indent=1) + "\n")
+    if failures:
+        raise SystemExit(f"{len(failures)} of {len(cases)} could not be measured, the first: {failures[0]}")
+
+
+def _named(case: Case) -> str:
+    return f"{f'{case.count} x ' if case.count > 1 else ''}{case.size_mib / 1000:g} GB {case.kind}"
 
 
 def _options() -> argparse.Namespace:
@@ -269,4 +286,4 @@ def _ratios(rows: list[Row]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main, "make bench-checkpoint", OUTPUT))

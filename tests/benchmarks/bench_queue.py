@@ -11,7 +11,6 @@ of the processor for one job; on SQLite that is all there is, on PostgreSQL the 
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -21,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from sqlalchemy import Connection, Engine, text
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.http_load import FACTS, measure
+from tests.benchmarks.kept import Kept, ended
 from tests.postgres import running
 
 from gleaner.agent.protocol import Ask, Completed, Registration, Slice
@@ -84,18 +84,22 @@ def main() -> None:
     lengths = LENGTHS[:2] if options.quick else LENGTHS
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-", dir=options.place) as place:
         sync_ms = _sync_ms(Path(place))
+        kept = Kept(OUTPUT, cores=os.cpu_count(), sync_ms=sync_ms, seconds=options.seconds, rows=[])
         for kind in options.databases.split(","):
             for waiting in track(lengths, description=f"{kind}", console=console, transient=True):
                 for groups in (1, GROUPS):
                     with _database(kind, Path(place)) as url:
-                        rows += _measure(kind, url, waiting, groups, options)
+                        for row in _measure(kind, url, waiting, groups, options):
+                            rows.append(row)
+                            kept.add("rows", row)
+                            console.print(
+                                f"{row.way}, {kind}, {waiting:,} waiting, {groups} groups, {row.jobs_a_claim} a claim: "
+                                f"{row.rate:,.0f} jobs a second"
+                            )
     console.print(_table(rows))
     for line in _ratios(rows):
         console.print(line, soft_wrap=True)
     console.print(f"One write and sync of 4 KiB here: {sync_ms:.2f} ms (median). {os.cpu_count()} cores.")
-    OUTPUT.parent.mkdir(exist_ok=True)
-    facts = {"cores": os.cpu_count(), "sync_ms": sync_ms, "seconds": options.seconds, "rows": [asdict(r) for r in rows]}
-    OUTPUT.write_text(json.dumps(facts, indent=2) + "\n")
     console.print(f"The same figures: {OUTPUT}")
 
 
@@ -121,7 +125,7 @@ def _database(kind: str, place: Path) -> Iterator[str]:
         yield server.create("queue")
 
 
-def _measure(kind: str, url: str, waiting: int, groups: int, options: argparse.Namespace) -> list[Row]:
+def _measure(kind: str, url: str, waiting: int, groups: int, options: argparse.Namespace) -> Iterator[Row]:
     engine = connect(url)
     migrate(engine)
     names = ["bench"] if groups == 1 else [f"group-{number}" for number in range(groups)]
@@ -129,10 +133,9 @@ def _measure(kind: str, url: str, waiting: int, groups: int, options: argparse.N
         _register(engine, f"agent-{number}")
     if groups > 1:
         _let_hold(engine, names[: groups // 2], cpus=FACTS.cpus * (options.workers + 1) // groups)
-    rows: list[Row] = []
     for jobs_a_claim in (1, 8):
         fill(engine, waiting, names)
-        rows.append(_run(kind, url, waiting, groups, jobs_a_claim, options))
+        yield _run(kind, url, waiting, groups, jobs_a_claim, options)
     if kind == "postgresql" and groups == 1:
         fill(engine, waiting, names)
         with tempfile.TemporaryDirectory(prefix="gleaner-bench-", dir=options.place) as place:
@@ -140,9 +143,8 @@ def _measure(kind: str, url: str, waiting: int, groups: int, options: argparse.N
             load = measure(engine, url, place=Path(place), agents_at_once=AGENTS_AT_ONCE, seconds=seconds)
         rate = len(load.completes_s) / load.elapsed_s
         timings = _timing(load.claims_s), _timing(load.completes_s)
-        rows.append(Row("HTTP", kind, 1, waiting, AGENTS_AT_ONCE, 1, rate, None, *timings))
+        yield Row("HTTP", kind, 1, waiting, AGENTS_AT_ONCE, 1, rate, None, *timings)
     engine.dispose()
-    return rows
 
 
 def _register(engine: Engine, name: str) -> None:
@@ -362,4 +364,4 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(ended(main, "make bench-queue", OUTPUT))

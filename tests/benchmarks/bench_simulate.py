@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks import bench_tune
+from tests.benchmarks.kept import Kept, ended
 from tests.simulation import shipped
 
 from gleaner.control.simulation.machine import Machine, of_nodes, of_processors
@@ -74,37 +75,43 @@ class Rate:
 def main() -> None:
     options = _options()
     console = Console()
-    facts: dict[str, object] = {"cores": os.cpu_count()}
+    kept = Kept(OUTPUT, cores=os.cpu_count())
+    peers: list[Peer] = []
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as place, console.status("") as status:
         folder = Path(place)
         status.update("compiling")
-        compiling = {kind.value: _compiling(kind, folder) for kind in (Discipline.EASY, Discipline.CONSERVATIVE)}
+        compiling: dict[str, dict[str, float]] = {}
+        for kind in (Discipline.EASY, Discipline.CONSERVATIVE):
+            seconds = compiling[kind.value] = _compiling(kind, folder)
+            kept.note(compiling=compiling)
+            console.print(
+                f"{kind.value}: compiled in {seconds['cold']:.1f} s, taken from the cache in {seconds['cached']:.2f} s"
+            )
         status.update("replaying")
-        rates = _rates(options.most)
+        rates: list[Rate] = []
+        for rate in _rates(options.most):
+            rates.append(rate)
+            kept.add("rates", rate)
+        console.print(_rates_table(rates))
         memory_mib = _memory_mib(options.most)
+        kept.note(memory_mib=memory_mib)
+        console.print(f"Peak memory with {options.most} jobs: {memory_mib:.0f} MiB. {os.cpu_count()} cores.")
         status.update("tuning")
-        sweeps = [bench_tune.swept(name, seeds=2 if options.quick else 10) for name in bench_tune.GRIDS]
-        peers: list[Peer] = []
+        for name in bench_tune.GRIDS:
+            sweep = bench_tune.swept(name, seeds=2 if options.quick else 10)
+            kept.add("sweeps", sweep)
+            console.print(sweep.said)
         if not options.alone:
             status.update("installing AccaSim")
             python = _accasim()
             status.update("replaying with AccaSim, which takes minutes")
-            peers = [
-                _beside(python, folder / name, processors, has_answer)
-                for name, processors, has_answer in _traces(folder, options)
-            ]
-    facts |= {"compiling": compiling, "memory_mib": memory_mib}
-    facts |= {"rates": [asdict(rate) for rate in rates], "peers": [asdict(peer) for peer in peers]}
-    facts |= {"sweeps": [asdict(sweep) for sweep in sweeps]}
-    for table in (_peers_table(peers), _rates_table(rates)):
-        console.print(table)
-    for kind, seconds in compiling.items():
-        console.print(f"{kind}: compiled in {seconds['cold']:.1f} s, taken from the cache in {seconds['cached']:.2f} s")
-    console.print(f"Peak memory with {options.most} jobs: {memory_mib:.0f} MiB. {os.cpu_count()} cores.")
-    for sweep in sweeps:
-        console.print(sweep.said)
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(facts, indent=2) + "\n")
+            for name, processors, has_answer in _traces(folder, options):
+                peers.append(_beside(python, folder / name, processors, has_answer))
+                kept.add("peers", peers[-1])
+                console.print(
+                    f"{name}: AccaSim {peers[-1].accasim_rate:,.0f}, Gleaner {peers[-1].ours_rate:,.0f} jobs/s"
+                )
+            console.print(_peers_table(peers))
     console.print(f"The same figures: {OUTPUT}")
 
 
@@ -137,7 +144,7 @@ def best_s(run: Callable[[], Schedule]) -> float:
     return min(times)
 
 
-def _rates(most: int) -> list[Rate]:
+def _rates(most: int) -> Iterator[Rate]:
     """Time per job must not grow with the length."""
     cases: list[tuple[str, SchedulerSettings, AgentSettings | None, int]] = [
         ("easy", SchedulerSettings(kind=Discipline.EASY), None, most),
@@ -146,15 +153,13 @@ def _rates(most: int) -> list[Rate]:
         ("fcfs", SchedulerSettings(kind=Discipline.FCFS), None, most),
     ]
     machine = of_nodes(NODES)
-    rates: list[Rate] = []
     for jobs in LENGTHS:
         workload = synthetic(jobs)
         for name, scheduler, agents, at_most in cases:
             if jobs <= at_most:
                 seconds = best_s(lambda s=scheduler, a=agents, w=workload: replay(w, machine, s, a))
                 mean_wait_s = float(np.mean(replay(workload, machine, scheduler, agents).wait_s))
-                rates.append(Rate(name, jobs, jobs / seconds, mean_wait_s))
-    return rates
+                yield Rate(name, jobs, jobs / seconds, mean_wait_s)
 
 
 def _traces(folder: Path, options: argparse.Namespace) -> list[tuple[str, int, bool]]:
@@ -284,4 +289,4 @@ if __name__ == "__main__":
     elif "--compile" in sys.argv:
         print(_first_replay_s(sys.argv[-1]))
     else:
-        main()
+        sys.exit(ended(main, "make bench-simulate", OUTPUT))

@@ -9,7 +9,6 @@ be compared. MB are 10^6 bytes.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -17,13 +16,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.kept import Kept, ended
 
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import Parcel
@@ -143,18 +146,19 @@ def main() -> None:
     given = parser.parse_args()
     made = contents(given.mib * 2**20)
     rows: list[Row] = []
+    kept = Kept(OUTPUT, mib=given.mib, rows=[])
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         for name, content in made.items():
             print(f"{name} ...", file=sys.stderr)
             rows.append(measured(Path(place), name, content, made["random"], given.rounds))
+            kept.add("rows", rows[-1])
+            print(f"{name}: saved at {rows[-1].save:.0f} MB/s, read at {rows[-1].read:.0f} MB/s")
     table = Table("content", "save", "dd", "copy", "read", "stored", "CPU s", title=f"{given.mib} MiB, MB/s")
     for row in rows:
         rates = [f"{rate:.0f}" for rate in (row.save, row.dd, row.copy, row.read)]
         table.add_row(row.content, *rates, f"{row.stored:.0%}", f"{row.cpu_s:.2f}")
     Console().print(table)
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps({"mib": given.mib, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(ended(main, "bench_storage", OUTPUT))

@@ -5,18 +5,22 @@ that the process held, the interpreter and the compiler included.
 """
 
 import gzip
-import json
 import multiprocessing
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.kept import Kept, ended
 
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.workload import Workload
@@ -51,6 +55,7 @@ def main() -> None:
         "sacct.txt.gz": lambda path, jobs: path.write_bytes(gzip.compress(_accounting(jobs), 1)) and None,
     }
     readings: list[Reading] = []
+    kept = Kept(OUTPUT, readings=[])
     with tempfile.TemporaryDirectory() as folder:
         for name, write in writers.items():
             write(path := Path(folder) / name, made)
@@ -58,9 +63,9 @@ def main() -> None:
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
                     reading = pool.apply(read, (path,))
             readings.append(reading)
+            kept.add("readings", reading)
+            Console().print(f"{name}: {reading.jobs_per_s:,.0f} jobs a second")
             path.unlink()
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps([asdict(reading) for reading in readings], indent=2) + "\n")
     Console().print(table(readings))
 
 
@@ -102,4 +107,4 @@ def table(readings: list[Reading]) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(ended(main, "bench_traces", OUTPUT))

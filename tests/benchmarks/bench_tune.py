@@ -6,10 +6,15 @@ jobs has five and a half years; a seed is a history of half a year, drawn from i
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.kept import Kept, ended
 
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
@@ -19,6 +24,7 @@ from gleaner.control.simulation.tuning.tune import Grid, Question, tune
 from gleaner.control.simulation.workloads.distributions import Exponential
 from gleaner.control.simulation.workloads.synthetic import LimitSettings, Source, SyntheticSettings, make
 
+OUTPUT = Path("bench-output/tune.json")
 NODES = 4000
 JOBS = 100_000
 AGENTS = AgentSettings(save=CostSettings(constant_s=60), restore=CostSettings(constant_s=60))
@@ -77,9 +83,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=JOBS)
     options = parser.parse_args()
+    kept = Kept(OUTPUT, sweeps=[])
     for name in GRIDS:
-        print(swept(name, jobs=options.jobs, seeds=options.seeds).said)
+        found = swept(name, jobs=options.jobs, seeds=options.seeds)
+        kept.add("sweeps", found)
+        print(found.said)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(ended(main, "bench_tune", OUTPUT))

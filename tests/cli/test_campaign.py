@@ -67,7 +67,8 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\ncpus: 99999999999999999999999", "runs.yaml, line 2: cpus must be a whole number"),
         ("image: a\ncpus: yes", "runs.yaml, line 2: cpus must be a whole number, found 'yes'"),
         ("image: a\ncpus: 1.5", "runs.yaml, line 2: cpus must be a whole number, found '1.5'"),
-        ("image: a\nmemory_mib: 512M", "runs.yaml, line 2: memory_mib must be a whole number, found '512M'"),
+        ("image: a\nmemory_mib: 512X", "runs.yaml, line 2: memory_mib must be like 4096 (in MiB) or 4G, found '512X'"),
+        ("image: a\nmemory_mib: 100K", "runs.yaml, line 2: memory_mib must be at least 16, found 1"),
         ("image: a\nmemory_mib: 1", "runs.yaml, line 2: memory_mib must be at least 16, found 1"),
         ("image: a\nnodes: 4", "runs.yaml, line 2: nodes: a job runs on one node or less; wider jobs are only simul"),
         ("image: a\nhold: maybe", "runs.yaml, line 2: hold must be true or false, found 'maybe'"),
@@ -98,7 +99,7 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         ("image: a\nsaves_itself: {signal: a, signal: b}", "runs.yaml, line 2: saves_itself has signal twice"),
         ("image: a\nindices: 12 runs", "runs.yaml, line 2: indices must be like 0-11 or 1,3,10-20:5, found '12 runs'"),
         ("image: a\nindices: 5-1", "runs.yaml, line 2: indices 5-1 holds no index"),
-        ("image: a\nindices: 0-999999999", "runs.yaml, line 2: indices at most 100,000 runs a campaign"),
+        ("image: a\nindices: 0-999999999", "runs.yaml, line 2: indices hold at most 100,000 runs, found 1,000,000,000"),
         ("image: a\nindices: [1, 2, 1]", "runs.yaml, line 2: indices name 1 twice"),
         ("image: a\nindices: []", "runs.yaml, line 2: indices"),
         ("name: a", "image is missing in runs.yaml; it names the container image to run"),
@@ -114,6 +115,33 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
 )
 def test_what_is_wrong_in_a_campaign_file_is_named_with_its_line(text: str, said: str) -> None:
     assert complaint(text).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [
+        ("512", 512),
+        ("4G", 4096),
+        ("4g", 4096),
+        ("4Gi", 4096),
+        ("4GiB", 4096),
+        ("4 GB", 4096),
+        ("1.5G", 1536),
+        ("512M", 512),
+        ("1T", 2**20),
+        ("100000K", 98),
+        ("-3", -3),
+    ],
+)
+def test_memory_is_a_number_of_mib_or_has_a_unit(text: str, mib: int) -> None:
+    assert campaign.memory_mib(text) == mib
+    assert campaign.parse(f"image: a\nmemory_mib: {text}\n", "runs.yaml")["memory_mib"].value == mib
+
+
+@pytest.mark.parametrize("text", ["", "G", "4X", "4GG", "1e3", "0x10", "4 G 2", "٣G", "-4G", "1.2.3G", "9" * 30])
+def test_memory_that_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^must be like 4096 .in MiB. or 4G, found "):
+        campaign.memory_mib(text)
 
 
 def test_aliases_that_multiply_are_not_followed_into_depth() -> None:

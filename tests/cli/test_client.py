@@ -5,6 +5,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.cli import app
+from gleaner.control.cli import app, client
 
 STATUS = {
     "campaign": None,
@@ -50,7 +51,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
 
 @contextmanager
 def server(
-    answers: Iterator[tuple[int, str] | None], *, tls: ssl.SSLContext | None = None
+    answers: Iterator[tuple[int, str] | None], *, tls: ssl.SSLContext | None = None, port: int = 0
 ) -> Generator[tuple[str, list[str]]]:
     """A server that is not Gleaner: it gives these answers in turn; None breaks the connection. Requests are noted."""
     requests: list[str] = []
@@ -73,7 +74,7 @@ def server(
         def log_message(self, *_: object) -> None:
             pass
 
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    running = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     if tls:
         running.socket = tls.wrap_socket(running.socket, server_side=True)
     thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
@@ -164,6 +165,108 @@ def test_a_read_is_asked_again_after_a_lost_answer(
         assert app.run(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == STATUS
     assert requests == ["GET /v1/status"] * 3
+
+
+class Restarting:
+    """A port of this machine on which nobody listens, until `begin`."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.mark.parametrize("arguments", [("submit", "--image", "a", "--json", "--", "run"), ("status", "--json")])
+def test_a_refused_connection_is_tried_again_since_nothing_can_have_arrived(
+    arguments: tuple[str, ...], token: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarting = Restarting()
+    monkeypatch.setenv("GLEANER_CLIENT__URL", restarting.url)
+    body = {"campaign": None, "jobs": [7]} if arguments[0] == "submit" else STATUS
+
+    def begin() -> None:
+        with server(repeat((200, json.dumps(body))), port=restarting.port) as (_, requests):
+            ended.wait(30)
+            seen.extend(requests)
+
+    ended, seen = threading.Event(), list[str]()
+    beginning = threading.Timer(0.4, begin)
+    beginning.start()
+    assert app.run(list(arguments)) == 0
+    ended.set()
+    beginning.join()
+    assert json.loads(capsys.readouterr().out) == body
+    assert len(seen) == 1, "asked once where somebody heard it"
+
+
+def test_a_refused_connection_is_not_tried_for_longer_than_a_restart_takes(
+    token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLEANER_CLIENT__URL", Restarting().url)
+    monkeypatch.setenv("GLEANER_CLIENT__TIMEOUT_S", "0.5")
+    began_s = time.monotonic()
+    code, line = said("submit", "--image", "a", "--", "run")
+    assert code == 3
+    assert line.startswith("cannot reach control at ")
+    assert time.monotonic() - began_s < 3, "no longer than the settings say"
+
+
+def test_a_name_that_nobody_knows_is_not_asked_for_as_if_control_were_restarted(
+    token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def unknown(host: str, *_: object, **__: object) -> object:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setenv("GLEANER_CLIENT__URL", "https://contrl:8642")
+    code, line = said("submit", "--image", "a", "--", "run")
+    assert (code, asked) == (3, ["contrl"])
+    assert "Name or service not known" in line
+
+
+def test_slow_name_resolution_is_said_after_a_while_and_not_waited_for_four_times(
+    token: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def slow(host: str, *_: object, **__: object) -> object:
+        asked.append(host)
+        time.sleep(0.4)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(client, "WORD_AFTER_S", 0.1)
+    monkeypatch.setattr(client, "CONNECT_S", 0.3)
+    monkeypatch.setenv("GLEANER_CLIENT__URL", "https://contrl:8642")
+    assert app.run(["status"]) == 3
+    word, end = capsys.readouterr().err.splitlines()
+    assert word == "glean: no answer from https://contrl:8642 for 0.1 s; still trying"
+    assert "Temporary failure in name resolution" in end
+    assert asked == ["contrl"]
+
+
+@pytest.mark.slow
+def test_who_waits_for_an_answer_is_told_after_five_seconds(
+    token: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("GLEANER_CLIENT__URL", url)
+        monkeypatch.setenv("GLEANER_CLIENT__TIMEOUT_S", "6")
+        assert app.run(["status"]) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        f"glean: no answer from {url} for 5 s; still trying",
+        f"glean: control at {url} did not answer in time",
+    ]
 
 
 def test_a_write_is_never_repeated_by_itself(token: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,11 +103,16 @@ def test_an_array_option_makes_a_campaign_too(desk: Desk) -> None:
             ["--image", "a", "--saves-itself", "SIGTERM:256", "--", "run"],
             "--saves-itself exit_code must be at most 255",
         ),
+        (["--image", "a", "--memory-mib", "lots", "--", "run"], "--memory-mib must be like 4096 (in MiB) or 4G, found"),
         (["--image", "a", "--array", "9-1", "--", "run"], "--array 9-1 holds no index"),
+        (["--image", "a", "--array", "0-200000", "--", "run"], "--array holds at most 100,000 runs, found 200,001 in"),
+        (["--image", "a", "--array", "1,1", "--", "run"], "--array names 1 twice"),
         (["--image", "a", "run", "--events", "3"], "No such option: --events"),
         ([], "say what to submit: a campaign file, or --image IMAGE -- COMMAND"),
         (["none.yaml"], "none.yaml: No such file or directory"),
         (["--", "run", "it"], "say what to submit"),
+        (["--", "true"], "say what to submit: --image IMAGE is missing before -- true"),
+        (["--cpus", "2", "--", "sh", "-c", "a b"], "--image IMAGE is missing before -- sh -c 'a b'"),
     ],
 )
 def test_a_submission_that_will_not_do_is_refused_with_one_line(desk: Desk, arguments: list[str], said: str) -> None:
@@ -119,6 +124,13 @@ def test_a_wrong_key_in_a_campaign_file_is_named_with_its_line(desk: Desk) -> No
     (desk.folder / "runs.yaml").write_text("image: a\n\nmemroy_mib: 5\n")
     line = desk.refused("submit", "runs.yaml", code=2)
     assert line.startswith("runs.yaml, line 3: unknown key 'memroy_mib', did you mean 'memory_mib'? Allowed here: ")
+
+
+def test_a_group_that_nobody_has_is_refused(desk: Desk, admin: Desk) -> None:
+    said = admin.refused("submit", "--image", "a", "--group", "nosuchgroup", code=2)
+    assert said.startswith("group: there is no group nosuchgroup; there are atlas. `glean token create ")
+    assert json.loads(admin.good("list", "--json"))["total"] == 0
+    admin.good("submit", "--image", "a", "--group", "atlas")
 
 
 def test_a_group_that_is_not_ones_own_is_refused(desk: Desk) -> None:
@@ -160,7 +172,44 @@ def test_one_job_that_refuses_does_not_keep_the_others_from_it(desk: Desk) -> No
     code, out, err = desk.run("cancel", str(first), "4711", str(second), "--json")
     assert code == 1
     assert [row["outcome"] for row in json.loads(out)] == ["cancelled", "cancelled"]
-    assert err.startswith("glean: job 4711: ")
+    assert err == "glean: there is no job 4711\n", "it is named once"
+
+
+def test_jobs_that_have_ended_already_are_no_failure_of_a_cancel(desk: Desk) -> None:
+    jobs = [str(submit(desk)) for _ in range(6)]
+    (claimed,) = desk.node.claim(most=1)
+    desk.node.complete(claimed)
+    code, out, err = desk.run("cancel", *jobs, "--json")
+    assert [row["outcome"] for row in json.loads(out)] == ["succeeded", *["cancelled"] * 5], "each is said"
+    assert (code, err) == (0, f"glean: job {jobs[0]} had ended already: succeeded\n")
+    code, out, err = desk.run("cancel", *jobs, "4711")
+    assert code == 1, "an unknown job is a failure"
+    assert "there is no job 4711" in err
+    assert desk.run("cancel", jobs[0])[0] == 1, "there was nothing to cancel"
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [("hold", "job {} cannot be held: it is Complete"), ("results", "job {} has no output")],
+)
+def test_a_refusal_names_its_job_once(desk: Desk, verb: str, said: str) -> None:
+    job = submit(desk)
+    desk.node.complete(desk.node.claim()[0])
+    code, _, err = desk.run(verb, str(job))
+    assert (code, err.count(f"job {job}")) == (1, 1)
+    assert err.startswith(f"glean: {said.format(job)}")
+
+
+def test_a_campaign_that_is_not_there_is_not_listed_as_an_empty_one(desk: Desk) -> None:
+    assert desk.refused("list", "--campaign", "99999", code=1) == "there is no campaign 99999"
+    number = str(campaign(desk))
+    assert "zmumu" in desk.good("list", "--campaign", number)
+    assert json.loads(desk.good("list", "--campaign", number, "--held", "--json"))["total"] == 0
+
+
+def test_memory_may_have_a_unit(desk: Desk) -> None:
+    job = submit(desk, "--memory-mib", "4G")
+    assert json.loads(desk.good("show", str(job), "--json"))["job"]["memory_mib"] == 4096
 
 
 def test_a_move_that_the_jobs_state_does_not_allow_is_refused(desk: Desk) -> None:
@@ -195,6 +244,7 @@ def test_list_filters_and_says_how_many_there_are(desk: Desk) -> None:
 
 
 def test_another_groups_jobs_are_out_of_reach(desk: Desk, admin: Desk) -> None:
+    admin.good("token", "create", "--role", "user", "--name", "bob", "--group", "cms")
     job = str(submit(admin, "--group", "cms"))
     assert json.loads(desk.good("list", "--json"))["total"] == 0
     assert job in desk.refused("show", job, code=3)
@@ -372,6 +422,25 @@ def test_an_answer_that_cannot_be_written_is_one_line(desk: Desk) -> None:
             [GLEAN, "list"], env=os.environ | desk.environment, stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr) == (1, b"glean: cannot write the answer: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code", "said"),
+    [
+        (">&-", "list", 1, "glean: cannot write the answer: stdout is closed\n"),
+        (">&-", "list --json", 1, "glean: cannot write the answer: stdout is closed\n"),
+        (">&-", "logs 1", 1, "glean: cannot write the answer: stdout is closed\n"),
+        ("2>&-", "show 4711", 1, ""),
+        ("<&- >&- 2>&-", "list", 1, ""),
+    ],
+)
+def test_a_closed_stdout_or_stderr_is_one_line_and_no_traceback(
+    desk: Desk, closed: str, arguments: str, code: int, said: str
+) -> None:
+    submit(desk)
+    words = ["sh", "-c", f"exec {GLEAN} {arguments} {closed}"]
+    done = subprocess.run(words, env=os.environ | desk.environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(desk: Desk) -> None:

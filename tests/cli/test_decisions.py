@@ -55,6 +55,7 @@ def stored(desk: Desk, *subjects: str, **more: Any) -> int:
 
 def waits_between_others(admin: Desk, desk: Desk) -> int:
     """A job of the desk's own, between two of another group."""
+    admin.good("token", "create", "--role", "user", "--name", "bob", "--group", "cms")
     submit(admin, "--group", "cms")
     job = submit(desk)
     submit(admin, "--group", "cms")

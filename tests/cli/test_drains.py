@@ -100,6 +100,6 @@ def test_a_user_moves_a_running_job_of_the_own_group(desk: Desk) -> None:
     desk.good("submit", "--image", "gleaner/pi")
     assert "does not run, it is New" in desk.refused("migrate", "1", code=1)
     desk.node.claim()
-    assert "no live agent there has 1 cores and 512 MiB free" in desk.refused("migrate", "1", "--to", "n7", code=1)
+    assert "no live agent there has 1 core and 512 MiB free" in desk.refused("migrate", "1", "--to", "n7", code=1)
     assert desk.refused("migrate", "1", "--to", "n 7", code=2).startswith("--to must begin with a letter or digit")
     assert "Running" in desk.good("migrate", "1")

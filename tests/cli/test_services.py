@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.desk import Desk
+from tests.cli.desk import GLEAN, Desk
 
 pytestmark = pytest.mark.slow
 
+GLEAN_AGENT = f"{GLEAN}-agent"
 WITHOUT = """
 import sys
 for library in {missing!r}:
@@ -51,6 +52,18 @@ def test_a_service_whose_libraries_are_missing_names_what_to_install(
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("glean: ")
     assert done.stderr.endswith(f" is not installed here: pip install 'gleaner-hpc[{extra}]'\n")
+
+
+def test_the_agent_program_without_its_libraries_is_one_line(desk: Desk) -> None:
+    program = WITHOUT.format(missing=("docker",), arguments=("run",)).replace(
+        "gleaner.control.cli.main", "gleaner.agent.entry"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "glean-agent: docker is not installed here: pip install 'gleaner-hpc[agent]'\n"
+    installed = subprocess.run([GLEAN_AGENT, "run", "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert (installed.returncode, installed.stderr) == (0, "")
+    assert "--token-file" in installed.stdout
 
 
 def test_the_agent_verb_hands_all_its_arguments_on(desk: Desk) -> None:

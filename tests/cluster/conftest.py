@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from demo import cluster
-
-ROUND_S = 60
+from tests.cluster import restoring
+from tests.cluster.scenes import ROUND_S
 
 
 @pytest.fixture(scope="session")
@@ -19,12 +19,34 @@ def cluster_is_up() -> None:
     assert sorted(set(nodes)) == sorted(cluster.NODES)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def found_in_order(cluster_is_up: None) -> None:
+    """Whatever was done with the cluster before these tests."""
+    restoring.after_a_file()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_in_order(found_in_order: None) -> Iterator[None]:
+    """After each file, also when one of its own fixtures has failed, the cluster is as it was made."""
+    yield
+    restoring.after_a_file()
+
+
+@pytest.fixture(autouse=True)
+def left_for_the_next(left_in_order: None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test the cluster has no trace of it, so that one failure stays one.
+
+    The settings that a file's tests share are its own. A file whose jobs outlive a test says so, and ends them.
+    """
+    yield
+    restoring.after_a_test(and_jobs=not getattr(request.module, "JOBS_OUTLIVE_A_TEST", False))
+
+
 @pytest.fixture
-def quiet(cluster_is_up: None) -> Iterator[None]:
+def quiet(left_for_the_next: None) -> Iterator[None]:
     """No job of ours or of anybody's, all nodes idle, control with the tests' settings; tidied up afterwards."""
     cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 15}})
     cluster.clear()
     cluster.set_preemption(on=True)
     yield
     cluster.set_preemption(on=True)
-    cluster.clear()

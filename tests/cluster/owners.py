@@ -1,11 +1,13 @@
 """The owners' jobs on the real cluster, as the tests submit and watch them."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from demo import cluster
 from demo.entitlements import GOVERNING, GRACE_S, USERS_FOLDER
-from tests.cluster.conftest import ROUND_S
+from tests.cluster import scenes
+from tests.cluster.scenes import ROUND_S
 
 WITHIN_S = GRACE_S + 10
 """One grace time, and what a look of ours and one of the scheduler's takes."""
@@ -76,8 +78,11 @@ def runs(*jobs: str) -> bool:
 
 
 def wait_until_they_run(*jobs: str, timeout_s: float = WITHIN_S) -> None:
-    """Until all of them are on nodes."""
+    """Until all of them are on nodes, which is to take no longer than this."""
+    began_s = time.monotonic()
     cluster.until(f"jobs {', '.join(jobs)} to run", lambda: runs(*jobs), timeout_s=timeout_s)
+    took_s = time.monotonic() - began_s
+    assert took_s <= scenes.unhurried(timeout_s), f"jobs {', '.join(jobs)} ran after {took_s:.0f} s"
 
 
 def restarts(jobs: Sequence[str]) -> dict[str, int]:

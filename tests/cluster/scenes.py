@@ -1,5 +1,6 @@
 """What the tests on the real cluster have in common: jobs of ours, regular jobs in their way, and waiting."""
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,8 @@ from demo import cluster, reference
 PI = "gleaner/pi:demo"
 ENDLESS = "1000000000000"
 IDLE_CPUS = 6
+ROUND_S = 60
+"""Of the tests that have no length of their own."""
 
 
 def submit_pi(how_many: int, *, samples: str = ENDLESS, cpus: int = IDLE_CPUS) -> list[int]:
@@ -112,6 +115,11 @@ def boundary_s(length_s: float, at_s: float | None = None) -> float:
     """The next shared end."""
     now_s = time.time() if at_s is None else at_s
     return (now_s // length_s + 1) * length_s
+
+
+def unhurried(seconds: float) -> float:
+    """How long what is promised in so many seconds may take on this machine now, where others may be at work too."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def sleep_until(at_s: float) -> None:

@@ -36,7 +36,7 @@ def submit(*options: str, user: str = "alice", declared: str | None = None, scri
 def refused(*words: str, user: str = "alice") -> str:
     """What a user is told by a command of Slurm's that fails."""
     try:
-        said = cluster.run("head", "timeout", "20", *words, user=user, stdin="#!/bin/sh\ntrue\n")
+        said = cluster.run("head", "timeout", "120", *words, user=user, stdin="#!/bin/sh\ntrue\n")
     except cluster.ClusterError as error:
         return str(error)
     raise AssertionError(f"{words} was not refused: {said}")
@@ -60,6 +60,16 @@ def state(name: str) -> str:
 def wait_for_state(name: str, wanted: str, *, timeout_s: float = 30) -> None:
     """Until the job is in this state and no other."""
     cluster.until(f"job {name} to be {wanted}", lambda: state(name) == wanted, timeout_s=timeout_s, every_s=0.5)
+
+
+def log_size(path: str) -> int:
+    """How many bytes a log of the head has: where what is written from now on begins."""
+    return int(cluster.run("head", "stat", "--format=%s", path))
+
+
+def log_since(path: str, size: int) -> str:
+    """What has been written into it since then."""
+    return cluster.run("head", "tail", "-c", f"+{size + 1}", path)
 
 
 def govern(text: str | None = None) -> None:

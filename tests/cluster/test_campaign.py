@@ -6,7 +6,7 @@ import pytest
 from demo import cluster, proof, reference
 from tests.cluster import scenes
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 RUNS = 6
 

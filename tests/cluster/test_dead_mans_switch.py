@@ -4,13 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 from demo import cluster
+from tests.cluster import restoring
 from tests.cluster import stewarding as s
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 SETTINGS = "/etc/gleaner/gleaner.toml"
-KEPT = "/etc/gleaner/gleaner.toml.kept"
-DEAD_AFTER_S = 8
+KEPT = restoring.KEPT_SETTINGS
+FRESH_FOR_S = 20
+"""A heartbeat that comes late on a busy machine is none that has stopped."""
+DEAD_AFTER_S = 22
 PERIOD_S = 15
 """How often the head's loop runs the switch (images/head/entry.sh)."""
 LOOKS_AGAIN_S = 15
@@ -23,7 +26,7 @@ def governing(cluster_is_up: None) -> Iterator[None]:
     s.tidy()
     cluster.until("the nodes to be idle", cluster.nodes_idle, timeout_s=90)
     shipped = (cluster.ROOT / "deploy" / "settings" / "governed.conf").read_text()
-    text = shipped.replace("fresh-for-s 60", "fresh-for-s 7").replace(
+    text = shipped.replace("fresh-for-s 60", f"fresh-for-s {FRESH_FOR_S}").replace(
         "dead-after-s 300", f"dead-after-s {DEAD_AFTER_S}"
     )
     assert text != shipped
@@ -35,7 +38,6 @@ def governing(cluster_is_up: None) -> Iterator[None]:
     cluster.run("head", "sh", "-c", f"test ! -e {KEPT} || mv {KEPT} {SETTINGS}")
     cluster.until("control to lead", cluster.is_leading, timeout_s=60)
     cluster.configure()
-    s.tidy()
 
 
 def kill_control_for_good() -> None:

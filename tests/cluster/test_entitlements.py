@@ -10,18 +10,22 @@ from collections.abc import Iterator
 import pytest
 from demo import cluster
 from tests.cluster import owners, scenes
-from tests.cluster.conftest import ROUND_S
+from tests.cluster import stewarding as s
+from tests.cluster.scenes import ROUND_S
 
 from gleaner.control.policy.replaying import REPLAYS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
 def governed(quiet: None) -> Iterator[None]:
-    owners.govern()
-    yield
-    owners.forget("alice", "bob", "carol")
+    try:
+        owners.govern()
+        yield
+    finally:
+        s.no_jobs()
+        owners.forget("alice", "bob", "carol")
 
 
 PI = {1: "3.1416534933333335", 2: "3.141580186666667", 3: "3.1415338933333334"}
@@ -43,8 +47,7 @@ def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every
     ours = scenes.submit_pi(2, samples=str(owners.SAMPLES), cpus=3)
     scenes.wait_running(ours)
     time.sleep(5)
-    claims = [owners.sleeper("alice", 6, seconds=45), owners.sleeper("alice", 3, seconds=45)]
-    claims.append(owners.sleeper("carol", 3, seconds=45))
+    claims = [owners.sleeper("alice", 6), owners.sleeper("alice", 3), owners.sleeper("carol", 3)]
     owners.wait_until_they_run(*claims)
     assert owners.runs(own[0]) != owners.runs(own[1]), "one of chemistry's gives way, and no more"
     decided = owners.decisions_about(*claims, *own, since_s=began_s)
@@ -54,6 +57,7 @@ def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every
     assert len(victims & set(own)) == 1 and victims - set(own), "agents go first, then what is above its share"
     for one in decided.values():
         assert REPLAYS[one["policy"]](one["given"]) == one["answer"], "a decision replays to the same"
+    cluster.run("head", "scancel", *claims)
     cluster.until("chemistry's jobs to end", lambda: {owners.state(job) for job in own} == {"COMPLETED"}, timeout_s=240)
     cluster.until("our jobs to end", lambda: set(scenes.states(ours)) == {"Complete"}, timeout_s=120)
     assert sorted(owners.restarts(own).values()) == [0, 1]
@@ -88,9 +92,10 @@ def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved
     rest = [owners.sleeper("bob", 5), owners.sleeper("alice", 6)]
     owners.wait_until_they_run(large, *rest)
     time.sleep(4)
-    claim = owners.sleeper("alice", 3, seconds=20)
+    claim = owners.sleeper("alice", 3)
     owners.wait_until_they_run(claim)
     assert owners.restarts([large]) == {large: 1}
+    cluster.run("head", "scancel", claim)
     cluster.until("the large job to end", lambda: owners.state(large) == "COMPLETED", timeout_s=180)
     assert owners.result_of("carol", large) == pi(3)
 
@@ -176,6 +181,8 @@ def test_a_group_that_comes_second_starts_within_one_round_though_the_first_has_
     cluster.until("the first group to run", scenes.agents, timeout_s=60)
     time.sleep(5)
     jobs = list(cluster.glean("submit", "--group", "second", *words, "--array", "1-10", after=after)["jobs"])
+    began_s = time.monotonic()
     cluster.until(
         "the second group to start", lambda: any(state != "New" for state in scenes.states(jobs)), timeout_s=ROUND_S
     )
+    assert time.monotonic() - began_s <= scenes.unhurried(ROUND_S)

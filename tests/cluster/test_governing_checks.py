@@ -8,7 +8,7 @@ from demo.entitlements import GOVERNING
 from tests.cluster import owners
 from tests.cluster import stewarding as s
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 
 def test_an_account_that_slurm_does_not_know_is_one_clear_line_and_nobody_is_released_or_held(quiet: None) -> None:

@@ -10,8 +10,9 @@ from demo.entitlements import USERS_FOLDER
 from tests.runtime import nodes
 from tests.runtime.nodes import Node
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
+JOBS_OUTLIVE_A_TEST = True
 NAME = "own-job-test"
 EVENTS = 1600
 SMALL = (f"--job-name={NAME}", "--ntasks=1", "--cpus-per-task=1", "--mem=600", "--time=10", "--partition=regular")
@@ -67,8 +68,7 @@ def _homes(cluster_is_up: None) -> Iterator[None]:
     for user in ("alice", "bob"):
         cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, f"{USERS_FOLDER}/{user}")
     yield
-    cluster.run("head", "scancel", f"--name={NAME}")
-    cluster.until("the jobs to end", lambda: not cluster.run("head", "squeue", "-h", f"--name={NAME}"), timeout_s=40)
+    cancel(*left())
     cluster.run("node1", "rm", "-rf", f"{USERS_FOLDER}/alice", f"{USERS_FOLDER}/bob")
 
 
@@ -76,6 +76,25 @@ def _homes(cluster_is_up: None) -> Iterator[None]:
 def limited(_homes: None) -> str:
     """A job with a time limit of one minute, which passes while the other tests go on."""
     return submit("--nodelist=node2", "--time=1", script=f"exec glean run {PI} {' '.join(ENDLESS)}")
+
+
+@pytest.fixture(autouse=True)
+def _no_other_jobs(limited: str) -> Iterator[None]:
+    """What a test has submitted ends with it, also when it fails; that one job goes on."""
+    yield
+    cancel(*(job for job in left() if job != limited))
+
+
+def left() -> list[str]:
+    """The jobs of these tests that Slurm has not ended."""
+    return cluster.run("head", "squeue", "--noheader", f"--name={NAME}", "--format=%A").split()
+
+
+def cancel(*jobs: str) -> None:
+    """End these jobs, and wait until they have."""
+    if jobs:
+        cluster.run("head", "scancel", *jobs)
+        cluster.until("the jobs to end", lambda: not set(jobs) & set(left()), timeout_s=40)
 
 
 def submit(*options: str, script: str, user: str = "alice") -> str:

@@ -64,8 +64,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             places.wrap_real_programs(tmp_path / "bin")
             monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
             place = places.slurm(tmp_path, logs=Path("/tmp"), account="gleaner")
-            place.eventually(lambda view: all(node.idle for node in view.nodes), within_s=120)
+            place.eventually(lambda view: all(node.idle for node in view.nodes), within_s=180)
     yield place
     left = [agent.id for agent in place.look().agents if agent.name.startswith(f"{AGENT_PREFIX}test-")]
     place.gateway.withdraw(left)
-    place.eventually(lambda view: not {agent.id for agent in view.agents} & set(left))
+    place.eventually(lambda view: not {agent.id for agent in view.agents} & set(left), within_s=180)

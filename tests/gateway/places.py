@@ -50,7 +50,7 @@ class Place:
         """Look now."""
         return self.gateway.look(time.time())
 
-    def eventually(self, holds: Callable[[ClusterView], bool], *, within_s: float = 60) -> ClusterView:
+    def eventually(self, holds: Callable[[ClusterView], bool], *, within_s: float = 180) -> ClusterView:
         """The first view for which this holds."""
         until_s = time.monotonic() + within_s
         while not holds(view := self.look()):

@@ -120,7 +120,7 @@ def test_a_job_that_ends_before_it_is_saved_has_ended(scene: Scene) -> None:
     ("to", "why"),
     [
         ("node-of-one", "runs on node-of-one already"),
-        ("node-of-three", "no live agent there has 1 cores and 512 MiB free"),
+        ("node-of-three", "no live agent there has 1 core and 512 MiB free"),
         ("nowhere", "no live agent there"),
     ],
 )

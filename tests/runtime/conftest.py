@@ -1,6 +1,7 @@
 """The engines of two nodes of the real cluster, and an image to run there. Nothing is brought up from here."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,10 @@ def kind() -> str:
 def pair(_with_image: None, kind: str) -> Iterator[tuple[Node, Node]]:
     """Two nodes; what a test leaves on them is removed after it."""
     first, second = (Node(name, kind) for name in nodes.NAMES)
-    yield first, second
-    for node in (first, second):
-        node.clear()
+    with ExitStack() as afterwards:  # the second is cleared also where the first cannot be
+        afterwards.callback(second.clear)
+        afterwards.callback(first.clear)
+        yield first, second
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ class Work:
 
     def read_to_end(self) -> None:
         assert self._reader is not None
-        self._reader.join(60)
+        self._reader.join(180)
         assert not self._reader.is_alive()
 
     def _read(self, node: Node, container: ContainerId) -> None:
@@ -261,7 +261,7 @@ def our_labels(end_s: float = 3600) -> dict[str, str]:
     return {LABEL_AGENT: AGENT, LABEL_END: str(int(time.time() + end_s))}
 
 
-def wait_for(is_so: Callable[[], bool], what: str, *, timeout_s: float = 60) -> None:
+def wait_for(is_so: Callable[[], bool], what: str, *, timeout_s: float = 180) -> None:
     """Look ten times a second."""
     end_s = time.monotonic() + timeout_s
     while not is_so():

@@ -211,7 +211,7 @@ class Engine:
         """
         connection = self._api.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
         self._api._disable_socket_timeout(connection)  # a workload may be silent for hours
-        return _attached(connection)
+        return _Attached(connection)
 
     def follow(self, container: str) -> Iterator[bytes]:
         """The container's whole output up to its end, as Docker's frames.
@@ -224,20 +224,51 @@ class Engine:
             stream=True,
             timeout=(PATIENCE_S, None),
         )
-        _checked(answer)
         with answer:
+            _checked(answer)
             yield from answer.raw.stream(CHUNK_BYTES, decode_content=False)
 
     def _url(self, container: str, what: str) -> str:
         return f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/{what}"
 
 
-def _attached(connection: Any) -> Iterator[bytes]:
-    try:
-        while chunk := connection.read(CHUNK_BYTES):
-            yield chunk
-    finally:
-        connection._response.close()  # before the connection itself, or urllib3 complains
+class _Attached:
+    """The chunks of an attached connection. It is closed at their end, and also when nobody has read any of them.
+
+    No generator: one that was never begun runs no `finally`. urllib3's answer must be closed before the connection
+    that it reads from, or it complains in the agent's log ("Exception ignored in: <HTTPResponse ...>").
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._connection is None:
+            raise StopIteration
+        try:
+            chunk: bytes = self._connection.read(CHUNK_BYTES)
+        except BaseException:
+            self.close()
+            raise
+        if not chunk:
+            self.close()
+            raise StopIteration
+        return chunk
+
+    def close(self) -> None:
+        """End it; twice is no error."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(OSError, ValueError):
+                connection._response.close()
+            with suppress(OSError, ValueError):
+                connection.close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _checked(answer: requests.Response) -> None:

@@ -30,7 +30,7 @@ from gleaner.control.api.shapes import (
 from gleaner.control.api.surroundings import places, surroundings
 from gleaner.control.life import WAITING
 from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import kinds, logs, migrating, moves, reads
+from gleaner.control.queue import groups, kinds, logs, migrating, moves, reads
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -46,6 +46,12 @@ def own_job(caller: Caller, db: Connection, job: int) -> JobRow:
     return row
 
 
+def _named_groups(caller: Caller) -> frozenset[str]:
+    """Those that the settings give a part or a multiplier, or Slurm's accounts where these give the parts."""
+    rules = caller.site.share_rules
+    return frozenset((*rules.entitled, *rules.multiplier))
+
+
 @router.post("", status_code=201, responses=documented(413, 422))
 def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION]) -> Submitted:
     """Queue one job, or a campaign of one job an index."""
@@ -59,6 +65,8 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
     if known and not fits_somewhere(wish, known):
         raise HTTPException(422, too_large(wish, known))
     with caller.writing() as db:
+        if caller.group is None:  # a user's group is that of a token, so it is there
+            groups.must_exist(db, group, named=_named_groups(caller))
         return moves.submit(
             db, submission, group=group, default_retries=caller.site.settings.queue.retries, now_s=caller.now_s
         )

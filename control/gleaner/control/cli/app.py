@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Run containerised jobs on the idle node time of a Slurm cluster.",
 )
-app.command()(jobs.submit)
+app.command(cls=jobs.SubmitCommand)(jobs.submit)
 app.command()(jobs.status)
 app.command("list")(jobs.list_jobs)
 app.command()(jobs.show)
@@ -95,6 +95,8 @@ def _plain(said: str) -> str:
 
 def _give_up_stdout() -> None:
     """Let what is still buffered go nowhere, or Python complains once more at its end."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
+        return
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -4,9 +4,11 @@ Every value remembers where it was written, so that a complaint can name the lin
 as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's own guesses are not asked for.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import yaml
@@ -70,7 +72,7 @@ def parse(text: str, name: str) -> dict[str, Given]:
 
 
 def indices(text: str) -> tuple[int, ...]:
-    """The indices of an array as Slurm writes it. Raises `ValueError` with what is wrong.
+    """The indices of an array as Slurm writes it. Raises `ValueError` with what is wrong with these indices.
 
     >>> indices("0-2,10-20:5")
     (0, 1, 2, 10, 15, 20)
@@ -79,7 +81,7 @@ def indices(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", part, flags=re.ASCII)
         if match is None:
-            raise ValueError(f"must be like 0-11 or 1,3,10-20:5, found {text!r}")
+            raise ValueError(f"must be like 0-11 or 1,3,10-20:5, found {_short(text)}")
         first = int(match[1])
         last = int(match[2] or first)
         step = int(match[3] or 1)
@@ -87,9 +89,26 @@ def indices(text: str) -> tuple[int, ...]:
             raise ValueError(f"{part.strip()} holds no index")
         some = range(first, last + 1, step)
         if len(found) + len(some) > MOST_RUNS:
-            raise ValueError(f"at most {MOST_RUNS:,} runs a campaign, found {text!r}")
+            raise ValueError(f"hold at most {MOST_RUNS:,} runs, found {len(found) + len(some):,} in {_short(text)}")
         found.extend(some)
     return _without_twins(found)
+
+
+def memory_mib(text: str) -> int:
+    """Memory in MiB: a plain number, or one with a unit. As in Slurm, and in RAM, a K is 1024; parts are rounded up.
+
+    Raises `ValueError` with what is wrong.
+
+    >>> memory_mib("512"), memory_mib("4G"), memory_mib("1.5GiB"), memory_mib("100k")
+    (512, 4096, 1536, 1)
+    """
+    plain = re.fullmatch(r"\s*([-+]?\d{1,18})\s*", text, flags=re.ASCII)
+    if plain:
+        return int(plain[1])
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT])(?:i?B|i)?\s*", text, flags=re.ASCII | re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"must be like 4096 (in MiB) or 4G, found {_short(text)}")
+    return math.ceil(Fraction(match[1]) * Fraction(1024) ** ("KMGT".index(match[2].upper()) - 1))
 
 
 def self_save(text: str) -> dict[str, object]:
@@ -138,6 +157,11 @@ def submission(given: Mapping[str, Given]) -> Submission:
         raise BadInput(f"{where}: {complaint(key + inner, first)}") from None
 
 
+def _short(text: str) -> str:
+    """The text as it was written, its beginning if it is long."""
+    return repr(text if len(text) <= 60 else text[:60] + "…")
+
+
 def _file(given: Mapping[str, Given]) -> str:
     return next((value.where.partition(", line")[0] for value in given.values()), "the file")
 
@@ -150,6 +174,11 @@ def _value(key: str, node: yaml.Node, name: str) -> object:
     where = _place(name, node)
     if key in TEXTS:
         return _text(node, where, key)
+    if key == "memory_mib":
+        try:
+            return memory_mib(_text(node, where, key))
+        except ValueError as error:
+            raise BadInput(one_line(f"{where}: {key} {error}")) from None
     if key in NUMBERS:
         return _number(node, where, key)
     if key == "hold":

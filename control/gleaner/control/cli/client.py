@@ -1,14 +1,18 @@
 """The API as seen from the command line: one method a question, and every failure a `Failure` of one line.
 
-Only reads are asked again when the answer is lost; a submission that may have arrived is never repeated.
+Only reads are asked again when the answer is lost; a submission that may have arrived is never repeated. What cannot
+have arrived, since there was no connection, is asked again for some seconds: control is being restarted, perhaps.
 """
 
 import os
+import socket
 import ssl
 import stat
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,13 +39,31 @@ from gleaner.control.api.shapes import (
     TokenIssued,
     TokenRequest,
 )
+from gleaner.control.cli import render
 from gleaner.control.cli.config import load_settings
-from gleaner.control.cli.failures import BadInput, Failure, Forbidden, NoToken, TimedOut, Unreachable, one_line
+from gleaner.control.cli.failures import (
+    BadInput,
+    Conflict,
+    Failure,
+    Forbidden,
+    NotConnected,
+    NoToken,
+    TimedOut,
+    Unreachable,
+    one_line,
+)
 from gleaner.control.settings import ClientSettings
 
 Answered = TypeVar("Answered")
 
 RETRY_PAUSES_S = (0.2, 0.5, 1.0)
+"""Before a read whose answer was lost is asked again."""
+CONNECT_S = 10.0
+"""How long a connection may take, and when nothing is asked again any more."""
+REFUSED_S = 4.8
+"""For so long a refused connection is tried again: a control program that is restarted takes two to four seconds."""
+WORD_AFTER_S = 5.0
+"""After so long without an answer, whoever waits is told."""
 AWAY = frozenset({503, 504})
 """Statuses that say: not now."""
 
@@ -101,11 +123,13 @@ class Control:
     def __init__(self, settings: ClientSettings) -> None:
         self._url = checked_url(settings.url)
         self._token_file = settings.token_file
+        self._connect_s = min(CONNECT_S, settings.timeout_s)
+        self._said_that_it_waits = threading.Event()
         # trust_env=False: a proxy for the outside world must not see the token, nor swallow localhost.
         self._http = httpx.Client(
             base_url=self._url,
             headers={"Authorization": f"Bearer {read_token(settings)}"},
-            timeout=settings.timeout_s,
+            timeout=httpx.Timeout(settings.timeout_s, connect=self._connect_s),
             verify=trust(settings),
             trust_env=False,
         )
@@ -189,29 +213,64 @@ class Control:
 
     @contextmanager
     def output(self, job: int) -> Generator[Iterator[bytes]]:
-        """The chunks of a job's output, a tar archive. Not asked again: the caller starts over."""
+        """The chunks of a job's output, a tar archive. Not asked again once it has begun: the caller starts over."""
+        response = self._asked(lambda: self._opened(f"/v1/jobs/{job}/output"), lost=())
         try:
-            with self._http.stream("GET", f"/v1/jobs/{job}/output") as response:
-                if response.is_error:
-                    response.read()
-                self._check(response)
-                yield response.iter_bytes()
+            if response.is_error:
+                response.read()
+            self._check(response)
+            yield response.iter_bytes()
+        except httpx.HTTPError as error:
+            raise self._transport(error) from error
+        finally:
+            response.close()
+
+    def _opened(self, path: str) -> httpx.Response:
+        """An answer of which the head has been read, and nothing else yet."""
+        try:
+            return self._http.send(self._http.build_request("GET", path), stream=True)
         except httpx.HTTPError as error:
             raise self._transport(error) from error
 
     def _read(self, path: str, shape: type[Answered], params: dict[str, Any] | None = None) -> Answered:
-        for pause_s in RETRY_PAUSES_S:
-            try:
-                return self._ask("GET", path, shape, params=params)
-            except TimedOut:
-                raise
-            except Unreachable:
-                time.sleep(pause_s)
-        return self._ask("GET", path, shape, params=params)
+        return self._asked(lambda: self._ask("GET", path, shape, params=params), lost=RETRY_PAUSES_S)
 
     def _write(self, method: str, path: str, shape: type[Answered], body: BaseModel | None = None) -> Answered:
         content = None if body is None else body.model_dump_json()
-        return self._ask(method, path, shape, content=content, headers={"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        return self._asked(lambda: self._ask(method, path, shape, content=content, headers=headers), lost=())
+
+    def _asked(self, ask: Callable[[], Answered], *, lost: Sequence[float]) -> Answered:
+        """The answer. `lost`: the pauses after which it is asked again although the question may have arrived.
+
+        Where there was no connection it is always asked again, for some seconds; nobody waits without a word.
+        """
+        began_s = time.monotonic()
+        after_loss, after_refusal = iter(lost), chain(RETRY_PAUSES_S, repeat(RETRY_PAUSES_S[-1]))
+        teller = threading.Timer(WORD_AFTER_S, self._say_that_it_waits)
+        teller.daemon = True
+        teller.start()
+        try:
+            while True:
+                try:
+                    return ask()
+                except TimedOut:
+                    raise
+                except Unreachable as failure:
+                    is_refused = isinstance(failure, NotConnected)
+                    pause_s = next(after_refusal if is_refused else after_loss, None)
+                    most_s = min(REFUSED_S if is_refused else CONNECT_S, self._connect_s)
+                    if pause_s is None or time.monotonic() + pause_s - began_s > most_s:
+                        raise
+                    time.sleep(pause_s)
+        finally:
+            teller.cancel()
+
+    def _say_that_it_waits(self) -> None:
+        """Once for a command, however many questions it asks."""
+        if not self._said_that_it_waits.is_set():
+            self._said_that_it_waits.set()
+            render.remark(f"no answer from {self._url} for {WORD_AFTER_S:g} s; still trying")
 
     def _ask(self, method: str, path: str, shape: type[Answered], **asked: Any) -> Answered:
         try:
@@ -237,6 +296,8 @@ class Control:
             raise (Unreachable(said) if status in AWAY or status == 502 else Failure(said)) from error
         if status == 401:
             raise NoToken(f"control does not know the token in {self._token_file}; ask an admin for a new one")
+        if status == 409:
+            raise Conflict(detail)
         if status == 403:
             raise Forbidden(f"not allowed: {detail}")
         if status in {400, 413, 422}:
@@ -246,10 +307,28 @@ class Control:
         raise Failure(detail)
 
     def _transport(self, error: httpx.HTTPError) -> Unreachable:
+        if isinstance(error, httpx.ConnectTimeout):
+            said = f"no connection within {self._connect_s:g} s"
+            return TimedOut(f"cannot reach control at {self._url} ({said}); is it running, and is client.url right?")
         if isinstance(error, httpx.TimeoutException):
             return TimedOut(f"control at {self._url} did not answer in time")
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             said = f"the certificate of {self._url} is not trusted: {error}; set client.ca_file to the site's authority"
         else:
             said = f"cannot reach control at {self._url} ({error}); is it running, and is client.url right?"
-        return Unreachable(one_line(said))
+        return (NotConnected if _was_refused(error) else Unreachable)(one_line(said))
+
+
+def _was_refused(error: httpx.HTTPError) -> bool:
+    """Whether there was no connection, and another try may get one: no byte of the question has left this machine.
+
+    A name that nobody knows and a certificate that is not trusted stay so.
+    """
+    if not isinstance(error, httpx.ConnectError):
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror | ssl.SSLError):
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return True

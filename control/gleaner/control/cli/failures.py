@@ -22,8 +22,16 @@ class Unreachable(Failure):
     exit_code = 3
 
 
+class NotConnected(Unreachable):
+    """There is no connection to control, so nothing of what was asked has arrived there."""
+
+
 class TimedOut(Unreachable):
     """Control took the question and did not answer in time; asking again at once would only wait again."""
+
+
+class Conflict(Failure):
+    """The thing is in a state that does not allow this: a job that has ended cannot be cancelled."""
 
 
 class NoToken(Failure):

@@ -1,11 +1,14 @@
 """The verbs on jobs and campaigns: submit, list, status, show, hold, release, cancel, migrate, priority."""
 
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from typer.core import TyperCommand
 
 from gleaner.control.api.drain_shapes import MigrateRequest
 from gleaner.control.api.shapes import Change, JobFilter, JobRow
@@ -13,16 +16,27 @@ from gleaner.control.cli import campaign as campaigns
 from gleaner.control.cli.answer import Answer, AsJson
 from gleaner.control.cli.campaign import Given
 from gleaner.control.cli.client import connect
-from gleaner.control.cli.failures import BadInput, Failure, NoToken, Unreachable
+from gleaner.control.cli.failures import BadInput, Conflict, Failure, NoToken, Unreachable, one_line
 from gleaner.control.cli.wording import complaint
 from gleaner.control.life import State
 
 Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
 Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)]
+AFTER_DASHES = "gleaner.control.cli.after_dashes"
 Campaign = Annotated[int | None, typer.Option(min=1, metavar="C", help="All jobs of this campaign.")]
 
 
+class SubmitCommand(TyperCommand):
+    """Remembers whether what is to run was set apart by `--`, which else nobody could tell."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note it, and go on. (The context's own type is private to Typer.)"""
+        ctx.meta[AFTER_DASHES] = "--" in args
+        return super().parse_args(ctx, args)
+
+
 def submit(
+    context: typer.Context,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="FILE | -- COMMAND", help="A campaign file, or what to run.")
     ] = None,
@@ -30,7 +44,9 @@ def submit(
     image: Annotated[str | None, typer.Option(help="Container image.")] = None,
     name: Annotated[str | None, typer.Option(help="By default the image's.")] = None,
     cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None,
-    memory_mib: Annotated[int | None, typer.Option(help="Memory in MiB.  [default: 512]")] = None,
+    memory_mib: Annotated[
+        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or with a unit, as in 4G.  [default: 512]")
+    ] = None,
     nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None,
     priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None,
     retries: Annotated[int | None, typer.Option(help="Starts over after the job's own failure.")] = None,
@@ -49,14 +65,14 @@ def submit(
     """
     given: dict[str, Given] = {}
     if image is None:
-        given |= campaigns.read(_only_file(arguments or []))
+        given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
     elif arguments:
         given["command"] = Given(tuple(arguments), "the command")
     options = {
         "image": ("--image", image),
         "name": ("--name", name),
         "cpus": ("--cpus", cpus),
-        "memory_mib": ("--memory-mib", memory_mib),
+        "memory_mib": ("--memory-mib", None if memory_mib is None else _memory_mib(memory_mib)),
         "nodes": ("--nodes", nodes),
         "priority": ("--priority", priority),
         "retries": ("--retries", retries),
@@ -89,7 +105,10 @@ def list_jobs(
         first = error.errors()[0]
         raise BadInput(complaint(f"--{first['loc'][0]}", first)) from None
     with connect() as control:
-        return Answer(control.jobs(wanted), as_json)
+        found = control.jobs(wanted)
+        if campaign is not None and not found.jobs:
+            control.campaign(campaign)  # says it if there is none
+        return Answer(found, as_json)
 
 
 def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
@@ -115,7 +134,7 @@ def release(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = Fals
 
 
 def cancel(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """End jobs for good; their checkpoints are deleted."""
+    """End jobs for good; their checkpoints are deleted. A job that has ended already keeps no other from it."""
     return _act("cancel", jobs, campaign, as_json=as_json)
 
 
@@ -151,37 +170,89 @@ def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json
     with connect() as control:
         if campaign is not None:
             return Answer(control.act_on_campaign(campaign, verb), as_json)
-        return one_by_one(jobs or (), lambda job: control.act(job, verb), as_json=as_json)
+        look = (lambda job: control.job(job).job) if verb == "cancel" else None
+        return one_by_one(jobs or (), lambda job: control.act(job, verb), as_json=as_json, look=look)
 
 
-def one_by_one(jobs: Sequence[int], act: Callable[[int], JobRow], *, as_json: bool) -> Answer:
-    """Do the same to each job; one that refuses does not keep the others from it. A lost connection ends it."""
+def one_by_one(
+    jobs: Sequence[int],
+    act: Callable[[int], JobRow],
+    *,
+    as_json: bool,
+    look: Callable[[int], JobRow] | None = None,
+) -> Answer:
+    """Do the same to each job; one that refuses does not keep the others from it. A lost connection ends it.
+
+    `look` is given where an ended job is as good as one to which it was done: such a job is shown as it is, and is a
+    failure only where there is nothing else.
+    """
     done: list[JobRow] = []
     remarks: list[str] = []
-    code = 0
+    code = ended = 0
     for job in dict.fromkeys(jobs):
         try:
             done.append(act(job))
         except (Unreachable, NoToken) as failure:
-            remarks.append(f"job {job}: {failure}")
+            remarks.append(about_job(job, failure))
             return Answer(tuple(done), as_json, tuple(remarks), failure.exit_code)
         except Failure as failure:
-            remarks.append(f"job {job}: {failure}")
-            code = max(code, failure.exit_code)
-    return Answer(tuple(done), as_json, tuple(remarks), code)
+            row = _if_ended(job, failure, look)
+            if row is None:
+                remarks.append(about_job(job, failure))
+                code = max(code, failure.exit_code)
+            else:
+                done.append(row)
+                ended += 1
+                remarks.append(f"job {job} had ended already: {row.outcome}")
+    nothing_done = bool(ended) and ended == len(done)
+    return Answer(tuple(done), as_json, tuple(remarks), max(code, 1) if nothing_done else code)
 
 
-def _only_file(arguments: Sequence[str]) -> Path:
+def about_job(job: int, failure: Failure) -> str:
+    """The failure in one line that names its job, once.
+
+    >>> about_job(37, Failure("job 37: cannot cancel")), about_job(3, Failure("the storage is gone"))
+    ('job 37: cannot cancel', 'job 3: the storage is gone')
+    """
+    said = str(failure)
+    return said if re.search(rf"\bjob {job}\b", said) else f"job {job}: {said}"
+
+
+def _if_ended(job: int, failure: Failure, look: Callable[[int], JobRow] | None) -> JobRow | None:
+    """The job as it is, if it was refused because it has ended."""
+    if look is None or not isinstance(failure, Conflict):
+        return None
+    try:
+        row = look(job)
+    except Failure:
+        return None
+    return row if row.state is State.COMPLETE else None
+
+
+def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
+    if is_command and arguments and not (len(arguments) == 1 and Path(arguments[0]).is_file()):
+        command = one_line(shlex.join(arguments))
+        raise BadInput(
+            f"say what to submit: --image IMAGE is missing before -- {command}; it names the container image"
+        )
     if len(arguments) != 1:
         raise BadInput("say what to submit: a campaign file, or --image IMAGE -- COMMAND")
     return Path(arguments[0])
+
+
+def _memory_mib(text: str) -> int:
+    try:
+        return campaigns.memory_mib(text)
+    except ValueError as error:
+        raise BadInput(one_line(f"--memory-mib {error}")) from None
 
 
 def _indices(array: str) -> tuple[int, ...]:
     try:
         return campaigns.indices(array)
     except ValueError as error:
-        raise BadInput(f"--array {error}") from None
+        said = re.sub(r"^(hold|name)\b", r"\1s", str(error))  # said of the indices, here of the one option
+        raise BadInput(one_line(f"--array {said}")) from None
 
 
 def _self_save(text: str) -> dict[str, object]:

@@ -1,11 +1,27 @@
 """The entry point of `glean`."""
 
 import io
+import os
 import sys
+
+
+def _hold_the_places() -> None:
+    """Where the caller has closed stdin, stdout or stderr, let nothing that is opened later take its number.
+
+    What is printed would end in a file or a connection of ours. A closed stdout stays one: `render` says so.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
 
 
 def main() -> int:
     """Run the command line; Ctrl-C ends it quietly, even while it is still being loaded."""
+    _hold_the_places()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a log line that the terminal's encoding lacks is no reason to stop
             stream.reconfigure(errors="backslashreplace")

@@ -3,6 +3,7 @@
 Whatever users or workloads wrote is shown without control characters on a terminal, so that it cannot drive it.
 """
 
+import errno
 import shlex
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import cast
 from pydantic_core import to_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from gleaner.control.api.drain_shapes import DrainRow
@@ -34,11 +35,23 @@ from gleaner.control.simulation.figures.tables import Table as Sheet
 
 PIPE_WIDTH = 100_000
 """Columns when stdout is not a terminal: nothing is cut off."""
+GAP = 2
+"""Between two columns of a table."""
+WORDS_WIDTH = 20
+"""So many columns of the terminal are left to words at least; they are folded below each other."""
+OF_WORDS = frozenset({"REASON", "DETAIL", "REMARK", "WHY", "RULING", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS"})
+LEAST_WANTED = (
+    "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", "CAMPAIGN",
+    "RESTORE S", "SAVE S", "FROM", "CLAIMED", "LEFT OUT", "PHASE", "USER", "CLASS", "ENDS",
+)  # fmt: skip
+"""The columns that a narrow terminal does without, the first first."""
 
 
 def show(answer: Answer) -> None:
     """Print the answer's value on stdout, then its remarks on stderr."""
     value = answer.value
+    if value is not None and sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise OSError(errno.EBADF, "stdout is closed")
     if answer.as_json:
         sys.stdout.write(to_json(value, indent=2).decode() + "\n")
     elif isinstance(value, Iterator):
@@ -48,12 +61,67 @@ def show(answer: Answer) -> None:
             sys.stdout.write((visible(line) if clean else line) + "\n")
             sys.stdout.flush()
     elif value is not None:
-        console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-        for part in _parts(value):
-            console.print(part, soft_wrap=isinstance(part, str))
-    sys.stdout.flush()
+        _print(value, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdout.flush()
     for text in answer.remarks:
         remark(text)
+
+
+def _print(value: object, *, width: int | None) -> None:
+    """Tables and text, no wider than the terminal (None) or than said; what has no room is named on stderr."""
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    dropped: dict[str, None] = {}
+    for part in _parts(value):
+        if isinstance(part, Table):
+            shown, left_out = fitted(part, console)
+            dropped |= dict.fromkeys(left_out)
+            console.print(shown)
+        else:
+            console.print(part, soft_wrap=True)
+    if dropped:
+        sys.stdout.flush()
+        columns = ", ".join(dropped)
+        remark(f"left out for want of room ({console.width} columns): {columns}; --json has all")
+
+
+def fitted(table: Table, console: Console) -> tuple[Table, tuple[str, ...]]:
+    """The table without the columns that are wanted least, as far as the terminal has no room for them; their names.
+
+    Columns of words are folded before any is left out, the others are never cut into letters.
+    """
+    columns = list(table.columns)
+    left_out: list[str] = []
+    droppable = [name for name in LEAST_WANTED if any(column.header == name for column in columns)]
+    while _least_width(columns, console) > console.width and droppable:
+        name = droppable.pop(0)
+        columns = [column for column in columns if column.header != name]
+        left_out.append(name)
+    made = _table()
+    made.show_header = table.show_header
+    has_room = _least_width(columns, console) <= console.width
+    for column in columns:
+        is_of_words = _is_of_words(column)
+        made.add_column(column.header, justify=column.justify, overflow="fold", no_wrap=has_room and not is_of_words)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        made.add_row(*cells)
+    return made, tuple(left_out)
+
+
+def _is_of_words(column: Column) -> bool:
+    """Whether its cells may be folded. A column without a name has words too: that of a list of facts."""
+    return column.header in OF_WORDS or (column.header == "" and column.justify == "left" and column._index > 0)
+
+
+def _least_width(columns: Sequence[Column], console: Console) -> int:
+    """How many columns of the terminal these need, with their words folded."""
+    widths = (max(_cell_widths(column, console), default=0) for column in columns)
+    folded = (min(w, WORDS_WIDTH) if _is_of_words(c) else w for c, w in zip(columns, widths, strict=True))
+    return sum(folded) + GAP * max(0, len(columns) - 1)
+
+
+def _cell_widths(column: Column, console: Console) -> Iterator[int]:
+    yield from (console.measure(cell).maximum for cell in (column.header, *column.cells))
 
 
 def remark(text: str) -> None:
@@ -193,7 +261,7 @@ def _rows(values: tuple[object, ...]) -> Iterator[Table | str]:
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table

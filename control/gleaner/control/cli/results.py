@@ -10,6 +10,7 @@ from gleaner.control.cli import render
 from gleaner.control.cli.answer import Answer, AsJson, Fetched
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Failure, NoToken, Unreachable
+from gleaner.control.cli.jobs import about_job
 from gleaner.control.cli.unpack import unpack
 from gleaner.control.life import State
 
@@ -45,11 +46,11 @@ def results(
                 with render.busy(f"fetching job {job}"):
                     fetched.append(_fetch(control, job, folder, overwrite=force))
             except (Unreachable, NoToken) as failure:
-                remarks.append(f"job {job}: {failure}")
+                remarks.append(about_job(job, failure))
                 code = failure.exit_code
                 break
             except Failure as failure:
-                remarks.append(f"job {job}: {failure}")
+                remarks.append(about_job(job, failure))
                 code = max(code, failure.exit_code)
     remarks += [f"job {done.job}: left out {name}" for done in fetched for name in done.skipped]
     return Answer(tuple(fetched), as_json, tuple(remarks), code or (1 if remarks else 0))

@@ -67,9 +67,18 @@ def too_large(wish: Wish, nodes: Sequence[Place]) -> str:
     """
     largest = max(nodes, key=lambda node: (node.cpus, node.memory_mib))
     return (
-        f"larger than any node: it needs {wish.cpus} cores and {wish.memory_mib} MiB, "
-        f"the largest node has {largest.cpus} cores and {largest.memory_mib} MiB"
+        f"larger than any node: it needs {cores(wish.cpus)} and {wish.memory_mib} MiB, "
+        f"the largest node has {cores(largest.cpus)} and {largest.memory_mib} MiB"
     )
+
+
+def cores(count: int) -> str:
+    """So many cores, in words.
+
+    >>> cores(1), cores(4)
+    ('1 core', '4 cores')
+    """
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 def cannot_go_on(wish: Wish, nodes: Sequence[Place]) -> str:
@@ -101,7 +110,7 @@ def behind_others(group: str, shares: Shares) -> str:
     below = [other for other, target in targets.items() if shares.holds_cpus.get(other, 0) < target]
     if not below or group in below:
         return ""
-    own = f"{group} holds {held} cores, its target is {targets[group]:.4g}"
+    own = f"{group} holds {cores(held)}, its target is {targets[group]:.4g}"
     return f"groups below their targets go first: {', '.join(below)}; {own}"
 
 

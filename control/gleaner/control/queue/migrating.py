@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, exists, false, func, insert, select, update
 
 from gleaner.control.life import State
+from gleaner.control.policy.waiting import cores
 from gleaner.control.queue import attempts, lanes, places, savable
 from gleaner.control.queue.arrows import lock, record
 from gleaner.control.queue.errors import Refused
@@ -86,7 +87,7 @@ def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
             return
     raise Refused(
         f"job {job} cannot be migrated to {to}: "
-        f"no live agent there has {mine.cpus} cores and {mine.memory_mib} MiB free"
+        f"no live agent there has {cores(mine.cpus)} and {mine.memory_mib} MiB free"
     )
 
 

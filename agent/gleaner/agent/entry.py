@@ -1,0 +1,19 @@
+"""The entry point of `glean-agent`: what the agent needs may be missing here, and then one line says so."""
+
+import sys
+
+
+def main() -> None:
+    """Run the agent program."""
+    try:
+        from gleaner.agent import main as program
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("gleaner"):
+            raise
+        sys.stderr.write(f"glean-agent: {error.name} is not installed here: pip install 'gleaner-hpc[agent]'\n")
+        sys.exit(2)
+    program.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Tables on a narrow terminal: columns are left out and named rather than cut into letters."""
+
+import io
+import re
+
+import pytest
+
+from gleaner.control.api.shapes import AgentRow, JobList, JobRow
+from gleaner.control.cli import render
+from gleaner.control.cli.answer import Answer
+from gleaner.control.life import State
+
+REASON = (
+    "its lease has ended: no heartbeat for 180 s, so its jobs were given back; see the agents' logs on the storage "
+)
+
+
+class Terminal(io.StringIO):
+    """What is printed to somebody who sits in front of it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def job(number: int) -> JobRow:
+    return JobRow.model_construct(
+        ended_s=None,
+        id=number,
+        name="zmumu-production",
+        group="atlas-higgs",
+        campaign=12,
+        index=number,
+        state=State.RUNNING,
+        outcome=None,
+        exit_code=None,
+        held=False,
+        priority=0,
+        cpus=4,
+        memory_mib=4096,
+        attempt=3,
+        node="node-0123",
+        submitted_s=1_700_000_000.0,
+    )
+
+
+def agent() -> AgentRow:
+    return AgentRow.model_construct(
+        name="gleaner-5f3a9c27-0000000012",
+        node="node-0123",
+        phase="ended",
+        scheduler_id="123456",
+        end_s=1_700_003_600.0,
+        submitted_s=1_700_000_000.0,
+        registered_s=1_700_000_010.0,
+        ended_s=1_700_003_500.0,
+        jobs=(1, 2, 3),
+        reason=REASON,
+    )
+
+
+def shown(
+    value: object, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], str]:
+    """The lines on a terminal of that width, and what is said on stderr."""
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", terminal)
+    render.show(Answer(value))
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    return [line.rstrip() for line in plain.splitlines()], capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [60, 80, 89])
+def test_a_list_of_jobs_keeps_its_words_whole_and_names_what_has_no_room(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, said = shown(JobList(jobs=(job(1), job(2)), total=2), columns, capsys, monkeypatch)
+    assert len(lines) == 3, lines
+    assert max(map(len, lines)) <= columns
+    assert all(word in lines[0] for word in ("JOB", "NAME", "STATE", "NODE"))
+    assert all(word in lines[1] for word in ("zmumu-production", "Running", "node-0123"))
+    assert said.startswith(f"glean: left out for want of room ({columns} columns): MIB, CPUS")
+    assert said.endswith("; --json has all\n")
+
+
+@pytest.mark.parametrize("columns", [70, 80])
+def test_agents_are_readable_and_their_reasons_are_folded(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, said = shown((agent(),), columns, capsys, monkeypatch)
+    assert max(map(len, lines)) <= columns
+    assert "gleaner-5f3a9c27-0000000012" in lines[1]
+    assert "node-0123" in lines[1]
+    assert "SCHEDULER'S ID" in said
+    place = lines[0].index("REASON")
+    assert " ".join(line[place:].strip() for line in lines[1:]) == REASON.strip(), "no word is cut"
+
+
+def test_a_wide_terminal_and_a_pipe_show_all_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, said = shown(JobList(jobs=(job(1),), total=1), 160, capsys, monkeypatch)
+    assert all(word in lines[0] for word in ("CAMPAIGN", "GROUP", "PRIORITY", "CPUS", "MIB", "SLICES", "SUBMITTED"))
+    assert said == ""
