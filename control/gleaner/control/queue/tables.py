@@ -384,5 +384,6 @@ Index("job_waiting", JOB.c.lane, JOB.c.state.desc(), JOB.c.priority.desc(), JOB.
 Index("job_on_agent", JOB.c.agent, **cast(Any, _where("agent IS NOT NULL")))
 Index("job_in_campaign", JOB.c.campaign, JOB.c.index, unique=True, **cast(Any, _where("campaign IS NOT NULL")))
 Index("job_in_group", JOB.c.group, JOB.c.id)
-Index("job_unended", JOB.c.group, JOB.c.submitter, **cast(Any, _where("state <> 'Complete'")))
+Index("job_unended", JOB.c.group, JOB.c.lane, JOB.c.submitter, **cast(Any, _where("state <> 'Complete'")))
 Index("job_running", JOB.c.group, JOB.c.submitter, **cast(Any, _where("agent IS NOT NULL")))
+Index("job_output", JOB.c.group, JOB.c.submitter, JOB.c.output_bytes, **cast(Any, _where("output_bytes IS NOT NULL")))

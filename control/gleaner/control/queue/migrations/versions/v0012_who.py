@@ -46,7 +46,7 @@ def _make_indexes_of_jobs() -> None:
     if op.get_bind().dialect.name != "sqlite":
         return
     waits = sa.text("state IN ('New', 'Saved') AND NOT held")
-    in_order = ["lane", sa.text("state DESC"), sa.text("priority DESC"), "id"]
+    in_order: list[str | sa.TextClause] = ["lane", sa.text("state DESC"), sa.text("priority DESC"), "id"]
     op.create_index("job_waiting", "job", in_order, unique=False, sqlite_where=waits)
     op.create_index("job_on_agent", "job", ["agent"], unique=False, sqlite_where=sa.text("agent IS NOT NULL"))
     of_campaign = sa.text("campaign IS NOT NULL")

@@ -22,6 +22,12 @@ def upgrade() -> None:
         changed.add_column(sa.Column("submitter", sa.String(), server_default="", nullable=False))
     wishes = ["group", "cpus", "memory_mib", "kind", "not_on", "submitter"]
     op.create_index("lane_wishes", "lane", wishes, unique=True)
-    for name, condition in (("job_unended", "state <> 'Complete'"), ("job_running", "agent IS NOT NULL")):
-        where = sa.text(condition)
-        op.create_index(name, "job", ["group", "submitter"], unique=False, sqlite_where=where, postgresql_where=where)
+    # The lane before the submitter: it is stepped through for the sizes that a group has.
+    _index("job_unended", ["group", "lane", "submitter"], "state <> 'Complete'")
+    _index("job_running", ["group", "submitter"], "agent IS NOT NULL")
+    _index("job_output", ["group", "submitter", "output_bytes"], "output_bytes IS NOT NULL")
+
+
+def _index(name: str, columns: list[str], condition: str) -> None:
+    where = sa.text(condition)
+    op.create_index(name, "job", columns, unique=False, sqlite_where=where, postgresql_where=where)
