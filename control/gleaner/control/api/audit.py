@@ -2,8 +2,8 @@
 
 It is written before the answer goes out, in a thread of its own, so that a disk that hangs keeps nobody from being
 heard but those who write. A line that cannot be written is in control's log instead, and nothing is refused for it. A
-write that a killed control program had carried out, and not yet answered, is in the events of its jobs alone. Refused callers
-whom nobody knows (401) are written a few a minute, with how many were not: they could fill the log at will.
+write that a killed control program had carried out, and not yet answered, is in the events of its jobs alone. Refused
+callers whom nobody knows (401) are written a few a minute, with how many were not: they could fill the log at will.
 """
 
 import json

@@ -5,7 +5,7 @@ Times are seconds since the epoch, durations seconds, memory MiB.
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.protocol import NUMBER, Flag, SelfSave
@@ -45,6 +45,10 @@ class SelfSaveSpec(SelfSave):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def _as_written(how: object) -> object:
+    return how.model_dump() if isinstance(how, SelfSave) else how
+
+
 class JobSpec(Shape):
     """What to run. In a campaign, `{index}` in command and environment values becomes the run's index."""
 
@@ -77,7 +81,7 @@ class JobSpec(Shape):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
     retries: Annotated[int, Field(ge=0, le=100), NUMBER] | None = None
     """Starts over after the job's own failure; None: the site's default."""
-    saves_itself: SelfSaveSpec | None = None
+    saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
     """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
 
     @field_validator("nodes")
