@@ -159,12 +159,11 @@ def test_what_is_no_credential_is_refused(cluster: House, daemon: Daemon) -> Non
 
 
 def test_rules_say_who_a_unix_user_is(house: House, daemon: Daemon, tmp_path: Path) -> None:
-    url = "http://127.0.0.1"
     for rule, may_issue in ((MungeRule(user=ME, role="admin"), 201), (MungeRule(user=ME, group="cms"), 403)):
         there = control(house, daemon.socket, rule)
         body = b'{"role": "metrics", "name": "x"}'
-        headers = proof(daemon, "POST", "/v1/tokens", body)
-        assert there.client.post("/v1/tokens", content=body, headers=headers).status_code == may_issue, url
+        headers = proof(daemon, "POST", "/v1/tokens", body) | {"Content-Type": "application/json"}
+        assert there.client.post("/v1/tokens", content=body, headers=headers).status_code == may_issue
     nobody = control(house, daemon.socket, MungeRule(user="somebody-else", group="cms"))
     line = detail(nobody.client.get("/v1/status", headers=proof(daemon)), 403)
     assert line == f"no rule of [[munge.allow]] admits Unix user {ME}: ask an admin"

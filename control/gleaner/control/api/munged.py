@@ -45,12 +45,12 @@ class Once:
     def take(self, word: str, *, until_s: int, now_s: int) -> bool:
         """Whether it is seen for the first time. Raises 503 while there is no room for it."""
         with self._turn:
-            if len(self._until_s) >= self._at_most:
-                self._until_s = {word: end_s for word, end_s in self._until_s.items() if end_s >= now_s}
-                if len(self._until_s) >= self._at_most:
-                    raise HTTPException(503, "too many munge credentials in a minute: try again", {"Retry-After": "5"})
             if word in self._until_s:
                 return False
+            if len(self._until_s) >= self._at_most:
+                self._until_s = {seen: end_s for seen, end_s in self._until_s.items() if end_s >= now_s}
+                if len(self._until_s) >= self._at_most:
+                    raise HTTPException(503, "too many munge credentials in a minute: try again", {"Retry-After": "5"})
             self._until_s[word] = until_s
             return True
 
