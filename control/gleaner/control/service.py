@@ -22,6 +22,7 @@ import uvicorn
 
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import StorageError
+from gleaner.control.api import audit
 from gleaner.control.api.app import create_app
 from gleaner.control.api.heads import BoundedHead
 from gleaner.control.cluster.choice import gateway
@@ -248,6 +249,7 @@ def _check_tls(api: ApiSettings) -> None:
 
 def _log_to_stderr() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger(audit.LOGGER).setLevel(logging.INFO)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -24,6 +24,8 @@ from gleaner.control.settings import AuditSettings
 from gleaner.control.site import Site
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOGGER = "gleaner.audit"
+"""Where the lines go without a file."""
 UNKNOWN_A_MINUTE = 20
 LONGEST_PATH = 300
 ERROR = 400
@@ -56,10 +58,10 @@ class AuditFile:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Add one line. What cannot be written there goes to control's log."""
-        if self._handler is None:
-            _log.info("audit", **line)
-            return
         text = json.dumps(line, separators=(",", ":"))
+        if self._handler is None:
+            logging.getLogger(LOGGER).info("%s", text)
+            return
         try:
             self._handler.handle(logging.LogRecord("audit", logging.INFO, "", 0, text, None, None))
         except OSError as error:
