@@ -85,9 +85,9 @@ class Letter(Message):
     @model_validator(mode="before")
     @classmethod
     def _version_first(cls, told: object) -> object:
-        if isinstance(told, dict):
-            _readable(cast("dict[str, object]", told).get("version"))
-        return told
+        fields = cast("dict[str, object]", told) if isinstance(told, dict) else {}
+        _readable(fields.get("version"))
+        return cast("object", told)
 
 
 class NodeFacts(Message):

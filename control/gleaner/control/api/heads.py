@@ -45,7 +45,8 @@ class BoundedHead(HttpToolsProtocol):
         super().data_received(data)
         if self._beside_body_bytes > LARGEST_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of this request is too large.")
-        is_idle = self.cycle is None or self.cycle.response_complete
+        cycle: Any = self.cycle  # None before the first request, whatever uvicorn's types say
+        is_idle = cycle is None or cycle.response_complete
         if self._deadline is None and is_idle and not self.transport.is_closing():
             self._wait_for_request()  # empty lines between two requests begin none, but have ended the wait for one
 
