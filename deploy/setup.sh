@@ -47,3 +47,4 @@ need "mmdebstrap, or a registry" "command -v mmdebstrap || docker image inspect 
 [ "${1:-}" = --tests ] || exit 0
 need "PostgreSQL" "ls /usr/lib/postgresql/*/bin/initdb" postgresql
 need "Chromium" "command -v chromium" chromium
+need "munge" "command -v munged && command -v munge && command -v unmunge" munge

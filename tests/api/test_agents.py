@@ -34,7 +34,13 @@ def test_a_registered_agent_learns_its_lease_claims_and_completes(house: House) 
             "end_s": START_S + 600,
         },
     )
-    assert answer.json() == {"heartbeat_s": 20.0, "lease_s": 180.0, "rates": None, "node_mtbf_s": 30 * 86400.0}
+    assert answer.json() == {
+        "version": 1,
+        "heartbeat_s": 20.0,
+        "lease_s": 180.0,
+        "rates": None,
+        "node_mtbf_s": 30 * 86400.0,
+    }
     (claimed,) = agent.claim()
     assert claimed["job"] == job
     assert claimed["command"] == ["run", "--fast"]
@@ -80,10 +86,10 @@ def test_a_beat_hears_of_cancelling_holding_and_vacating(house: House) -> None:
     house.user.post(f"/v1/jobs/{jobs[0]}/cancel")
     house.user.post(f"/v1/jobs/{jobs[1]}/hold")
     beat = {"attempts": [{"job": job, "attempt": 1} for job in jobs]}
-    assert agent.ask("beat", beat).json() == {"orders": ["drop", "vacate", "go-on"], "vacate": False}
+    assert agent.ask("beat", beat).json() == {"version": 1, "orders": ["drop", "vacate", "go-on"], "vacate": False}
     with transaction(house.site.engine) as db:
         agents.vacate(db, agent.name)
-    assert agent.ask("beat", beat).json() == {"orders": ["drop", "vacate", "vacate"], "vacate": True}
+    assert agent.ask("beat", beat).json() == {"version": 1, "orders": ["drop", "vacate", "vacate"], "vacate": True}
 
 
 def test_an_agent_that_has_ended_is_refused(house: House) -> None:

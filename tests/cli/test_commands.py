@@ -450,3 +450,44 @@ def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(desk: De
     desk.environment["PYTHONIOENCODING"] = "ascii"
     out, err = desk.start("logs", str(job)).communicate(timeout=60)
     assert (out, err) == ("\\u03c3 = 3 \\xb5b\n", "")
+
+
+def test_an_admin_lists_ends_and_replaces_tokens(desk: Desk, admin: Desk, tmp_path: Path) -> None:
+    made = ["token", "create", "--role", "user", "--name", "bob", "--group", "cms"]
+    secret = admin.good(*made, "--manager", "--days", "30").strip()
+    rows = json.loads(admin.good("token", "list", "--json"))
+    (bob,) = [row for row in rows if row["name"] == "bob"]
+    assert (bob["manager"], bob["expires_s"] - bob["issued_s"]) == (True, 30 * 24 * 3600)
+    table = admin.good("token", "list")
+    assert bob["id"] in table
+    assert "manager" in table
+    assert secret not in table
+    fresh = admin.good("token", "rotate", bob["id"]).strip()
+    assert fresh != secret
+    assert "was revoked" in admin.refused("token", "rotate", bob["id"], code=1)
+    (now,) = [row for row in json.loads(admin.good("token", "list", "--json")) if row["name"] == "bob"]
+    assert now["id"] in admin.good("token", "revoke", now["id"])
+    assert "bob" not in admin.good("token", "list")
+    assert admin.good("token", "list", "--all").count("bob") == 2
+    assert "is no token's id" in admin.refused("token", "revoke", "bob", code=2)
+    assert "there is no token" in admin.refused("token", "revoke", "0" * 12, code=1)
+    own = desk.good("token", "list")
+    assert "alice" in own
+    assert "root" not in own
+    desk.good("token", "rotate", "--to", str(tmp_path / "fresh"))
+    assert (tmp_path / "fresh").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_token_that_has_expired_says_so(desk: Desk, admin: Desk) -> None:
+    with transaction(admin.site.engine) as db:
+        db.exec_driver_sql("UPDATE token SET expires_s = 1.0 WHERE name = 'alice'")
+    line = desk.refused("status", code=3)
+    assert "is of no use any more: this token expired at 1970-01-01 00:00 UTC" in line
+
+
+def test_show_names_the_submitter_and_who_changed_it(desk: Desk) -> None:
+    desk.good("submit", "--image", "gleaner/pi", "--hold", "--", "pi")
+    desk.good("release", "1")
+    shown = desk.good("show", "1")
+    assert "of group atlas, submitted by alice" in shown
+    assert "by alice" in shown.split("release", 1)[1]

@@ -96,7 +96,10 @@ class ControlClient:
         try:
             return answer.model_validate_json(text)
         except ValidationError as error:
-            raise ControlSilent(f"the answer to {verb} is not one: {error.error_count()} errors") from error
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            why = f"{where}: {first['msg']}" if where else first["msg"]
+            raise ControlSilent(f"the answer to {verb} cannot be read: {why}") from error
 
 
 @dataclass(frozen=True, slots=True)

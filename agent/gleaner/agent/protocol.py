@@ -1,14 +1,16 @@
 """What agents and control say to each other.
 
-Both sides import these messages, so neither can say what the other does not understand. Times are seconds
+The two need not be of one version: a receiver passes over fields that it does not know, and what was added later has a
+default. Whatever an older receiver would misunderstand makes a new `MAJOR`: each message says its own, and one of a
+newer major is refused in one line. Times are seconds
 since the epoch, durations are seconds, memory is MiB. Every report names its attempt: control refuses the
 report of an attempt that is no longer the current one with status 409, and changes nothing.
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 LONGEST_TEXT = 2000
@@ -55,10 +57,37 @@ Weight = Annotated[float, Field(ge=0), NUMBER]
 Flag = Annotated[bool, Field(strict=True)]
 
 
-class Message(BaseModel):
-    """A value on the wire: immutable, without fields that the receiver does not know, and all numbers finite."""
+MAJOR = 1
+"""The version of all messages together; a message that does not say one is of the first."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+class Message(BaseModel):
+    """A value on the wire: immutable, all numbers finite. Fields that the receiver does not know are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+def _readable(version: object) -> object:
+    if isinstance(version, int) and version > MAJOR:
+        raise PydanticCustomError(
+            "newer_version",
+            "this message is of version {found}, and here messages up to version {known} are read: upgrade this side",
+            {"found": version, "known": MAJOR},
+        )
+    return version
+
+
+class Letter(Message):
+    """A whole message. The version comes first: of what is newer, nothing else is looked at."""
+
+    version: Annotated[int, BeforeValidator(_readable), Field(ge=1, le=MAJOR), NUMBER] = MAJOR
+
+    @model_validator(mode="before")
+    @classmethod
+    def _version_first(cls, told: object) -> object:
+        fields = cast("dict[str, object]", told) if isinstance(told, dict) else {}
+        _readable(fields.get("version"))
+        return cast("object", told)
 
 
 class NodeFacts(Message):
@@ -82,7 +111,7 @@ class NodeFacts(Message):
     """The kernel's names of the processor's features, sorted."""
 
 
-class Registration(Message):
+class Registration(Letter):
     """An agent's first words."""
 
     facts: NodeFacts
@@ -120,7 +149,7 @@ class NodeRates(Message):
     """Whether the figures of saves are those of other nodes of the same type: this one has none of its own."""
 
 
-class Welcome(Message):
+class Welcome(Letter):
     """Control's answer to a registration."""
 
     heartbeat_s: float
@@ -181,7 +210,7 @@ class Generation(Message):
     """False: only the job's folder is in it, written by a workload that saves itself. It fits every node."""
 
 
-class Ask(Message):
+class Ask(Letter):
     """A request for work: what is free on the node, and for how long."""
 
     cpus: Cores
@@ -208,7 +237,7 @@ class Assignment(Message):
     """None: the agent saves its memory."""
 
 
-class Assignments(Message):
+class Assignments(Letter):
     """The answer to an `Ask`; empty when nothing fits."""
 
     jobs: tuple[Assignment, ...] = ()
@@ -221,7 +250,7 @@ class AttemptRef(Message):
     attempt: AttemptNumber
 
 
-class Beat(Message):
+class Beat(Letter):
     """A heartbeat: which attempts the agent still works on."""
 
     attempts: Annotated[tuple[AttemptRef, ...], Field(max_length=4096)] = ()
@@ -237,7 +266,7 @@ class Order(StrEnum):
     """Kill it and report nothing: it was cancelled, or another attempt is the current one."""
 
 
-class Orders(Message):
+class Orders(Letter):
     """The answer to a heartbeat: one order for each attempt named in it, in the same order."""
 
     orders: tuple[Order, ...] = ()
@@ -297,7 +326,7 @@ class Slice(Message):
     """What its restore cost; None: it began without one. Each report may say it again, control counts it once."""
 
 
-class Checkpointed(Message):
+class Checkpointed(Letter):
     """The attempt published this whole generation and goes on computing: a periodic save.
 
     Reported at `/jobs/J/attempts/A/checkpointed`. Within an attempt the generations' numbers go up. Saying it again
@@ -316,7 +345,7 @@ class Checkpointed(Message):
     measured: Measured | None = None
 
 
-class Saved(Message):
+class Saved(Letter):
     """The attempt ended with this whole, published generation."""
 
     generation: Generation
@@ -331,7 +360,7 @@ class Output(Message):
     size_bytes: Count
 
 
-class Completed(Message):
+class Completed(Letter):
     """The workload exited by itself."""
 
     exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), NUMBER]
@@ -367,7 +396,7 @@ class Why(StrEnum):
     """The storage refused or failed, before the job ran or at its end: no sign against the job."""
 
 
-class GivenBack(Message):
+class GivenBack(Letter):
     """The attempt ended without a new generation and without an exit of the workload."""
 
     why: Why
@@ -377,14 +406,14 @@ class GivenBack(Message):
     """Of a save that came too late: `took_s` is how long it had taken by then, so the least that it takes."""
 
 
-class LogLines(Message):
+class LogLines(Letter):
     """Lines of a job's output. `first` counts from 0 over the job's whole life, all slices together."""
 
     first: Annotated[int, Field(ge=0, le=2**52), NUMBER]
     lines: tuple[LogLine, ...] = Field(max_length=10_000)
 
 
-class Farewell(Message):
+class Farewell(Letter):
     """An agent's last words. Its remaining attempts, if any, count as given back unstarted."""
 
     ended_s: Seconds

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import structlog
 from sqlalchemy import Connection
 
-from gleaner.control.queue import decisions, drains, retention
+from gleaner.control.queue import decisions, drains, retention, tokens
 from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.site import Site
@@ -37,7 +37,7 @@ def prune(site: Site, now_s: float) -> None:
     removed: Counter[str] = Counter()
     before_s = now_s - site.settings.queue.keep_days * DAY_S
     try:
-        for what, rows in _removals(site, before_s):
+        for what, rows in _removals(site, before_s, now_s):
             removed[what] += rows
             time.sleep(PAUSE_S)
     except QueueError as error:
@@ -46,8 +46,13 @@ def prune(site: Site, now_s: float) -> None:
         _log.info("removed what is old", **removed)
 
 
-def _removals(site: Site, before_s: float) -> Iterator[tuple[str, int]]:
+def _removals(site: Site, before_s: float, now_s: float) -> Iterator[tuple[str, int]]:
     """Remove something at each step: what, and how many rows."""
+    rows = REMOVED
+    while rows == REMOVED:
+        with _writing(site) as db:
+            rows = tokens.remove_ended(db, now_s=now_s, before_s=before_s, at_most=REMOVED)
+        yield "tokens", rows
     lines = site.settings.queue.log_lines_per_job
     name: str | None = ""
     while name is not None:

@@ -8,6 +8,7 @@ delete, keeps nobody from leading and from hearing agents. A bug in one of them 
 
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -21,6 +22,7 @@ import uvicorn
 
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import StorageError
+from gleaner.control.api import audit
 from gleaner.control.api.app import create_app
 from gleaner.control.api.heads import BoundedHead
 from gleaner.control.cluster.choice import gateway
@@ -49,6 +51,8 @@ SHARES_S = 300.0
 SHUTDOWN_S = 3
 """How long requests and threads are waited for at the end."""
 BACKLOG = 1024
+OWN_FILES = 500
+"""So many files, at least, beside the connections: the database, the storage, programs of Slurm."""
 
 _log = structlog.get_logger(__name__)
 
@@ -199,6 +203,7 @@ class Parts:
 def _server(site: Site) -> tuple[uvicorn.Server, socket.socket]:
     """The server and its socket, which listens already: a port that is taken is found out before anything starts."""
     api = site.settings.api
+    _allow_files(api.connections_at_most + OWN_FILES)
     try:
         _check_tls(api)
         listening = socket.create_server(
@@ -210,19 +215,32 @@ def _server(site: Site) -> tuple[uvicorn.Server, socket.socket]:
         what = error.filename or f"{api.host} port {api.port}"
         why = str(error.strerror).partition(" (while ")[0]  # create_server() adds the address once more
         raise CannotStart(f"[api] {what}: {why}") from error
+    try:
+        app = create_app(site)
+    except OSError as error:
+        raise CannotStart(f"[audit] {error.filename}: {error.strerror}") from error
     config = uvicorn.Config(
-        create_app(site),
-        http=BoundedHead,
+        app,
+        http=BoundedHead.bounded(request_s=api.request_s, per_host=api.connections_per_host),
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
         backlog=BACKLOG,
+        limit_concurrency=api.connections_at_most,
         ssl_certfile=api.certificate,
         ssl_keyfile=api.key,
     )
     return uvicorn.Server(config), listening
+
+
+def _allow_files(at_least: int) -> None:
+    """Let this process have so many files open, as far as its hard limit goes: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = at_least if hard == resource.RLIM_INFINITY else min(at_least, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _check_tls(api: ApiSettings) -> None:
@@ -236,6 +254,7 @@ def _check_tls(api: ApiSettings) -> None:
 
 def _log_to_stderr() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger(audit.LOGGER).setLevel(logging.INFO)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -14,6 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from gleaner.agent.settings_file import FileSettings
 from gleaner.control.cluster.hosts import chosen
+from gleaner.control.policy.quotas import GIB, GroupMost, Most, QuotaRules
 from gleaner.control.policy.rates import RateRules
 from gleaner.control.policy.shares import ShareRules
 
@@ -237,6 +238,12 @@ class ApiSettings(_Table):
     port: int = Field(default=8642, ge=0, le=65535)
     certificate: Path | None = None
     key: Path | None = None
+    connections_at_most: int = Field(default=2000, ge=10)
+    """Further ones are answered with 503 at once."""
+    connections_per_host: int = Field(default=256, ge=1)
+    """So many of them from one address, at most; more behind a proxy that all callers come through."""
+    request_s: float = Field(default=60, gt=0)
+    """Who has not sent a whole request so long after its first byte is hung up on."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:
@@ -247,6 +254,99 @@ class ApiSettings(_Table):
                 f"host {self.host} is reachable from elsewhere: set certificate and key (TLS), or 127.0.0.1"
             )
         return self
+
+
+class AuditSettings(_Table):
+    """`[audit]`: one line of JSON for each write that was asked for, refused ones included."""
+
+    file: Path | None = None
+    """Where the lines go; without it to control's own log."""
+    largest_mib: int = Field(default=64, ge=1)
+    """A larger file is renamed to `FILE.1`, that to `FILE.2`, and so on."""
+    keep: int = Field(default=8, ge=1, le=1000)
+    """So many of those, at most."""
+    agents: bool = False
+    """Also what agents ask for and get (their claims, beats and reports; jobs' events have what came of them)."""
+
+
+class Quota(_Table):
+    """What one may have. None: as much as there is."""
+
+    jobs: int | None = Field(default=None, ge=0)
+    """That have not ended."""
+    cores: int | None = Field(default=None, ge=0)
+    """Of running jobs. What runs goes on; no further job is started."""
+    stored_gib: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Checkpoints and outputs. Whoever has more submits and starts nothing new; what was begun is saved and goes on."""
+
+    @property
+    def most(self) -> Most:
+        """The same as a decision takes it."""
+        stored_bytes = None if self.stored_gib is None else int(self.stored_gib * GIB)
+        return Most(self.jobs, self.cores, stored_bytes)
+
+
+class GroupQuota(Quota):
+    """What one group, and each of its users, may have."""
+
+    jobs: int | None = Field(default=1_000_000, ge=0)
+    sizes: int | None = Field(default=256, ge=1)
+    """Different sizes (cores and memory) of the jobs that have not ended: each claim looks at every size that waits."""
+    user: Quota = Quota(jobs=200_000)
+
+    @property
+    def group_most(self) -> GroupMost:
+        """The same as a decision takes it."""
+        return GroupMost(self.most, self.user.most, self.sizes)
+
+
+class QuotaSettings(_Table):
+    """`[quotas]`: what groups and their users may have at once."""
+
+    default: GroupQuota = GroupQuota()
+    group: dict[str, GroupQuota] = {}
+    """For a group of that name, in place of the default as a whole."""
+
+    @property
+    def rules(self) -> QuotaRules:
+        """The same as a decision takes it."""
+        groups = {name: quota.group_most for name, quota in self.group.items()}
+        return QuotaRules(self.default.group_most, groups)
+
+
+UnixName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$")]
+
+
+class MungeRule(_Table):
+    """`[[munge.allow]]`: what a Unix user, or each member of a Unix group, may do."""
+
+    user: UnixName | None = None
+    unix_group: UnixName | None = None
+    role: Literal["user", "manager", "admin", "metrics"] = "user"
+    """`manager`: a user who may change all jobs of the group."""
+    group: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.user is None) == (self.unix_group is None):
+            raise ValueError("a rule of [[munge.allow]] names either a user or a unix_group")
+        if self.role in {"user", "manager"} and self.group is None:
+            raise ValueError(f"role {self.role!r} needs the group whose jobs it is for")
+        return self
+
+
+class MungeSettings(_Table):
+    """`[munge]`: users of the cluster who need no token, because munge says who they are.
+
+    Root of any node that has the cluster's munge key can be any user: admit admins here only if that is acceptable.
+    """
+
+    allow: tuple[MungeRule, ...] = ()
+    """The first rule that fits counts. None: everybody needs a token."""
+    socket: Path | None = None
+    """munged's, if it is not where munge looks for it."""
+    timeout_s: float = Field(default=5, gt=0)
+    """For one call of a munge program."""
 
 
 class StorageSettings(_Table):
@@ -262,6 +362,9 @@ class ClientSettings(_Table):
     token_file: Path = Path("~/.config/gleaner/token")
     ca_file: Path | None = None
     timeout_s: float = Field(default=30, gt=0)
+    proof: Literal["auto", "token", "munge"] = "auto"
+    """How `glean` proves who asks; `auto`: by the token if its file is there, else by munge if that runs here."""
+    munge_socket: Path = Path("/run/munge/munge.socket.2")
 
 
 class Settings(FileSettings):
@@ -280,5 +383,8 @@ class Settings(FileSettings):
     migration: MigrationSettings = MigrationSettings()
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
+    audit: AuditSettings = AuditSettings()
+    quotas: QuotaSettings = QuotaSettings()
+    munge: MungeSettings = MungeSettings()
     storage: StorageSettings = StorageSettings()
     client: ClientSettings = ClientSettings()

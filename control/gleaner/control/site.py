@@ -5,7 +5,7 @@ field is replaced as a whole, never changed in place, so a reader in another thr
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -14,11 +14,13 @@ from sqlalchemy import ColumnElement, Connection, Engine
 from gleaner.agent.storage.protocol import Storage
 from gleaner.control.cluster.gateway import ClusterView
 from gleaner.control.policy.governing_view import Governing
+from gleaner.control.policy.quotas import Allowance, QuotaRules
 from gleaner.control.policy.shares import ShareRules
 from gleaner.control.queue import leader
 from gleaner.control.queue.engine import snapshot, transaction
 from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.leader import Term
+from gleaner.control.queue.quotas import Stored, allowance
 from gleaner.control.settings import Settings
 from gleaner.control.tally import Tally
 
@@ -52,6 +54,10 @@ class Site:
     """Per cent by account, if `[groups] from_slurm` asks for them and Slurm has answered."""
     tally: Tally = field(default_factory=Tally)
     """Unlike the rest, it is changed in place, by the threads that answer agents."""
+    stored: Stored = field(default_factory=Stored)
+    """So is this, by those that answer agents and users."""
+    quotas: QuotaRules = field(init=False)
+    """What each group and user may have, by the settings."""
     clock: Callable[[], float] = time.time
     """Seconds since the epoch; tests put their own here."""
     steady_clock: Callable[[], float] = seconds_since_boot
@@ -59,11 +65,18 @@ class Site:
     database_clock: Callable[[], ColumnElement[float]] = lambda: leader.NOW
     """What the database is asked for its time; tests put their own here too."""
 
+    def __post_init__(self) -> None:
+        self.quotas = self.settings.quotas.rules
+
     @property
     def share_rules(self) -> ShareRules:
         """What each group is entitled to, by the settings or by Slurm's accounts."""
         rules = self.settings.groups.rules
         return rules if self.slurm_shares is None else replace(rules, entitled=self.slurm_shares)
+
+    def allowed(self, db: Connection, groups: Collection[str]) -> Allowance:
+        """What these groups and their users may still start."""
+        return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db))
 
     @property
     def is_leader(self) -> bool:

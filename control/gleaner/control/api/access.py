@@ -1,45 +1,46 @@
-"""Who may do what. Nothing but `/health` answers without a token, not even the API's own description.
+"""Who may do what. Nothing but `/health` answers without a proof of who asks, not even the API's own description.
 
-`Gate` stands before the routes, so that no route can forget to ask, and a caller without a token cannot even make
-control read a body; it also bounds the body. What a role may do is said where a route takes its `Caller`:
-`Anyone`, `User`, `Admin`, `OwnAgent`, `SomeAgent`. Tokens are 256 random bits and are looked up by their hash, so
-how long a look-up takes says nothing about them. No token is ever logged.
+`Gate` stands before the routes, so that no route can forget to ask, and a caller whom nobody knows cannot even make
+control read a body; it also bounds the body. The proof is a token or, where the admin allows it, a credential of munge
+(`munged`). What a role may do is said where a route takes its `Caller`: `Anyone`, `User`, `Admin`, `Metrics`,
+`OwnAgent`, `SomeAgent`; who may change a job, `may_change` says. Tokens are 256 random bits and are looked up by their
+hash, so how long a look-up takes says nothing about them. No token is ever logged.
 """
 
-import hashlib
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Request
 from sqlalchemy import Connection
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gleaner.control.api.lookups import Lookups, Strangers
 from gleaner.control.api.meters import Meters
-from gleaner.control.api.problems import answer, answer_to
+from gleaner.control.api.munged import Munged
+from gleaner.control.api.problems import answer_to
 from gleaner.control.api.shapes import Name
 from gleaner.control.queue.engine import snapshot
-from gleaner.control.queue.tokens import Identity, identify
+from gleaner.control.queue.tokens import Identity
 from gleaner.control.site import Site
 
 OPEN_PATH = "/health"
-REMEMBERED_S = 5.0
-"""A token that was found is not looked up again for this long; so long may a revoked one go on."""
-REMEMBERED_AT_MOST = 10_000
 LONGEST_TOKEN = 256
 LARGEST_BODY_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of the request's token, and what control is."""
+    """Who asks, and what control is."""
 
     identity: Identity
     site: Site
     meters: Meters
+    about: list[str] = field(default_factory=list[str])
+    """What the request is about, for the audit log, beside what its path names."""
 
     @property
     def now_s(self) -> float:
@@ -49,6 +50,23 @@ class Caller:
     def group(self) -> str | None:
         """The only group that the caller may see; None: all."""
         return None if self.identity.role == "admin" else self.identity.group
+
+    def may_change(self, what: str, *, group: str, submitter: str) -> None:
+        """Raise 403 unless the caller may change what that user of that group has submitted.
+
+        Of jobs of before submitters were kept, nobody knows whose they are: any user of the group may.
+        """
+        me = self.identity
+        if me.role == "admin":
+            return
+        if me.group != group:
+            raise HTTPException(403, f"{what} belongs to another group")
+        if not (me.manager or submitter in {"", me.name}):
+            raise HTTPException(
+                403,
+                f"{what} was submitted by {submitter}: only {submitter}, a manager of group {group} or an admin"
+                " may change it",
+            )
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
@@ -64,60 +82,62 @@ class Caller:
 
 
 class Gate:
-    """Lets a request pass if it carries a known token; the routes find the `Caller` in the request's state."""
+    """Lets a request pass if it proves who asks; the routes find the `Caller` in the request's state."""
 
     def __init__(self, app: ASGIApp, *, site: Site, meters: Meters) -> None:
         self._app = app
         self._site = site
         self._meters = meters
-        # Only the event loop's thread touches this. Keys are hashes: the secrets themselves are not kept.
-        self._remembered: dict[bytes, tuple[float, Identity]] = {}
+        strangers = Strangers()
+        self._lookups = Lookups(site, strangers)
+        self._munged = Munged(site.settings.munge, strangers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 without a known token, 413 to a body that says it is too large."""
         if scope["type"] == "http" and scope["path"] != OPEN_PATH:
             headers = Headers(scope=scope)
             try:
-                identity = await self._identity(headers.get("authorization", ""))
+                identity = await self._identity(scope, headers)
+                if _is_too_large(headers.get("content-length")):
+                    raise _too_large()
+                receive = _bounded(receive)
+                if is_munge(headers):
+                    receive = await self._munged.with_its_body(headers, receive)
             except Exception as error:
                 await answer_to(error)(scope, receive, send)
                 return
-            if identity is None:
-                refusal = answer(
-                    401,
-                    "send a known token, as `Authorization: Bearer TOKEN`; an admin makes them with `glean token`",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
-                await refusal(scope, receive, send)
-                return
-            if _is_too_large(headers.get("content-length")):
-                await answer_to(_too_large())(scope, receive, send)
-                return
-            receive = _bounded(receive)
             scope.setdefault("state", {})["caller"] = Caller(identity, self._site, self._meters)
         await self._app(scope, receive, send)
 
-    async def _identity(self, header: str) -> Identity | None:
-        scheme, _, secret = header.partition(" ")
+    async def _identity(self, scope: Scope, headers: Headers) -> Identity:
+        """Who asks. Raises 401, or 503 where too many unknown callers wait."""
+        host = str((scope.get("client") or ("", 0))[0])
+        if is_munge(headers):
+            return await self._munged.identity(scope, headers, host=host)
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret or len(secret) > LONGEST_TOKEN:
-            return None
-        key = hashlib.sha256(secret.encode("utf-8", "replace")).digest()
-        now_s = self._site.clock()
-        known = self._remembered.get(key)
-        if known is not None and 0 <= now_s - known[0] < REMEMBERED_S:
-            return known[1]
-        self._remembered.pop(key, None)
-        found = await run_in_threadpool(self._look_up, secret)
-        if found is not None:
-            if len(self._remembered) >= REMEMBERED_AT_MOST:
-                self._remembered.clear()
-            self._remembered[key] = (now_s, found)
-        return found
+            raise _unknown()
+        identity = await self._lookups.identity(secret, host=host)
+        if identity is None:
+            raise _unknown()
+        if identity.expires_s is not None and identity.expires_s <= self._site.clock():
+            ended = datetime.fromtimestamp(identity.expires_s, UTC)
+            raise _unauthorized(f"this token expired at {ended:%Y-%m-%d %H:%M} UTC: an admin can rotate it")
+        return identity
 
-    def _look_up(self, secret: str) -> Identity | None:
-        with snapshot(self._site.engine) as db:
-            return identify(db, secret)
+
+def is_munge(headers: Headers) -> bool:
+    """Whether the caller brings a credential of munge, and not a token."""
+    return headers.get("authorization", "").lower().startswith("munge ")
+
+
+def _unauthorized(why: str) -> HTTPException:
+    return HTTPException(401, why, {"WWW-Authenticate": "Bearer"})
+
+
+def _unknown() -> HTTPException:
+    return _unauthorized("send a known token, as `Authorization: Bearer TOKEN`; an admin makes them with `glean token`")
 
 
 def _too_large() -> HTTPException:
@@ -148,6 +168,8 @@ def _bounded(receive: Receive) -> Receive:
 
 async def _anyone(request: Request) -> Caller:
     caller: Caller = request.state.caller
+    if caller.identity.role == "metrics":
+        raise HTTPException(403, "a token of role metrics reads /metrics and nothing else")
     return caller
 
 
@@ -155,6 +177,13 @@ async def _user(request: Request) -> Caller:
     caller = await _anyone(request)
     if caller.identity.role not in {"user", "admin"}:
         raise HTTPException(403, "an agent's token allows only its own agent's calls")
+    return caller
+
+
+async def _metrics(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    if caller.identity.role not in {"metrics", "admin"}:
+        raise HTTPException(403, "this needs a token of role metrics, or an admin's")
     return caller
 
 
@@ -182,5 +211,6 @@ async def _own_agent(request: Request, name: Annotated[Name, Path(description="T
 Anyone = Annotated[Caller, Depends(_anyone)]
 User = Annotated[Caller, Depends(_user)]
 Admin = Annotated[Caller, Depends(_admin)]
+Metrics = Annotated[Caller, Depends(_metrics)]
 SomeAgent = Annotated[Caller, Depends(_some_agent)]
 OwnAgent = Annotated[Caller, Depends(_own_agent)]

@@ -53,6 +53,7 @@ def claim(caller: OwnAgent, ask: Annotated[Ask, examples.AN_ASK]) -> Response:
             now_s=caller.now_s,
             shares=lambda db: site.tally.shares(db, site.share_rules),
             may_record=site.tally.may_record,
+            limits=site.allowed,
         )
     site.tally.handed_out(assignments.jobs)
     caller.meters.claimed.inc(len(assignments.jobs))

@@ -19,6 +19,7 @@ from gleaner.control.api import (
     tokens,
 )
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
+from gleaner.control.api.audit import Audit, AuditFile
 from gleaner.control.api.meters import Meters, Stopwatch
 from gleaner.control.site import Site
 
@@ -37,8 +38,10 @@ def create_app(site: Site) -> FastAPI:
     meters = Meters()
     app.state.site = site
     app.state.meters = meters
+    app.state.pulse = health.Pulse(site)
     # The last one added is the outermost.
     app.add_middleware(Gate, site=site, meters=meters)
+    app.add_middleware(Audit, site=site, file=AuditFile(site.settings.audit))
     app.add_middleware(Stopwatch, meters=meters)
     problems.install(app)
     for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, tokens, health, metrics):

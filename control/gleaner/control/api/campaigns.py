@@ -25,7 +25,8 @@ def _own_campaign(caller: Caller, db: Connection, campaign: int) -> None:
 
 def _to_each(caller: Caller, campaign: int, act: Callable[[Connection], None]) -> CampaignStatus:
     with caller.writing() as db:
-        _own_campaign(caller, db, campaign)
+        group, submitter = reads.campaign_owner(db, campaign)
+        caller.may_change(f"campaign {campaign}", group=group, submitter=submitter)
         act(db)
         return reads.status(db, campaign=campaign)
 
@@ -55,10 +56,12 @@ def hold_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
 @router.post("/v1/campaigns/{campaign}/release", responses=documented(404, 409, 422))
 def release_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Release every job of it that is held."""
-    return _to_each(caller, campaign, lambda db: moves.release_campaign(db, campaign, now_s=caller.now_s))
+    by = caller.identity.name
+    return _to_each(caller, campaign, lambda db: moves.release_campaign(db, campaign, by=by, now_s=caller.now_s))
 
 
 @router.post("/v1/campaigns/{campaign}/cancel", responses=documented(404, 409, 422))
 def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
     """Cancel every job of it that has not ended."""
-    return _to_each(caller, campaign, lambda db: moves.cancel_campaign(db, campaign, now_s=caller.now_s))
+    by = caller.identity.name
+    return _to_each(caller, campaign, lambda db: moves.cancel_campaign(db, campaign, by=by, now_s=caller.now_s))

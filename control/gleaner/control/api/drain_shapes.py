@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from gleaner.agent.protocol import Flag
-from gleaner.control.api.shapes import Name, Shape
+from gleaner.control.api.shapes import Name, Reply, Shape
 from gleaner.control.steward.request import MOST_NODES
 
 Nodes = Annotated[
@@ -31,7 +31,7 @@ class ResumeRequest(Shape):
     nodes: Nodes
 
 
-class DrainedJobRow(Shape):
+class DrainedJobRow(Reply):
     """One job of the scheduler's on these nodes."""
 
     job: str
@@ -50,7 +50,7 @@ class DrainedJobRow(Shape):
     gone_s: float | None
 
 
-class DrainRow(Shape):
+class DrainRow(Reply):
     """What an admin has asked to be done to nodes, and how far it is."""
 
     id: int

@@ -1,6 +1,7 @@
 """Jobs as their owners see them: submit, list, show, hold, release, cancel, migrate, priority, log, output.
 
-A user sees and changes the jobs of the own group, an admin all.
+A user sees the jobs of the own group, and changes those that it has submitted; a manager of the group changes all of
+them, an admin all that there are.
 """
 
 import itertools
@@ -52,7 +53,14 @@ def _named_groups(caller: Caller) -> frozenset[str]:
     return frozenset((*rules.entitled, *rules.multiplier))
 
 
-@router.post("", status_code=201, responses=documented(413, 422))
+def job_to_change(caller: Caller, db: Connection, job: int) -> JobRow:
+    """The job, if the caller may change it: its submitter, a manager of its group, or an admin (else 403)."""
+    row = own_job(caller, db, job)
+    caller.may_change(f"job {job}", group=row.group, submitter=row.submitter)
+    return row
+
+
+@router.post("", status_code=201, responses=documented(409, 413, 422))
 def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION]) -> Submitted:
     """Queue one job, or a campaign of one job an index."""
     group = submission.group or caller.identity.group
@@ -60,16 +68,30 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
         raise HTTPException(422, "group: an admin's token has no group, so name the one that the job is for")
     if caller.group is not None and group != caller.group:
         raise HTTPException(403, f"this token submits for group {caller.group} only, not for {group}")
+    site = caller.site
     wish = Wish(submission.job.cpus, submission.job.memory_mib)
-    known = places(caller.site)
+    known = places(site)
     if known and not fits_somewhere(wish, known):
         raise HTTPException(422, too_large(wish, known))
     with caller.writing() as db:
         if caller.group is None:  # a user's group is that of a token, so it is there
             groups.must_exist(db, group, named=_named_groups(caller))
-        return moves.submit(
-            db, submission, group=group, default_retries=caller.site.settings.queue.retries, now_s=caller.now_s
+        made = moves.submit(
+            db,
+            submission,
+            group=group,
+            default_retries=site.settings.queue.retries,
+            now_s=caller.now_s,
+            submitter=caller.identity.name,
+            nodes_memory={place.memory_mib for place in known or ()},
+            quotas=site.quotas,
+            stored_bytes=site.stored.bytes_by_owner,
         )
+    first, last = made.jobs[0], made.jobs[-1]
+    caller.about.append(
+        f"group {group}, jobs {first} to {last}" if len(made.jobs) > 1 else f"group {group}, job {first}"
+    )
+    return made
 
 
 @router.get("", responses=documented(422))
@@ -112,7 +134,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
 def hold(caller: User, job: JobPath) -> JobRow:
     """No agent may claim it until it is released. One that runs is saved at once."""
     with caller.writing() as db:
-        own_job(caller, db, job)
+        job_to_change(caller, db, job)
         moves.hold(db, job, reason=f"by {caller.identity.name}", now_s=caller.now_s)
         return reads.job_row(db, job)
 
@@ -121,8 +143,8 @@ def hold(caller: User, job: JobPath) -> JobRow:
 def release(caller: User, job: JobPath) -> JobRow:
     """Let agents claim it again."""
     with caller.writing() as db:
-        own_job(caller, db, job)
-        moves.release(db, job, now_s=caller.now_s)
+        job_to_change(caller, db, job)
+        moves.release(db, job, by=caller.identity.name, now_s=caller.now_s)
         return reads.job_row(db, job)
 
 
@@ -130,8 +152,8 @@ def release(caller: User, job: JobPath) -> JobRow:
 def cancel(caller: User, job: JobPath) -> JobRow:
     """End it for good. What runs is killed at its agent's next heartbeat."""
     with caller.writing() as db:
-        own_job(caller, db, job)
-        moves.cancel(db, job, now_s=caller.now_s)
+        job_to_change(caller, db, job)
+        moves.cancel(db, job, by=caller.identity.name, now_s=caller.now_s)
         return reads.job_row(db, job)
 
 
@@ -139,7 +161,7 @@ def cancel(caller: User, job: JobPath) -> JobRow:
 def migrate(caller: User, job: JobPath, wanted: Annotated[MigrateRequest, examples.A_MIGRATION]) -> JobRow:
     """Save it now, and let it go on at another node: at `to`, or anywhere but where it runs."""
     with caller.writing() as db:
-        own_job(caller, db, job)
+        job_to_change(caller, db, job)
         migrating.ask(db, job, to=wanted.to, by=caller.identity.name, now_s=caller.now_s)
         return reads.job_row(db, job)
 
@@ -148,8 +170,8 @@ def migrate(caller: User, job: JobPath, wanted: Annotated[MigrateRequest, exampl
 def change(caller: User, job: JobPath, change: Annotated[Change, examples.A_CHANGE]) -> JobRow:
     """Change its priority: the higher, the sooner it is claimed."""
     with caller.writing() as db:
-        own_job(caller, db, job)
-        moves.set_priority(db, job, change.priority, now_s=caller.now_s)
+        job_to_change(caller, db, job)
+        moves.set_priority(db, job, change.priority, by=caller.identity.name, now_s=caller.now_s)
         return reads.job_row(db, job)
 
 

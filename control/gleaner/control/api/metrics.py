@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from gleaner.control.api.access import Admin, Caller
+from gleaner.control.api.access import Caller, Metrics
 from gleaner.control.api.meters import Family, Gauges
 from gleaner.control.api.problems import documented
 from gleaner.control.queue import rates, reads
@@ -17,7 +17,7 @@ router = APIRouter(tags=["metrics"])
     response_class=Response,  # it has no media type of its own, which would be taken for that of the errors as well
     responses=documented() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def metrics(caller: Admin) -> Response:
+def metrics(caller: Metrics) -> Response:
     """Everything that is counted, in Prometheus' text format."""
     now = CollectorRegistry()
     now.register(_gauges(caller))

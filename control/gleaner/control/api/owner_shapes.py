@@ -1,9 +1,9 @@
 """What the API says of governed owners."""
 
-from gleaner.control.api.shapes import Shape
+from gleaner.control.api.shapes import Reply
 
 
-class OwnerRow(Shape):
+class OwnerRow(Reply):
     """One owner: what it is entitled to, and what it has."""
 
     owner: str
@@ -15,7 +15,7 @@ class OwnerRow(Shape):
     waiting_cpus: int
 
 
-class WaitingRow(Shape):
+class WaitingRow(Reply):
     """One waiting job of an owner's, and what was ruled of it at the last look."""
 
     job: str
@@ -28,7 +28,7 @@ class WaitingRow(Shape):
     why: str
 
 
-class OwnersStatus(Shape):
+class OwnersStatus(Reply):
     """How governing stands at the last look."""
 
     mode: str

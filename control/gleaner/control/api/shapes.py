@@ -5,7 +5,7 @@ Times are seconds since the epoch, durations seconds, memory MiB.
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import PydanticCustomError
 
 from gleaner.agent.protocol import NUMBER, Flag, SelfSave
@@ -28,9 +28,25 @@ def _each_once(indices: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Shape(BaseModel):
-    """A value on the wire: immutable, and an unknown field is an error."""
+    """A value that people send: immutable, and an unknown field is an error, for it may be a misspelt one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Reply(BaseModel):
+    """A value that control answers with: a `glean` of another version passes over fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class SelfSaveSpec(SelfSave):
+    """The same as people write it: there a key that nobody knows is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _as_written(how: object) -> object:
+    return how.model_dump() if isinstance(how, SelfSave) else how
 
 
 class JobSpec(Shape):
@@ -65,7 +81,7 @@ class JobSpec(Shape):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
     retries: Annotated[int, Field(ge=0, le=100), NUMBER] | None = None
     """Starts over after the job's own failure; None: the site's default."""
-    saves_itself: SelfSave | None = None
+    saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
     """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
 
     @field_validator("nodes")
@@ -93,14 +109,14 @@ class Submission(Shape):
     hold: Flag = False
 
 
-class Submitted(Shape):
+class Submitted(Reply):
     """The ids of the new jobs, in the order of the indices."""
 
     campaign: int | None
     jobs: tuple[int, ...]
 
 
-class JobRow(Shape):
+class JobRow(Reply):
     """One job in a list."""
 
     id: int
@@ -120,9 +136,11 @@ class JobRow(Shape):
     node: str | None
     submitted_s: float
     ended_s: float | None
+    submitter: str = ""
+    """Empty: nobody knows, it is of before that was kept."""
 
 
-class AttemptRow(Shape):
+class AttemptRow(Reply):
     """One claim of a job by one agent, and how its time was spent."""
 
     attempt: int
@@ -141,7 +159,7 @@ class AttemptRow(Shape):
     save_s: float
 
 
-class EventRow(Shape):
+class EventRow(Reply):
     """Something that happened to a job."""
 
     at_s: float
@@ -149,7 +167,7 @@ class EventRow(Shape):
     detail: str
 
 
-class GenerationRow(Shape):
+class GenerationRow(Reply):
     """A checkpoint generation that the queue still names."""
 
     attempt: int
@@ -158,7 +176,7 @@ class GenerationRow(Shape):
     published_s: float
 
 
-class JobDetail(Shape):
+class JobDetail(Reply):
     """All that is known of one job."""
 
     job: JobRow
@@ -188,7 +206,7 @@ class JobFilter(Shape):
     limit: int = Field(default=100, ge=1, le=1000)
 
 
-class JobList(Shape):
+class JobList(Reply):
     """A page of jobs, by ascending id, and how many match in all."""
 
     jobs: tuple[JobRow, ...]
@@ -201,7 +219,7 @@ class Change(Shape):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER]
 
 
-class LogPage(Shape):
+class LogPage(Reply):
     """Lines of a job's output from `first` on; `ended`: no more will come.
 
     `first` is later than the one asked for if control no longer keeps the lines in between.
@@ -212,7 +230,7 @@ class LogPage(Shape):
     ended: bool
 
 
-class CampaignStatus(Shape):
+class CampaignStatus(Reply):
     """How many jobs of a campaign (or, with `campaign` None, of all that the caller may see) are in each state."""
 
     campaign: int | None
@@ -225,7 +243,7 @@ class CampaignStatus(Shape):
     held: int
 
 
-class DecisionRow(Shape):
+class DecisionRow(Reply):
     """One decision about jobs: what a policy was given, and what it answered.
 
     `given` holds what it was decided from, also of other groups: their cores, and the numbers and sizes of jobs.
@@ -244,7 +262,7 @@ class DecisionRow(Shape):
     answer: dict[str, Any]
 
 
-class AgentRow(Shape):
+class AgentRow(Reply):
     """One agent that control knows."""
 
     name: str
@@ -262,7 +280,7 @@ class AgentRow(Shape):
     reason: str
 
 
-class NodeRow(Shape):
+class NodeRow(Reply):
     """One node as the scheduler sees it, with what Gleaner knows of it."""
 
     name: str
@@ -279,7 +297,7 @@ class NodeRow(Shape):
     """By whom, if it was drained through Gleaner, and what is left there."""
 
 
-class ClusterStatus(Shape):
+class ClusterStatus(Reply):
     """The cluster at the last poll."""
 
     read_s: float | None
@@ -291,7 +309,7 @@ class ClusterStatus(Shape):
     nodes: tuple[NodeRow, ...]
 
 
-class Health(Shape):
+class Health(Reply):
     """Whether control works; the only answer that needs no token."""
 
     status: str
@@ -302,20 +320,40 @@ class Health(Shape):
 
 
 class TokenRequest(Shape):
-    """A new user or admin token (agents get theirs from control itself)."""
+    """A new token (agents get theirs from control itself)."""
 
-    role: Annotated[str, StringConstraints(pattern="^(user|admin)$")]
+    role: Annotated[str, StringConstraints(pattern="^(user|admin|metrics)$")]
     name: Name
     group: Name | None = None
+    manager: Flag = False
+    """A user who may change all jobs of the group, and not only the own ones."""
+    days: Annotated[int, Field(ge=1, le=36_500), NUMBER] | None = None
+    """It ends after so many; None: not by itself."""
 
 
-class TokenIssued(Shape):
+class TokenIssued(Reply):
     """The secret, shown once; only its hash is stored."""
 
     token: str
+    id: str = ""
+    expires_s: float | None = None
 
 
-class Problem(Shape):
+class TokenRow(Reply):
+    """A token without its secret."""
+
+    id: str
+    role: str
+    name: str
+    group: str | None
+    manager: bool
+    issued_s: float
+    expires_s: float | None
+    """None: it does not end by itself."""
+    revoked_s: float | None
+
+
+class Problem(Reply):
     """Every error's body: one line that says what is wrong and what to do."""
 
     detail: str

@@ -1,16 +1,28 @@
-"""New tokens for users and admins. Agents get theirs from control itself, when it submits them."""
+"""Tokens for users, admins and what reads the metrics. Agents get theirs from control itself, when it submits them.
 
+An admin sees, ends and replaces all of them, a user the own ones.
+"""
+
+from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Path, Query
+from sqlalchemy import Connection
 
 from gleaner.control.api import examples
-from gleaner.control.api.access import Admin
+from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.problems import documented
-from gleaner.control.api.shapes import TokenIssued, TokenRequest
+from gleaner.control.api.shapes import TokenIssued, TokenRequest, TokenRow
 from gleaner.control.queue import tokens
+from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.tokens import Issued, Token
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
+
+TokenId = Annotated[
+    str,
+    Path(pattern="^([0-9a-f]{12}|own)$", description="The token's id, or `own`: the one sent", examples=["own"]),
+]
 
 
 @router.post("", status_code=201, responses=documented(409, 413, 422))
@@ -18,6 +30,67 @@ def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUE
     """Make a token. The secret is shown this once; only its hash is stored."""
     if request.role == "user" and request.group is None:
         raise HTTPException(422, "group: a user's token needs the group whose jobs it may see")
+    if request.role != "user" and request.manager:
+        raise HTTPException(422, "manager: only a user's token can be that of a group's manager")
     with caller.writing() as db:
-        secret = tokens.issue(db, role=request.role, name=request.name, group=request.group, now_s=caller.now_s)
-    return TokenIssued(token=secret)
+        made = tokens.make(
+            db,
+            role=request.role,
+            name=request.name,
+            group=request.group,
+            manager=request.manager,
+            days=request.days,
+            now_s=caller.now_s,
+        )
+    caller.about.append(f"{request.role} {request.name}, token {made.id}")
+    return _told(made)
+
+
+@router.get("", responses=documented(422))
+def list_tokens(
+    caller: User, everything: Annotated[bool, Query(alias="all", description="Also those that have ended")] = False
+) -> list[TokenRow]:
+    """The tokens that an admin has made (a user sees the own ones), the newest first; agents' are not among them."""
+    with caller.reading() as db:
+        found = tokens.of_people(db, now_s=caller.now_s, everything=everything)
+    return [_row(each) for each in found if _may_see(caller, each)]
+
+
+@router.post("/{token}/revoke", responses=documented(404, 409, 422))
+def revoke(caller: User, token: TokenId) -> TokenRow:
+    """End a token: it is good for nothing within seconds. Once more is no error."""
+    with caller.writing() as db:
+        return _row(tokens.end(db, _own(caller, db, token), now_s=caller.now_s))
+
+
+@router.post("/{token}/rotate", status_code=201, responses=documented(404, 409, 422))
+def rotate(caller: User, token: TokenId) -> TokenIssued:
+    """Replace a token by a new one of the same owner. The new secret is shown this once, the old one ends."""
+    with caller.writing() as db:
+        made = tokens.rotate(db, _own(caller, db, token), now_s=caller.now_s)
+    caller.about.append(f"new token {made.id}")
+    return _told(made)
+
+
+def _own(caller: Caller, db: Connection, token: str) -> str:
+    """The token's id, if the caller may end it. Raises `Unknown` for another's as for one that is not there."""
+    id_ = caller.identity.token if token == "own" else token  # noqa: S105
+    if not id_:
+        raise HTTPException(409, "munge vouches for you: there is no token to change")
+    found = tokens.one(db, id_)
+    if not _may_see(caller, found):
+        raise Unknown(f"there is no token {id_} of yours")
+    return id_
+
+
+def _may_see(caller: Caller, token: Token) -> bool:
+    me = caller.identity
+    return me.role == "admin" or (me.role, me.name, me.group) == (token.role, token.name, token.group)
+
+
+def _told(made: Issued) -> TokenIssued:
+    return TokenIssued(token=made.secret, id=made.id, expires_s=made.expires_s)
+
+
+def _row(token: Token) -> TokenRow:
+    return TokenRow(**asdict(token))

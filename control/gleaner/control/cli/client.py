@@ -4,7 +4,9 @@ Only reads are asked again when the answer is lost; a submission that may have a
 have arrived, since there was no connection, is asked again for some seconds: control is being restarted, perhaps.
 """
 
+import hashlib
 import os
+import shutil
 import socket
 import ssl
 import stat
@@ -19,6 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gleaner.control import munge
 from gleaner.control.api.drain_shapes import DrainRequest, DrainRow, MigrateRequest, ResumeRequest
 from gleaner.control.api.owner_shapes import OwnersStatus
 from gleaner.control.api.shapes import (
@@ -38,6 +41,7 @@ from gleaner.control.api.shapes import (
     Submitted,
     TokenIssued,
     TokenRequest,
+    TokenRow,
 )
 from gleaner.control.cli import render
 from gleaner.control.cli.config import load_settings
@@ -93,6 +97,50 @@ def read_token(settings: ClientSettings) -> str:
     return token
 
 
+class MungeProof(httpx.Auth):
+    """Proves who asks without a token: each request has a credential of its own, which munge makes for it."""
+
+    requires_request_body = True
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._socket = settings.munge_socket
+        self._timeout_s = settings.timeout_s
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Sign the request. Raises `NoToken`."""
+        nonce, digest = munge.new_nonce(), hashlib.sha256(request.content).hexdigest()
+        target = request.url.raw_path.decode("ascii")
+        payload = munge.payload_of(method=request.method, target=target, body_digest=digest, nonce=nonce)
+        try:
+            credential = munge.encode(payload, socket=self._socket, timeout_s=self._timeout_s)
+        except munge.MungeError as error:
+            raise NoToken(f"no token, and munge cannot prove who you are: {error}") from error
+        request.headers["Authorization"] = f"Munge {credential}"
+        request.headers["Gleaner-Proof"] = f"{nonce} {digest}"
+        yield request
+
+
+class TokenProof(httpx.Auth):
+    """Proves who asks by a token."""
+
+    def __init__(self, token: str) -> None:
+        self._header = f"Bearer {token}"
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Add the token."""
+        request.headers["Authorization"] = self._header
+        yield request
+
+
+def proof(settings: ClientSettings) -> httpx.Auth:
+    """How this user proves who asks. Raises `NoToken`."""
+    runs_munge = settings.munge_socket.exists() and shutil.which("munge") is not None
+    has_token = settings.token_file.expanduser().exists()
+    if settings.proof == "munge" or (settings.proof == "auto" and runs_munge and not has_token):
+        return MungeProof(settings)
+    return TokenProof(read_token(settings))
+
+
 def checked_url(url: str) -> str:
     """The URL, if a token may travel to it: https, or http on this machine."""
     try:
@@ -125,10 +173,11 @@ class Control:
         self._token_file = settings.token_file
         self._connect_s = min(CONNECT_S, settings.timeout_s)
         self._said_that_it_waits = threading.Event()
+        self._proof = proof(settings)
         # trust_env=False: a proxy for the outside world must not see the token, nor swallow localhost.
         self._http = httpx.Client(
             base_url=self._url,
-            headers={"Authorization": f"Bearer {read_token(settings)}"},
+            auth=self._proof,
             timeout=httpx.Timeout(settings.timeout_s, connect=self._connect_s),
             verify=trust(settings),
             trust_env=False,
@@ -210,6 +259,15 @@ class Control:
 
     def issue_token(self, request: TokenRequest) -> TokenIssued:
         return self._write("POST", "/v1/tokens", TokenIssued, request)
+
+    def tokens(self, *, everything: bool) -> tuple[TokenRow, ...]:
+        return self._read("/v1/tokens", tuple[TokenRow, ...], {"all": 1} if everything else None)
+
+    def revoke_token(self, token: str) -> TokenRow:
+        return self._write("POST", f"/v1/tokens/{token}/revoke", TokenRow)
+
+    def rotate_token(self, token: str) -> TokenIssued:
+        return self._write("POST", f"/v1/tokens/{token}/rotate", TokenIssued)
 
     @contextmanager
     def output(self, job: int) -> Generator[Iterator[bytes]]:
@@ -295,7 +353,7 @@ class Control:
             said = f"{self._url} answered with status {status} and no reason; is it Gleaner?"
             raise (Unreachable(said) if status in AWAY or status == 502 else Failure(said)) from error
         if status == 401:
-            raise NoToken(f"control does not know the token in {self._token_file}; ask an admin for a new one")
+            raise NoToken(self._unproven(detail))
         if status == 409:
             raise Conflict(detail)
         if status == 403:
@@ -305,6 +363,13 @@ class Control:
         if status in AWAY:
             raise Unreachable(f"control cannot do this now: {detail}")
         raise Failure(detail)
+
+    def _unproven(self, detail: str) -> str:
+        if isinstance(self._proof, MungeProof):
+            return f"control did not take munge's word for who you are: {detail}"
+        if "expired" in detail:
+            return f"the token in {self._token_file} is of no use any more: {detail}"
+        return f"control does not know the token in {self._token_file}; ask an admin for a new one"
 
     def _transport(self, error: httpx.HTTPError) -> Unreachable:
         if isinstance(error, httpx.ConnectTimeout):

@@ -314,7 +314,8 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     row = detail.job
     facts = _table("", "")
     facts.show_header = False
-    _add(facts, "job", f"{row.id} {row.name}, of group {row.group}")
+    by = f", submitted by {row.submitter}" if row.submitter else ""
+    _add(facts, "job", f"{row.id} {row.name}, of group {row.group}{by}")
     if row.campaign is not None:
         _add(facts, "campaign", f"{row.campaign}, index {row.index}")
     _add(facts, "state", _state(row) + (f" on {row.node}" if row.node else ""))

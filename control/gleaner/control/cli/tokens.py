@@ -1,7 +1,9 @@
-"""`glean token`: tokens for users and admins (an agent's is made by control itself)."""
+"""`glean token`: tokens for users, admins and what reads the metrics (an agent's is made by control itself)."""
 
 import os
+import re
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -10,15 +12,19 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from gleaner.control.api.shapes import TokenRequest
-from gleaner.control.cli.answer import Answer
+from gleaner.control.api.shapes import TokenRequest, TokenRow
+from gleaner.control.cli.answer import Answer, AsJson
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.render import moment
 from gleaner.control.cli.server import server_parts
 from gleaner.control.cli.wording import complaint
+from gleaner.control.simulation.figures.tables import Table
 
-app = typer.Typer(no_args_is_help=True, help="Make tokens.")
+app = typer.Typer(no_args_is_help=True, help="Make, list, end and replace tokens.")
+
+To = Annotated[Path | None, typer.Option(metavar="FILE", help="A new file, mode 0600; else printed.")]
 
 
 class Role(StrEnum):
@@ -26,6 +32,7 @@ class Role(StrEnum):
 
     USER = "user"
     ADMIN = "admin"
+    METRICS = "metrics"
 
 
 @app.command()
@@ -33,7 +40,12 @@ def create(
     role: Annotated[Role, typer.Option(help="What its owner may do.")],
     name: Annotated[str, typer.Option(help="Whose it is.")],
     group: Annotated[str | None, typer.Option(help="The group whose jobs a user may see and change.")] = None,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="A new file, mode 0600; else printed.")] = None,
+    *,
+    manager: Annotated[
+        bool, typer.Option("--manager", help="A user who may change all jobs of the group, not only the own ones.")
+    ] = False,
+    days: Annotated[int | None, typer.Option(metavar="N", help="It ends after so many days.")] = None,
+    to: To = None,
     local: Annotated[
         bool, typer.Option("--local", help="Write to the database itself: for the first admin, as the service account.")
     ] = False,
@@ -41,14 +53,79 @@ def create(
     """Make a token. It is shown once; only its hash is kept."""
     if role is Role.USER and group is None:
         raise BadInput("a user's token needs --group: the group whose jobs it is for")
+    if manager and role is not Role.USER:
+        raise BadInput("--manager goes with --role user: a manager is a user of the group")
     try:
-        request = TokenRequest(role=role, name=name, group=group)
+        request = TokenRequest(role=role, name=name, group=group, manager=manager, days=days)
     except ValidationError as error:
         first = error.errors()[0]
         raise BadInput(complaint(f"--{first['loc'][0]}", first)) from None
     if to is None:
         return Answer(_issue(request, local=local))
-    return Answer(_write(to, request, local=local))
+    return Answer(_write(to, lambda: _issue(request, local=local)))
+
+
+@app.command("list")
+def list_tokens(
+    everything: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    as_json: AsJson = False,
+) -> Answer:
+    """List tokens: all that were made for people, or for a user the own ones. Secrets are never shown again."""
+    with connect() as control:
+        found = control.tokens(everything=everything)
+    return Answer(found if as_json else (_table(found),), as_json)
+
+
+@app.command()
+def revoke(
+    ids: Annotated[list[str], typer.Argument(metavar="TOKEN...", help="As `glean token list` shows them.")],
+    as_json: AsJson = False,
+) -> Answer:
+    """End tokens: within seconds they are good for nothing."""
+    wanted = [_id(each) for each in ids]
+    with connect() as control:
+        ended = tuple(control.revoke_token(each) for each in wanted)
+    return Answer(ended if as_json else (_table(ended),), as_json)
+
+
+@app.command()
+def rotate(
+    id_: Annotated[
+        str, typer.Argument(metavar="[TOKEN]", help="As `glean token list` shows it.", show_default="the one in use")
+    ] = "own",
+    to: To = None,
+) -> Answer:
+    """Replace a token by a new one, and end the old one. The new one is shown this once."""
+    wanted = _id(id_)
+
+    def made() -> str:
+        with connect() as control:
+            return control.rotate_token(wanted).token
+
+    return Answer(made() if to is None else _write(to, made))
+
+
+def _id(text: str) -> str:
+    if text != "own" and not re.fullmatch("[0-9a-f]{12}", text):
+        raise BadInput(f"{text!r} is no token's id: it has 12 digits and letters a to f; see `glean token list`")
+    return text
+
+
+def _table(rows: Sequence[TokenRow]) -> Table:
+    columns = ("TOKEN", "ROLE", "NAME", "GROUP", "ISSUED", "EXPIRES", "REVOKED")
+    lines = [
+        (
+            row.id,
+            "manager" if row.manager else row.role,
+            row.name,
+            row.group or "",
+            moment(row.issued_s),
+            moment(row.expires_s),
+            moment(row.revoked_s),
+        )
+        for row in rows
+    ]
+    return Table(columns, tuple(lines), left=len(columns))
 
 
 def _issue(request: TokenRequest, *, local: bool) -> str:
@@ -63,15 +140,23 @@ def _issue_locally(request: TokenRequest) -> str:
     with server_parts():
         from gleaner.control.queue.engine import check_schema, transaction
         from gleaner.control.queue.engine import connect as open_queue
-        from gleaner.control.queue.tokens import issue
+        from gleaner.control.queue.tokens import make
 
         engine = open_queue(url)
         check_schema(engine)
         with transaction(engine) as db:
-            return issue(db, role=request.role, name=request.name, group=request.group, now_s=time.time())
+            return make(
+                db,
+                role=request.role,
+                name=request.name,
+                group=request.group,
+                manager=request.manager,
+                days=request.days,
+                now_s=time.time(),
+            ).secret
 
 
-def _write(path: Path, request: TokenRequest, *, local: bool) -> str:
+def _write(path: Path, issued: Callable[[], str]) -> str:
     """Make the file first, so that no token is issued that nobody has."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -81,7 +166,7 @@ def _write(path: Path, request: TokenRequest, *, local: bool) -> str:
         raise BadInput(f"{path}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(_issue(request, local=local) + "\n")
+            file.write(issued() + "\n")
     except BaseException as error:
         with suppress(OSError):
             path.unlink()

@@ -27,10 +27,12 @@ def value(plain: object) -> str:
     '["a\\"b", true, 3]'
     >>> value({"physics": 50.0})
     '{"physics" = 50.0}'
+    >>> value({"jobs": 5, "cores": None})
+    '{"jobs" = 5}'
     """
     if isinstance(plain, dict):
         pairs = cast("dict[str, object]", plain).items()
-        return "{" + ", ".join(f"{value(key)} = {value(item)}" for key, item in pairs) + "}"
+        return "{" + ", ".join(f"{value(key)} = {value(item)}" for key, item in pairs if item is not None) + "}"
     if isinstance(plain, list | tuple):
         return "[" + ", ".join(value(item) for item in cast("Sequence[object]", plain)) + "]"
     # A JSON string, number or truth value is one of TOML's too, once DEL is escaped.

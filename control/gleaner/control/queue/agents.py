@@ -31,7 +31,8 @@ def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: f
         "reason": "",
     }
     db.execute(insert(AGENT), row)
-    tokens.register(db, role=Role.AGENT, name=name, group=None, token_hash=token_hash, now_s=now_s)
+    until_s = end_s + tokens.AGENT_OVERTIME_S
+    tokens.register(db, role=Role.AGENT, name=name, group=None, token_hash=token_hash, now_s=now_s, expires_s=until_s)
 
 
 def submitted(db: Connection, name: str, scheduler_id: str) -> None:
@@ -160,6 +161,7 @@ def farewell(
         end = ended(Ending.GIVEN_BACK, ended_s=now_s, detail="unstarted: its agent has ended")
         leave(db, job, now_s=now_s, detail=f"given back: {name} has ended", end=end)
     _close(db, name, ended_s=report.ended_s, reason=report.reason)
+    tokens.end_later(db, agent=name, now_s=now_s)
     if report.fault:
         node_failed(db, row.node, now_s=now_s, failures_until_avoided=failures_until_avoided, avoid_s=avoid_s)
     elif _has_run_a_job(db, name):
@@ -226,13 +228,15 @@ def forget_unstarted(db: Connection, name: str, *, now_s: float, reason: str) ->
 def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: int, reason: str) -> bool:
     """Close a registered agent that the scheduler says is gone, if it is silent; False if it still speaks.
 
-    "Gone" for the scheduler is not yet "dead": a live lease is waited out. Its token stays good for a late report.
+    "Gone" for the scheduler is not yet "dead": a live lease is waited out. Its token stays good for a late report, and
+    no longer.
     """
     row = _locked(db, name)
     if row.phase is not Phase.SILENT:
         return False
     lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} is gone: {reason}")
     _close(db, name, ended_s=now_s, reason=reason)
+    tokens.end_later(db, agent=name, now_s=now_s)
     return True
 
 

@@ -55,7 +55,8 @@ _EVENT_COLUMNS = ["job", "attempt", "at_s", "what", "detail"]
 def _lane_of_new() -> ScalarSelect[int]:
     mine, new = LANE.alias("mine"), LANE.alias("new")
     same_size = and_(new.c.cpus == mine.c.cpus, new.c.memory_mib == mine.c.memory_mib)
-    same = and_(new.c.group == mine.c.group, same_size, new.c.not_on == literal_column("''"))
+    same_owner = and_(new.c.group == mine.c.group, new.c.submitter == mine.c.submitter)
+    same = and_(same_owner, same_size, new.c.not_on == literal_column("''"))
     kind = case((SPEC.c.saves_itself.is_(null()), SAVING), else_=ANY_KIND)
     return (
         select(new.c.id)
@@ -107,10 +108,12 @@ def move(
     run(db, _ADD_EVENT, event)
 
 
-def move_all(db: Connection, which: ColumnElement[bool], move: Move, *, now_s: float, **facts: object) -> None:
+def move_all(
+    db: Connection, which: ColumnElement[bool], move: Move, *, now_s: float, detail: str = "", **facts: object
+) -> None:
     """Complete, by one move, all these jobs; their rows are locked, so that none of them changes meanwhile."""
     values = {f"to_{name}": value for name, value in facts.items()} | {"now_": now_s}
-    record_all(db, which, event_name(move), now_s=now_s)
+    record_all(db, which, event_name(move), now_s=now_s, detail=detail)
     run(db, update(JOB).where(which, _from(move)).values(_facts(move, tuple(facts))), values)
 
 

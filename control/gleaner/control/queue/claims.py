@@ -10,7 +10,7 @@ another claim holds at that moment is passed over. SQLite admits one writer at a
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from sqlalchemy import (
 from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation
 from gleaner.control.life import State
 from gleaner.control.policy import sharing
+from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.shares import Shares
 from gleaner.control.policy.sharing import Book, First
 from gleaner.control.policy.subjects import job_subject
@@ -81,7 +82,8 @@ WITH RECURSIVE occupied(lane) AS (
 
 _LANES = (
     text(f"""{OCCUPIED}
-SELECT lane.id AS lane, lane."group" AS lane_group, lane.cpus, lane.memory_mib, lane.not_on,
+SELECT lane.id AS lane, lane."group" AS lane_group, lane.submitter AS lane_submitter,
+    lane.cpus, lane.memory_mib, lane.not_on,
     head.state AS head_state, head.priority AS head_priority, head.id AS head_job,
     (
         SELECT min(n) FROM (
@@ -101,6 +103,7 @@ WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate 
     .columns(
         column("lane", Integer),
         column("lane_group", String),
+        column("lane_submitter", String),
         column("cpus", Integer),
         column("memory_mib", Integer),
         column("not_on", String),
@@ -183,6 +186,11 @@ def equal_shares(_db: Connection) -> Shares:
     return Shares()
 
 
+def no_limits(_db: Connection, _groups: Collection[str]) -> Allowance:
+    """Nobody is limited."""
+    return Allowance()
+
+
 def always() -> bool:
     """Every decision is recorded."""
     return True
@@ -196,11 +204,14 @@ def claim(
     now_s: float,
     shares: Callable[[Connection], Shares] = equal_shares,
     may_record: Callable[[], bool] = always,
+    limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
 ) -> Assignments:
     """As many waiting jobs as fit what the agent has free, each under a new attempt.
 
     `shares` is asked once, and only if several groups have a job that fits; what was decided between them is
-    recorded if `may_record` says so. A silent agent gets nothing until its next heartbeat has made it live, nor does
+    recorded if `may_record` says so. `limits` is asked what the groups that have jobs here may still start.
+
+    A silent agent gets nothing until its next heartbeat has made it live, nor does
     one that is to vacate. Raises `Unknown` for an agent that nobody has submitted, `Refused` for one that is not
     registered or has ended.
     """
@@ -214,8 +225,10 @@ def claim(
     if asking.lane is None:
         return Assignments()
     welcome = [row for row in rows if not is_kept_off(row.not_on, asking.node)]
+    allowed = limits(db, {row.lane_group for row in welcome})
+    welcome = [row for row in welcome if _is_allowed(row, allowed)]
     book = Book(shares(db)) if len({row.lane_group for row in welcome}) > 1 else None
-    chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, ask.most), book))
+    chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, ask.most), book, allowed))
     if chosen:
         take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
     if book is not None and book.starts and may_record():
@@ -236,7 +249,14 @@ _Queue = list[tuple[_Head, Any]]
 """One group's lanes by their heads, as a heap."""
 
 
-def _chosen(db: Connection, rows: Sequence[Any], room: _Room, book: Book | None) -> Iterator[tuple[Any, Any]]:
+def _is_allowed(lane: Any, allowed: Allowance) -> bool:
+    whose = (lane.lane_group, lane.lane_submitter)
+    return allowed.holds(whose, lane.cpus) and (lane.head_state == State.SAVED or allowed.may_begin(whose))
+
+
+def _chosen(
+    db: Connection, rows: Sequence[Any], room: _Room, book: Book | None, allowed: Allowance
+) -> Iterator[tuple[Any, Any]]:
     """The jobs to take, as they were chosen, each with its lane. Without a book, all are of one group."""
     lanes = {row.lane: row for row in rows}
     queues: dict[str, _Queue] = {}
@@ -246,7 +266,7 @@ def _chosen(db: Connection, rows: Sequence[Any], room: _Room, book: Book | None)
     opened = [row for row in rows if row.id is not None]
     fronts = {row.lane: iter(opened) for row in opened[:1]}
     ready: dict[int, Any] = {}
-    while _drop_what_does_not_fit(queues, room):
+    while _drop_what_does_not_fit(queues, room, allowed):
         firsts = {group: _first(queue) for group, queue in queues.items()} if book else {}
         group = book.best(firsts.values(), free_cpus=room.cpus).group if book else next(iter(queues))
         _, lane = heapq.heappop(queues[group])
@@ -254,21 +274,26 @@ def _chosen(db: Connection, rows: Sequence[Any], room: _Room, book: Book | None)
             if book:
                 book.start(firsts[group], tuple(firsts.values()), free_cpus=room.cpus)
             room.take(lane.cpus, lane.memory_mib)
+            allowed.take((lane.lane_group, lane.lane_submitter), lane.cpus)
             yield ready[lane.lane], lane
         elif lane.lane not in fronts:
             limit = room.holds(lane.cpus, lane.memory_mib)
             fronts[lane.lane] = iter(db.execute(_FRONT, {"lane_": lane.lane, "limit_": limit}).all())
         following = next(fronts[lane.lane], None)
-        if following is not None:
+        whose = (lane.lane_group, lane.lane_submitter)
+        if following is not None and (following.state is State.SAVED or allowed.may_begin(whose)):
             ready[lane.lane] = following
             head = _Head(following.state is not State.SAVED, -following.priority, following.id)
             heapq.heappush(queues[group], (head, lane))
 
 
-def _drop_what_does_not_fit(queues: dict[str, _Queue], room: _Room) -> bool:
+def _drop_what_does_not_fit(queues: dict[str, _Queue], room: _Room, allowed: Allowance) -> bool:
     """Let every group's first job be one that fits, and drop the groups that have none; whether any is left."""
     for group, queue in list(queues.items()):
-        while queue and not room.holds(queue[0][1].cpus, queue[0][1].memory_mib):
+        while queue and not (
+            room.holds(queue[0][1].cpus, queue[0][1].memory_mib)
+            and allowed.holds((group, queue[0][1].lane_submitter), queue[0][1].cpus)
+        ):
             heapq.heappop(queue)
         if not queue:
             del queues[group]

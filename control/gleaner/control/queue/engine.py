@@ -75,7 +75,7 @@ def connect(url: str) -> Engine:
         return create_engine(
             url,
             pool_size=20,
-            max_overflow=20,  # together Starlette's 40 threads
+            max_overflow=25,  # together Starlette's 40 threads, and those for unknown callers and for /health
             pool_timeout=BUSY_TIMEOUT_S,
             connect_args=_WIRE | {"application_name": "gleaner", "options": _OPTIONS},
         )
@@ -87,7 +87,7 @@ def _sqlite(url: URL) -> Engine:
     engine = create_engine(
         url,
         pool_size=20,
-        max_overflow=20,
+        max_overflow=25,
         pool_timeout=BUSY_TIMEOUT_S,
         connect_args={"timeout": patience_s, "check_same_thread": False},
         execution_options={_WRITER: _Turn(threading.Lock(), patience_s)},

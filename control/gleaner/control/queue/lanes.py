@@ -1,4 +1,7 @@
-"""Which lane a job waits in: that of its group and size, and of where it can start or go on."""
+"""Which lane a job waits in: that of its group and size, and of where it can start or go on.
+
+Where users are limited, it is its submitter's as well: else a claim would step over all that one waits for in vain.
+"""
 
 from typing import Any
 
@@ -12,7 +15,10 @@ from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
 
 _MINE, _WANTED = LANE.alias("mine"), LANE.alias("wanted")
 _ALIKE = and_(
-    _WANTED.c.group == _MINE.c.group, _WANTED.c.cpus == _MINE.c.cpus, _WANTED.c.memory_mib == _MINE.c.memory_mib
+    _WANTED.c.group == _MINE.c.group,
+    _WANTED.c.submitter == _MINE.c.submitter,
+    _WANTED.c.cpus == _MINE.c.cpus,
+    _WANTED.c.memory_mib == _MINE.c.memory_mib,
 )
 _LANE = select(LANE.c.id).where(
     LANE.c.group == bindparam("group_"),
@@ -20,9 +26,10 @@ _LANE = select(LANE.c.id).where(
     LANE.c.memory_mib == bindparam("memory_mib_"),
     LANE.c.kind == bindparam("kind_"),
     LANE.c.not_on == bindparam("not_on_"),
+    LANE.c.submitter == bindparam("submitter_"),
 )
 _OF_JOB = (
-    select(LANE.c.group, LANE.c.cpus, LANE.c.memory_mib, LANE.c.kind, LANE.c.not_on)
+    select(LANE.c.group, LANE.c.cpus, LANE.c.memory_mib, LANE.c.kind, LANE.c.not_on, LANE.c.submitter)
     .join(JOB, JOB.c.lane == LANE.c.id)
     .where(JOB.c.id == bindparam("job_"))
 )
@@ -33,6 +40,7 @@ _AFTER_SAVE = (
         _MINE.c.group,
         _MINE.c.cpus,
         _MINE.c.memory_mib,
+        _MINE.c.submitter,
         AGENT.c.kind,
         _KIND.label("needed"),
         _NOT_ON.label("not_on"),
@@ -47,14 +55,18 @@ _AFTER_SAVE = (
 )
 
 
-def of_new(db: Connection, group: str, cpus: int, memory_mib: int, *, saves_itself: bool) -> int:
-    """The lane of this group's new jobs of this size."""
-    return of_size(db, group, cpus, memory_mib, kind=ANY_KIND if saves_itself else SAVING)
+def of_new(db: Connection, group: str, cpus: int, memory_mib: int, *, saves_itself: bool, submitter: str = "") -> int:
+    """The lane of this group's new jobs of this size; of this user's, if one is named."""
+    kind = ANY_KIND if saves_itself else SAVING
+    return of_size(db, group, cpus, memory_mib, kind=kind, submitter=submitter)
 
 
-def of_size(db: Connection, group: str, cpus: int, memory_mib: int, *, kind: int, not_on: str = "") -> int:
-    """The lane of this group's jobs of this size that were saved on nodes of that kind."""
+def of_size(
+    db: Connection, group: str, cpus: int, memory_mib: int, *, kind: int, not_on: str = "", submitter: str = ""
+) -> int:
+    """The lane of this group's jobs of this size saved on nodes of that kind; this user's, if one is named."""
     wishes = {"group_": group, "cpus_": cpus, "memory_mib_": memory_mib, "kind_": kind, "not_on_": not_on}
+    wishes["submitter_"] = submitter
     found = db.execute(_LANE, wishes).scalar_one_or_none()
     if found is None:
         # Another transaction may be adding the same lane: then this waits for it and adds nothing.
@@ -72,7 +84,9 @@ def after_save(db: Connection, job: int, attempt: int, *, has_memory: bool) -> t
         return 0, None  # there is no such attempt: the move will say so
     if row.id is not None:
         return row.id, row.kind
-    return of_size(db, row.group, row.cpus, row.memory_mib, kind=row.needed, not_on=row.not_on), row.kind
+    return of_size(
+        db, row.group, row.cpus, row.memory_mib, kind=row.needed, not_on=row.not_on, submitter=row.submitter
+    ), row.kind
 
 
 def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
@@ -83,15 +97,16 @@ def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
         )
     ).one()
     mine = db.execute(_OF_JOB, {"job_": job}).one()
-    return of_size(
-        db, mine.group, mine.cpus, mine.memory_mib, kind=(made.kind or SAVING) if made.has_memory else ANY_KIND
-    )
+    kind = (made.kind or SAVING) if made.has_memory else ANY_KIND
+    return of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=kind, submitter=mine.submitter)
 
 
 def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
     """Offer the job to that node no more until it is saved again; all nodes that it is kept off so."""
     mine = db.execute(_OF_JOB, {"job_": job}).one()
     nodes = places.with_one_more(mine.not_on, node)
-    lane = of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=" ".join(nodes))
+    lane = of_size(
+        db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=" ".join(nodes), submitter=mine.submitter
+    )
     db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
     return nodes

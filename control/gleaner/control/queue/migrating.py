@@ -148,5 +148,5 @@ def _let_go(db: Connection, job: int) -> None:
     mine: Any = db.execute(
         select(LANE).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job).with_for_update(of=JOB)
     ).one()
-    lane = lanes.of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind)
+    lane = lanes.of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, submitter=mine.submitter)
     db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))

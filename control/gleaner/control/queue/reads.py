@@ -87,6 +87,7 @@ _ROWS = (
         AGENT.c.node,
         JOB.c.submitted_s,
         JOB.c.ended_s,
+        JOB.c.submitter,
     )
     .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
     .join(LANE, LANE.c.id == JOB.c.lane)
@@ -243,6 +244,15 @@ def campaign_group(db: Connection, campaign: int) -> str:
     if found is None:
         raise Unknown(f"there is no campaign {campaign}")
     return str(found)
+
+
+def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
+    """Its group and its submitter, who is empty where nobody knows. Raises `Unknown`."""
+    wanted = select(CAMPAIGN.c.group, CAMPAIGN.c.submitter).where(CAMPAIGN.c.id == campaign)
+    row = db.execute(wanted).one_or_none()
+    if row is None:
+        raise Unknown(f"there is no campaign {campaign}")
+    return row.group, row.submitter
 
 
 def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Index,
     Text,
     TextClause,
+    false,
     text,
     true,
 )
@@ -68,6 +69,8 @@ class Role(StrEnum):
     USER = "user"
     AGENT = "agent"
     ADMIN = "admin"
+    METRICS = "metrics"
+    """To read `/metrics`, and nothing else."""
 
 
 def listed(*words: StrEnum) -> str:
@@ -93,6 +96,7 @@ class Campaign(SQLModel, table=True):
     name: str
     group: str
     submitted_s: float
+    submitter: str = Field(sa_column_kwargs={"server_default": ""})
 
 
 class Spec(SQLModel, table=True):
@@ -118,7 +122,7 @@ class Lane(SQLModel, table=True):
     __table_args__ = (
         CheckConstraint("cpus >= 1", "cpus_positive"),
         CheckConstraint("memory_mib >= 1", "memory_positive"),
-        Index("lane_wishes", "group", "cpus", "memory_mib", "kind", "not_on", unique=True),
+        Index("lane_wishes", "group", "cpus", "memory_mib", "kind", "not_on", "submitter", unique=True),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -130,6 +134,8 @@ class Lane(SQLModel, table=True):
     """Where the jobs may not go on: nodes that have refused their generations, or that they have left. See `places`."""
     group: str = Field(sa_column_kwargs={"server_default": ""})
     """Empty in a lane of before groups had their own: only jobs that are Complete are in it."""
+    submitter: str = Field(sa_column_kwargs={"server_default": ""})
+    """Whose jobs they are, where each of the group's users may have only so many cores; else empty: anybody's."""
 
 
 class Agent(SQLModel, table=True):
@@ -222,6 +228,8 @@ class Job(SQLModel, table=True):
     output_bytes: int | None = Field(sa_type=BIG)
     submitted_s: float
     ended_s: float | None
+    submitter: str = Field(sa_column_kwargs={"server_default": ""})
+    """Whose token it was; empty in jobs of before that was kept."""
 
 
 class Attempt(SQLModel, table=True):
@@ -333,7 +341,10 @@ class Trimmed(SQLModel, table=True):
 class Token(SQLModel, table=True):
     """A bearer token's hash, and what it allows."""
 
-    __table_args__ = (CheckConstraint("role <> 'user' OR \"group\" IS NOT NULL", "user_has_group"),)
+    __table_args__ = (
+        CheckConstraint("role <> 'user' OR \"group\" IS NOT NULL", "user_has_group"),
+        CheckConstraint("NOT manager OR role = 'user'", "manager_is_user"),
+    )
 
     hash: str = Field(primary_key=True)
     role: Role = Field(sa_type=words(Role, "role"))
@@ -341,6 +352,10 @@ class Token(SQLModel, table=True):
     group: str | None
     issued_s: float
     revoked_s: float | None
+    manager: bool = Field(sa_column_kwargs={"server_default": false()})
+    """Whether its owner may change all jobs of the group, and not only the own ones."""
+    expires_s: float | None
+    """Good for nothing from then on; None: it does not end by itself."""
 
 
 CAMPAIGN = table(Campaign)
@@ -369,3 +384,6 @@ Index("job_waiting", JOB.c.lane, JOB.c.state.desc(), JOB.c.priority.desc(), JOB.
 Index("job_on_agent", JOB.c.agent, **cast(Any, _where("agent IS NOT NULL")))
 Index("job_in_campaign", JOB.c.campaign, JOB.c.index, unique=True, **cast(Any, _where("campaign IS NOT NULL")))
 Index("job_in_group", JOB.c.group, JOB.c.id)
+Index("job_unended", JOB.c.group, JOB.c.lane, JOB.c.submitter, **cast(Any, _where("state <> 'Complete'")))
+Index("job_running", JOB.c.group, JOB.c.submitter, **cast(Any, _where("agent IS NOT NULL")))
+Index("job_output", JOB.c.group, JOB.c.submitter, JOB.c.output_bytes, **cast(Any, _where("output_bytes IS NOT NULL")))

@@ -1,23 +1,62 @@
-"""Bearer tokens. A secret is 256 random bits; only its hash is stored, so no reader of the database has it."""
+"""Bearer tokens. A secret is 256 random bits; only its hash is stored, so no reader of the database has it.
+
+A token has an id for people, the beginning of its hash: it tells nothing of the secret.
+"""
 
 import hashlib
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
 
-from gleaner.control.queue.errors import Invalid
+from gleaner.control.queue.errors import Invalid, Refused, Unknown
 from gleaner.control.queue.tables import TOKEN, Role
+
+DAY_S = 24 * 3600.0
+ID_LENGTH = 12
+LATE_REPORTS_S = 3600.0
+"""An agent's token is good for so long after its farewell: a report may have been overtaken on the way."""
+AGENT_OVERTIME_S = DAY_S
+"""An agent's token is good for nothing so long after the end that it was submitted for, whatever has become of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose token it is."""
+    """Who asks: the owner of a token, or a user of the cluster whom munge vouches for."""
 
     role: str
-    """`user`, `agent` or `admin`."""
+    """`user`, `agent`, `admin` or `metrics`."""
     name: str
     group: str | None
+    manager: bool = False
+    """Whether a user may change all jobs of the group."""
+    token: str = ""
+    """The token's id; empty where there was none."""
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as people see it. `expires_s` None: it does not end by itself; `revoked_s` None: nobody has ended it."""
+
+    id: str
+    role: str
+    name: str
+    group: str | None
+    manager: bool
+    issued_s: float
+    expires_s: float | None
+    revoked_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A new token with its secret, which is stored nowhere."""
+
+    secret: str
+    id: str
+    expires_s: float | None
 
 
 def new_secret() -> str:
@@ -31,34 +70,149 @@ def digest(secret: str) -> str:
 
 
 def issue(db: Connection, *, role: str, name: str, group: str | None, now_s: float) -> str:
-    """Make a token; the answer is its secret, which is stored nowhere."""
+    """Make a token that does not end by itself; the answer is its secret, which is stored nowhere."""
+    return make(db, role=role, name=name, group=group, now_s=now_s).secret
+
+
+def make(
+    db: Connection,
+    *,
+    role: str,
+    name: str,
+    group: str | None,
+    now_s: float,
+    manager: bool = False,
+    days: float | None = None,
+) -> Issued:
+    """Make a token for a person, or for what reads the metrics. With `days` it ends by itself."""
     if role not in {member.value for member in Role}:
         raise Invalid(f"{role!r} is no role; there are {', '.join(Role)}")
     if role == Role.USER and group is None:
         raise Invalid("a user's token needs a group")
+    if manager and role != Role.USER:
+        raise Invalid(f"a manager is a user of the group: no token of role {role} can be one")
     secret = new_secret()
-    register(db, role=Role(role), name=name, group=group, token_hash=digest(secret), now_s=now_s)
-    return secret
+    expires_s = None if days is None else now_s + days * DAY_S
+    register(
+        db,
+        role=Role(role),
+        name=name,
+        group=group,
+        token_hash=digest(secret),
+        now_s=now_s,
+        manager=manager,
+        expires_s=expires_s,
+    )
+    return Issued(secret, digest(secret)[:ID_LENGTH], expires_s)
 
 
-def register(db: Connection, *, role: Role, name: str, group: str | None, token_hash: str, now_s: float) -> None:
+def register(
+    db: Connection,
+    *,
+    role: Role,
+    name: str,
+    group: str | None,
+    token_hash: str,
+    now_s: float,
+    manager: bool = False,
+    expires_s: float | None = None,
+) -> None:
     """Store the hash of a secret that was made elsewhere."""
     row = {"hash": token_hash, "role": role, "name": name, "group": group, "issued_s": now_s, "revoked_s": None}
-    db.execute(insert(TOKEN), row)
+    db.execute(insert(TOKEN), row | {"manager": manager, "expires_s": expires_s})
 
 
-_BY_HASH = select(TOKEN.c.role, TOKEN.c.name, TOKEN.c.group).where(
-    TOKEN.c.hash == bindparam("hash_"), TOKEN.c.revoked_s.is_(None)
-)
+_BY_HASH = select(TOKEN).where(TOKEN.c.hash == bindparam("hash_"), TOKEN.c.revoked_s.is_(None))
 
 
 def identify(db: Connection, secret: str) -> Identity | None:
-    """Whose token it is; None if it is nobody's, or was revoked."""
+    """Whose token it is; None if it is nobody's, or was revoked. One that has expired is still somebody's."""
     row = db.execute(_BY_HASH, {"hash_": digest(secret)}).one_or_none()
-    return None if row is None else Identity(str(row.role.value), row.name, row.group)
+    if row is None:
+        return None
+    id_ = row.hash[:ID_LENGTH]
+    return Identity(str(row.role.value), row.name, row.group, row.manager, token=id_, expires_s=row.expires_s)
 
 
 def revoke(db: Connection, *, role: str, name: str, now_s: float) -> int:
     """End all tokens of that role and name; how many there were."""
     ended = update(TOKEN).where(TOKEN.c.role == Role(role), TOKEN.c.name == name, TOKEN.c.revoked_s.is_(None))
     return db.execute(ended.values(revoked_s=now_s)).rowcount
+
+
+def end_later(db: Connection, *, agent: str, now_s: float) -> None:
+    """Let an agent's token end when no report of it can be late any more; one that ends sooner does so."""
+    until_s = now_s + LATE_REPORTS_S
+    sooner = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > until_s)
+    db.execute(update(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, sooner).values(expires_s=until_s))
+
+
+def of_people(db: Connection, *, now_s: float, everything: bool = False) -> tuple[Token, ...]:
+    """All tokens but the agents', the newest first; those that have ended only if `everything` is wanted."""
+    wanted = select(TOKEN).where(TOKEN.c.role != Role.AGENT).order_by(TOKEN.c.issued_s.desc(), TOKEN.c.hash)
+    if not everything:
+        good = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
+        wanted = wanted.where(TOKEN.c.revoked_s.is_(None), good)
+    return tuple(_token(row) for row in db.execute(wanted))
+
+
+def one(db: Connection, token: str) -> Token:
+    """The token of a person by its id. Raises `Unknown`."""
+    return _token(_locked(db, token))
+
+
+def end(db: Connection, token: str, *, now_s: float) -> Token:
+    """Revoke one token of a person. Once more is no error."""
+    row = _locked(db, token)
+    if row.revoked_s is None:
+        db.execute(update(TOKEN).where(TOKEN.c.hash == row.hash).values(revoked_s=now_s))
+    return one(db, token)
+
+
+def rotate(db: Connection, token: str, *, now_s: float) -> Issued:
+    """Replace a token by a new one for the same owner, good for as long as the old one was meant to be."""
+    row = _locked(db, token)
+    if row.revoked_s is not None:
+        raise Refused(f"token {token} was revoked: make a new one with `glean token create`")
+    db.execute(update(TOKEN).where(TOKEN.c.hash == row.hash).values(revoked_s=now_s))
+    return make(
+        db,
+        role=row.role.value,
+        name=row.name,
+        group=row.group,
+        manager=row.manager,
+        now_s=now_s,
+        days=None if row.expires_s is None else (row.expires_s - row.issued_s) / DAY_S,
+    )
+
+
+def remove_ended(db: Connection, *, now_s: float, before_s: float, at_most: int) -> int:
+    """Remove agents' tokens that have ended, and people's that ended before `before_s`; how many."""
+    ended_s = func.coalesce(TOKEN.c.revoked_s, TOKEN.c.expires_s)
+    old = or_(ended_s < before_s, (TOKEN.c.role == Role.AGENT) & (ended_s < now_s - LATE_REPORTS_S))
+    some = select(TOKEN.c.hash).where(old).limit(at_most)
+    return db.execute(delete(TOKEN).where(TOKEN.c.hash.in_(some))).rowcount
+
+
+def _locked(db: Connection, token: str) -> Any:
+    rows = db.execute(select(TOKEN).where(_has_id(token), TOKEN.c.role != Role.AGENT).with_for_update()).all()
+    if len(rows) != 1:  # 48 bits: that two begin alike is not to be expected, and neither is then touched
+        raise Unknown(f"there is no token {token}: `glean token list` shows their ids")
+    return rows[0]
+
+
+def _has_id(token: str) -> ColumnElement[bool]:
+    return (TOKEN.c.hash >= token) & (TOKEN.c.hash < token + "g")  # a range, which the key's index answers
+
+
+def _token(row: Any) -> Token:
+    return Token(
+        id=row.hash[:ID_LENGTH],
+        role=str(row.role.value),
+        name=row.name,
+        group=row.group,
+        manager=row.manager,
+        issued_s=row.issued_s,
+        expires_s=row.expires_s,
+        revoked_s=row.revoked_s,
+    )

@@ -1,0 +1,152 @@
+"""The audit log: a line of JSON for each write that somebody asked for, with who, from where, what and how it ended.
+
+It is written before the answer goes out, in a thread of its own, so that a disk that hangs keeps nobody from being
+heard but those who write. A line that cannot be written is in control's log instead, and nothing is refused for it. A
+write that a killed control program had carried out, and not yet answered, is in the events of its jobs alone. Refused
+callers whom nobody knows (401) are written a few a minute, with how many were not: they could fill the log at will.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+import structlog
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gleaner.control.api.access import Caller
+from gleaner.control.settings import AuditSettings
+from gleaner.control.site import Site
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOGGER = "gleaner.audit"
+"""Where the lines go without a file."""
+UNKNOWN_A_MINUTE = 20
+LONGEST_PATH = 300
+ERROR = 400
+UNAUTHORIZED = 401
+MIB = 2**20
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Minute:
+    """How many unknown callers were refused in one minute."""
+
+    number: int = 0
+    written: int = 0
+    unwritten: int = 0
+
+
+class AuditFile:
+    """Where the lines go. Raises `OSError` if it cannot be opened."""
+
+    def __init__(self, settings: AuditSettings) -> None:
+        self._handler: RotatingFileHandler | None = None
+        if settings.file is not None:
+            handler = _Loud(
+                settings.file, maxBytes=settings.largest_mib * MIB, backupCount=settings.keep, encoding="utf-8"
+            )
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            self._handler = handler
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add one line. What cannot be written there goes to control's log."""
+        text = json.dumps(line, separators=(",", ":"))
+        if self._handler is None:
+            logging.getLogger(LOGGER).info("%s", text)
+            return
+        try:
+            self._handler.handle(logging.LogRecord("audit", logging.INFO, "", 0, text, None, None))
+        except OSError as error:
+            _log.warning("the audit log cannot be written", reason=str(error), line=text)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._handler is not None:
+            self._handler.close()
+
+
+class _Loud(RotatingFileHandler):
+    """Its errors are ours to tell."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        raise  # noqa: PLE0704  # it is called where the error is being handled
+
+
+class Audit:
+    """Writes a line for each request that is not a read."""
+
+    def __init__(self, app: ASGIApp, *, site: Site, file: AuditFile) -> None:
+        self._app = app
+        self._site = site
+        self._file = file
+        self._agents = site.settings.audit.agents
+        self._one_by_one = CapacityLimiter(1)
+        self._minute = _Minute()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; its line is written when the status of the answer is known."""
+        if scope["type"] != "http" or scope["method"] in READS:
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await self._note(scope, int(message["status"]))
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+    async def _note(self, scope: Scope, status: int) -> None:
+        state = scope.get("state", {})
+        caller: Caller | None = state.get("caller")
+        is_agent = caller is not None and caller.identity.role == "agent"
+        if is_agent and status < ERROR and not self._agents:
+            return
+        unwritten = 0
+        now_s = self._site.clock()
+        if caller is None:
+            unwritten = self._counted(now_s)
+            if unwritten < 0:
+                return
+        line = line_of(scope, status, now_s=now_s, caller=caller) | ({"unwritten": unwritten} if unwritten else {})
+        await run_sync(self._file.write, line, limiter=self._one_by_one)
+
+    def _counted(self, now_s: float) -> int:
+        """How many before it were not written; less than 0: this one is not either."""
+        number = int(now_s // 60)
+        if number != self._minute.number:
+            self._minute = _Minute(number, 0, self._minute.unwritten)
+        if self._minute.written >= UNKNOWN_A_MINUTE:
+            self._minute.unwritten += 1
+            return -1
+        self._minute.written += 1
+        before, self._minute.unwritten = self._minute.unwritten, 0
+        return before
+
+
+def line_of(scope: Scope, status: int, *, now_s: float, caller: Caller | None) -> dict[str, Any]:
+    """All that one line says; `who` is None for a caller whom nobody knows."""
+    who = caller.identity if caller is not None else None
+    host, port = scope.get("client") or ("", 0)
+    parameters: Mapping[str, Any] = scope.get("path_params", {})
+    about = [f"{noun} {value}" for noun, value in parameters.items()]
+    return {
+        "at": datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds"),
+        "who": None if who is None else who.name,
+        "role": None if who is None else "manager" if who.manager else who.role,
+        "group": None if who is None else who.group,
+        "by": None if who is None else f"token {who.token}" if who.token else "munge",
+        "from": f"{host}:{port}",
+        "what": getattr(scope.get("endpoint"), "__name__", "none"),
+        "call": f"{scope['method']} {scope['path'][:LONGEST_PATH]}",
+        "about": about + (list(caller.about) if caller is not None else []),
+        "status": status,
+    }

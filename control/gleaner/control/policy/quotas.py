@@ -1,0 +1,113 @@
+"""What a group and each of its users may have at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The most that one may have. None: no limit."""
+
+    jobs: int | None = None
+    cores: int | None = None
+    stored_bytes: int | None = None
+
+    @property
+    def limits_running(self) -> bool:
+        """Whether a claim has to look at it."""
+        return self.cores is not None or self.stored_bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMost:
+    """What a group may have, and each of its users."""
+
+    group: Most = Most()
+    user: Most = Most()
+    sizes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRules:
+    """All groups' quotas."""
+
+    default: GroupMost = GroupMost()
+    groups: Mapping[str, GroupMost] = field(default_factory=dict[str, GroupMost])
+
+    def of(self, group: str) -> GroupMost:
+        """The quota that counts for this group."""
+        return self.groups.get(group, self.default)
+
+    @property
+    def any_stored(self) -> bool:
+        """Whether anybody's bytes are limited."""
+        all_ = (self.default, *self.groups.values())
+        return any(most.stored_bytes is not None for each in all_ for most in (each.group, each.user))
+
+
+Whose = tuple[str, str]
+"""A group, and one of its users; with an empty user: all of the group."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What may still be started in one claim. Who is not named is not limited."""
+
+    cores: dict[Whose, int] = field(default_factory=dict[Whose, int])
+    """What is left of the limits of groups, and of users who have something running."""
+    each_user: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By group: what a user may have who has nothing running."""
+    full: frozenset[Whose] = frozenset()
+    """Who has stored too much: what was begun goes on, and nothing new begins."""
+
+    def holds(self, whose: Whose, cpus: int) -> bool:
+        """Whether a job of so many cores may be started."""
+        return all(left is None or left >= cpus for left in map(self._left, _concerned(whose)))
+
+    def may_begin(self, whose: Whose) -> bool:
+        """Whether a job that has nothing saved may be started."""
+        return not any(each in self.full for each in _concerned(whose))
+
+    def take(self, whose: Whose, cpus: int) -> None:
+        """One of so many cores is started."""
+        for each in _concerned(whose):
+            left = self._left(each)
+            if left is not None:
+                self.cores[each] = left - cpus
+
+    def _left(self, whose: Whose) -> int | None:
+        group, user = whose
+        return self.cores.get(whose, self.each_user.get(group) if user else None)
+
+
+def _concerned(whose: Whose) -> tuple[Whose, ...]:
+    group, user = whose
+    return ((group, ""), whose) if user else (whose,)
+
+
+def over_jobs(who: str, *, has: int, more: int, most: int, key: str) -> str:
+    """Says that so many jobs are too many.
+
+    >>> over_jobs("group atlas", has=990, more=20, most=1000, key="jobs")
+    'group atlas has 990 jobs that have not ended and may have 1,000: 20 more are too many; wait until some end, \
+cancel some, or ask an admin for more ([quotas] jobs)'
+    """
+    return (
+        f"{who} has {has:,} jobs that have not ended and may have {most:,}: {more:,} more are too many; wait until"
+        f" some end, cancel some, or ask an admin for more ([quotas] {key})"
+    )
+
+
+def over_stored(who: str, *, has_bytes: int, most_bytes: int, key: str) -> str:
+    """Says that so much is stored that nothing new may begin.
+
+    >>> over_stored("alice of group atlas", has_bytes=3 * 2**30, most_bytes=2**31, key="user.stored_gib")
+    'alice of group atlas has 3.0 GiB stored and may have 2.0: nothing new begins; cancel saved jobs that are not \
+needed, or ask an admin for more ([quotas] user.stored_gib)'
+    """
+    return (
+        f"{who} has {has_bytes / GIB:,.1f} GiB stored and may have {most_bytes / GIB:,.1f}: nothing new begins; cancel"
+        f" saved jobs that are not needed, or ask an admin for more ([quotas] {key})"
+    )

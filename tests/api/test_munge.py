@@ -1,0 +1,245 @@
+"""Users of the cluster without a token, with munge's own programs and a private daemon."""
+
+import getpass
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.api.house import House, detail, served
+
+from gleaner.control import munge
+from gleaner.control.api.munged import Once
+from gleaner.control.api.shapes import JobFilter, JobSpec, Submission
+from gleaner.control.cli.client import Control
+from gleaner.control.cli.failures import NoToken
+from gleaner.control.settings import ClientSettings, MungeRule, MungeSettings
+from gleaner.control.site import Site
+
+pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munge is not installed")
+
+ME = getpass.getuser()
+
+
+@dataclass
+class Daemon:
+    """A munged with a key of its own."""
+
+    folder: Path
+    process: "subprocess.Popen[str] | None" = None
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "socket"
+
+    def start(self) -> None:
+        places = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={self.folder / name}" for option, name in places.items()]
+        self.process = subprocess.Popen(
+            ["munged", "--foreground", "--force", "--num-threads=2", *options],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if "Created 2 work threads" in line:
+                return
+        raise AssertionError("munged did not start")
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with tempfile.TemporaryDirectory(prefix="munge") as name:  # a socket's path has to be short
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "key").write_bytes(b"k" * 64)
+        (folder / "key").chmod(0o400)
+        running = Daemon(folder)
+        running.start()
+        yield running
+        running.stop()
+
+
+def control(house: House, socket: Path, *rules: MungeRule, timeout_s: float = 20) -> House:
+    """The same control, with munge and these rules."""
+    old = house.site
+    allowed = MungeSettings(allow=rules, socket=socket, timeout_s=timeout_s)
+    settings = old.settings.model_copy(update={"munge": allowed})
+    return House(Site(settings, old.engine, old.storage, leads_until_s=old.leads_until_s), house.storage)
+
+
+@pytest.fixture
+def cluster(house: House, daemon: Daemon) -> House:
+    return control(house, daemon.socket, MungeRule(user=ME, group="atlas"))
+
+
+def proof(daemon: Daemon, method: str = "GET", target: str = "/v1/status", body: bytes = b"") -> dict[str, str]:
+    nonce, digest = munge.new_nonce(), hashlib.sha256(body).hexdigest()
+    payload = munge.payload_of(method=method, target=target, body_digest=digest, nonce=nonce)
+    credential = munge.encode(payload, socket=daemon.socket, timeout_s=20)
+    return {"Authorization": f"Munge {credential}", "Gleaner-Proof": f"{nonce} {digest}"}
+
+
+def test_a_user_of_the_cluster_needs_no_token(cluster: House, daemon: Daemon, tmp_path: Path) -> None:
+    with served(cluster.site) as client:
+        settings = ClientSettings(
+            url=str(client.base_url).rstrip("/"), token_file=tmp_path / "none", munge_socket=daemon.socket
+        )
+        with Control(settings) as glean:
+            job = glean.submit(Submission(job=JobSpec(name="pi", image="pi"), hold=True)).jobs[0]
+            assert glean.job(job).job.submitter == ME
+            assert glean.job(job).job.group == "atlas"
+            assert glean.act(job, "release").held is False
+            assert [row.id for row in glean.jobs(JobFilter(held=False, limit=5)).jobs] == [job]
+            assert glean.tokens(everything=False) == ()
+
+
+def test_a_token_that_is_there_is_used_and_munge_only_where_it_runs(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o600)
+    here = {"munge_socket": daemon.socket}
+    with_token = ClientSettings(token_file=tmp_path / "token", **here)
+    assert "TokenProof" in repr(Control(with_token)._proof)
+    assert "MungeProof" in repr(Control(with_token.model_copy(update={"proof": "munge"}))._proof)
+    with pytest.raises(NoToken, match="is not there"):
+        Control(ClientSettings(token_file=tmp_path / "none", munge_socket=tmp_path / "nowhere"))
+    with pytest.raises(NoToken, match="is not there"):
+        Control(ClientSettings(token_file=tmp_path / "none", proof="token", **here))
+
+
+def test_a_credential_is_accepted_once_also_by_a_munged_that_has_forgotten_it(cluster: House, daemon: Daemon) -> None:
+    headers = proof(daemon)
+    assert cluster.client.get("/v1/status", headers=headers).status_code == 200
+    assert "it was used already" in detail(cluster.client.get("/v1/status", headers=headers), 401)
+    daemon.stop()
+    daemon.start()
+    assert "was used already" in detail(cluster.client.get("/v1/status", headers=headers), 401)
+
+
+def test_a_credential_is_good_for_its_own_request_only(cluster: House, daemon: Daemon) -> None:
+    job = cluster.admin.submit(group="atlas")
+    body = b'{"priority": 5}'
+    for method, path, content in [
+        ("PATCH", f"/v1/jobs/{job}", b'{"priority": 6}'),
+        ("PATCH", f"/v1/jobs/{job + 1}", body),
+        ("PATCH", f"/v1/jobs/{job}?x=1", body),
+        ("POST", f"/v1/jobs/{job}/cancel", body),
+    ]:
+        headers = proof(daemon, "PATCH", f"/v1/jobs/{job}", body)
+        line = detail(cluster.client.request(method, path, content=content, headers=headers), 401)
+        assert "was made for another " in line
+    headers = proof(daemon, "PATCH", f"/v1/jobs/{job}", body)
+    lied = headers | {"Gleaner-Proof": headers["Gleaner-Proof"][:33] + hashlib.sha256(b"{}").hexdigest()}
+    assert "another request" in detail(cluster.client.patch(f"/v1/jobs/{job}", content=b"{}", headers=lied), 401)
+    assert cluster.admin.get(f"/v1/jobs/{job}").json()["job"]["priority"] == 0
+
+
+def test_what_is_no_credential_is_refused(cluster: House, daemon: Daemon) -> None:
+    good = proof(daemon)
+    for bad in (
+        good | {"Authorization": "Munge MUNGE:nonsense:"},
+        good | {"Authorization": "Munge "},
+        good | {"Authorization": "Munge --help"},
+        good | {"Authorization": "Munge " + "A" * 5000},
+        good | {"Gleaner-Proof": "00"},
+        {"Authorization": good["Authorization"]},
+    ):
+        assert "munge" in detail(cluster.client.get("/v1/status", headers=bad), 401).lower()
+
+
+def test_rules_say_who_a_unix_user_is(house: House, daemon: Daemon, tmp_path: Path) -> None:
+    for rule, may_issue in ((MungeRule(user=ME, role="admin"), 201), (MungeRule(user=ME, group="cms"), 403)):
+        there = control(house, daemon.socket, rule)
+        body = b'{"role": "metrics", "name": "x"}'
+        headers = proof(daemon, "POST", "/v1/tokens", body) | {"Content-Type": "application/json"}
+        assert there.client.post("/v1/tokens", content=body, headers=headers).status_code == may_issue
+    nobody = control(house, daemon.socket, MungeRule(user="somebody-else", group="cms"))
+    line = detail(nobody.client.get("/v1/status", headers=proof(daemon)), 403)
+    assert line == f"no rule of [[munge.allow]] admits Unix user {ME}: ask an admin"
+    manager = control(house, daemon.socket, MungeRule(user=ME, role="manager", group="atlas"))
+    job = house.user.submit()
+    path = f"/v1/jobs/{job}/hold"
+    assert manager.client.post(path, headers=proof(daemon, "POST", path)).status_code == 200
+
+
+def test_where_no_rule_is_set_everybody_needs_a_token(house: House, daemon: Daemon, tmp_path: Path) -> None:
+    assert "takes no munge credentials" in detail(house.client.get("/v1/status", headers=proof(daemon)), 401)
+    with served(house.site) as client:
+        settings = ClientSettings(
+            url=str(client.base_url).rstrip("/"), token_file=tmp_path / "none", munge_socket=daemon.socket
+        )
+        with Control(settings) as glean, pytest.raises(NoToken, match="did not take munge's word"):
+            glean.status()
+
+
+def test_another_user_is_not_taken_for_me(cluster: House, daemon: Daemon, tmp_path: Path) -> None:
+    nonce, digest = munge.new_nonce(), hashlib.sha256(b"").hexdigest()
+    payload = munge.payload_of(method="GET", target="/v1/status", body_digest=digest, nonce=nonce)
+    words = ["munge", f"--socket={daemon.socket}", f"--string={payload}"]
+    made = subprocess.run(words, user="nobody", capture_output=True, text=True, check=True).stdout.strip()
+    headers = {"Authorization": f"Munge {made}", "Gleaner-Proof": f"{nonce} {digest}"}
+    assert "admits Unix user nobody" in detail(cluster.client.get("/v1/status", headers=headers), 403)
+
+
+PROGRAMS = {
+    "exit 15": "it has expired: are the clocks",
+    "exit 17": "it was used already",
+    "exec sleep 60": "did not answer within 0.2 s",
+    "echo 'STATUS: 0'": "which is not understood",
+    "echo 'unmunge: Error: Failed to access socket (Did you start munged?)' >&2; exit 6": "Did you start munged?",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_munge_says_is_told_in_one_line(
+    program: str, house: House, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = proof(daemon)
+    (tmp_path / "unmunge").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "unmunge").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    slow = 0.2 if "sleep" in program else 20
+    there = control(house, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=slow)
+    refused = there.client.get("/v1/status", headers=headers)
+    assert PROGRAMS[program] in detail(refused, 401 if program.startswith("exit") else 503)
+
+
+def test_a_credential_whose_maker_wanted_it_to_live_for_long_does_not(
+    house: House, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = proof(daemon)
+    (tmp_path / "unmunge").write_text(
+        "#!/bin/sh\n/usr/bin/unmunge \"$@\" | sed 's/^DECODE_TIME: .*/DECODE_TIME: 99999999999/'\n"
+    )
+    (tmp_path / "unmunge").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    there = control(house, daemon.socket, MungeRule(user=ME, group="atlas"))
+    assert "is older than 60 s" in detail(there.client.get("/v1/status", headers=headers), 401)
+
+
+def test_what_was_seen_is_forgotten_only_when_it_is_worth_nothing() -> None:
+    once = Once(at_most=2)
+    assert once.take("a", until_s=10, now_s=0)
+    assert not once.take("a", until_s=10, now_s=0)
+    assert once.take("b", until_s=20, now_s=0)
+    with pytest.raises(Exception, match="too many munge credentials"):
+        once.take("c", until_s=20, now_s=10)
+    assert once.take("c", until_s=20, now_s=11)
+    assert not once.take("b", until_s=20, now_s=11)
+
+
+def test_the_payload_says_nothing_of_the_request_and_differs_with_each_part() -> None:
+    parts = {"method": "GET", "target": "/a", "body_digest": "0", "nonce": "1"}
+    said = {munge.payload_of(**(parts | {name: value + "x"})) for name, value in parts.items()}
+    assert len(said | {munge.payload_of(**parts)}) == 5

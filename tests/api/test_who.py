@@ -1,0 +1,274 @@
+"""Who may change what, who did, and what becomes of tokens."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+from tests.api.house import Caller, House, detail
+
+from gleaner.control.api.audit import UNKNOWN_A_MINUTE
+from gleaner.control.pruner import prune
+from gleaner.control.queue import agents, tokens
+from gleaner.control.queue.engine import transaction
+from gleaner.control.queue.tables import TOKEN
+from gleaner.control.settings import AuditSettings
+from gleaner.control.site import Site
+
+DAY_S = 24 * 3600.0
+
+
+def made(house: House, role: str, name: str, group: str | None = None, **more: Any) -> Caller:
+    answer = house.admin.post("/v1/tokens", {"role": role, "name": name, "group": group} | more)
+    assert answer.status_code == 201, answer.text
+    return Caller(house.client, {"Authorization": f"Bearer {answer.json()['token']}"}, name)
+
+
+def changes(job: int) -> list[tuple[str, object]]:
+    verbs: list[tuple[str, object]] = [(f"/v1/jobs/{job}/{verb}", None) for verb in ("hold", "release", "cancel")]
+    return [*verbs, (f"/v1/jobs/{job}/migrate", {})]
+
+
+def test_a_job_is_changed_by_its_submitter_the_groups_managers_and_admins_only(house: House) -> None:
+    job = house.user.submit()
+    bob = house.caller("user", "bob", "atlas")
+    for path, body in changes(job):
+        line = detail(bob.post(path, body), 403)
+        assert line == (
+            f"job {job} was submitted by alice: only alice, a manager of group atlas or an admin may change it"
+        )
+    detail(bob.patch(f"/v1/jobs/{job}", {"priority": 5}), 403)
+    assert bob.get(f"/v1/jobs/{job}").json()["job"]["submitter"] == "alice", "seeing is for the whole group"
+    manager = made(house, "user", "mary", "atlas", manager=True)
+    stranger = made(house, "user", "carl", "cms", manager=True)
+    for caller in (manager, house.user, house.admin):
+        assert caller.post(f"/v1/jobs/{job}/hold").status_code == 200
+        assert caller.post(f"/v1/jobs/{job}/release").status_code == 200
+    assert "another group" in detail(stranger.post(f"/v1/jobs/{job}/hold"), 403)
+
+
+def test_a_campaign_is_changed_by_its_submitter_the_groups_managers_and_admins_only(house: House) -> None:
+    house.user.submit(indices=[0, 1])
+    bob, manager = house.caller("user", "bob", "atlas"), made(house, "user", "mary", "atlas", manager=True)
+    for verb in ("hold", "release", "cancel"):
+        assert "only alice" in detail(bob.post(f"/v1/campaigns/1/{verb}"), 403)
+    assert bob.get("/v1/campaigns/1").json()["new"] == 2
+    assert manager.post("/v1/campaigns/1/cancel").json()["cancelled"] == 2
+
+
+def test_jobs_of_before_submitters_were_kept_are_still_their_groups(house: House) -> None:
+    job = house.user.submit()
+    with transaction(house.site.engine) as db:
+        db.exec_driver_sql("UPDATE job SET submitter = ''")
+    assert house.caller("user", "bob", "atlas").post(f"/v1/jobs/{job}/hold").status_code == 200
+    detail(house.caller("user", "carol", "cms").post(f"/v1/jobs/{job}/release"), 403)
+
+
+def test_every_change_names_its_actor_in_the_jobs_events(house: House) -> None:
+    house.user.submit(indices=[0])
+    manager = made(house, "user", "mary", "atlas", manager=True)
+    manager.post("/v1/jobs/1/hold")
+    manager.post("/v1/jobs/1/release")
+    house.user.patch("/v1/jobs/1", {"priority": 3})
+    house.admin.post("/v1/campaigns/1/hold")
+    manager.post("/v1/campaigns/1/release")
+    manager.post("/v1/jobs/1/cancel")
+    events = house.user.get("/v1/jobs/1").json()["events"]
+    assert [(each["what"], each["detail"]) for each in events] == [
+        ("submit", "by alice"),
+        ("hold", "by mary"),
+        ("release", "by mary"),
+        ("priority", "from 0 to 3, by alice"),
+        ("hold", "by root"),
+        ("release", "by mary"),
+        ("cancel", "by mary"),
+    ]
+    house.user.submit(indices=[0, 1])
+    manager.post("/v1/campaigns/2/cancel")
+    assert house.user.get("/v1/jobs/2").json()["events"][-1]["detail"] == "by mary"
+
+
+def test_a_token_that_has_expired_is_refused_with_one_line_that_says_so(house: House) -> None:
+    bob = made(house, "user", "bob", "atlas", days=2)
+    assert bob.get("/v1/status").status_code == 200
+    house.now_s += 2 * DAY_S - 1
+    assert bob.get("/v1/status").status_code == 200
+    house.now_s += 1  # it is remembered still, and counts no more
+    assert "this token expired at " in detail(bob.get("/v1/status"), 401)
+
+
+def test_tokens_are_listed_without_secrets_ended_and_replaced(house: House) -> None:
+    bob = made(house, "user", "bob", "atlas", days=10)
+    secret = bob.headers["Authorization"].removeprefix("Bearer ")
+    listed = house.admin.get("/v1/tokens")
+    (mine,) = [each for each in listed.json() if each["name"] == "bob"]
+    assert (mine["role"], mine["group"], mine["manager"], mine["revoked_s"]) == ("user", "atlas", False, None)
+    assert mine["expires_s"] - mine["issued_s"] == 10 * DAY_S
+    assert secret not in listed.text
+    assert tokens.digest(secret) not in listed.text
+    house.now_s += DAY_S
+    fresh = house.admin.post(f"/v1/tokens/{mine['id']}/rotate").json()
+    assert fresh["expires_s"] == house.now_s + 10 * DAY_S
+    assert fresh["token"] != secret
+    house.now_s += 6
+    detail(bob.get("/v1/status"), 401)
+    again = Caller(house.client, {"Authorization": f"Bearer {fresh['token']}"}, "bob")
+    assert again.get("/v1/status").status_code == 200
+    assert "was revoked" in detail(house.admin.post(f"/v1/tokens/{mine['id']}/rotate"), 409)
+    for _ in range(2):
+        assert house.admin.post(f"/v1/tokens/{fresh['id']}/revoke").json()["revoked_s"] == house.now_s
+    house.now_s += 6
+    detail(again.get("/v1/status"), 401)
+    assert "bob" not in house.admin.get("/v1/tokens").text
+    assert house.admin.get("/v1/tokens", all=1).text.count('"bob"') == 2
+
+
+def test_a_user_sees_and_replaces_only_the_own_tokens(house: House) -> None:
+    bob = made(house, "user", "bob", "atlas")
+    (mine,) = bob.get("/v1/tokens").json()
+    (other,) = house.user.get("/v1/tokens").json()
+    assert (mine["name"], other["name"]) == ("bob", "alice")
+    for verb in ("revoke", "rotate"):
+        assert "of yours" in detail(bob.post(f"/v1/tokens/{other['id']}/{verb}"), 404)
+        detail(bob.post(f"/v1/tokens/{'0' * 12}/{verb}"), 404)
+        detail(bob.post(f"/v1/tokens/nonsense/{verb}"), 422)
+    fresh = bob.post("/v1/tokens/own/rotate").json()["token"]
+    house.now_s += 6
+    detail(bob.get("/v1/status"), 401)
+    assert house.client.get("/v1/status", headers={"Authorization": f"Bearer {fresh}"}).status_code == 200
+    detail(house.agent().get("/v1/tokens"), 403)
+
+
+def test_a_metrics_token_reads_the_metrics_and_nothing_else(house: House) -> None:
+    prometheus = made(house, "metrics", "prometheus")
+    assert prometheus.get("/metrics").status_code == 200
+    agent = house.agent()
+    paths = ["/v1/status", "/v1/jobs", "/v1/tokens", "/v1/nodes", "/v1/agents", "/v1/owners", "/openapi.json"]
+    for path in paths:
+        detail(prometheus.get(path), 403)
+    for path, body in [*changes(1), (f"/v1/agents/{agent.name}/beat", {}), ("/v1/jobs", {"job": {}})]:
+        detail(prometheus.post(path, body), 403)
+    assert house.nobody.get("/metrics").status_code == 401
+    assert "can be that of a group's manager" in detail(
+        house.admin.post("/v1/tokens", {"role": "metrics", "name": "x", "manager": True}), 422
+    )
+
+
+def test_an_agents_token_ends_an_hour_after_its_farewell_and_is_removed(house: House) -> None:
+    agent = house.agent()
+    assert agent.ask("farewell", {"ended_s": house.now_s}).status_code == 204
+    house.now_s += tokens.LATE_REPORTS_S - 1
+    assert agent.ask("farewell", {"ended_s": house.now_s}).status_code == 204, "said again, it is late and heard"
+    house.now_s += 1
+    assert "expired" in detail(agent.ask("beat", {}), 401)
+    house.now_s += tokens.LATE_REPORTS_S + 1
+    prune(house.site, house.now_s)
+    with house.site.engine.connect() as db:
+        assert db.execute(select(func.count()).where(TOKEN.c.role == "agent")).scalar_one() == 0
+    assert house.user.get("/v1/status").status_code == 200, "people's tokens stay"
+
+
+def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(house: House) -> None:
+    agent = house.agent()
+    house.now_s += 3600 + tokens.AGENT_OVERTIME_S
+    assert "expired" in detail(agent.ask("beat", {}), 401)
+    with transaction(house.site.engine) as db:
+        agents.expire(db, now_s=house.now_s, losses_until_held=3)
+        assert agents.close_silent(db, agent.name, now_s=house.now_s, losses_until_held=3, reason="gone")
+    house.now_s += 2 * tokens.LATE_REPORTS_S
+    prune(house.site, house.now_s)
+    with house.site.engine.connect() as db:
+        assert db.execute(select(func.count()).where(TOKEN.c.role == "agent")).scalar_one() == 0
+
+
+# --- the audit log
+
+
+@pytest.fixture
+def audited(house: House, tmp_path: Path) -> House:
+    """The same control with an audit log of its own, in `audit.jsonl`."""
+    audit = AuditSettings(file=tmp_path / "audit.jsonl")
+    old = house.site
+    settings = old.settings.model_copy(update={"audit": audit})
+    return House(Site(settings, old.engine, old.storage, leads_until_s=old.leads_until_s), house.storage)
+
+
+def lines(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+
+
+def test_the_audit_log_has_one_line_for_each_write_refused_ones_included(audited: House, tmp_path: Path) -> None:
+    alice = audited.user
+    alice.submit(indices=[4, 5])
+    bob = audited.caller("user", "bob", "atlas")
+    detail(bob.post("/v1/jobs/1/cancel"), 403)
+    detail(bob.post("/v1/jobs", {"job": {"name": "pi"}}), 422)
+    detail(bob.post("/v1/jobs/99/hold"), 404)
+    alice.patch("/v1/jobs/2", {"priority": 1})
+    alice.get("/v1/jobs")
+    answer = audited.admin.post("/v1/tokens", {"role": "user", "name": "eve", "group": "cms"}).json()
+    agent = audited.agent()
+    agent.claim()
+    detail(agent.ask("claim", {"cpus": -1, "memory_mib": 1}), 422)
+    detail(audited.nobody.post("/v1/jobs/1/cancel"), 401)
+    found = lines(tmp_path)
+    assert [(each["who"], each["what"], each["about"], each["status"]) for each in found] == [
+        ("alice", "submit", ["group atlas, jobs 1 to 2"], 201),
+        ("bob", "cancel", ["job 1"], 403),
+        ("bob", "submit", [], 422),
+        ("bob", "hold", ["job 99"], 404),
+        ("alice", "change", ["job 2"], 200),
+        ("root", "issue", [f"user eve, token {answer['id']}"], 201),
+        (agent.name, "claim", [f"name {agent.name}"], 422),
+        (None, "none", [], 401),
+    ]
+    assert all(each["from"].startswith("testclient:") and each["at"].startswith("2027-") for each in found)
+    assert found[1]["group"] == "atlas"
+    assert found[1]["by"].startswith("token ")
+    text = (tmp_path / "audit.jsonl").read_text()
+    for caller in (alice, bob, audited.admin, agent):
+        assert caller.headers["Authorization"].removeprefix("Bearer ") not in text
+    assert answer["token"] not in text
+
+
+def test_unknown_callers_cannot_fill_the_audit_log(audited: House, tmp_path: Path) -> None:
+    for number in range(UNKNOWN_A_MINUTE + 30):
+        audited.client.post("/v1/jobs", headers={"Authorization": f"Bearer {number}"})
+    assert len(lines(tmp_path)) == UNKNOWN_A_MINUTE
+    audited.user.submit()
+    audited.now_s += 60
+    audited.client.post("/v1/jobs")
+    *_, known, unknown = lines(tmp_path)
+    assert (known["who"], known["status"]) == ("alice", 201)
+    assert unknown["unwritten"] == 30
+
+
+def test_an_audit_log_that_is_too_large_is_renamed_and_only_so_many_are_kept(house: House, tmp_path: Path) -> None:
+    from gleaner.control.api.audit import AuditFile
+
+    file = AuditFile(AuditSettings(file=tmp_path / "audit.jsonl", largest_mib=1, keep=2))
+    for number in range(50):
+        file.write({"number": number, "x": "x" * 100_000})
+    file.close()
+    there = sorted(path.name for path in tmp_path.glob("audit.jsonl*"))
+    assert there == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    assert all(path.stat().st_size <= 2**20 for path in tmp_path.glob("audit.jsonl*"))
+    assert lines(tmp_path)[-1]["number"] == 49
+
+
+def test_a_write_is_answered_though_the_audit_log_cannot_be_written(
+    audited: House, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "audit.jsonl").unlink()
+    (tmp_path / "audit.jsonl").mkdir()
+    app = audited.client.app
+    assert app is not None
+    for handler in _handlers(app):
+        handler.close()
+    assert audited.user.submit() == 1
+    assert "the audit log cannot be written" in capsys.readouterr().out
+
+
+def _handlers(app: Any) -> list[Any]:
+    return [each.kwargs["file"] for each in app.user_middleware if "file" in each.kwargs]

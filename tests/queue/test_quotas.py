@@ -1,0 +1,239 @@
+"""What a group and a user may have: never more, whoever races; and what a claim costs when sizes are many."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Engine, event, func, select, text
+from tests.queue.scene import Scene
+
+from gleaner.agent.protocol import Ask
+from gleaner.control.api.shapes import JobSpec, Submission
+from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
+from gleaner.control.policy.sizes import stepped
+from gleaner.control.queue import moves, quotas
+from gleaner.control.queue.claims import OCCUPIED
+from gleaner.control.queue.engine import transaction
+from gleaner.control.queue.quotas import OverQuota, Stored
+from gleaner.control.queue.tables import JOB
+
+
+@pytest.fixture
+def scene(queue_engine: Engine) -> Scene:
+    return Scene(queue_engine)
+
+
+def submit(
+    scene: Scene,
+    rules: QuotaRules,
+    *,
+    user: str = "alice",
+    runs: int = 1,
+    stored: Mapping[tuple[str, str], int] | None = None,
+    **spec: Any,
+) -> tuple[int, ...]:
+    job = JobSpec(**({"name": "run", "image": "pi"} | spec))
+    return scene.do(
+        moves.submit,
+        Submission(job=job, indices=tuple(range(runs))),
+        group="physics",
+        submitter=user,
+        default_retries=0,
+        now_s=scene.now_s,
+        quotas=rules,
+        stored_bytes=lambda _db: stored or {},
+    ).jobs
+
+
+def claim(scene: Scene, rules: QuotaRules, agent: str, *, stored: Stored | None = None, most: int = 64) -> list[int]:
+    counted = stored or Stored()
+    with transaction(scene.engine) as db:
+        given_ = moves.claim(
+            db,
+            agent,
+            Ask(cpus=64, memory_mib=65536, most=most),
+            now_s=scene.now_s,
+            limits=lambda db, groups: quotas.allowance(db, rules, groups, lambda: counted.bytes_by_owner(db)),
+        )
+    return [each.job for each in given_.jobs]
+
+
+def of_group(**most: int) -> QuotaRules:
+    return QuotaRules(GroupMost(group=Most(**most)))
+
+
+def of_user(**most: int) -> QuotaRules:
+    return QuotaRules(GroupMost(user=Most(**most)))
+
+
+def test_a_group_has_no_more_jobs_that_have_not_ended_than_allowed(scene: Scene) -> None:
+    rules = of_group(jobs=5)
+    first = submit(scene, rules, runs=3)
+    before = scene.everything()
+    with pytest.raises(OverQuota) as refused:
+        submit(scene, rules, user="bob", runs=3)
+    assert str(refused.value) == (
+        "group physics has 3 jobs that have not ended and may have 5: 3 more are too many; wait until some end, cancel"
+        " some, or ask an admin for more ([quotas] jobs)"
+    )
+    assert scene.everything() == before, "a refusal changes nothing"
+    scene.hold(first[0])
+    assert claim(scene, rules, scene.agent("a")), "what runs or is held has not ended"
+    submit(scene, rules, runs=2)
+    with pytest.raises(OverQuota):
+        submit(scene, rules)
+    scene.cancel(first[0])
+    submit(scene, rules)
+    scene.submit(group="theory"), "another group's quota is its own"
+
+
+def test_a_user_has_no_more_jobs_than_allowed_and_others_of_the_group_have_theirs(scene: Scene) -> None:
+    rules = of_user(jobs=2)
+    submit(scene, rules, runs=2)
+    with pytest.raises(OverQuota, match=r"alice of group physics has 2 .* \(\[quotas\] user.jobs\)"):
+        submit(scene, rules)
+    submit(scene, rules, user="bob", runs=2)
+
+
+def test_of_submissions_that_race_only_as_many_are_taken_as_the_quota_holds(scene: Scene) -> None:
+    rules = of_group(jobs=10)
+    submit(scene, rules, runs=1)
+
+    def one(_number: int) -> int:
+        try:
+            return len(submit(scene, rules, runs=4))
+        except OverQuota:
+            return 0
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(one, range(8))) == [0] * 6 + [4, 4]
+
+
+def test_of_claims_that_race_only_as_many_cores_are_given_as_the_quota_holds(scene: Scene) -> None:
+    rules = QuotaRules(GroupMost(group=Most(cores=7), user=Most(cores=5)))
+    for user in ("alice", "bob"):
+        submit(scene, rules, user=user, runs=20, cpus=2)
+    agents = [scene.agent(f"a{number}") for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        given_ = [job for jobs in pool.map(lambda agent: claim(scene, rules, agent, most=2), agents) for job in jobs]
+    assert len(given_) == 3
+    with scene.engine.connect() as db:
+        held = select(JOB.c.submitter, func.count()).where(JOB.c.agent.is_not(None)).group_by(JOB.c.submitter)
+        assert max(number for _, number in db.execute(held)) <= 2
+
+
+def test_a_group_and_a_user_have_no_more_cores_running_than_allowed(scene: Scene) -> None:
+    rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
+    for user in ("alice", "bob"):
+        submit(scene, rules, user=user, runs=9, cpus=2)
+    agent = scene.agent("a")
+    assert sorted(claim(scene, rules, agent)) == [1, 2, 10], "alice has her 4 cores, and the group its 6"
+    assert claim(scene, rules, agent) == []
+    scene.completed(1, 1)
+    assert claim(scene, rules, agent) == [3]
+    theory = scene.job(group="theory")
+    assert claim(scene, rules, agent) == [theory], "another group is not kept back"
+
+
+def test_a_saved_job_stays_its_submitters_wherever_it_waits(scene: Scene) -> None:
+    rules = of_user(cores=1)
+    submit(scene, rules, runs=2)
+    submit(scene, rules, user="bob", runs=2)
+    agent = scene.agent("a")
+    assert sorted(claim(scene, rules, agent)) == [1, 3]
+    scene.saved(1, 1)
+    scene.saved(3, 1)
+    assert sorted(claim(scene, rules, agent)) == [1, 3], "saved ones go first, one a user"
+    scene.completed(1, 2, exit_code=1)
+    scene.completed(3, 2)
+    assert sorted(claim(scene, rules, agent)) == [2, 4]
+
+
+def test_who_has_stored_too_much_begins_nothing_new_and_loses_nothing(scene: Scene) -> None:
+    rules = of_group(stored_bytes=999)
+    submit(scene, rules, runs=3)
+    agent = scene.agent("a")
+    assert claim(scene, rules, agent, most=1) == [1]
+    scene.saved(1, 1)  # a save is never refused; it is of 1000 bytes
+    assert scene.look(quotas.stored) == {("physics", "alice"): 1000, ("physics", ""): 1000}
+    with pytest.raises(OverQuota, match=r"group physics has 0.0 GiB stored .* nothing new begins; cancel saved jobs"):
+        submit(scene, rules, stored=scene.look(quotas.stored))
+    assert claim(scene, rules, agent) == [1], "what was begun goes on"
+    scene.completed(1, 2, output=True)
+    assert scene.look(quotas.stored) == {("physics", "alice"): 5, ("physics", ""): 5}
+    assert claim(scene, rules, agent) == [2, 3]
+
+
+def test_bytes_are_counted_once_in_a_while_only(scene: Scene) -> None:
+    at = [0.0]
+    stored = Stored(lambda: at[0])
+    rules = of_group(stored_bytes=0)
+    submit(scene, QuotaRules(), runs=2)
+    agent = scene.agent("a")
+    assert claim(scene, rules, agent, stored=stored, most=1) == [1]
+    scene.saved(1, 1)
+    scene.cancel(2)
+    statements = _statements(scene.engine)
+    assert claim(scene, rules, agent, stored=stored) == [1]
+    assert not any("generation.size_bytes) AS" in each for each in statements)
+    at[0] += quotas.STORED_FRESH_S
+    submit(scene, QuotaRules())
+    assert claim(scene, rules, agent, stored=stored) == []
+
+
+def _statements(engine: Engine) -> list[str]:
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *words: seen.append(str(words[2])))
+    return seen
+
+
+def test_where_nothing_is_limited_a_claim_asks_nothing_more(scene: Scene) -> None:
+    rules = QuotaRules(GroupMost(group=Most(jobs=100), user=Most(jobs=50), sizes=256))
+    submit(scene, rules, runs=2)
+    agent = scene.agent("a")
+    statements = _statements(scene.engine)
+    scene.claim_one(agent)
+    without = len(statements)
+    claim(scene, rules, agent, most=1)
+    assert len(statements) == 2 * without
+
+
+@given(memory_mib=st.integers(16, 16 * 2**20), nodes=st.frozensets(st.integers(1, 2**24), max_size=3))
+def test_a_step_is_at_least_what_was_asked_for_and_at_most_an_eighth_more(memory_mib: int, nodes: set[int]) -> None:
+    step = stepped(memory_mib, nodes)
+    assert memory_mib <= step <= memory_mib * 9 / 8 + 1
+    assert stepped(step, nodes) == step, "what was rounded is not rounded further"
+    for node in nodes:
+        assert node < memory_mib or step <= node, "what fits a node still does"
+    assert all(stepped(1 << power) == 1 << power for power in range(4, 25))
+
+
+def _lanes(scene: Scene) -> int:
+    with scene.engine.connect() as db:
+        return int(db.execute(text(f"{OCCUPIED} SELECT count(lane) FROM occupied")).scalar_one())
+
+
+def test_many_sizes_of_memory_make_few_lanes_for_a_claim_to_step_through(scene: Scene) -> None:
+    with transaction(scene.engine) as db:
+        for number in range(0, 6000, 40):
+            job = JobSpec(name="run", image="pi", memory_mib=1024 + number)
+            moves.submit(db, Submission(job=job), group="physics", default_retries=0, now_s=1.0)
+    assert _lanes(scene) <= 24  # eight from 1 to 2 GiB, eight to 4, six to 7
+    assert scene.claim_one(scene.agent("a")).memory_mib == 1024
+
+
+def test_a_group_has_jobs_of_no_more_sizes_than_allowed(scene: Scene) -> None:
+    rules = QuotaRules(GroupMost(sizes=3))
+    for cpus in (1, 2, 3):
+        submit(scene, rules, cpus=cpus)
+    submit(scene, rules, cpus=2, runs=5)
+    with pytest.raises(OverQuota, match=r"jobs of 3 different sizes and may have 3: give this one the cores and"):
+        submit(scene, rules, cpus=4)
+    scene.hold(1)
+    with pytest.raises(OverQuota):
+        submit(scene, rules, cpus=4)
+    scene.cancel(1)
+    submit(scene, rules, cpus=4)
