@@ -1,10 +1,11 @@
 """What all jobs of one agent share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gleaner.agent.client import Outbox
+from gleaner.agent.disk import DiskLimits
 from gleaner.agent.estimates import Estimates
 from gleaner.agent.lanes import Lanes
 from gleaner.agent.protocol import NodeFacts, Way
@@ -31,6 +32,9 @@ class Bench:
     end_s: Callable[[], float]
     gone_s: Callable[[], float]
     """When it must have left the storage and its containers; see `margin.gone_s`."""
+
+    images_allowed: tuple[str, ...] = ("*",)
+    limits: DiskLimits = field(default_factory=DiskLimits)
 
     @property
     def way(self) -> Way:
