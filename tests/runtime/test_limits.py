@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.runtime.account import acting_as
 from tests.runtime.nodes import IMAGE, USER, Node, Work, wait_for
 
 from gleaner.agent.privileged.taken import Taken
@@ -13,6 +14,7 @@ from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.engine import Engine
 from gleaner.agent.runtime.protocol import ContainerId, ImageMissing, ImageRefused
 from gleaner.agent.runtime.pulled import Pulled
+from gleaner.agent.unnamed import unnamed
 
 MIB = 2**20
 WITH_VOLUME = "gleaner/runtime-test-volume:demo"
@@ -97,6 +99,29 @@ time.sleep(600)
     assert node.runtime.written(ContainerId("gone"), most_inodes=100) == Taken()
     for place in node.runtime.places():
         assert subprocess.run(["stat", "-f", f"{node.root}{place}"], capture_output=True, check=False).returncode == 0
+
+
+def test_files_that_are_open_and_have_no_name_any_more_count_and_memory_does_not(node: Node, work: Work) -> None:
+    program = f"""
+import os, time
+files = [open(path, "wb") for path in ("/job/x", "/var/tmp/x", "/dev/shm/x")] + [os.fdopen(os.memfd_create("m"), "wb")]
+for file in files:
+    file.write(os.urandom({10 * MIB}))
+    file.flush()
+    os.fsync(file.fileno())
+for file in files[:3]:
+    os.unlink(file.name)
+if os.fork():
+    print("written")
+time.sleep(600)
+"""
+    container = work.start(node, program)
+    work.until("written")
+    with acting_as(*USER):
+        found = unnamed([container, ContainerId("other")])
+    assert set(found) == {container}
+    assert 20 * MIB <= found[container].size_bytes < 21 * MIB
+    assert found[container].inodes == 2
 
 
 def test_to_an_engine_the_beginning_of_an_id_names_no_image(node: Node, work: Work) -> None:

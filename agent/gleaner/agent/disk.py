@@ -16,6 +16,7 @@ import structlog
 
 from gleaner.agent.privileged.taken import Taken, taken
 from gleaner.agent.runtime.protocol import ContainerId, Runtime, RuntimeFault
+from gleaner.agent.unnamed import unnamed
 
 log = structlog.get_logger()
 
@@ -146,7 +147,11 @@ class DiskWatch:
         if time.monotonic() < self._next_s and not self.is_short:
             return {}
         began_s = time.monotonic()
-        found = {container: self._taken(container, folder) for container, folder in jobs.items()}
+        hidden = unnamed(jobs)
+        found = {
+            container: self._taken(container, folder).plus(hidden.get(container, Taken()))
+            for container, folder in jobs.items()
+        }
         self._next_s = time.monotonic() + _SHARE * (time.monotonic() - began_s)
         return verdicts(found, self.room, self.limits)
 
