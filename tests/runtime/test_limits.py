@@ -1,5 +1,6 @@
 """What an image may bring, and how much a job may write: with the real engine and the real helper."""
 
+import dataclasses
 import subprocess
 import time
 from collections.abc import Iterator
@@ -130,6 +131,23 @@ def test_to_an_engine_the_beginning_of_an_id_names_no_image(node: Node, work: Wo
     short = str(node.engine.inspect_image(IMAGE)["Id"]).removeprefix("sha256:")[:12]
     with pytest.raises(ImageMissing, match=short):
         work.start(node, "print(1)", image=short)
+
+
+@pytest.mark.parametrize("kind", ["docker"])
+def test_a_quota_is_asked_for_only_where_there_are_any_and_an_engine_that_has_none_still_starts_jobs(
+    node: Node, work: Work
+) -> None:
+    """The kernel of the tests' machines has no quotas of XFS: what can be seen here is the engine's no."""
+    with_limit = dataclasses.replace(work.spec("print(1)"), disk_mib=100)
+    runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER)
+    assert runtime._storage_opt(with_limit) is None
+    vars(runtime)["_has_quotas"] = True
+    assert runtime._storage_opt(with_limit) == {"size": "100m"}
+    assert runtime._storage_opt(work.spec("print(1)")) is None
+    work.folder(node)
+    container = runtime.start(with_limit)
+    assert runtime.wait(container) == 0
+    assert runtime._storage_opt(with_limit) is None
 
 
 @pytest.mark.parametrize("kind", ["docker"])

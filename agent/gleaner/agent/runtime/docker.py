@@ -350,6 +350,10 @@ class DockerRuntime:
         except docker.errors.APIError as error:
             if status(error) == requests.codes.bad_request and "command" in explanation(error):
                 raise CannotStart(explanation(error), 127) from error
+            if self._has_quotas and "storage-opt" in explanation(error):
+                log.warning("Docker sets no limit of what containers write", reason=explanation(error))
+                self._has_quotas = False
+                return self._create(spec, image, marks)
             raise
         with self._engine.removed_on_failure(container):
             self._refuse_volumes(container, spec.image)
