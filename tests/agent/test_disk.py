@@ -16,6 +16,7 @@ from tests.agent.pretended import PretendedRuntime
 from gleaner.agent.disk import DiskLimits, DiskWatch, InTheWay, Room, TooLarge, Verdict, room, verdicts
 from gleaner.agent.privileged.taken import Taken, taken
 from gleaner.agent.runtime.protocol import ContainerId, RuntimeFault
+from gleaner.agent.unnamed import unnamed
 
 MIB = 2**20
 LIMITS = DiskLimits(mib_per_job=100, inodes_per_job=1000, reserve_mib=50)
@@ -238,3 +239,57 @@ def test_nothing_new_begins_where_the_reserve_is_touched(tmp_path: Path) -> None
     assert not looking.is_short
     looking.look({})
     assert looking.is_short
+
+
+def test_while_what_one_job_had_is_being_removed_no_other_has_to_go(tmp_path: Path) -> None:
+    runtime = PretendedRuntime()
+    runtime.has_written = Taken(100 * MIB, 1)
+    looking = watch(tmp_path, runtime, reserve_mib=2**40)
+    assert set(looking.look({A: tmp_path})) == {A}
+    looking._urgent_s = 0.0
+    assert looking.look({B: tmp_path}) == {}
+    looking._urgent_s = 0.0
+    assert set(looking.look({A: tmp_path})) == {A}
+    looking._urgent_s = looking._gone_s = 0.0
+    assert set(looking.look({B: tmp_path})) == {B}
+
+
+def test_room_that_goes_fast_is_looked_at_before_it_is_time(tmp_path: Path) -> None:
+    looking = watch(tmp_path, PretendedRuntime())
+    looking.look({})
+    assert not looking._is_due()
+    looking._free_bytes += 2**40
+    looking._urgent_s = 0.0
+    assert looking._is_due()
+
+
+# ── what is hidden ──
+
+
+def process(processes: Path, number: int, cgroup: str) -> Path:
+    place = processes / str(number)
+    place.mkdir(parents=True)
+    (place / "cgroup").write_text(f"3:memory:{cgroup}\n0::{cgroup}\n")
+    return place
+
+
+def test_what_a_process_holds_open_without_a_name_counts_for_its_container(tmp_path: Path) -> None:
+    for number, cgroup in enumerate(("/gleaner-node1/a", "/system.slice/docker-b.scope", "/a/other", "/gleaner/ba")):
+        (process(tmp_path, number, cgroup) / "fd").mkdir()
+    with (tmp_path / "file").open("wb") as file:
+        file.write(bytes(MIB))
+        file.flush()
+        for number in (0, 1):
+            (tmp_path / str(number) / "fd" / "3").symlink_to(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+        assert unnamed([A, B, C], processes=tmp_path) == {A: Taken(), B: Taken()}
+        (tmp_path / "file").unlink()
+        found = unnamed([A, B, C], processes=tmp_path)
+    assert set(found) == {A, B}
+    assert found[A].size_bytes >= MIB
+    assert found[A].inodes == 1
+
+
+def test_a_process_that_lets_nobody_look_is_not_taken_for_one_that_holds_nothing(tmp_path: Path) -> None:
+    (process(tmp_path, 1, "/gleaner/a") / "fd").touch()
+    process(tmp_path, 2, "/gleaner/b")
+    assert unnamed([A, B], processes=tmp_path) == {A: Taken(0, 0, is_whole=False), B: Taken()}

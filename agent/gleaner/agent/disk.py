@@ -22,6 +22,10 @@ log = structlog.get_logger()
 
 _MIB = 2**20
 _COUNT_WITHIN_S = 10.0
+_EVERY_S = 10.0
+_FALL_MIB = 1024
+"""When so much has gone since the last look, it is time for another."""
+_REMOVED_WITHIN_S = 20.0
 _SHARE = 20
 """A look that took so long is repeated after that many times as long: it shall not cost more than a twentieth."""
 _LEAST_FREE_INODES = 0.02
@@ -129,6 +133,11 @@ class DiskWatch:
     room: Room | None = None
     """At the last look."""
     _next_s: float = 0.0
+    _urgent_s: float = 0.0
+    _free_bytes: int = 0
+    """When the jobs were last looked at."""
+    _going: ContainerId | None = None
+    _gone_s: float = 0.0
     _pruned_s: float | None = None
     _said: str = ""
 
@@ -144,16 +153,36 @@ class DiskWatch:
             self.room = room([self.work, *self._places()])
         if self._pruned_s is None:
             self._prune(self.images_keep_s, enough=lambda: False)
-        if time.monotonic() < self._next_s and not self.is_short:
+        if not self._is_due():
             return {}
         began_s = time.monotonic()
+        self._free_bytes = self.room.free_bytes if self.room else 0
         hidden = unnamed(jobs)
         found = {
             container: self._taken(container, folder).plus(hidden.get(container, Taken()))
             for container, folder in jobs.items()
         }
-        self._next_s = time.monotonic() + _SHARE * (time.monotonic() - began_s)
-        return verdicts(found, self.room, self.limits)
+        took_s = time.monotonic() - began_s
+        self._next_s = began_s + max(_EVERY_S, _SHARE * took_s)
+        self._urgent_s = time.monotonic() + took_s
+        return self._one_at_a_time(verdicts(found, self.room, self.limits))
+
+    def _is_due(self) -> bool:
+        """When it is time, and before that where room goes fast or is short."""
+        now_s = time.monotonic()
+        free_bytes = self.room.free_bytes if self.room else 0
+        is_urgent = self.is_short or free_bytes < self._free_bytes - min(_FALL_MIB * _MIB, self._free_bytes // 8)
+        return now_s >= self._next_s or (is_urgent and now_s >= self._urgent_s)
+
+    def _one_at_a_time(self, judged: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
+        """After one had to go for the reserve, no other has to until there was time to remove what it had."""
+        for container, verdict in list(judged.items()):
+            if isinstance(verdict, InTheWay) and container != self._going:
+                if time.monotonic() < self._gone_s:
+                    del judged[container]
+                else:
+                    self._going, self._gone_s = container, time.monotonic() + _REMOVED_WITHIN_S
+        return judged
 
     def _places(self) -> Sequence[str]:
         try:

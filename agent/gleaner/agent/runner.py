@@ -40,7 +40,8 @@ log = structlog.get_logger()
 TICK_S = 0.5
 CLAIM_EVERY_S = 5.0
 USAGE_EVERY_S = 5.0
-DISK_EVERY_S = 10.0
+DISK_EVERY_S = 2.0
+"""So often it is looked at what is free; the jobs' own use is looked at every ten seconds, or when that falls."""
 DELIVER_EVERY_S = 1.0
 OUTBOX_FULL = 100
 """While so many reports wait for control, no more lines of output are added to them."""

@@ -24,9 +24,13 @@ _SCOPE = re.compile(r"/(?:docker-)?([^/\n]+?)(?:\.scope)?$", re.MULTILINE)
 def unnamed(containers: Collection[ContainerId], *, processes: Path = Path("/proc")) -> dict[ContainerId, Taken]:
     """What such files of each container take; those in memory do not count."""
     found: dict[ContainerId, dict[tuple[int, int], int]] = {}
+    hiding: set[ContainerId] = set()
     for container, process in _processes(containers, processes):
-        _look(process, found.setdefault(container, {}))
-    return {container: Taken(sum(sizes.values()), len(sizes)) for container, sizes in found.items()}
+        if not _look(process, found.setdefault(container, {})):
+            hiding.add(container)
+    return {
+        container: Taken(sum(sizes.values()), len(sizes), container not in hiding) for container, sizes in found.items()
+    }
 
 
 def _processes(containers: Collection[ContainerId], processes: Path) -> list[tuple[ContainerId, Path]]:
@@ -40,16 +44,24 @@ def _processes(containers: Collection[ContainerId], processes: Path) -> list[tup
     return found
 
 
-def _look(process: Path, sizes: dict[tuple[int, int], int]) -> None:
-    with suppress(OSError), os.scandir(process / "fd") as entries:
-        for entry in entries:
-            if len(sizes) >= _MOST:
-                return
-            with suppress(OSError):
-                facts = entry.stat()
-                if (
-                    stat.S_ISREG(facts.st_mode)
-                    and facts.st_nlink == 0
-                    and not str(Path(entry.path).readlink()).startswith(_IN_MEMORY)
-                ):
-                    sizes[facts.st_dev, facts.st_ino] = _BLOCK_BYTES * facts.st_blocks
+def _look(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
+    """Whether all could be seen; a process that has ended has nothing."""
+    try:
+        with os.scandir(process / "fd") as entries:
+            for entry in entries:
+                if len(sizes) >= _MOST:
+                    return False
+                with suppress(OSError):
+                    _one(entry, sizes)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _one(entry: os.DirEntry[str], sizes: dict[tuple[int, int], int]) -> None:
+    facts = entry.stat()
+    is_unnamed = stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0
+    if is_unnamed and not str(Path(entry.path).readlink()).startswith(_IN_MEMORY):
+        sizes[facts.st_dev, facts.st_ino] = _BLOCK_BYTES * facts.st_blocks
