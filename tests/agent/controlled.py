@@ -94,6 +94,7 @@ class Control:
             "shortest_slice_s": 1.0,
             "idle_s": 0.5,
             "request_timeout_s": 2.5,
+            "images_allowed": ("counter", "missing", "impossible"),
         } | settings
         (self.folder / "work").mkdir(exist_ok=True)
         told = AgentSettings.model_validate(given)

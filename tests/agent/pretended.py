@@ -6,9 +6,10 @@ The real runtimes have tests of their own (tests/runtime); here it is the agent'
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gleaner.agent.privileged.taken import Taken
 from gleaner.agent.protocol import Way
 from gleaner.agent.runtime.protocol import (
     CannotCheckpoint,
@@ -76,6 +77,8 @@ class PretendedRuntime:
         self.can_save = True
         self.signals: list[str] = []
         self.restores = 0
+        self.has_written = Taken()
+        """Each of them, apart from its folder."""
         self.left_over: dict[ContainerId, Mapping[str, str]] = {}
 
     def facts(self) -> RuntimeFacts:
@@ -197,3 +200,12 @@ class PretendedRuntime:
 
     def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
         return dict(self.left_over)
+
+    def places(self) -> Sequence[str]:
+        return ()
+
+    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+        return self.has_written
+
+    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
+        return ()

@@ -1,5 +1,6 @@
 """What is looked at before anything of the node is touched."""
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -120,3 +121,32 @@ def test_a_storage_that_fails_is_not_taken_for_a_fault_of_the_node(storage: Fold
     begun, _ = node.begin(image="impossible")
     assert isinstance(begun, task.NotStarted)
     assert begun.why is Why.NODE_FAULT
+
+
+def test_an_image_that_the_site_does_not_allow_is_refused_before_anything_is_touched(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    node = Node(tmp_path, storage)
+    node.bench = dataclasses.replace(node.bench, images_allowed=("registry.site/physics/*",))
+    for image in ("registry.site/chemistry/x", "i", "sha256:" + "0" * 64):
+        begun, _ = node.begin(image=image)
+        assert isinstance(begun, task.NotStarted)
+        assert begun.why is Why.IMAGE_REFUSED
+        assert image in begun.detail
+        assert "images_allowed" in begun.detail
+        assert "\n" not in begun.detail
+        assert node.is_untouched()
+    begun, _ = node.begin(image="registry.site/physics/x")
+    assert isinstance(begun, task.Started)
+
+
+def test_what_was_saved_is_not_restored_with_an_image_that_is_no_longer_allowed(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    node = Node(tmp_path, storage)
+    generation = node.saved()
+    node.bench = dataclasses.replace(node.bench, images_allowed=())
+    begun, _ = node.begin(generation=generation)
+    assert isinstance(begun, task.NotStarted)
+    assert begun.why is Why.IMAGE_REFUSED
+    assert node.runtime.restores == 0

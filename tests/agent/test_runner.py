@@ -294,6 +294,31 @@ def test_a_container_that_somebody_else_kills_costs_the_job_no_retry(control: Co
     assert [attempt.ending for attempt in detail.attempts] == ["given back", "succeeded"]
 
 
+def test_a_job_that_passes_a_limit_of_the_disk_fails_by_itself_and_its_agent_goes_on(control: Control) -> None:
+    large, small = control.submit("100000"), control.submit("60")
+
+    def fill() -> None:
+        (folder,) = (control.folder / "work" / "a1").glob(f"{large}-*")
+        (folder / "large").write_bytes(bytes(3 * 2**20))
+
+    control.once_it_counts(fill, jobs=2)
+    asyncio.run(control.agent("a1", lives_s=FAR_S, disk_mib_per_job=2).live())
+    detail = control.job(large)
+    assert (detail.job.outcome, detail.job.exit_code, detail.failures) == (Outcome.FAILED, 153, 1)
+    assert "may take 2 MiB (disk_mib_per_job)" in " ".join(event.detail for event in detail.events)
+    assert control.log(large).lines[0] == "start"
+    assert control.job(small).job.outcome is Outcome.SUCCEEDED
+    assert not list((control.folder / "work" / "a1").iterdir())
+
+
+def test_an_image_that_is_not_allowed_holds_the_job_with_its_name_and_the_settings(control: Control) -> None:
+    job = control.submit("5", image="other.site/image")
+    asyncio.run(control.agent("a1", lives_s=30).live())
+    detail = control.job(job)
+    assert detail.job.held
+    assert "image refused: the image other.site/image may not run here: images_allowed" in detail.events[-1].detail
+
+
 def test_a_missing_image_holds_the_job_with_its_name(control: Control) -> None:
     job = control.submit("5", image="missing")
     asyncio.run(control.agent("a1", lives_s=30).live())

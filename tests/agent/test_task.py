@@ -19,12 +19,14 @@ from gleaner.agent.task import (
     GiveBack,
     GoOn,
     Kill,
+    LimitPassed,
     Lost,
     NotStarted,
     OutOfTime,
     Preparing,
     ReportCheckpointed,
     ReportSaved,
+    ReportStopped,
     ReportUnstartable,
     Running,
     Save,
@@ -45,7 +47,7 @@ from gleaner.agent.task import (
 
 C = ContainerId("c1")
 GENERATION = Generation(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
-REPORTS = (ReportSaved, ReportUnstartable, GiveBack, Finish)
+REPORTS = (ReportSaved, ReportStopped, ReportUnstartable, GiveBack, Finish)
 HOW = SelfSave(signal="SIGUSR1", exit_code=85)
 
 
@@ -140,6 +142,25 @@ def test_a_job_lost_with_its_runtime_is_given_back_whatever_it_was_doing() -> No
     assert play(Started(C), Lost("gone")) == (Ended(), back)
     assert play(Started(C), VacateAsked(), Lost("gone")) == (Ended(), [Save(C), *back])
     assert play(Started(C), Exited(0), Lost("gone")) == (Finishing(C), [Finish(C, 0)])
+
+
+def test_a_job_that_passes_a_limit_is_killed_and_has_failed_by_itself_also_while_it_is_being_saved() -> None:
+    stopped = [Kill(C), ReportStopped("too large"), Clean()]
+    assert play(Started(C), LimitPassed("too large")) == (Ended(), stopped)
+    for told in (VacateAsked(), SaveDue(), AgentEnds()):
+        assert play(Started(C), told, LimitPassed("too large")) == (Ended(), [Save(C), *stopped])
+    signal = Signal(C, "SIGUSR1")
+    assert play(Started(C), AgentEnds(), LimitPassed("too large"), saves_itself=HOW) == (Ended(), [signal, *stopped])
+
+
+def test_an_exit_wins_over_a_limit_that_is_found_passed_after_it() -> None:
+    assert play(Started(C), Exited(0), LimitPassed("too large")) == (Finishing(C), [Finish(C, 0)])
+    assert play(Started(C), Exited(85), LimitPassed("too large"), saves_itself=HOW) == (Storing(C), [StoreFolder(C)])
+
+
+def test_nothing_is_reported_twice_of_a_job_that_was_stopped() -> None:
+    for late in (Exited(137), Lost("killed"), SaveDone(GENERATION), SaveFailed("x"), OutOfTime(), LimitPassed("again")):
+        assert step(Ended(), late) == (Ended(), [])
 
 
 def test_a_missing_image_is_not() -> None:
@@ -276,6 +297,7 @@ def test_a_job_that_does_not_save_itself_in_time_is_to_blame_whatever_the_storag
                 Exited(0),
                 Exited(1),
                 OutOfTime(),
+                LimitPassed("too large"),
                 SaveDone(GENERATION),
                 SaveFailed("x"),
             ]
@@ -305,7 +327,7 @@ def test_whatever_happens_there_is_one_report_at_most_and_no_kill_before_a_reaso
             assert isinstance(task, Running)
         todos += more
     if Kill(C) in todos:
-        assert isinstance(ended_by, SaveDone | DropAsked | OutOfTime)
+        assert isinstance(ended_by, SaveDone | DropAsked | OutOfTime | LimitPassed)
         assert todos[-1] == Clean()
         assert todos.index(Kill(C)) > max((i for i, t in enumerate(todos) if isinstance(t, Save)), default=-1)
     assert sum(isinstance(todo, REPORTS) for todo in todos) <= 2  # an exit that could not be stored in time

@@ -132,11 +132,11 @@ def test_a_held_job_is_saved_and_stays(quiet: None) -> None:
 
 def test_an_image_that_does_not_exist_holds_the_job_and_says_so(quiet: None) -> None:
     answer = cluster.glean(
-        "submit", "--group", "physics", "--image", "no/such:image", "--name", "nothing", after=("true",)
+        "submit", "--group", "physics", "--image", "gleaner/no-such:image", "--name", "nothing", after=("true",)
     )
     (job,) = answer["jobs"]
     cluster.until("the job to be held", lambda: scenes.job(job)["job"]["held"], timeout_s=90)
-    assert "no/such:image" in (scenes.job(job)["waits_because"] or "")
+    assert "gleaner/no-such:image" in (scenes.job(job)["waits_because"] or "")
 
 
 def test_a_job_that_fails_by_itself_ends_with_its_exit_code_and_its_last_words(quiet: None) -> None:

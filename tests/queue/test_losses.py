@@ -271,12 +271,13 @@ def test_a_late_word_of_a_broken_generation_starts_a_saved_job_over(scene: Scene
     assert scene.events(job)[-1] == "start over"
 
 
-def test_a_missing_image_holds_the_job_with_that_reason(scene: Scene) -> None:
+@pytest.mark.parametrize("why", [Why.IMAGE_MISSING, Why.IMAGE_REFUSED])
+def test_a_missing_image_holds_the_job_with_that_reason(scene: Scene, why: Why) -> None:
     job = scene.job()
     scene.claim(scene.agent("a"))
-    scene.given_back(job, 1, Why.IMAGE_MISSING, "no image pythia:8")
+    scene.given_back(job, 1, why, "no image pythia:8")
     assert (scene.row(job).state, scene.row(job).held) == (State.NEW, True)
-    assert scene.look(reads.hold_reason, job) == "image missing: no image pythia:8"
+    assert scene.look(reads.hold_reason, job) == f"{why}: no image pythia:8"
 
 
 @pytest.mark.parametrize("why", [Why.UNSTARTED, Why.NODE_FAULT, Why.STORAGE_FAULT, Why.SAVE_FAILED])

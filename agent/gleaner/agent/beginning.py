@@ -6,6 +6,7 @@ from pathlib import Path
 from gleaner.agent import folder, task
 from gleaner.agent.bench import Bench
 from gleaner.agent.protocol import Assignment, Way, Why
+from gleaner.agent.runtime import allowed
 from gleaner.agent.runtime.protocol import (
     LABEL_AGENT,
     LABEL_ATTEMPT,
@@ -16,6 +17,7 @@ from gleaner.agent.runtime.protocol import (
     CannotStart,
     ContainerSpec,
     ImageMissing,
+    ImageRefused,
     Runtime,
     RuntimeFault,
 )
@@ -25,6 +27,8 @@ from gleaner.agent.stored import Stored
 
 def begin(bench: Bench, given: Assignment, stored: Stored) -> task.Started | task.NotStarted:
     """Start the job, or let it go on from its generation. Blocks."""
+    if may_not := allowed.refusal(given.image, bench.images_allowed):
+        return task.NotStarted(Why.IMAGE_REFUSED, may_not)
     if not bench.can_save and given.saves_itself is None:
         return task.NotStarted(Why.INCOMPATIBLE, "this node cannot save the memory of a job")
     anew = way_of(bench, given) is Way.SELF
@@ -58,6 +62,8 @@ def begun(
         return task.Started(runtime.start(spec) if anew else runtime.restore(spec, parcel))
     except ImageMissing as error:
         return task.NotStarted(Why.IMAGE_MISSING, str(error))
+    except ImageRefused as error:
+        return task.NotStarted(Why.IMAGE_REFUSED, str(error))
     except CannotStart as error:
         return task.NotStarted(None, str(error), error.exit_code)
     except ParcelBroken as error:
@@ -94,4 +100,5 @@ def spec_of(bench: Bench, given: Assignment, stored: Stored) -> ContainerSpec:
             LABEL_SLURM_JOB: bench.slurm_job or "",
             LABEL_END: str(int(bench.end_s())),
         },
+        disk_mib=bench.limits.mib_per_job,
     )

@@ -1,10 +1,11 @@
 """What all jobs of one agent share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gleaner.agent.client import Outbox
+from gleaner.agent.disk import DiskLimits
 from gleaner.agent.estimates import Estimates
 from gleaner.agent.lanes import Lanes
 from gleaner.agent.protocol import NodeFacts, Way
@@ -33,6 +34,9 @@ class Bench:
     """The time by which the agent ends; see `clock`."""
     cut_s: Callable[[], float]
     """When nothing is waited for any more: a little before the agent must have left the storage and its containers."""
+
+    images_allowed: tuple[str, ...] = ("*",)
+    limits: DiskLimits = field(default_factory=DiskLimits)
 
     @property
     def way(self) -> Way:

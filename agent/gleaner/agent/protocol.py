@@ -378,6 +378,8 @@ class Why(StrEnum):
     """There was no time left, or the agent is ending: no fault of the job."""
     IMAGE_MISSING = "image missing"
     """The image is not on the node and cannot be pulled. The job is held."""
+    IMAGE_REFUSED = "image refused"
+    """The site does not allow the image, or it cannot be saved with all that it writes. The job is held."""
     GENERATION_BROKEN = "generation broken"
     """The generation that the assignment named is not whole."""
     CANNOT_RESTORE = "cannot restore"

@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from gleaner.agent import slurm, task
 from gleaner.agent.bench import Bench
 from gleaner.agent.client import ControlClient, ControlRefused, ControlSilent, Outbox
 from gleaner.agent.clock import Clock
+from gleaner.agent.disk import DiskLimits, DiskWatch, InTheWay, TooLarge, Verdict
 from gleaner.agent.estimates import Estimates
 from gleaner.agent.lanes import Lanes, default_saves_at_once
 from gleaner.agent.leftovers import reap, sweep
@@ -29,7 +31,7 @@ from gleaner.agent.margin import LAST_WORDS_S, gone_s, last_words_s, save_point_
 from gleaner.agent.parting import say_farewell
 from gleaner.agent.periods import early_save_s, interval_s, is_due
 from gleaner.agent.protocol import Ask, AttemptRef, Beat, Farewell, NodeFacts, Order, Registration, Way
-from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
+from gleaner.agent.runtime.protocol import ContainerExited, ContainerId, Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
 from gleaner.agent.shell import TaskShell
 from gleaner.agent.storage.probe import Probe
@@ -40,6 +42,8 @@ log = structlog.get_logger()
 TICK_S = 0.5
 CLAIM_EVERY_S = 5.0
 USAGE_EVERY_S = 5.0
+DISK_EVERY_S = 2.0
+"""So often it is looked at what is free; the jobs' own use is looked at every ten seconds, or when that falls."""
 DELIVER_EVERY_S = 1.0
 OUTBOX_FULL = 100
 """While so many reports wait for control, no more lines of output are added to them."""
@@ -101,6 +105,7 @@ class Agent:
     """Whether control is to answer a claim: with work, perhaps."""
     _bench: Bench = field(init=False)
     _probe: Probe = field(init=False)
+    _disk: DiskWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(self.client.post)
@@ -110,6 +115,9 @@ class Agent:
         cores = min(self.facts.cpus, os.cpu_count() or self.facts.cpus)
         at_once = self.settings.saves_at_once or default_saves_at_once(cores)
         self._probe = Probe(self.storage, f"agents/{self.name}/probe")
+        told = self.settings
+        limits = DiskLimits(told.disk_mib_per_job, told.inodes_per_job, told.disk_reserve_mib)
+        self._disk = DiskWatch(self.runtime, told.work, limits, images_keep_s=told.images_keep_days * 86_400)
         self._bench = Bench(
             agent=self.name,
             slurm_job=self.slurm_job,
@@ -125,6 +133,8 @@ class Agent:
             end_s=lambda: self.end_s,
             now_s=self.clock.now_s,
             cut_s=lambda: max(self.gone_s, self.end_s - LEAVES_BEFORE_S) - self._last_words_s,
+            images_allowed=told.images_allowed,
+            limits=limits,
         )
 
     # ── the whole ──
@@ -141,7 +151,8 @@ class Agent:
             await asyncio.to_thread(sweep, self.settings.work, agent=self.name)
         if not await self._register():
             return 1
-        background = [asyncio.create_task(work()) for work in (self._beat, self._deliver, self._claim, self._weigh)]
+        parts = (self._beat, self._deliver, self._claim, self._weigh, self._watch_disk)
+        background = [asyncio.create_task(part()) for part in parts]
         for part in background:
             part.add_done_callback(self._broke)
         try:
@@ -306,9 +317,9 @@ class Agent:
             await asyncio.sleep(CLAIM_EVERY_S)
 
     def _wants_work(self) -> bool:
-        """Nothing new is begun near the end, or on a storage that hangs."""
+        """Nothing new is begun near the end, on a storage that hangs, or on a full disk."""
         is_worth_it = self._save_point_s() - self.clock.now_s() >= self.settings.shortest_slice_s
-        return is_worth_it and not self._probe.hangs and not self._vacating
+        return is_worth_it and not self._probe.hangs and not self._vacating and not self._disk.is_short
 
     def _take(self, shell: TaskShell) -> None:
         self._shells.append(shell)
@@ -409,6 +420,30 @@ class Agent:
             except RuntimeFault as error:
                 log.warning("cannot read the memory in use", reason=str(error))
             await asyncio.sleep(USAGE_EVERY_S)
+
+    async def _watch_disk(self) -> None:
+        """End what takes more of the node's disk than it may."""
+        while True:
+            here = {shell.container: shell for shell in self._shells if shell.container is not None}
+            folders = {container: shell.stored.folder for container, shell in here.items()}
+            for container, verdict in (await asyncio.to_thread(self._disk.look, folders)).items():
+                await self._heed_disk(here[container], container, verdict)
+            await asyncio.sleep(DISK_EVERY_S)
+
+    async def _heed_disk(self, shell: TaskShell, container: ContainerId, verdict: Verdict) -> None:
+        if shell.container != container:
+            return
+        log.warning("the disk", job=shell.assignment.job, verdict=verdict)
+        match verdict:
+            case TooLarge(detail):
+                with suppress(ContainerExited):  # that will be heard
+                    with suppress(RuntimeFault):  # until it is killed it may have to wait, and writes no more
+                        await asyncio.to_thread(self.runtime.pause, container)
+                    shell.feed(task.LimitPassed(detail))
+            case InTheWay(detail, at_once=True):
+                shell.feed(task.Lost(detail))
+            case InTheWay():
+                shell.feed(task.VacateAsked())
 
     def _vacate(self, why: str) -> None:
         if self._vacating:

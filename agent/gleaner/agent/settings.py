@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from gleaner.agent.privileged.taken import MOST_INODES
 from gleaner.agent.runtime.choice import Kind
 from gleaner.agent.settings_file import FileSettings
 
@@ -29,6 +30,16 @@ class AgentSettings(FileSettings):
     """What runs the containers; `auto`: Docker if its engine answers, else the node helper (`criu`)."""
     images: Path | None = None
     """With the node helper: a folder with images as files (`runtime.image_files`), for those that a node lacks."""
+    images_allowed: tuple[str, ...] = ("gleaner/*",)
+    """Which images jobs may run, by name (`registry.site/physics/*`); nothing else is pulled or started. `*`: all."""
+    images_keep_days: float = Field(default=30, ge=0)
+    """An image that agents have pulled is removed when it was not used for so long, or when the disk has no room."""
+    disk_mib_per_job: int = Field(default=20_480, ge=1)
+    """What a job may have on the node's disk: its folder and what else it writes. Beyond that it is ended as failed."""
+    inodes_per_job: int = Field(default=500_000, ge=1, le=MOST_INODES)
+    """The same for files and folders."""
+    disk_reserve_mib: int = Field(default=1024, ge=0)
+    """When less is free, nothing new begins, and the job that takes most is saved; below half of it, it is ended."""
     docker_url: str = "unix:///var/run/docker.sock"
     cpus: int | None = Field(default=None, ge=1)
     """Cores that jobs may use; by default those that the allocation has."""

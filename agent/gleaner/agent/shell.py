@@ -44,6 +44,8 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 PAUSE_TRIES = 3
+STOPPED = 153
+"""The exit code of a job that was ended for what it wrote: as of a process that a limit of size ends (SIGXFSZ)."""
 SAVE_PAUSE_S = 10.0
 """The longest pause after a save that failed; shorter where there is less time left."""
 
@@ -230,7 +232,7 @@ class TaskShell:
 
     # ── what the task says ──
 
-    async def _do(self, todo: task.Todo) -> None:
+    async def _do(self, todo: task.Todo) -> None:  # noqa: PLR0912 - one case a thing to do
         match todo:
             case task.Save(container):
                 await self._save_in_turn(container)
@@ -260,6 +262,10 @@ class TaskShell:
                 self._report("checkpointed", told)
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
+            case task.ReportStopped(reason):
+                await self._drain_log()
+                lines, spent = self._log.first, self._times.slice()
+                self._report("completed", Completed(exit_code=STOPPED, reason=reason, log_lines=lines, slice=spent))
             case task.GiveBack(why, detail):
                 await self._drain_log() if self.has_run else None
                 self._give_back(why, detail)

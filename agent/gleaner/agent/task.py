@@ -124,6 +124,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitPassed:
+    """It takes more of the node's disk than it may: its own failure."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class SaveDue:
     """It has computed for so long that a save is worth its cost, should the node be lost."""
 
@@ -177,6 +184,7 @@ Event: TypeAlias = (
     | NotStarted
     | Exited
     | Lost
+    | LimitPassed
     | SaveDue
     | VacateAsked
     | AgentEnds
@@ -258,6 +266,13 @@ class ReportUnstartable:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportStopped:
+    """Tell control that it was ended for what it did."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GiveBack:
     """Tell control that nothing came of this attempt."""
 
@@ -280,6 +295,7 @@ Todo: TypeAlias = (
     | ReportSaved
     | ReportCheckpointed
     | ReportUnstartable
+    | ReportStopped
     | GiveBack
     | Clean
 )
@@ -361,6 +377,10 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case ((Running(container) | Saving(container) | Signalled(container)), Lost(detail)):
             return Ended(), [Kill(container), GiveBack(Why.NODE_FAULT, detail), Clean()]
         case ((Finishing() | Storing()), Lost()):  # the exit came first
+            return task, []
+        case ((Running(container) | Saving(container) | Signalled(container)), LimitPassed(detail)):
+            return Ended(), [Kill(container), ReportStopped(detail), Clean()]
+        case ((Finishing() | Storing()), LimitPassed()):  # it writes no more, and what it left is being stored
             return task, []
         case (Signalled(container), OutOfTime()):
             back = GiveBack(Why.SAVE_FAILED, "it had not saved itself and exited before the agent's end")

@@ -266,7 +266,13 @@ class OwnJob:
                 self._clear()
             case task.GiveBack(why, detail):
                 self._give_back(why, detail)
-            case task.ReportSaved() | task.ReportCheckpointed() | task.Signal() | task.StoreFolder():
+            case (
+                task.ReportSaved()
+                | task.ReportCheckpointed()
+                | task.ReportStopped()
+                | task.Signal()
+                | task.StoreFolder()
+            ):
                 pass
             case _:
                 assert_never(todo)

@@ -21,11 +21,13 @@ from typing import Any
 from . import bundle, config, image_store, links, monitor, oci, request, transfer, written
 from .bundle import Bundle
 from .own_jobs import Owner
+from .taken import taken
 from .unpack import Hostile, Limit
 
 _END_WITHIN_S = 30.0
 _RUNC_WITHIN_S = 60
 _FIRST_WORD_BYTES = 2**16
+_COUNT_WITHIN_S = 10.0
 _LOOK_S = 30.0
 """So often it is looked whether a job goes on that keeps us waiting."""
 
@@ -220,6 +222,11 @@ def usage(settings: config.Config, made: Bundle) -> dict[str, Any] | None:
         saved = memory.get("total_rss", 0) + memory.get("total_shmem", 0)
         cpu_s = _number(os.path.join(paths.get("cpuacct", ""), "cpuacct.usage")) / 1e9
     return {"memory_bytes": saved, "cpu_s": cpu_s}
+
+
+def has_taken(made: Bundle) -> list[int]:
+    """What it has written apart from its job's folder: bytes, files and folders, and whether all was counted."""
+    return [int(number) for number in taken(made.inside("upper"), within_s=_COUNT_WITHIN_S)]
 
 
 def state(settings: config.Config, made: Bundle) -> str:

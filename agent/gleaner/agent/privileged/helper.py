@@ -205,6 +205,8 @@ class Helper:
             }, None
         if do == "usage":
             return {"usage": containers.usage(settings, made)}, None
+        if do == "taken":
+            return {"taken": containers.has_taken(made)}, None
         if do == "logs":
             return {}, os.open(made.inside("log"), os.O_RDONLY | os.O_CLOEXEC)
         if do == "wait":

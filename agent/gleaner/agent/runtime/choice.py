@@ -16,11 +16,11 @@ Kind = Literal["auto", "docker", "criu"]
 """`auto`: Docker if its engine answers, else the node helper."""
 
 
-def chosen(kind: Kind, *, docker_url: str, images: Path | None) -> Runtime:
+def chosen(kind: Kind, *, docker_url: str, images: Path | None, pulled: Path | None = None) -> Runtime:
     """The runtime. Raises `RuntimeFault` if this node lacks what it needs."""
     if kind == "criu":
         return _criu(images)
-    docker = DockerRuntime(docker_url)
+    docker = DockerRuntime(docker_url, pulled=pulled)
     if kind == "auto":
         try:
             docker.facts()

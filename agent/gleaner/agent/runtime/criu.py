@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gleaner.agent.privileged.config import Config
 from gleaner.agent.privileged.meeting import NotMet
 from gleaner.agent.privileged.streaming import StreamBroken
+from gleaner.agent.privileged.taken import Taken
 from gleaner.agent.protocol import Way
 from gleaner.agent.runtime.carrier import LAYER_PART
 from gleaner.agent.runtime.ends import KILLED
@@ -53,8 +54,11 @@ class CriuRuntime:
     """A `Runtime` on the node's helper. It waits for root in the folder `meetings`. `images` is a folder in which
     images are looked for that the node does not have (see `image_files`)."""
 
-    def __init__(self, helper: Helper, *, meetings: Path, images: Path | None = None) -> None:
+    def __init__(
+        self, helper: Helper, *, meetings: Path, images: Path | None = None, bundles: str = Config(1).bundles
+    ) -> None:
         self._helper = helper
+        self._bundles = bundles
         self._meetings = meetings
         self._images = images
 
@@ -63,7 +67,8 @@ class CriuRuntime:
         """An agent's, on the helper that the node's privileged settings name."""
         if os.getuid() != settings.agent_uid:
             raise RuntimeFault(f"the node's helper works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
-        return cls(Helper(settings.helper_socket), meetings=Path(settings.meetings), images=images)
+        meetings = Path(settings.meetings)
+        return cls(Helper(settings.helper_socket), meetings=meetings, images=images, bundles=settings.bundles)
 
     def facts(self) -> RuntimeFacts:
         with translated("cannot ask the node's helper what it is"):
@@ -202,6 +207,24 @@ class CriuRuntime:
         with translated("cannot list containers"):
             found: Mapping[str, Mapping[str, str]] = self._helper.ask("list").said["containers"]
         return {ContainerId(name): labels for name, labels in found.items() if LABEL_AGENT in labels}
+
+    def places(self) -> Sequence[str]:
+        return [self._bundles]
+
+    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+        """By the helper's own limits."""
+        with translated(f"cannot measure {container}"):
+            try:
+                size_bytes, inodes, is_whole = self._helper.ask("taken", name=container).said["taken"]
+            except Refusal as error:
+                if error.kind != "gone":
+                    raise
+                return Taken()
+        return Taken(int(size_bytes), int(inodes), bool(is_whole))
+
+    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
+        """None: the helper has a limit of its own for images (`most_image_bytes`)."""
+        return ()
 
     @contextlib.contextmanager
     def _created(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[None]:

@@ -9,8 +9,10 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import docker.errors
@@ -18,7 +20,10 @@ import docker.types
 import requests
 import structlog
 
+from gleaner.agent.privileged.taken import Taken
 from gleaner.agent.protocol import Way
+from gleaner.agent.runtime import quota
+from gleaner.agent.runtime.allowed import full_name, is_id
 from gleaner.agent.runtime.carrier import data_folder
 from gleaner.agent.runtime.ends import exit_code_of
 from gleaner.agent.runtime.engine import Engine, explanation, status, translated
@@ -35,27 +40,35 @@ from gleaner.agent.runtime.protocol import (
     ContainerId,
     ContainerSpec,
     ImageMissing,
+    ImageRefused,
     Runtime,
     RuntimeFacts,
     RuntimeFault,
     Usage,
 )
+from gleaner.agent.runtime.pulled import Pulled
 from gleaner.agent.runtime.streamed import RUNTIME, Streamed, found
 from gleaner.agent.storage.protocol import Draft, Parcel
 
 log = structlog.get_logger()
 
 _PULL_PATIENCE_S = 900
+_LOOK_PATIENCE_S = 30
+"""To look at what a container has written must not keep the look at the others waiting."""
 _PIDS = 4096
 _LOG = {"max-size": "64m", "max-file": "3"}
 _MIB = 2**20
 
 
 class DockerRuntime:
-    """A `Runtime` on one engine. `user` is the uid and gid that the jobs run with: by default the agent's own."""
+    """A `Runtime` on one engine. `user` is the uid and gid that the jobs run with: by default the agent's own.
 
-    def __init__(self, url: str, *, user: tuple[int, int] | None = None) -> None:
+    `pulled` is a file that says which images were pulled by agents of this node; without it none is ever removed.
+    """
+
+    def __init__(self, url: str, *, user: tuple[int, int] | None = None, pulled: Path | None = None) -> None:
         self._url = url
+        self._pulled = None if pulled is None else Pulled(pulled)
         self._uid, self._gid = user or (os.getuid(), os.getgid())
         self._attached: dict[ContainerId, Iterator[bytes]] = {}
         """To the output of each container from its beginning, until `live` hands it out."""
@@ -71,6 +84,15 @@ class DockerRuntime:
     def _cpus(self) -> int:
         """How many the engine's machine has."""
         return int(self._engine.info()["NCPU"])
+
+    @cached_property
+    def _data_folder(self) -> str:
+        return data_folder(self._engine)
+
+    @cached_property
+    def _has_quotas(self) -> bool:
+        """Whether what a container writes can be limited by the file system."""
+        return quota.is_on(self._data_folder)
 
     @cached_property
     def _own_way(self) -> OwnWay:
@@ -236,6 +258,40 @@ class DockerRuntime:
         with translated("cannot list containers"):
             return {ContainerId(name): labels for name, labels in self._engine.labelled(LABEL_AGENT).items()}
 
+    def places(self) -> Sequence[str]:
+        with translated("cannot ask Docker where it keeps its files"):
+            return [self._data_folder]
+
+    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+        with translated(f"cannot measure {container[:12]}"):
+            engine = Engine(self._url, patience_s=_LOOK_PATIENCE_S)
+            try:
+                return Taken(engine.written_bytes(container), engine.changed(container, most=most_inodes))
+            except docker.errors.NotFound:
+                return Taken()
+            finally:
+                engine.close()
+
+    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
+        gone: list[str] = []
+        if self._pulled is None:
+            return gone
+        with translated("cannot remove an image"):
+            for image, known in self._pulled.unused_longest():
+                if known.used_s > time.time() - unused_for_s or enough():
+                    break
+                try:
+                    # Where the name means another by now, somebody else has brought that one.
+                    if self._engine.image_id(image) == known.image_id:
+                        self._engine.remove_image(image)
+                        gone.append(image)
+                except docker.errors.NotFound:
+                    pass
+                except docker.errors.APIError:  # a container has it
+                    continue
+                self._pulled.forget(image)
+        return gone
+
     def _marks(self, spec: ContainerSpec, *, restored: bool) -> Mapping[str, Any]:
         """By what the shim knows a container as ours."""
         if self._streamed is None:
@@ -245,6 +301,9 @@ class DockerRuntime:
 
     def _created(self, spec: ContainerSpec, image: str, marks: Mapping[str, Any]) -> ContainerId:
         """A new container for the spec; the image is pulled if it is not there."""
+        image = image if is_id(image) else full_name(image)
+        if self._pulled is not None:
+            self._pulled.used(image, now_s=time.time())
         try:
             return self._create(spec, image, marks)
         except docker.errors.ImageNotFound:
@@ -272,6 +331,7 @@ class DockerRuntime:
                     "init": False,
                     "ulimits": [docker.types.Ulimit(name="core", soft=0, hard=0)],
                     "runtime": marks.get("runtime"),
+                    "storage_opt": self._storage_opt(spec),
                     # Docker's usual driver would replace half a character at the end of a line that is open at a save.
                     "log_config": docker.types.LogConfig(type="local", config=_LOG),
                 },
@@ -290,16 +350,39 @@ class DockerRuntime:
         except docker.errors.APIError as error:
             if status(error) == requests.codes.bad_request and "command" in explanation(error):
                 raise CannotStart(explanation(error), 127) from error
+            if self._has_quotas and "storage-opt" in explanation(error):
+                log.warning("Docker sets no limit of what containers write", reason=explanation(error))
+                self._has_quotas = False
+                return self._create(spec, image, marks)
             raise
-        self._attached[ContainerId(container)] = self._engine.attach(container)
+        with self._engine.removed_on_failure(container):
+            self._refuse_volumes(container, spec.image)
+            self._attached[ContainerId(container)] = self._engine.attach(container)
         return ContainerId(container)
 
+    def _storage_opt(self, spec: ContainerSpec) -> Mapping[str, str] | None:
+        return {"size": f"{spec.disk_mib}m"} if spec.disk_mib is not None and self._has_quotas else None
+
+    def _refuse_volumes(self, container: str, image: str) -> None:
+        """What lies in a volume is in no layer: it would be lost at each save, and the job compute on without it."""
+        mounts = [str(mount["Destination"]) for mount in self._engine.inspect(container)["Mounts"]]
+        others = sorted(set(mounts) - {FOLDER_IN_CONTAINER})
+        if others:
+            advice = f"build it without VOLUME, and let it write to {FOLDER_IN_CONTAINER}"
+            raise ImageRefused(
+                f"the image {image} has a volume at {', '.join(others)}, which cannot be saved: {advice}"
+            )
+
     def _pull(self, image: str) -> None:
+        if is_id(image):
+            raise ImageMissing(f"the image {image} is not on the node, and an id cannot be pulled: give its name")
         try:
-            Engine(self._url, patience_s=_PULL_PATIENCE_S).pull(image)
+            Engine(self._url, patience_s=_PULL_PATIENCE_S).pull(full_name(image))
         except docker.errors.APIError as error:
             line = f"the image {image} is not on the node and cannot be pulled: {explanation(error)}"
             raise ImageMissing(line) from error
+        if self._pulled is not None:
+            self._pulled.note(full_name(image), self._engine.image_id(full_name(image)), now_s=time.time())
 
     def _state(self, container: str) -> dict[str, Any]:
         state: dict[str, Any] = self._engine.inspect(container)["State"]

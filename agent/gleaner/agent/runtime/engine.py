@@ -24,6 +24,8 @@ LONG_PATIENCE_S = 24 * 3600
 """For calls that last as long as there is data; an engine that dies ends them earlier."""
 CHUNK_BYTES = 2**20
 _GONE_PATIENCE_S = 60
+_CHANGE = b'"Kind":'
+"""In the engine's list of changes once for each; in a file's name the quotes would not stand so."""
 
 
 @contextmanager
@@ -72,6 +74,19 @@ class Engine:
     def pull(self, image: str) -> None:
         """The given tag or digest, else `latest`; not all tags, as the engine would."""
         self._api.pull(image, tag=None if "@" in image or ":" in image.rpartition("/")[2] else "latest")
+
+    def image_id(self, image: str) -> str:
+        """The id of the image that has this name now."""
+        found: str = self._api.inspect_image(image)["Id"]
+        return found
+
+    def remove_image(self, image: str) -> None:
+        """Take this name from an image, and remove it if it has no other. Refused while a container has it."""
+        self._api.remove_image(image)
+
+    def close(self) -> None:
+        """Let go of its connections."""
+        self._api.close()
 
     def create(
         self, name: str, *, host: Mapping[str, Any], annotations: Mapping[str, str] | None = None, **config: Any
@@ -150,6 +165,30 @@ class Engine:
         """Whether the container has changed anything of its image, apart from one mount's own place in it."""
         changes: list[dict[str, Any]] = self._api.diff(container) or []
         return any(change["Path"] != apart_from for change in changes)
+
+    def written_bytes(self, container: str) -> int:
+        """The size of what the container has written into its own files, as the engine counts it."""
+        answer: requests.Response = self._api.get(
+            self._url(container, "json"), params={"size": 1}, timeout=self._api.timeout
+        )
+        _checked(answer)
+        return int(answer.json().get("SizeRw") or 0)
+
+    def changed(self, container: str, *, most: int) -> int:
+        """How many of its own files and folders the container has changed, made or deleted; past `most`, at least."""
+        answer: requests.Response = self._api.get(
+            self._url(container, "changes"), stream=True, timeout=self._api.timeout
+        )
+        count, rest = 0, b""
+        with answer:
+            _checked(answer)
+            for chunk in answer.iter_content(CHUNK_BYTES):
+                content = rest + chunk
+                count += content.count(_CHANGE)
+                if count > most:
+                    break
+                rest = content[-len(_CHANGE) + 1 :]
+        return count
 
     def deleted(self, container: str) -> set[str]:
         """Paths (without the leading slash) that the container has deleted from its image."""

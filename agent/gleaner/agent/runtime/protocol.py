@@ -5,11 +5,12 @@ a storage draft as parts; the job's folder is the agent's own affair (`agent.fol
 the container.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, Protocol
 
+from gleaner.agent.privileged.taken import Taken
 from gleaner.agent.protocol import Way
 from gleaner.agent.storage.protocol import Draft, Parcel
 
@@ -22,6 +23,10 @@ class RuntimeFault(Exception):
 
 class ImageMissing(Exception):
     """The image is not on the node and cannot be pulled."""
+
+
+class ImageRefused(Exception):
+    """The image may not run here, or not in such a way that all it writes is saved."""
 
 
 class CannotStart(Exception):
@@ -62,6 +67,8 @@ class ContainerSpec:
     folder: Path
     """The job's folder on the node; mounted at `FOLDER_IN_CONTAINER`, where the command starts."""
     labels: Mapping[str, str]
+    disk_mib: int | None = None
+    """Of what it writes apart from its folder, where the node's file system can hold it to that; None: no limit."""
 
 
 FOLDER_IN_CONTAINER = "/job"
@@ -102,7 +109,7 @@ class Runtime(Protocol):
         ...
 
     def start(self, spec: ContainerSpec) -> ContainerId:
-        """Run the command from the beginning. Raises `ImageMissing` or `CannotStart`."""
+        """Run the command from the beginning. Raises `ImageMissing`, `ImageRefused` or `CannotStart`."""
         ...
 
     def image_id(self, container: ContainerId) -> str:
@@ -127,7 +134,7 @@ class Runtime(Protocol):
     def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
         """Let the process go on from a generation. The job's folder has been put back before.
 
-        Raises `CannotRestore`, `ImageMissing`, or `ParcelBroken`; then nothing of it is left.
+        Raises `CannotRestore`, `ImageMissing`, `ImageRefused`, or `ParcelBroken`; then nothing of it is left.
         """
         ...
 
@@ -170,4 +177,22 @@ class Runtime(Protocol):
 
     def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
         """The labels of every container on this node that carries `LABEL_AGENT`, ended ones too."""
+        ...
+
+    def places(self) -> Sequence[str]:
+        """Folders of the node on whose file systems containers and images take room."""
+        ...
+
+    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+        """What it has written apart from its folder; nothing for one that is gone.
+
+        Past the limit it may stop counting.
+        """
+        ...
+
+    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
+        """Remove images that agents have brought and nobody has used for so long, until it is enough; their names.
+
+        The one that was not used for longest goes first. Never one that a container has.
+        """
         ...

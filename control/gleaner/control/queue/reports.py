@@ -172,7 +172,7 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
     else:
         outlived(db, job)
         attempts.end(db, job, attempt, end)
-    if report.why is Why.IMAGE_MISSING:
+    if report.why in (Why.IMAGE_MISSING, Why.IMAGE_REFUSED):
         put_on_hold(db, row, reason=told, now_s=now_s)
     if report.why is Why.INCOMPATIBLE and row.from_attempt is not None:
         _keep_off(db, row, told, now_s)

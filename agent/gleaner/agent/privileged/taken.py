@@ -1,0 +1,197 @@
+"""What a folder takes of the disk: counted in bounded time and memory, whatever is done in it meanwhile.
+
+Every step is taken from an open folder and follows no link; nothing but folders is opened. The count stops as soon as
+it has passed its limits, so that a folder with very many files costs no more than one that is just too large.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import stat
+import time
+from typing import NamedTuple
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DEEPEST = 200
+"""Folders below this depth are not entered: each on the way is held open."""
+_LOOK_EVERY = 256
+_BLOCK_BYTES = 512
+MOST_INODES = 10_000_000
+
+
+class Taken(NamedTuple):
+    """So much is there, at least; all of it, if the count came to its end."""
+
+    size_bytes: int = 0
+    inodes: int = 0
+    is_whole: bool = True
+
+    def plus(self, other: Taken) -> Taken:
+        """Both together."""
+        return Taken(self.size_bytes + other.size_bytes, self.inodes + other.inodes, self.is_whole and other.is_whole)
+
+
+def taken(
+    folder: str, *, within_s: float, most_bytes: int | None = None, most_inodes: int = MOST_INODES, own: bool = False
+) -> Taken:
+    """What is in the folder, and the folder itself; nothing for one that is not there.
+
+    A file with several names counts once, holes do not, and neither does what is mounted there. `own`: folders of
+    one's own whose mode keeps even their owner out are opened for the time of the look.
+    """
+    try:
+        top = os.lstat(folder)
+    except FileNotFoundError:
+        return Taken()
+    except OSError:
+        return Taken(is_whole=False)
+    count = _Count(top, most_bytes, most_inodes, time.monotonic() + within_s, own=own)
+    try:
+        count.enter(None, folder)
+        while count.levels and count.goes_on():
+            count.step()
+    finally:
+        count.close()
+    return Taken(count.size_bytes, count.inodes, count.is_whole)
+
+
+class _Level(NamedTuple):
+    folder: int
+    waiting: list[str]
+    """Folders in it that have not been entered."""
+    locked: tuple[int, int] | None
+    """Of one whose mode was changed: a descriptor that changes it back, and its own mode."""
+
+
+class _Count:
+    def __init__(
+        self, top: os.stat_result, most_bytes: int | None, most_inodes: int, end_s: float, *, own: bool
+    ) -> None:
+        self.size_bytes, self.inodes, self.is_whole = _BLOCK_BYTES * top.st_blocks, 1, True
+        self.levels: list[_Level] = []
+        self._device, self._several = top.st_dev, set[int]()
+        self._most_bytes, self._most_inodes, self._end_s, self._own = most_bytes, most_inodes, end_s, own
+
+    def goes_on(self) -> bool:
+        """Whether there is time, and anything left to find out."""
+        is_over = self.inodes > self._most_inodes or (
+            self._most_bytes is not None and self.size_bytes > self._most_bytes
+        )
+        if is_over or time.monotonic() > self._end_s:
+            self.is_whole = False
+            return False
+        return True
+
+    def step(self) -> None:
+        """Enter the next folder, or leave this one."""
+        here = self.levels[-1]
+        if not here.waiting:
+            self._leave()
+            return
+        name = here.waiting.pop()
+        if len(self.levels) > _DEEPEST:
+            self.is_whole = False
+            return
+        self.enter(here.folder, name)
+
+    def enter(self, parent: int | None, name: str) -> None:
+        """Open a folder, and count what is in it."""
+        try:
+            level = _Level(os.open(name, _FOLDER, dir_fd=parent), [], None)
+        except PermissionError:
+            opened = self._unlocked(parent, name) if self._own else None
+            if opened is None:
+                self.is_whole = False
+                return
+            level = opened
+        except (FileNotFoundError, NotADirectoryError):
+            return  # it has just gone, or is another now
+        except OSError:
+            self.is_whole = False
+            return
+        self.levels.append(level)
+        try:
+            self._look_through(level)
+        except PermissionError:  # it can be listed, and what is in it cannot be looked at
+            mode = stat.S_IMODE(os.fstat(level.folder).st_mode)
+            if level.locked is not None or not self._own:
+                self.is_whole = False
+                return
+            self.levels[-1] = again = level._replace(locked=(os.dup(level.folder), mode))
+            try:
+                os.fchmod(level.folder, mode | 0o500)
+                self._look_through(again)
+            except OSError:
+                self.is_whole = False
+        except OSError:
+            self.is_whole = False
+
+    def _look_through(self, level: _Level) -> None:
+        before = (self.size_bytes, self.inodes)
+        with os.scandir(level.folder) as found:
+            for number, entry in enumerate(found, 1):
+                try:
+                    facts = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                except PermissionError:  # all of it or nothing: it is looked through once more
+                    self.size_bytes, self.inodes = before
+                    level.waiting.clear()
+                    raise
+                self._one(level, entry.name, facts)
+                if number % _LOOK_EVERY == 0 and not self.goes_on():
+                    return
+
+    def _one(self, level: _Level, name: str, facts: os.stat_result) -> None:
+        if facts.st_dev != self._device:
+            return
+        if stat.S_ISDIR(facts.st_mode):
+            level.waiting.append(name)
+        elif facts.st_nlink > 1:
+            if facts.st_ino in self._several:
+                return
+            self._several.add(facts.st_ino)
+        self.inodes += 1
+        self.size_bytes += _BLOCK_BYTES * facts.st_blocks
+
+    @staticmethod
+    def _unlocked(parent: int | None, name: str) -> _Level | None:
+        """The folder, opened in spite of its mode; none if it cannot be, or is no folder."""
+        try:
+            itself = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except OSError:
+            return None
+        locked = (itself, stat.S_IMODE(os.fstat(itself).st_mode))
+        try:
+            if stat.S_ISDIR(os.fstat(itself).st_mode):
+                # An O_PATH descriptor cannot be given a mode; this link leads to just what it names.
+                os.chmod(f"/proc/self/fd/{itself}", locked[1] | 0o500)
+                opened = os.open(f"/proc/self/fd/{itself}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                return _Level(opened, [], locked)
+        except OSError:
+            pass
+        _lock(locked)
+        return None
+
+    def _leave(self) -> None:
+        left = self.levels.pop()
+        os.close(left.folder)
+        if left.locked is not None:
+            _lock(left.locked)
+
+    def close(self) -> None:
+        """Leave all that is open as it was."""
+        while self.levels:
+            self._leave()
+
+
+def _lock(locked: tuple[int, int]) -> None:
+    """Give a folder its mode back, unless somebody else has given it another meanwhile."""
+    itself, mode = locked
+    try:
+        if stat.S_IMODE(os.fstat(itself).st_mode) == mode | 0o500:
+            os.chmod(f"/proc/self/fd/{itself}", mode)
+    except OSError:
+        pass
+    finally:
+        os.close(itself)

@@ -1,0 +1,175 @@
+"""What an image may bring, and how much a job may write: with the real engine and the real helper."""
+
+import dataclasses
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.runtime.account import acting_as
+from tests.runtime.nodes import IMAGE, USER, Node, Work, wait_for
+
+from gleaner.agent.privileged.taken import Taken
+from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.engine import Engine
+from gleaner.agent.runtime.protocol import ContainerId, ImageMissing, ImageRefused
+from gleaner.agent.runtime.pulled import Pulled
+from gleaner.agent.unnamed import unnamed
+
+MIB = 2**20
+WITH_VOLUME = "gleaner/runtime-test-volume:demo"
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(params=["docker", "shim", "criu"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def image_with_volume(node: Node) -> Iterator[str]:
+    """One that keeps what it writes to /data in a volume, with a file of its own there."""
+    made = node.engine.create_container(IMAGE, ["x"])["Id"]
+    repository, _, tag = WITH_VOLUME.partition(":")
+    node.engine.commit(made, repository=repository, tag=tag, changes=["VOLUME /data"])
+    node.engine.remove_container(made)
+    if node.kind == "criu":
+        node.take_in(WITH_VOLUME)
+    yield WITH_VOLUME
+    node.remove_image(WITH_VOLUME)
+
+
+def test_an_image_with_a_volume_is_refused_or_saved_with_it_but_never_computes_on_without(
+    node: Node, work: Work, image_with_volume: str
+) -> None:
+    """The helper ignores VOLUME: there it is a folder like any other, and saved."""
+    program = "open('/var/tmp/x', 'w'); import os; print(os.path.ismount('/data')); import time; time.sleep(600)"
+    if node.kind == "criu":
+        container = work.start(node, program, image=image_with_volume)
+        work.until("False")
+        work.end(node, container)
+        return
+    volumes = len(node.engine.volumes()["Volumes"] or [])
+    with pytest.raises(ImageRefused, match=r"has a volume at /data, which cannot be saved") as refused:
+        work.start(node, program, image=image_with_volume)
+    assert image_with_volume in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert node.containers() == []
+    assert len(node.engine.volumes()["Volumes"] or []) == volumes
+
+
+def test_what_was_saved_with_a_volume_before_is_not_restored_without_it(
+    node: Node, work: Work, image_with_volume: str
+) -> None:
+    if node.kind == "criu":
+        return
+    container = work.start(node, "import time; print('up'); time.sleep(600)")
+    work.until("up")
+    with work.storage.draft("jobs/1/generation-1") as draft:
+        node.runtime.pause(container)
+        node.runtime.checkpoint(container, draft)
+        draft.add("folder.tar", [bytes(1024)])
+        saved = draft.publish({"image_id": node.engine.inspect_image(image_with_volume)["Id"]})
+    work.end(node, container)
+    with pytest.raises(ImageRefused, match="has a volume at /data"):
+        node.runtime.restore(work.spec("x", image=image_with_volume), work.storage.open(saved.key, saved.digest))
+    assert node.containers() == []
+
+
+def test_what_a_container_writes_is_counted_in_bytes_and_files(node: Node, work: Work) -> None:
+    program = f"""
+import os, time
+os.makedirs("/var/tmp/many")
+for number in range(500):
+    open(f"/var/tmp/many/{{number}}", "w").close()
+with open("/var/tmp/large", "wb") as file:
+    file.write(os.urandom({20 * MIB}))
+    os.fsync(file.fileno())
+print("written")
+time.sleep(600)
+"""
+    container = work.start(node, program)
+    work.until("written")
+    found = node.runtime.written(container, most_inodes=10_000)
+    assert 20 * MIB <= found.size_bytes < 22 * MIB
+    assert 500 < found.inodes < 600
+    node.runtime.pause(container)
+    assert node.runtime.written(container, most_inodes=100).inodes > 100
+    assert node.runtime.written(ContainerId("gone"), most_inodes=100) == Taken()
+    for place in node.runtime.places():
+        assert subprocess.run(["stat", "-f", f"{node.root}{place}"], capture_output=True, check=False).returncode == 0
+
+
+def test_files_that_are_open_and_have_no_name_any_more_count_and_memory_does_not(node: Node, work: Work) -> None:
+    program = f"""
+import os, time
+files = [open(path, "wb") for path in ("/job/x", "/var/tmp/x", "/dev/shm/x")] + [os.fdopen(os.memfd_create("m"), "wb")]
+for file in files:
+    file.write(os.urandom({10 * MIB}))
+    file.flush()
+    os.fsync(file.fileno())
+for file in files[:3]:
+    os.unlink(file.name)
+if os.fork():
+    print("written")
+time.sleep(600)
+"""
+    container = work.start(node, program)
+    work.until("written")
+    with acting_as(*USER):
+        found = unnamed([container, ContainerId("other")])
+    assert set(found) == {container}
+    assert 20 * MIB <= found[container].size_bytes < 21 * MIB
+    assert found[container].inodes == 2
+
+
+def test_to_an_engine_the_beginning_of_an_id_names_no_image(node: Node, work: Work) -> None:
+    if node.kind == "criu":
+        return
+    short = str(node.engine.inspect_image(IMAGE)["Id"]).removeprefix("sha256:")[:12]
+    with pytest.raises(ImageMissing, match=short):
+        work.start(node, "print(1)", image=short)
+
+
+@pytest.mark.parametrize("kind", ["docker"])
+def test_a_quota_is_asked_for_only_where_there_are_any_and_an_engine_that_has_none_still_starts_jobs(
+    node: Node, work: Work
+) -> None:
+    """The kernel of the tests' machines has no quotas of XFS: what can be seen here is the engine's no."""
+    with_limit = dataclasses.replace(work.spec("print(1)"), disk_mib=100)
+    runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER)
+    assert runtime._storage_opt(with_limit) is None
+    vars(runtime)["_has_quotas"] = True
+    assert runtime._storage_opt(with_limit) == {"size": "100m"}
+    assert runtime._storage_opt(work.spec("print(1)")) is None
+    work.folder(node)
+    container = runtime.start(with_limit)
+    assert runtime.wait(container) == 0
+    assert runtime._storage_opt(with_limit) is None
+
+
+@pytest.mark.parametrize("kind", ["docker"])
+def test_only_images_that_were_pulled_go_and_none_that_a_container_has(node: Node, work: Work, tmp_path: Path) -> None:
+    """There is no registry here: which images were pulled is written down by hand."""
+    names = [f"docker.io/gleaner/runtime-test-{name}:demo" for name in ("old", "in-use", "replaced", "fresh", "loaded")]
+    old, in_use, replaced, fresh, loaded = names
+    made = {name: node.image(name, f"/{number}") for number, name in enumerate(names)}
+    record = Pulled(tmp_path / "pulled.json")
+    for name, age_s in ((old, 3000), (in_use, 2000), (replaced, 1000), (fresh, 1)):
+        record.note(name, made[name] if name != replaced else made[old], now_s=time.time() - age_s)
+    runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER, pulled=tmp_path / "pulled.json")
+    held = node.engine.create_container(in_use, ["x"])["Id"]
+    try:
+        assert runtime.prune(unused_for_s=600, enough=lambda: True) == []
+        assert runtime.prune(unused_for_s=600, enough=lambda: False) == [old]
+        assert set(record.known()) == {in_use, fresh}
+        engine = Engine(f"unix://{node.root}/run/docker.sock")
+        for name in (in_use, replaced, fresh, loaded):
+            assert engine.image_id(name) == made[name]
+    finally:
+        node.engine.remove_container(held)
+        for name in names[1:]:
+            node.engine.remove_image(name, force=True)
+    wait_for(lambda: node.containers() == [], "nothing is left")
