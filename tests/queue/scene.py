@@ -56,6 +56,7 @@ class Scene:
     engine: Engine
     now_s: float = 1000.0
     losses_until_held: int = 3
+    log_bytes: int = 64 * 2**20
 
     def do(self, act: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         with transaction(self.engine) as db:
@@ -148,7 +149,7 @@ class Scene:
         return self.expire()
 
     def log(self, job: int, attempt: int, first: int, *lines: str) -> None:
-        self.do(logs.append, job, attempt, LogLines(first=first, lines=lines))
+        self.do(logs.append, job, attempt, LogLines(first=first, lines=lines), most_bytes=self.log_bytes)
 
     def cancel(self, job: int) -> None:
         self.do(moves.cancel, job, now_s=self.now_s)

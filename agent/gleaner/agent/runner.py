@@ -39,8 +39,6 @@ TICK_S = 0.5
 CLAIM_EVERY_S = 5.0
 USAGE_EVERY_S = 5.0
 DELIVER_EVERY_S = 1.0
-OUTBOX_FULL = 100
-"""While so many reports wait for control, no more lines of output are added to them."""
 REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
 NO_SLURM = slurm.Ending(end_s=None, runs=False, is_preempted=False)
@@ -92,7 +90,7 @@ class Agent:
     _probe: Probe = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outbox = Outbox(self.client.post)
+        self.outbox = Outbox(self.client.report)
         self.gone_s = gone_s(self.end_s, now_s=time.time(), kill_wait_s=self.kill_wait_s)
         at_once = self.settings.saves_at_once or default_saves_at_once(self.facts.cpus)
         self._probe = Probe(self.storage, f"agents/{self.name}/probe")
@@ -317,9 +315,8 @@ class Agent:
     async def _deliver(self) -> None:
         pause_s = DELIVER_EVERY_S
         while True:
-            if len(self.outbox) < OUTBOX_FULL:  # else the output waits where it is, in the end in the containers' logs
-                for shell in self._shells:
-                    shell.flush_log()
+            for shell in self._shells:
+                shell.flush_log()
             try:
                 await asyncio.to_thread(self.outbox.deliver)
                 pause_s = DELIVER_EVERY_S

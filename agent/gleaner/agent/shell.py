@@ -177,10 +177,11 @@ class TaskShell:
         except (RuntimeFault, OSError) as error:
             self._say("cannot listen to it", error=str(error))
 
-    def flush_log(self) -> None:
-        """Put the lines read so far into the outbox."""
-        for lines in self._log.taken():
-            self._report("log", lines)
+    def flush_log(self, *, all_of_it: bool = False) -> None:
+        """Put the lines read so far into the outbox, as far as it has room for them, or `all_of_it` at the end."""
+        path = self._path + "log"
+        for taken in self._log.taken(None if all_of_it else lambda: self.bench.outbox.room_bytes(path)):
+            self.bench.outbox.put(path, taken.lines, log_bytes=taken.size_bytes)
 
     def report_saved(self) -> None:
         """Tell control of the published generation, unless it has been told.
@@ -190,8 +191,8 @@ class TaskShell:
         """
         if self._unreported is None:
             return
-        self.flush_log()
-        written = {"log_lines": self._log.first, "open_lines": self._log.open_lines()}
+        self.flush_log(all_of_it=True)
+        written = {"log_lines": self._log.written, "open_lines": self._log.open_lines()}
         whole = self._unreported.model_copy(update=written)
         self._unreported = None
         self._report("saved", Saved(generation=whole, slice=self._times.slice(), measured=self._measured))
@@ -309,7 +310,7 @@ class TaskShell:
         await self._drain_log()
         self._report(
             "completed",
-            Completed(exit_code=exit_code, output=output, log_lines=self._log.first, slice=self._times.slice()),
+            Completed(exit_code=exit_code, output=output, log_lines=self._log.written, slice=self._times.slice()),
         )
         self.feed(task.Finished())
 
@@ -331,7 +332,7 @@ class TaskShell:
         """Put all of the output of a process that has ended for good into the outbox."""
         await asyncio.to_thread(self._log.wait)
         self._log.end_lines()
-        self.flush_log()
+        self.flush_log(all_of_it=True)
 
     def _kill(self, container: ContainerId) -> None:
         for act in (self.bench.runtime.kill, self._settle, self.bench.runtime.remove):
