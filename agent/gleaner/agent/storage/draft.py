@@ -67,9 +67,11 @@ class FolderDraft:
                 try:
                     with walk(drafts, (self._draft,)) as folder:
                         if self._before is not None:
-                            self._inherited = inherit(folder, self._before)
+                            self._inherited = inherit(folder, self._before, self._workers)
                         file = create(folder, pack_name(0))
                 except BaseException:
+                    if self._inherited is not None:
+                        self._inherited.end()
                     remove_tree(drafts, self._draft)
                     raise
         known = self._inherited.find if self._inherited is not None else nothing_known
@@ -82,6 +84,8 @@ class FolderDraft:
         self._ended = True
         if self._pack is not None:
             self._pack.end()
+        if self._inherited is not None:
+            self._inherited.end()
         with suppress(OSError, StorageError), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             remove_tree(drafts, self._draft)
 
@@ -113,7 +117,7 @@ class FolderDraft:
             manifest = manifest_of(self._key, [Listed(part, len(blocks)) for part, blocks in written], facts)
             self._ended = True
         with translated(self._root), self._folder() as folder:
-            stored_bytes = self._end_pack(folder, [blocks for _, blocks in written])
+            stored_bytes, shares_files = self._end_pack(folder, [blocks for _, blocks in written])
             with opened(create(folder, MANIFEST), self._root) as file:
                 write_all(file, manifest)
                 os.fsync(file)
@@ -125,6 +129,7 @@ class FolderDraft:
             digest=digest_of(manifest),
             size_bytes=sum(part.size_bytes for part, _ in written) + len(manifest),
             stored_bytes=stored_bytes + len(manifest),
+            shares_files=shares_files,
         )
 
     def _whole(self) -> Sequence[tuple[Part, Blocks]]:
@@ -136,22 +141,22 @@ class FolderDraft:
             raise StorageError(f"{self._key}: a part is still being written")
         return whole
 
-    def _end_pack(self, folder: int, parts: Sequence[Blocks]) -> int:
-        """Complete the pack and see that it is on the disk; its size."""
+    def _end_pack(self, folder: int, parts: Sequence[Blocks]) -> tuple[int, bool]:
+        """Complete the pack and see that it is on the disk; its size, and whether there are shared ones beside it."""
         pack = self._pack
         assert pack is not None  # noqa: S101 - there is one since __enter__
         pack.settle()
         shared_bytes = [0] * (PACKS - 1)
         if self._inherited is not None:
             try:
-                shared_bytes = self._inherited.settle(folder, parts, pack, self._workers)
+                shared_bytes = self._inherited.settle(folder, parts, pack)
             except Damaged as error:
                 raise StorageError(f"{self._key}: the parcel before is damaged ({error}); save without it") from error
         own_bytes = pack.size_bytes + index_bytes(sum(map(len, parts))) + FOOTER_BYTES
         for piece in index_of([own_bytes, *shared_bytes], parts):
             pack.append(piece)
         pack.sync()
-        return own_bytes
+        return own_bytes, any(shared_bytes)
 
     def _make_visible(self, root: int, manifest: bytes) -> None:
         for chance in range(_RACES):

@@ -46,13 +46,14 @@ class Published:
     """A parcel that is now visible. `digest` is that of its manifest.
 
     `size_bytes` is what it holds; `stored_bytes` is what was written for it, without zeros and what was known,
-    compressed where that was worth it.
+    compressed where that was worth it. `shares_files`: some of it lies in files of the parcel before.
     """
 
     key: str
     digest: str
     size_bytes: int
     stored_bytes: int
+    shares_files: bool = False
 
 
 class PartWriter(Protocol):
@@ -129,8 +130,9 @@ class Storage(Protocol):
     def draft(self, key: str, before: Parcel | None = None) -> AbstractContextManager[Draft]:
         """A new draft; at the end of the context an unpublished one is removed.
 
-        Blocks that are in the parcel `before`, of this storage, are not stored again, and deleting that one does no
-        harm. If it is gone or cannot be shared, all is stored.
+        Blocks that are in the parcel `before`, of this storage, are not stored again, once it has been seen that they
+        are there as they should be, and deleting that one does no harm. If it is gone or cannot be shared, all is
+        stored.
         """
         ...
 
