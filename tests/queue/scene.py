@@ -109,6 +109,7 @@ class Scene:
         number: int = 1,
         log_lines: int = 0,
         has_memory: bool = True,
+        chain: str | None = None,
         spent: Slice | None = None,
     ) -> None:
         made = Generation(
@@ -118,11 +119,21 @@ class Scene:
             size_bytes=1000,
             log_lines=log_lines,
             has_memory=has_memory,
+            chain=chain,
         )
         self.do(moves.saved, job, attempt, Saved(generation=made, slice=spent or SPENT), now_s=self.now_s)
 
-    def checkpointed(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0) -> bool:
-        made = Generation(attempt=attempt, number=number, digest=digest(number), size_bytes=1000, log_lines=log_lines)
+    def checkpointed(
+        self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0, chain: str | None = None
+    ) -> bool:
+        made = Generation(
+            attempt=attempt,
+            number=number,
+            digest=digest(number),
+            size_bytes=1000,
+            log_lines=log_lines,
+            chain=chain,
+        )
         return self.do(moves.checkpointed, job, attempt, Checkpointed(generation=made, slice=SPENT), now_s=self.now_s)
 
     def completed(self, job: int, attempt: int, *, exit_code: int = 0, output: bool = False) -> None:

@@ -21,8 +21,8 @@ def make_folders(folder: Path) -> None:
     """Make a folder for the owner alone, and those above it that are missing; all of them are on the disk then."""
     missing = [folder, *folder.parents]
     made = missing[: next((depth for depth, one in enumerate(missing) if one.is_dir()), len(missing))]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in reversed(made):
+        one.mkdir(mode=0o700, exist_ok=True)
         sync_folder(one.parent)
 
 

@@ -29,6 +29,32 @@ from gleaner.agent.storage.protocol import (
 
 FOLDER_PART = "folder.tar"
 NOTHING = Mark(0, {})
+LONGEST_CHAIN = 8
+"""Of so many generations in a row one shares no file with an earlier one: what rots in a shared file, after it was
+looked at, breaks no more than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Generations that may share files, each with those before it. `place` counts from 1, for the first."""
+
+    name: str
+    place: int
+
+    @classmethod
+    def of(cls, facts: Mapping[str, object]) -> "Chain | None":
+        """Where a generation with these facts stands; None if they do not say.
+
+        >>> Chain.of({"chain": "3/1", "place": 2})
+        Chain(name='3/1', place=2)
+        """
+        name, place = facts.get("chain"), facts.get("place")
+        return cls(name, place) if isinstance(name, str) and isinstance(place, int) else None
+
+    @property
+    def next(self) -> "Chain":
+        """Where the next one stands, if it shares files with this one."""
+        return Chain(self.name, self.place + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +79,10 @@ class Stored:
     _latest: Generation | None = None
     """What the next generation shares blocks with."""
     _tries: int = 0
+    _chain: Chain | None = None
+    """Where the one that is being written stands."""
+    _is_full: bool = False
+    """Whether there was no room for the last one that was tried."""
 
     def __post_init__(self) -> None:
         self._latest = self.assignment.generation
@@ -125,17 +155,30 @@ class Stored:
         If the storage fails, the next one stands on its own: perhaps the one before was the reason. Not so where it is
         full, which would need even more room.
         """
-        before = self._before()
         self._tries += 1
         key = generation_key(self.assignment.job, self.assignment.attempt, self._tries)
+        before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}")
         try:
             with self.storage.draft(key, before) as draft:
                 yield draft
         except StorageFull:
+            self._is_full = True
             raise
         except StorageError:
             self._latest = None
             raise
+        self._is_full = False
+
+    def _before_in_chain(self, name: str) -> Parcel | None:
+        """What the one of this name may share files with: nothing, if the chain is long enough, or if nothing is known
+        of it. Where the storage is full, a longer chain is better than no generation."""
+        before = self._before()
+        older = Chain.of(before.facts) if before is not None else None
+        if before is not None and (self._is_full or (older is not None and older.place < LONGEST_CHAIN)):
+            self._chain = older.next if older is not None else None
+            return before
+        self._chain = Chain(name, 1)
+        return None
 
     def _before(self) -> Parcel | None:
         try:
@@ -146,6 +189,8 @@ class Stored:
     def _publish(self, draft: Draft, facts: Mapping[str, object]) -> Published:
         given = self.assignment
         told = {"job": given.job, "attempt": given.attempt, "image": given.image}
+        if self._chain is not None:
+            told |= {"chain": self._chain.name, "place": self._chain.place}
         return draft.publish({**told, "node": self.node.model_dump(mode="json"), **facts})
 
     def _kept(self, published: Published, *, has_memory: bool, mark: Mark) -> Kept:
@@ -156,6 +201,7 @@ class Stored:
             size_bytes=published.size_bytes,
             log_lines=mark.lines,
             open_lines=mark.open_lines,
+            chain=self._chain.name if self._chain is not None else None,
             has_memory=has_memory,
         )
         return Kept(self._latest, published.stored_bytes)

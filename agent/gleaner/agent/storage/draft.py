@@ -117,7 +117,7 @@ class FolderDraft:
             manifest = manifest_of(self._key, [Listed(part, len(blocks)) for part, blocks in written], facts)
             self._ended = True
         with translated(self._root), self._folder() as folder:
-            stored_bytes, shares_files = self._end_pack(folder, [blocks for _, blocks in written])
+            stored_bytes = self._end_pack(folder, [blocks for _, blocks in written])
             with opened(create(folder, MANIFEST), self._root) as file:
                 write_all(file, manifest)
                 os.fsync(file)
@@ -129,7 +129,6 @@ class FolderDraft:
             digest=digest_of(manifest),
             size_bytes=sum(part.size_bytes for part, _ in written) + len(manifest),
             stored_bytes=stored_bytes + len(manifest),
-            shares_files=shares_files,
         )
 
     def _whole(self) -> Sequence[tuple[Part, Blocks]]:
@@ -141,8 +140,8 @@ class FolderDraft:
             raise StorageError(f"{self._key}: a part is still being written")
         return whole
 
-    def _end_pack(self, folder: int, parts: Sequence[Blocks]) -> tuple[int, bool]:
-        """Complete the pack and see that it is on the disk; its size, and whether there are shared ones beside it."""
+    def _end_pack(self, folder: int, parts: Sequence[Blocks]) -> int:
+        """Complete the pack and see that it is on the disk; its size."""
         pack = self._pack
         assert pack is not None  # noqa: S101 - there is one since __enter__
         pack.settle()
@@ -156,7 +155,7 @@ class FolderDraft:
         for piece in index_of([own_bytes, *shared_bytes], parts):
             pack.append(piece)
         pack.sync()
-        return own_bytes, any(shared_bytes)
+        return own_bytes
 
     def _make_visible(self, root: int, manifest: bytes) -> None:
         for chance in range(_RACES):

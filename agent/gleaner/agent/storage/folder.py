@@ -58,8 +58,9 @@ class FolderStorage:
             for name in (DRAFTS, _BROKEN):
                 (self._root / name).mkdir(mode=0o700, exist_ok=True)
             self._root.chmod(0o700)
-            with opened(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
-                os.fsync(root)
+            for folder in (self._root, self._root.parent):
+                with opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
+                    os.fsync(file)
 
     def draft(self, key: str, before: Parcel | None = None) -> AbstractContextManager[Draft]:
         """A new draft. Refuses a key inside a parcel; whether the key itself is free shows when it is published."""
@@ -89,7 +90,9 @@ class FolderStorage:
 
     def set_aside(self, key: str) -> None:
         """Move a broken parcel to `.broken`. One that is not there is no error."""
-        self._move_away(key, f"{_BROKEN}/{key.replace('/', '--')}--{secrets.token_hex(4)}")
+        if self._move_away(key, f"{_BROKEN}/{key.replace('/', '--')}--{secrets.token_hex(4)}"):
+            with translated(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
+                os.fsync(broken)
 
     def sweep(self, *, before_s: float) -> int:
         """Remove what was left in `.drafts` by programs that died: all not written to since `before_s`

@@ -46,14 +46,13 @@ class Published:
     """A parcel that is now visible. `digest` is that of its manifest.
 
     `size_bytes` is what it holds; `stored_bytes` is what was written for it, without zeros and what was known,
-    compressed where that was worth it. `shares_files`: some of it lies in files of the parcel before.
+    compressed where that was worth it.
     """
 
     key: str
     digest: str
     size_bytes: int
     stored_bytes: int
-    shares_files: bool = False
 
 
 class PartWriter(Protocol):
