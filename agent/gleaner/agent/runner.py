@@ -22,7 +22,7 @@ from gleaner.agent.bench import Bench
 from gleaner.agent.client import ControlClient, ControlRefused, ControlSilent, Outbox
 from gleaner.agent.estimates import Estimates
 from gleaner.agent.lanes import Lanes, default_saves_at_once
-from gleaner.agent.leftovers import reap, sweep
+from gleaner.agent.leftovers import reap, sweep, sweep_sockets
 from gleaner.agent.margin import gone_s, save_point_s
 from gleaner.agent.parting import say_farewell
 from gleaner.agent.periods import interval_s, is_due
@@ -122,6 +122,7 @@ class Agent:
         await asyncio.to_thread(reap, self.runtime, agent=self.name, whole_node=self.slurm_job is not None)
         if self.slurm_job is not None:
             await asyncio.to_thread(sweep, self.settings.work, agent=self.name)
+            await asyncio.to_thread(sweep_sockets)
         if not await self._register():
             return 1
         background = [asyncio.create_task(work()) for work in (self._beat, self._deliver, self._claim, self._weigh)]

@@ -111,6 +111,7 @@ class TaskShell:
     def feed(self, event: task.Event) -> None:
         """Tell the task what happened; what is to be done is queued."""
         before = self.state
+        self.stored.hurry.set()  # whatever it was: nothing that is being prepared waits any more
         self.state, todos = task.step(self.state, event)
         if self.state is not before:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])

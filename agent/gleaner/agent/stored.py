@@ -3,10 +3,11 @@
 Everything here blocks, in a worker thread, for as long as the storage does.
 """
 
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ from gleaner.agent.runtime.protocol import ContainerId, Runtime
 from gleaner.agent.storage.protocol import (
     Draft,
     Parcel,
+    ParcelMissing,
     Published,
     Storage,
     StorageError,
@@ -29,6 +31,10 @@ from gleaner.agent.storage.protocol import (
 
 FOLDER_PART = "folder.tar"
 NOTHING = Mark(0, {})
+MISSING_FOR_S = 60.0
+"""What is missing is asked for again for so long: an NFS client believes for up to `acdirmax` (60 s, nfs(5)) that there
+is no file where it saw none, although another node has written one since."""
+MISSING_EVERY_S = 2.0
 LONGEST_CHAIN = 8
 """Of so many generations in a row one shares no file with an earlier one: what rots in a shared file, after it was
 looked at, breaks no more than these."""
@@ -74,6 +80,8 @@ class Stored:
     node: NodeFacts
     folder: Path
     """The job's folder on the node."""
+    hurry: threading.Event = field(default_factory=threading.Event)
+    """Set when there is no time to wait for what the storage may show later."""
     _inside_since_s: float | None = None
     """By the monotonic clock; None: nothing is going on."""
     _latest: Generation | None = None
@@ -94,10 +102,24 @@ class Stored:
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def open(self) -> Parcel | None:
-        """What the job is to go on from, if anything. Raises `ParcelBroken` or `StorageError`."""
+        """What the job is to go on from, if anything. Raises `ParcelBroken` or `StorageError`.
+
+        What this node does not see is no proof that it is not there. It is asked for again for a while, and called
+        missing only then; if there is no time for that, it is the storage that has failed.
+        """
         generation = self.assignment.generation
-        with self._inside():
-            return None if generation is None else self._open(generation)
+        if generation is None:
+            return None
+        give_up_s = time.monotonic() + MISSING_FOR_S
+        while True:
+            try:
+                with self._inside():
+                    return self._open(generation)
+            except ParcelMissing as error:
+                if time.monotonic() >= give_up_s:
+                    raise
+                if self.hurry.wait(MISSING_EVERY_S):
+                    raise StorageError(f"{error}; there was no time to look for it again") from error
 
     def lacking(self, parcel: Parcel | None) -> str:
         """What this node lacks to go on from the parcel, in one line; empty if nothing."""

@@ -42,16 +42,30 @@ _RACES = 20
 """How often a publication tries again when a deletion removes the empty parent folder under it."""
 
 
+def draft_name(writer: str) -> str:
+    """A new draft's name, by which others see whose it is."""
+    return f"{writer}--{secrets.token_hex(16)}" if writer else secrets.token_hex(16)
+
+
+def writer_of(name: str) -> str:
+    """Whose draft has this name; empty if nobody's.
+
+    >>> writer_of("gleaner-1790000000-1f2e--00112233445566778899aabbccddeeff"), writer_of("0011")
+    ('gleaner-1790000000-1f2e', '')
+    """
+    return name.rpartition("--")[0]
+
+
 class FolderDraft:
     """A parcel being written. Different parts may be written from different threads."""
 
-    def __init__(self, root: Path, key: str, workers: Workers, before: FolderParcel | None) -> None:
+    def __init__(self, root: Path, key: str, workers: Workers, before: FolderParcel | None, writer: str = "") -> None:
         self._root = root
         self._key = key
         self._names = names_of(key)
         self._workers = workers
         self._before = before
-        self._draft = secrets.token_hex(16)
+        self._draft = draft_name(writer)
         self._lock = threading.Lock()
         self._parts: dict[str, tuple[Part, Blocks] | None] = {}
         """None: it is still being written."""
