@@ -361,16 +361,16 @@ def test_a_shared_pack_that_cannot_be_read_is_stored_anew(
 ) -> None:
     memory = noise(4 * MIB)
     first, _ = published(storage, BEFORE, {"pages": memory})
-    pread, failed = os.pread, 0
+    preadv, failed = os.preadv, 0
 
-    def failing(file: int, size_bytes: int, offset: int) -> bytes:
+    def failing(file: int, rooms: list[memoryview], offset: int) -> int:
         nonlocal failed
-        if size_bytes > PAGE_BYTES and MIB < offset < 2 * MIB:
+        if MIB < offset < 2 * MIB:
             failed += 1
             raise OSError(errno.EIO, "Input/output error")
-        return pread(file, size_bytes, offset)
+        return preadv(file, rooms, offset)
 
-    monkeypatch.setattr(os, "pread", failing)
+    monkeypatch.setattr(os, "preadv", failing)
     second, _ = published(storage, KEY, {"pages": memory}, first)
     assert failed
     monkeypatch.undo()

@@ -8,6 +8,7 @@ break the new one as well, and with it every one that comes after. A pack with s
 """
 
 import os
+import threading
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +16,8 @@ from contextlib import suppress
 
 import structlog
 
-from gleaner.agent.storage.blocks import PACKS, Block, Blocks, Damaged
-from gleaner.agent.storage.inside import opened, pread_all
+from gleaner.agent.storage.blocks import MOST_BYTES, PACKS, Block, Blocks, Damaged
+from gleaner.agent.storage.inside import opened, pread_all, pread_into
 from gleaner.agent.storage.pack import Pack
 from gleaner.agent.storage.parcel import FolderParcel, footer_of, open_pack, pack_name
 from gleaner.agent.storage.workers import Workers
@@ -46,6 +47,7 @@ class Inherited:
         self._used = bytearray(len(numbers))
         self._files = files
         self._workers = workers
+        self._own = threading.local()
         self.rotten: set[int] = set()
         """Packs, by the new parcel's numbers, with a block that is not what was written."""
 
@@ -74,14 +76,22 @@ class Inherited:
 
     def _is_stored_well(self, block: Block, pack: int, buffer: bytearray, start: int) -> bool:
         """What was stored as it is needs no second hash: it is compared with what has just been hashed."""
+        file = self._files[pack]
         try:
-            stored = pread_all(self._files[pack], block.stored_bytes, block.offset)
             if block.stored_bytes == block.size_bytes:
-                return len(stored) == block.size_bytes and buffer.startswith(stored, start)
-            self._workers.decoded(block, stored)
+                room = self._room()[: block.size_bytes]
+                return pread_into(file, room, block.offset) and buffer.startswith(room, start)
+            self._workers.decoded(block, pread_all(file, block.stored_bytes, block.offset))
         except (OSError, Damaged):
             return False
         return True
+
+    def _room(self) -> memoryview:
+        """Each thread's own for one block: new memory for each block would cost more than to read it."""
+        if not hasattr(self._own, "room"):
+            self._own.room = memoryview(bytearray(MOST_BYTES))
+        found: memoryview = self._own.room
+        return found
 
     def end(self) -> None:
         """Close the files, when nobody looks for blocks any more."""
