@@ -45,7 +45,7 @@ class Inherited:
         numbers = sorted(range(len(self._blocks)), key=self._blocks.digest)
         self._by_digest = array("I", numbers)
         self._used = bytearray(len(numbers))
-        self._files = files
+        self._files = dict(files)
         self._workers = workers
         self._own = threading.local()
         self.rotten: set[int] = set()
@@ -98,7 +98,7 @@ class Inherited:
         for file in self._files.values():
             with suppress(OSError):
                 os.close(file)
-        self._files = {}
+        self._files.clear()
 
     def settle(self, folder: int, parts: Sequence[Blocks], pack: Pack) -> list[int]:
         """Keep what is worth it in the draft's folder, copy the rest into the draft's own pack.
