@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from tests.agent.pretended import PretendedRuntime
@@ -37,7 +38,7 @@ class HangingStorage(FolderStorage):
 class StuckOutbox(Outbox):
     """Whoever looks at it waits for ever, the event loop too."""
 
-    def __len__(self) -> int:
+    def room_bytes(self, path: str) -> int:
         time.sleep(1000)
         return 0
 
@@ -67,7 +68,8 @@ def live() -> None:
         kill_wait_s=kill_wait_s,
     )
     if "stuck" in sys.argv:  # all of it hangs, as when its log is on that storage
-        agent.outbox = StuckOutbox(agent.client.post)
+        agent.outbox = StuckOutbox(agent.client.report)
+        agent._bench = replace(agent._bench, outbox=agent.outbox)
     main.run_to_its_end(agent)
 
 

@@ -1,13 +1,14 @@
 """What is looked at before anything of the node is touched."""
 
 import dataclasses
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from tests.agent.pretended import PretendedRuntime
 
-from gleaner.agent import task
+from gleaner.agent import stored, task
 from gleaner.agent.beginning import begin
 from gleaner.agent.bench import Bench
 from gleaner.agent.client import Outbox
@@ -18,6 +19,7 @@ from gleaner.agent.node import node_facts
 from gleaner.agent.protocol import Assignment, Generation, SelfSave, Way, Why
 from gleaner.agent.runtime.protocol import ContainerId
 from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.protocol import Parcel, ParcelMissing
 from gleaner.agent.stored import Stored
 
 
@@ -45,10 +47,12 @@ class Node:
         )
         self.folder = place / "job"
 
-    def begin(self, **given: object) -> tuple[task.Started | task.NotStarted, Stored]:
+    def begin(self, *, hurried: bool = False, **given: object) -> tuple[task.Started | task.NotStarted, Stored]:
         plain = {"job": 7, "attempt": 1, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
         assignment = Assignment.model_validate({**plain, "command": ("count", "100000"), **given})
         stored = Stored(self.bench.storage, assignment, self.bench.facts, self.folder)
+        if hurried:
+            stored.hurry.set()
         return begin(self.bench, assignment, stored), stored
 
     def saved(self) -> Generation:
@@ -150,3 +154,70 @@ def test_what_was_saved_is_not_restored_with_an_image_that_is_no_longer_allowed(
     assert isinstance(begun, task.NotStarted)
     assert begun.why is Why.IMAGE_REFUSED
     assert node.runtime.restores == 0
+
+
+def test_a_generation_that_this_node_does_not_see_yet_is_looked_for_again(
+    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client that asked too early believes for a minute that it is not there; its job must not lose it."""
+    monkeypatch.setattr(stored, "MISSING_EVERY_S", 0.05)
+    made = Node(tmp_path / "n1", storage, "avx").saved()
+    visible, hidden = tmp_path / "storage" / "jobs" / "7", tmp_path / "hidden"
+    visible.rename(hidden)
+    looked = threading.Event()
+    real = storage.open
+
+    def look(key: str, digest: str) -> Parcel:
+        try:
+            return real(key, digest)
+        except ParcelMissing:
+            looked.set()
+            raise
+
+    monkeypatch.setattr(storage, "open", look)
+
+    def show() -> None:
+        looked.wait(60)
+        hidden.rename(visible)
+
+    showing = threading.Thread(target=show)
+    showing.start()
+    begun, _ = Node(tmp_path / "n2", storage, "avx").begin(attempt=2, generation=made)
+    showing.join()
+    assert isinstance(begun, task.Started)
+
+
+def test_a_generation_that_stays_missing_is_called_broken_only_after_a_while(
+    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "MISSING_EVERY_S", 0.05)
+    monkeypatch.setattr(stored, "MISSING_FOR_S", 0.5)
+    made = Node(tmp_path / "n1", storage, "avx").saved()
+    storage.delete("jobs/7/attempt-1/generation-1")
+    node = Node(tmp_path / "n2", storage, "avx")
+    began_s = time.monotonic()
+    begun, _ = node.begin(attempt=2, generation=made)
+    assert time.monotonic() - began_s >= 0.5
+    assert isinstance(begun, task.NotStarted)
+    assert begun.why is Why.GENERATION_BROKEN
+    assert node.is_untouched()
+
+
+def test_where_there_is_no_time_to_look_again_it_is_the_storage_that_failed(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    made = Node(tmp_path / "n1", storage, "avx").saved()
+    storage.delete("jobs/7/attempt-1/generation-1")
+    node = Node(tmp_path / "n2", storage, "avx")
+    begun, _ = node.begin(attempt=2, generation=made, hurried=True)
+    assert isinstance(begun, task.NotStarted)
+    assert begun.why is Why.STORAGE_FAULT
+    assert node.is_untouched()
+
+
+def test_what_is_there_and_damaged_is_broken_at_once(storage: FolderStorage, tmp_path: Path) -> None:
+    made = Node(tmp_path / "n1", storage, "avx").saved()
+    (tmp_path / "storage/jobs/7/attempt-1/generation-1/manifest.json").write_text("{}")
+    begun, _ = Node(tmp_path / "n2", storage, "avx").begin(attempt=2, generation=made)
+    assert isinstance(begun, task.NotStarted)
+    assert begun.why is Why.GENERATION_BROKEN

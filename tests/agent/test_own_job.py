@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.pretended import PretendedRuntime
 from tests.privileged import slurm
+from tests.recorded import recording
 
 from gleaner.agent import folder, task
 from gleaner.agent.node import node_facts
@@ -25,7 +26,7 @@ from gleaner.agent.own_job.program import ENDED, FAILED, OwnJob, deliver
 from gleaner.agent.privileged.slurm_jobs import SlurmJob, parse
 from gleaner.agent.protocol import Assignment, Generation
 from gleaner.agent.runtime.protocol import ContainerId, ContainerSpec
-from gleaner.agent.storage.protocol import Parcel, ParcelBroken, StorageError
+from gleaner.agent.storage.protocol import Parcel, ParcelBroken, StorageError, generation_key
 from gleaner.agent.stored import Stored
 
 
@@ -89,12 +90,17 @@ def kept(place: Path, what: str = "p") -> Kept:
     return Kept(place / "home" / "cluster", 66, what)
 
 
-def saved(at: Kept, attempt: int, number: int) -> Generation:
+def saved(at: Kept, attempt: int, number: int, chain: str | None = None) -> Generation:
     with at.storage.draft(f"jobs/66/attempt-{attempt}/generation-{number}") as draft:
         draft.add("folder.tar", [b"x"])
         published = draft.publish({})
     found = Generation(
-        attempt=attempt, number=number, digest=published.digest, size_bytes=published.size_bytes, log_lines=0
+        attempt=attempt,
+        number=number,
+        digest=published.digest,
+        size_bytes=published.size_bytes,
+        log_lines=0,
+        chain=chain,
     )
     at.note(found)
     return found
@@ -111,6 +117,45 @@ def test_the_newest_two_generations_stay_and_nothing_after_the_end(tmp_path: Pat
     assert at.next_attempt() == 2
     at.clear()
     assert not (at.root / "jobs").exists()
+
+
+def test_besides_the_newest_two_the_newest_that_shares_no_file_with_the_newest_stays(tmp_path: Path) -> None:
+    at = kept(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    for number in range(1, 8):
+        saved(at, 1, number, chain="1/1" if number < 4 else "1/4")
+    assert [one.number for one in at.latest()] == [7, 6, 3]
+    assert [key[-1] for key in at.storage.keys("jobs/66")] == ["3", "6", "7"]
+
+
+def test_older_generations_go_only_when_the_record_that_does_not_name_them_is_on_the_disk(tmp_path: Path) -> None:
+    at = kept(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    first = saved(at, 1, 1)
+    saved(at, 1, 2)
+    with recording() as calls:
+        saved(at, 1, 3)
+    record = at.root / "jobs" / "66" / "latest.json"
+    named, synced = calls.last(("rename", record)), calls.last(("fsync", record.parent))
+    assert calls.index(("fsync", record.with_suffix(".new"))) < named < synced
+    away = [at_ for at_, (what, path) in enumerate(calls.all) if what == "rename" and path.parent.name == ".drafts"]
+    assert len(away) == 1
+    assert away[0] > synced
+    assert generation_key(66, first.attempt, first.number) not in at.storage.keys("jobs/66")
+
+
+def test_results_are_on_the_disk_before_what_was_saved_goes(tmp_path: Path) -> None:
+    place, results = tmp_path / "job", tmp_path / "home" / "results"
+    (place / "plots").mkdir(parents=True)
+    results.parent.mkdir()
+    (place / "plots" / "a.png").write_bytes(b"picture")
+    with recording() as calls:
+        deliver(place, results)
+    draft = results.with_name(".results.new")
+    named = calls.index(("rename", results))
+    for path in (draft / "plots" / "a.png", draft / "plots", draft):
+        assert calls.index(("fsync", path)) < named
+    assert calls.last(("fsync", results.parent)) > named
 
 
 def test_what_another_program_has_saved_is_not_for_this_one(tmp_path: Path) -> None:

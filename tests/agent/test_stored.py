@@ -1,6 +1,7 @@
 """What a job has on the storage: its generations under their numbers, and on which nodes they can be restored."""
 
 import random
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gleaner.agent.joblog import Mark
 from gleaner.agent.protocol import Assignment, Generation, NodeFacts, Stream
 from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, ContainerSpec
 from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import StorageError, StorageFull
+from gleaner.agent.storage.protocol import ParcelBroken, StorageError, StorageFull
 from gleaner.agent.stored import Stored, unfit
 
 HERE = NodeFacts(
@@ -137,6 +138,73 @@ def test_a_generation_before_that_is_gone_does_not_matter(storage: FolderStorage
     attempt.save()
     storage.delete("jobs/7/attempt-1/generation-1")
     assert attempt.save().number == 2
+
+
+def shared_files(storage_folder: Path, made: Generation) -> set[int]:
+    """The inodes of a generation's packs."""
+    folder = storage_folder / f"jobs/7/attempt-{made.attempt}/generation-{made.number}"
+    return {file.stat().st_ino for file in folder.iterdir() if file.name != "manifest.json"}
+
+
+def test_every_eighth_generation_of_a_job_shares_no_file_with_earlier_ones_over_attempts_too(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**19))
+    made: list[Generation] = []
+    for number in range(1, 8):
+        attempt = Attempt(storage, tmp_path / "job", number=number, generation=made[-1] if made else None)
+        made += [attempt.save() for _ in range(3)]
+    chains = [one.chain for one in made]
+    assert chains == ["1/1"] * 8 + ["3/3"] * 8 + ["6/2"] * 5
+    files = [shared_files(tmp_path / "storage", one) for one in made]
+    assert any(files[number] & files[number - 1] for number in range(1, 8)), "else this shows nothing"
+    for number, mine in enumerate(files):
+        for earlier in range(number):
+            assert chains[earlier] == chains[number] or not mine & files[earlier]
+
+
+def test_on_a_generation_of_a_version_that_says_nothing_of_chains_nothing_is_built(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    first = Attempt(storage, tmp_path / "job").save()
+    with storage.draft("jobs/7/attempt-1/generation-9") as draft:
+        draft.add("memory.tar", [b"1 2 3"])
+        published = draft.publish({"job": 7})
+    old = first.model_copy(update={"number": 9, "digest": published.digest, "chain": None})
+    assert Attempt(storage, tmp_path / "job", number=2, generation=old).save().chain == "2/1"
+
+
+def test_where_the_storage_is_full_a_longer_chain_is_better_than_no_generation(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    made = [attempt.save() for _ in range(8)]
+
+    def full() -> Mark:
+        raise StorageFull("no room")
+
+    attempt.runtime.pause(attempt.container)
+    with pytest.raises(StorageFull):
+        attempt.stored.save_memory(attempt.runtime, attempt.container, full)
+    assert attempt.save().chain == made[-1].chain == "1/1"
+    assert attempt.save().chain == "1/11", "and when there is room again, the next one stands alone"
+
+
+def test_a_generation_saved_on_top_of_one_that_has_rotted_is_whole(storage: FolderStorage, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    attempt = Attempt(storage, tmp_path / "job")
+    first = attempt.save()
+    pack = tmp_path / "storage/jobs/7/attempt-1/generation-1/blocks.pack"
+    with pack.open("r+b") as file:
+        file.seek(2**19)
+        file.write(b"rot")
+    second = attempt.save()
+    for made, is_whole in ((first, False), (second, True)):
+        parcel = storage.open(f"jobs/7/attempt-1/generation-{made.number}", made.digest)
+        with nullcontext() if is_whole else pytest.raises(ParcelBroken):
+            assert all(b"".join(parcel.read(name)) is not None for name in parcel.parts)
 
 
 def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.api.house import House, detail
 
+from gleaner.agent.protocol import Beat
 from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import StorageError, generation_key, output_key
-from gleaner.control.collector import Found, collect, is_garbage
-from gleaner.control.queue import moves
+from gleaner.agent.storage.protocol import Draft, StorageError, generation_key, output_key
+from gleaner.control.collector import Found, collect, is_garbage, sweep_drafts
+from gleaner.control.queue import agents, moves
 from gleaner.control.queue.engine import connect, transaction
 from gleaner.control.queue.reads import Kept
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
@@ -134,6 +136,35 @@ def test_what_the_queue_does_not_know_is_left_alone(house: House) -> None:
     with house.storage.draft("jobs/strange") as draft:
         draft.publish({})
     assert _collect(house) == []
+
+
+def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(house: House) -> None:
+    """25 MB a save here, a whole job's memory on a real site: not for a day."""
+    house.user.submit()
+    job = house.user.submit()
+    live, killed = house.agent("n1"), house.agent("n2")
+    assert live.claim()
+    assert killed.claim()
+    folder = house.site.settings.storage.folder
+
+    def begin(writer: str) -> AbstractContextManager[Draft]:
+        draft = FolderStorage(folder, writer=writer).draft(generation_key(job, 1, 1))
+        draft.__enter__().add("memory", [b"x" * 100_000])
+        return draft
+
+    drafts = [begin(writer) for writer in (live.name, killed.name, "not-known", "")]
+    assert sweep_drafts(house.site.engine, house.storage) == 0
+    _lose(house, killed.name)  # silent, but it may live
+    assert sweep_drafts(house.site.engine, house.storage) == 0
+    with transaction(house.site.engine) as db:
+        agents.expire(db, now_s=house.now_s + 10_000, losses_until_held=9)
+        agents.beat(db, live.name, Beat(), lease_s=100, now_s=house.now_s + 10_000)
+        assert agents.close_silent(db, killed.name, now_s=house.now_s + 10_001, losses_until_held=9, reason="gone")
+    assert sweep_drafts(house.site.engine, house.storage) == 1
+    assert sorted(house.storage.writers()) == sorted([live.name, "not-known"])
+    assert len(list((folder / ".drafts").iterdir())) == 3
+    for draft in drafts:
+        draft.__exit__(None, None, None)
 
 
 def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(house: House) -> None:

@@ -56,7 +56,7 @@ class Node:
     def write(self, job: Assignment, first: int, *lines: str) -> None:
         """Lines of the job's output."""
         with transaction(self.engine) as db:
-            logs.append(db, job.job, job.attempt, LogLines(first=first, lines=lines))
+            logs.append(db, job.job, job.attempt, LogLines(first=first, lines=lines), most_bytes=2**26)
 
     def complete(self, job: Assignment, *, exit_code: int = 0, files: Mapping[str, bytes] | None = None) -> None:
         """The workload's exit, with these files in its folder."""

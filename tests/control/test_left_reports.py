@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.control.stage import Stage
+from tests.recorded import recording
 
 from gleaner.agent.protocol import Assignment, Checkpointed, Completed, Farewell, Generation, Message, Saved, Slice
 from gleaner.control.left_reports import take_left_reports
@@ -28,17 +30,88 @@ def leave(stage: Stage, agent: str, number: int, path: str, message: Message) ->
     return file
 
 
-def test_a_report_that_can_never_be_right_is_dropped_and_holds_up_no_other(stage: Stage) -> None:
+def unread(stage: Stage, agent: str) -> list[tuple[str, str]]:
+    """What was set aside of an agent's reports, with the reasons."""
+    place = stage.folder / "agents" / agent / "unread"
+    found = sorted(place.glob("*.json"))
+    return [(file.read_text(), file.with_suffix(".reason").read_text()) for file in found]
+
+
+def test_a_report_that_can_never_be_right_is_kept_with_the_reason_and_holds_up_no_other(stage: Stage) -> None:
     agent, given = an_agent_with_a_job(stage)
     attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
     of_another = Generation(attempt=7, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
-    leave(stage, agent, 0, f"{attempt}/saved", Saved(generation=of_another, slice=SLICE))
+    wrong = leave(stage, agent, 0, f"{attempt}/saved", Saved(generation=of_another, slice=SLICE)).read_text()
     leave(stage, agent, 1, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
     (stage.folder / "agents" / "a-stranger").mkdir()
-    leave(stage, "a-stranger", 0, "/agents/a-stranger/farewell", Farewell(ended_s=1.0))
+    strange = leave(stage, "a-stranger", 0, "/agents/a-stranger/farewell", Farewell(ended_s=1.0)).read_text()
     assert take_left_reports(stage.site, stage.now_s) == 1
     assert stage.state_of(given.job) == "Complete"
     assert not list((stage.folder / "agents").glob("*/reports"))
+    ((kept, reason),) = unread(stage, agent)
+    assert kept == wrong
+    assert reason == f"attempt {given.attempt} of job {given.job} reports a generation of attempt 7\n"
+    ((kept, reason),) = unread(stage, "a-stranger")
+    assert kept == strange
+    assert reason.count("\n") == 1
+
+
+NEWER = '{"exit_code": 0, "slice": {"started_s": 1.0}, "colour": {"is": "blue"}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"[1]",
+        b'{"path": "/jobs/1/attempts/1/painted", "body": "{}"}',
+        json.dumps({"path": "/jobs/1/attempts/1/completed", "body": "{}"}).encode(),
+        json.dumps(
+            {"path": "/jobs/1/attempts/99/completed", "body": NEWER.replace(', "colour": {"is": "blue"}', "")}
+        ).encode(),
+    ],
+    ids=["empty", "cut off", "no text", "deep", "a list", "of no kind", "not whole", "of an attempt that is not known"],
+)
+def test_what_cannot_be_read_is_set_aside_as_it_is_and_what_comes_after_it_counts(stage: Stage, content: bytes) -> None:
+    agent, given = an_agent_with_a_job(stage)
+    attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
+    file = leave(stage, agent, 0, "", Farewell(ended_s=1.0))
+    file.write_bytes(content)
+    leave(stage, agent, 1, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
+    assert take_left_reports(stage.site, stage.now_s) == 1
+    assert stage.state_of(given.job) == "Complete"
+    place = stage.folder / "agents" / agent / "unread"
+    assert [one.read_bytes() for one in place.glob("*.json")] == [content]
+    ((reason),) = [one.read_text() for one in place.glob("*.reason")]
+    assert reason.count("\n") == 1
+    assert len(reason) > 1
+    assert take_left_reports(stage.site, stage.now_s) == 0
+    sweep_tokens(stage.site, stage.now_s)
+    assert len(list(place.iterdir())) == 2, "nobody removes it"
+
+
+def test_a_report_that_came_too_late_is_dropped(stage: Stage) -> None:
+    agent, given = an_agent_with_a_job(stage)
+    attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
+    leave(stage, agent, 0, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
+    leave(stage, agent, 1, f"{attempt}/completed", Completed(exit_code=3, slice=SLICE))
+    assert take_left_reports(stage.site, stage.now_s) == 1
+    assert unread(stage, agent) == []
+    assert not list((stage.folder / "agents").glob("*/reports"))
+
+
+def test_a_report_is_in_its_new_place_with_the_reason_before_it_leaves_the_old_one(stage: Stage) -> None:
+    agent, _ = an_agent_with_a_job(stage)
+    leave(stage, agent, 0, "/painted", Farewell(ended_s=1.0))
+    with recording() as calls:
+        take_left_reports(stage.site, stage.now_s)
+    place = stage.folder / "agents" / agent / "unread"
+    (file,), (reason,) = place.glob("*.json"), place.glob("*.reason")
+    assert calls.index(("fsync", place.parent)) < calls.index(("rename", reason)) < calls.index(("rename", file))
+    assert calls.last(("fsync", place)) > calls.index(("rename", file))
 
 
 def test_periodic_saves_that_waited_on_the_storage_count(stage: Stage) -> None:

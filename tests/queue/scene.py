@@ -56,6 +56,7 @@ class Scene:
     engine: Engine
     now_s: float = 1000.0
     losses_until_held: int = 3
+    log_bytes: int = 64 * 2**20
 
     def do(self, act: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         with transaction(self.engine) as db:
@@ -108,6 +109,7 @@ class Scene:
         number: int = 1,
         log_lines: int = 0,
         has_memory: bool = True,
+        chain: str | None = None,
         spent: Slice | None = None,
     ) -> None:
         made = Generation(
@@ -117,11 +119,21 @@ class Scene:
             size_bytes=1000,
             log_lines=log_lines,
             has_memory=has_memory,
+            chain=chain,
         )
         self.do(moves.saved, job, attempt, Saved(generation=made, slice=spent or SPENT), now_s=self.now_s)
 
-    def checkpointed(self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0) -> bool:
-        made = Generation(attempt=attempt, number=number, digest=digest(number), size_bytes=1000, log_lines=log_lines)
+    def checkpointed(
+        self, job: int, attempt: int, *, number: int = 1, log_lines: int = 0, chain: str | None = None
+    ) -> bool:
+        made = Generation(
+            attempt=attempt,
+            number=number,
+            digest=digest(number),
+            size_bytes=1000,
+            log_lines=log_lines,
+            chain=chain,
+        )
         return self.do(moves.checkpointed, job, attempt, Checkpointed(generation=made, slice=SPENT), now_s=self.now_s)
 
     def completed(self, job: int, attempt: int, *, exit_code: int = 0, output: bool = False) -> None:
@@ -148,7 +160,7 @@ class Scene:
         return self.expire()
 
     def log(self, job: int, attempt: int, first: int, *lines: str) -> None:
-        self.do(logs.append, job, attempt, LogLines(first=first, lines=lines))
+        self.do(logs.append, job, attempt, LogLines(first=first, lines=lines), most_bytes=self.log_bytes)
 
     def cancel(self, job: int) -> None:
         self.do(moves.cancel, job, now_s=self.now_s)

@@ -1,11 +1,13 @@
 """Periodic saves: what an attempt has published while it goes on counts as soon as it is lost."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.queue.scene import LEASE_S, Scene, digest
 
 from gleaner.agent.protocol import Checkpointed, Generation, Slice, Why
 from gleaner.control.life import State
-from gleaner.control.queue import moves
+from gleaner.control.queue import attempts, moves
 from gleaner.control.queue.errors import Invalid, NotCurrent
 from gleaner.control.queue.logs import read
 
@@ -46,6 +48,33 @@ def test_only_the_last_two_generations_are_named(scene: Scene) -> None:
     assert scene.named(job) == {(1, 5), (1, 2)}
     scene.saved(job, 1, number=6)
     assert scene.named(job) == {(1, 6), (1, 5)}
+
+
+def test_besides_the_last_two_the_newest_that_shares_no_file_with_the_last_stays_named(scene: Scene) -> None:
+    job = _running(scene)
+    for number in range(1, 8):
+        scene.checkpointed(job, 1, number=number, chain="1/1" if number < 4 else "1/4")
+    assert scene.named(job) == {(1, 7), (1, 6), (1, 3)}
+    scene.checkpointed(job, 1, number=8, chain="1/8")
+    assert scene.named(job) == {(1, 8), (1, 7)}, "the one before shares no file with it"
+    scene.saved(job, 1, number=9, chain="1/8")
+    assert scene.named(job) == {(1, 9), (1, 8), (1, 7)}
+    scene.claim_one(scene.agent("b"))
+    scene.checkpointed(job, 2, number=1, chain="1/8")
+    assert scene.named(job) == {(2, 1), (1, 9), (1, 7)}
+
+
+links = st.lists(st.sampled_from(["1/1", "1/5", "2/1", None]), min_size=1, max_size=8)
+
+
+@given(links)
+def test_whatever_is_named_the_last_two_stay_and_one_apart_if_there_is_one(chains: list[str | None]) -> None:
+    named = [attempts.Link(1, len(chains) - place, chain) for place, chain in enumerate(chains)]
+    kept = [link for link in named if link not in attempts.surplus(named)]
+    assert kept[:2] == named[:2]
+    assert len(kept) <= 3
+    apart = [link for link in named if link.chain != named[0].chain]
+    assert not apart or apart[0] in kept
 
 
 def test_a_generation_that_is_not_newer_is_bad_input_and_changes_nothing(scene: Scene) -> None:

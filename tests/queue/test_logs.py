@@ -1,10 +1,15 @@
 """Log lines over several slices: what a restored process has written is what is shown."""
 
+import random
+from typing import Any
+
 import pytest
+from sqlalchemy import select
 from tests.queue.scene import Scene
 
-from gleaner.control.queue import logs
+from gleaner.control.queue import logs, retention
 from gleaner.control.queue.errors import NotCurrent
+from gleaner.control.queue.tables import LOG, LOGGED
 
 
 def _shown(scene: Scene, job: int, *, first: int = 0, limit: int = 100) -> tuple[str, ...]:
@@ -91,3 +96,82 @@ def test_a_late_log_counts_until_somebody_else_has_claimed_the_job(scene: Scene)
     scene.claim(scene.agent("b"))
     with pytest.raises(NotCurrent, match="attempt 2 is the latest"):
         scene.log(job, 1, 1, "too late")
+
+
+def kept_bytes(scene: Scene, job: int) -> int:
+    """What the job's lines really take."""
+
+    def counted(db: Any) -> int:
+        lines = db.execute(select(LOG.c.line).where(LOG.c.job == job)).scalars().all()
+        return sum(len(line.encode()) + logs.LINE_BYTES for line in lines)
+
+    return scene.look(counted)
+
+
+def told_bytes(scene: Scene, job: int) -> int | None:
+    found = scene.look(lambda db: db.execute(select(LOGGED.c.size_bytes).where(LOGGED.c.job == job)).scalar())
+    return None if found is None else int(found)
+
+
+def test_a_log_takes_no_more_than_it_may_however_long_its_lines_are_and_the_oldest_go(scene: Scene) -> None:
+    scene.log_bytes = 100_000
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    for first in range(0, 60, 5):
+        scene.log(job, 1, first, *(f"{number:03}" + "\u00e9" * 4000 for number in range(first, first + 5)))
+        assert kept_bytes(scene, job) <= scene.log_bytes
+        assert told_bytes(scene, job) == kept_bytes(scene, job)
+    page = scene.look(logs.read, job, 0, 100)
+    assert page.first + len(page.lines) == 60
+    assert [line[:3] for line in page.lines] == [f"{number:03}" for number in range(page.first, 60)]
+    assert len(page.lines) == 100_000 // (8003 + logs.LINE_BYTES)
+    whole = scene.look(logs.read_all, job, 0, 100)
+    assert (whole.first, whole.lines) == (page.first, page.lines)
+
+
+def test_a_log_of_empty_lines_has_a_bound_too(scene: Scene) -> None:
+    scene.log_bytes = 10_000
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    for first in range(0, 1000, 100):
+        scene.log(job, 1, first, *[""] * 100)
+    page = scene.look(logs.read, job, 0, 1000)
+    assert (page.first, len(page.lines)) == (1000 - 10_000 // logs.LINE_BYTES, 10_000 // logs.LINE_BYTES)
+
+
+def test_lines_of_earlier_attempts_go_before_those_of_the_latest(scene: Scene) -> None:
+    scene.log_bytes = 5 * (1000 + logs.LINE_BYTES)
+    job = scene.job()
+    for attempt, name in enumerate("ab", start=1):
+        scene.claim(scene.agent(name))
+        scene.log(job, attempt, 0, *["x" * 999 + name] * 3)
+        if attempt == 1:
+            scene.saved(job, 1, log_lines=3)
+    assert scene.look(logs.read_all, job, 0, 10).lines == ("x" * 999 + "a",) * 2 + ("x" * 999 + "b",) * 3
+    scene.log(job, 2, 3, *["x" * 999 + "b"] * 2)
+    assert scene.look(logs.read_all, job, 0, 10).lines == ("x" * 999 + "b",) * 5
+
+
+def test_a_log_of_before_there_was_a_bound_is_counted_when_something_is_added(scene: Scene) -> None:
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    scene.log(job, 1, 0, *["x" * 1000] * 50)
+    scene.do(logs.forget_size, job)
+    scene.log_bytes = 20_000
+    scene.log(job, 1, 50, "last")
+    assert kept_bytes(scene, job) <= 20_000
+    assert scene.look(logs.read, job, 0, 100).lines[-1] == "last"
+
+
+def test_whatever_is_added_twice_late_or_removed_the_count_is_what_is_there(scene: Scene) -> None:
+    chance = random.Random(1)
+    scene.log_bytes = 4000
+    job = scene.job()
+    scene.claim(scene.agent("a"))
+    for _ in range(60):
+        first = chance.randrange(100)
+        scene.log(job, 1, first, *("x" * chance.randrange(200) for _ in range(chance.randrange(12))))
+        if chance.random() < 0.1:
+            scene.do(retention.trim, job, keep=chance.randrange(20), at_most=5)
+        assert kept_bytes(scene, job) <= 4000
+        assert told_bytes(scene, job) in (None, kept_bytes(scene, job))

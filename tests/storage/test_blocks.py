@@ -320,14 +320,108 @@ def test_a_parcel_before_that_is_gone_or_damaged_is_not_built_upon(storage: Stor
     assert not (root / KEY / "pack-1").exists()
 
 
-def test_a_damaged_block_is_not_copied_into_a_new_parcel(storage: Storage, root: Path) -> None:
+def flip_a_bit(pack: Path, at: int) -> None:
+    with pack.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("content", ["noise", "text"])
+def test_a_bit_that_has_flipped_in_a_shared_pack_does_not_break_the_generation_that_is_saved_on_top(
+    storage: Storage, root: Path, content: str
+) -> None:
+    """ "The generation before stays" would be no second copy at all."""
+    memory = noise(8 * MIB) if content == "noise" else b"".join(b"%d bottles\n" % n for n in range(300_000))
+    first, _ = published(storage, BEFORE, {"pages": memory})
+    flip_a_bit(root / BEFORE / "blocks.pack", (root / BEFORE / "blocks.pack").stat().st_size // 3)
+    with pytest.raises(ParcelBroken):
+        read(first)
+    second, stored_bytes = published(storage, KEY, {"pages": memory, "more": b"new"}, first)
+    assert read(second) == {"pages": memory, "more": b"new"}
+    assert not (root / KEY / "pack-1").exists(), "a rotten pack is not shared"
+    assert stored_bytes > (root / BEFORE / "blocks.pack").stat().st_size * 0.9
+
+
+def test_of_several_shared_packs_only_the_rotten_one_is_stored_anew(storage: Storage, root: Path) -> None:
+    old, new = noise(6 * MIB, 1), noise(6 * MIB, 2)
+    first, _ = published(storage, "jobs/1/generation-1", {"old": old})
+    second, _ = published(storage, "jobs/1/generation-2", {"old": old, "new": new}, first)
+    flip_a_bit(root / "jobs/1/generation-2/blocks.pack", 3 * MIB)
+    third, stored_bytes = published(storage, "jobs/1/generation-3", {"old": old, "new": new}, second)
+    assert read(third) == {"old": old, "new": new}
+    assert 6 * MIB <= stored_bytes < 7 * MIB
+    shared = [path for path in (root / "jobs/1/generation-3").iterdir() if path.name.startswith("pack-")]
+    assert [path.samefile(root / "jobs/1/generation-1/blocks.pack") for path in shared] == [True]
+
+
+def test_a_shared_pack_that_cannot_be_read_is_stored_anew(
+    storage: Storage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = noise(4 * MIB)
+    first, _ = published(storage, BEFORE, {"pages": memory})
+    preadv, failed = os.preadv, 0
+
+    def failing(file: int, rooms: list[memoryview], offset: int) -> int:
+        nonlocal failed
+        if MIB < offset < 2 * MIB:
+            failed += 1
+            raise OSError(errno.EIO, "Input/output error")
+        return preadv(file, rooms, offset)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    second, _ = published(storage, KEY, {"pages": memory}, first)
+    assert failed
+    monkeypatch.undo()
+    assert not (root / KEY / "pack-1").exists()
+    storage.delete(BEFORE)
+    assert read(second)["pages"] == memory
+
+
+def test_what_rots_between_the_look_and_the_copy_fails_the_save_and_nothing_is_published(
+    storage: Storage, root: Path
+) -> None:
     memory = noise(8 * MIB)
     first, _ = published(storage, BEFORE, {"pages": memory})
-    with (root / BEFORE / "blocks.pack").open("r+b") as pack:
-        pack.write(b"?")
-    with pytest.raises(StorageError, match="save without it"):
-        published(storage, KEY, {"pages": memory[:MIB]}, first)
+    with pytest.raises(StorageError, match="save without it"), storage.draft(KEY, first) as draft:
+        draft.add("pages", [memory[:MIB]])  # so little that it is copied
+        with (root / BEFORE / "blocks.pack").open("r+b") as pack:
+            pack.write(b"?" * MIB)
+        draft.publish({})
     assert storage.keys("") == [BEFORE]
+
+
+@slow
+@given(
+    old=st.lists(regions, min_size=1, max_size=5).map(b"".join),
+    newest=st.lists(regions, max_size=3).map(b"".join),
+    places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3),
+)
+def test_wherever_an_older_pack_has_rotted_what_is_saved_on_top_is_whole(
+    storage: Storage, root: Path, old: bytes, newest: bytes, places: list[float]
+) -> None:
+    first, _ = published(storage, BEFORE, {"pages": old})
+    size_bytes = (root / BEFORE / "blocks.pack").stat().st_size
+    for place in places:
+        flip_a_bit(root / BEFORE / "blocks.pack", int(place * size_bytes))
+    second, _ = published(storage, KEY, {"pages": old, "newest": newest}, first)
+    storage.delete(BEFORE)
+    assert read(second) == {"pages": old, "newest": newest}
+    storage.delete(KEY)
+
+
+def test_a_draft_leaves_no_file_open(storage: Storage) -> None:
+    memory = noise(4 * MIB)
+    first, _ = published(storage, BEFORE, {"pages": memory})
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    published(storage, KEY, {"pages": memory}, first)
+    with pytest.raises(ZeroDivisionError), storage.draft("jobs/other", first) as draft:
+        draft.add("pages", [memory])
+        raise ZeroDivisionError
+    with pytest.raises(StorageError), storage.draft(f"{KEY}/inside", first):
+        pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.recorded import recording
 
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import ParcelBroken, StorageError, StorageFull
@@ -168,6 +170,75 @@ def test_no_symbolic_link_leads_out_of_the_storage(storage: FolderStorage, root:
     storage.set_aside(KEY)
     assert (outside / "attempt-3" / "generation-1" / "blocks.pack").exists()
     assert not (outside / "attempt-4").exists()
+
+
+def test_drafts_of_writers_that_have_ended_go_at_once_and_no_others(root: Path, storage: FolderStorage) -> None:
+    drafts = [FolderStorage(root, writer=name).draft(f"jobs/{name}") for name in ("a-1", "a-2")]
+    drafts.append(storage.draft("jobs/nobody"))
+    for draft in drafts:
+        draft.__enter__().add("memory.tar", [b"memory" * 100_000])
+    assert sorted(storage.writers()) == ["a-1", "a-2"]
+    assert storage.sweep(before_s=0, ended={"a-1", "a-3"}) == 1
+    with pytest.raises(StorageError, match="the draft was removed"):
+        drafts[0].publish({})  # type: ignore[attr-defined]  # it wakes up late
+    for draft in drafts[1:]:
+        draft.publish({})  # type: ignore[attr-defined]
+    for draft in drafts:
+        draft.__exit__(None, None, None)
+    assert storage.keys("") == ["jobs/a-2", "jobs/nobody"]
+    assert list((root / ".drafts").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b"])
+def test_a_writers_name_is_a_plain_one(root: Path, name: str) -> None:
+    if name:
+        with pytest.raises(StorageError, match="cannot be the name of a writer"):
+            FolderStorage(root, writer=name)
+    else:
+        assert FolderStorage(root, writer=name)
+
+
+def test_what_is_published_while_its_writer_is_swept_away_stays_whole(root: Path, storage: FolderStorage) -> None:
+    """Whichever comes first, it is whole or not there."""
+    own = FolderStorage(root, writer="a-1")
+    ended = threading.Event()
+
+    def sweep() -> None:
+        while not ended.is_set():
+            storage.sweep(before_s=0, ended={"a-1"})
+
+    sweeping = threading.Thread(target=sweep)
+    sweeping.start()
+    published: dict[str, str] = {}
+    for number in range(40):
+        with suppress(StorageError):
+            published[f"jobs/{number}"] = publish(own, f"jobs/{number}")
+    ended.set()
+    sweeping.join()
+    for key in storage.keys(""):
+        manifest = (root / key / "manifest.json").read_bytes()
+        parcel = storage.open(key, f"sha256:{hashlib.sha256(manifest).hexdigest()}")
+        assert b"".join(parcel.read("memory.tar")) == b"memory"
+    assert set(published) <= set(storage.keys(""))
+
+
+def test_a_publication_is_synced_from_the_inside_out(root: Path, storage: FolderStorage) -> None:
+    """What a power cut finds is whole or not visible, and what publish() has returned is there."""
+    with recording() as calls:
+        publish(storage)
+    visible = calls.index(("rename", root / KEY))
+    (draft,) = {path.parent for what, path in calls.all if path.name == "manifest.json"}
+    pack, manifest = calls.index(("fsync", draft / "blocks.pack")), calls.index(("fsync", draft / "manifest.json"))
+    assert pack < manifest < calls.index(("fsync", draft)) < visible < calls.last(("fsync", (root / KEY).parent))
+    for above in (root / KEY).parents[1:4]:
+        assert calls.index(("fsync", above)) < visible
+
+
+def test_what_is_set_aside_is_on_the_disk_in_its_new_place(root: Path, storage: FolderStorage) -> None:
+    publish(storage)
+    with recording() as calls:
+        storage.set_aside(KEY)
+    assert calls.all[-1] == ("fsync", root / ".broken")
 
 
 def test_a_writer_whose_draft_was_swept_away_publishes_nothing(storage: FolderStorage) -> None:

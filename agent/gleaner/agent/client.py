@@ -1,12 +1,10 @@
 """The agent's line to control: HTTP with a token, and an outbox whose reports outlive a silent control program."""
 
 import json
-import os
 import ssl
 import threading
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,11 +12,14 @@ import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from gleaner.agent.durable import make_folders, sync_folder, write_draft
 from gleaner.agent.protocol import (
     Ask,
     Assignments,
     Beat,
+    Checkpointed,
     Farewell,
+    LogLines,
     Message,
     Orders,
     Registration,
@@ -29,6 +30,20 @@ log = structlog.get_logger()
 
 REFUSED = 400
 SERVER_FAULT = 500
+HEARD = 204
+"""Control's answer to every report that it has taken; anything else comes from something in between."""
+FORBIDDEN, CONFLICT = 403, 409
+TOO_LARGE, UNPROCESSABLE = 413, 422
+_FINAL = frozenset({FORBIDDEN, CONFLICT})
+"""Only these say that a report will never count, whoever sends it and when."""
+_FOR_ALL = frozenset({401, 407, 429, 511})
+"""These are said to the agent, and not to the one report: nothing else is tried until the next time."""
+LOG_BYTES = 16 * 2**20
+LOG_BYTES_A_JOB = 2 * 2**20
+"""Lines of output that wait for control take so much memory at most, of all jobs and of each; the rest stays in the
+jobs' own buffers, and then in the containers' logs."""
+PERIODIC_AT_MOST = 16
+"""Of more periodic saves of one attempt that control has not heard of, the oldest are not told any more."""
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -75,24 +90,28 @@ class ControlClient:
         """Say that this agent and these attempts live; hear what to do with them."""
         return self._ask("beat", beat, Orders)
 
-    def farewell(self, farewell: Farewell) -> None:
-        """Say that this agent is done."""
-        self.post(f"/agents/{self._name}/farewell", farewell.model_dump_json())
+    def report(self, path: str, body: str) -> None:
+        """Send one report. Raises `ControlSilent` or `ControlRefused`; no other answer than control's own counts."""
+        answer = self._post(path, body)
+        if answer.status_code != HEARD:
+            raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?")
 
-    def post(self, path: str, body: str) -> str:
-        """Send one message; the answer's body. Raises `ControlSilent` or `ControlRefused`."""
+    def _post(self, path: str, body: str) -> httpx.Response:
+        """Send one message. Raises `ControlSilent` or `ControlRefused`."""
         try:
             answer = self._http.post(path, content=body, headers={"Content-Type": "application/json"})
         except httpx.HTTPError as error:
             raise ControlSilent(str(error) or type(error).__name__) from error
+        if answer.status_code < REFUSED and not answer.is_success:
+            raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
         if answer.status_code >= SERVER_FAULT:
             raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
         if answer.status_code >= REFUSED:
             raise ControlRefused(answer.status_code, _detail(answer))
-        return answer.text
+        return answer
 
     def _ask(self, verb: str, message: Message, answer: type[Answer]) -> Answer:
-        text = self.post(f"/agents/{self._name}/{verb}", message.model_dump_json())
+        text = self._post(f"/agents/{self._name}/{verb}", message.model_dump_json()).text
         try:
             return answer.model_validate_json(text)
         except ValidationError as error:
@@ -102,61 +121,140 @@ class ControlClient:
             raise ControlSilent(f"the answer to {verb} cannot be read: {why}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """One message that must reach control, whenever that is."""
+    """One message that must reach control, whenever that is. `log_bytes` is what its lines of output take, if any."""
 
     path: str
-    body: str
+    message: Message
+    log_bytes: int = 0
+
+    @property
+    def body(self) -> str:
+        """As it is sent: made anew each time, since it may be several times as large as the message."""
+        return self.message.model_dump_json()
+
+    @property
+    def sequence(self) -> str:
+        """Of reports with the same one, none overtakes another: an attempt's own, and its lines of output."""
+        return self.path if self.is_log else self.path.rpartition("/")[0]
+
+    @property
+    def is_log(self) -> bool:
+        """Whether these are lines of output: they may come late, and after the attempt's end."""
+        return isinstance(self.message, LogLines)
+
+    def is_final(self, status: int) -> bool:
+        """Whether this answer says that the report will never count, and not only that it does not now.
+
+        >>> [Report("/jobs/7/attempts/1/saved", Message()).is_final(status) for status in (403, 409, 404, 422)]
+        [True, True, False, False]
+        """
+        return status in _FINAL or (self.is_log and status == UNPROCESSABLE)
+
+    def halves(self) -> "tuple[Report, Report] | None":
+        """The same lines of output as two reports; None for anything else, and for a single line."""
+        told = self.message
+        if not isinstance(told, LogLines) or len(told.lines) <= 1:
+            return None
+        half = len(told.lines) // 2
+        lower = LogLines(first=told.first, lines=told.lines[:half])
+        upper = LogLines(first=told.first + half, lines=told.lines[half:])
+        return Report(self.path, lower, self.log_bytes // 2), Report(self.path, upper, -(-self.log_bytes // 2))
 
 
+@dataclass(slots=True)
 class Outbox:
-    """Reports in the order in which they were made. Control hears each at least once, and never out of order.
+    """Reports in the order in which they were made. Control hears each at least once, an attempt's in their order.
+
+    `send` raises `ControlSilent` or `ControlRefused`. Only a final answer ends a report without control having taken
+    it; what has another answer, or none, stays and is tried again. It holds up what its own attempt reports after it,
+    and the agent's farewell, which would have control give the attempt to others; no other attempt's, and lines of
+    output nothing but the lines after them.
 
     What is still here at the agent's end goes to `spill_into`, a folder on the shared storage from which control
     takes it: a control program that was away loses nothing.
     """
 
-    def __init__(self, send: Callable[[str, str], str]) -> None:
-        self._send = send
-        self._waiting: deque[Report] = deque()
-        self._sending = threading.Lock()
+    send: Callable[[str, str], object]
+    _waiting: list[Report] = field(default_factory=list[Report])
+    _changing: threading.Lock = field(default_factory=threading.Lock)
+    _sending: threading.Lock = field(default_factory=threading.Lock)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, path: str, message: Message) -> None:
+    def put(self, path: str, message: Message, *, log_bytes: int = 0) -> None:
         """Add one report."""
-        self._waiting.append(Report(path, message.model_dump_json()))
+        report = Report(path, message, log_bytes)
+        with self._changing:
+            if isinstance(message, Checkpointed):
+                told = [one for one in self._waiting if one.path == path]
+                for one in told[: max(0, len(told) + 1 - PERIODIC_AT_MOST)]:
+                    self._waiting.remove(one)
+            self._waiting.append(report)
 
     def waits_for(self, prefix: str) -> bool:
         """Whether a report below this path has not been delivered yet."""
         return any(report.path.startswith(prefix) for report in self._waiting.copy())
 
+    def room_bytes(self, path: str) -> int:
+        """How much more a job's lines of output may take here. `path` is where they are reported."""
+        waiting = self._waiting.copy()
+        free_bytes = LOG_BYTES - sum(report.log_bytes for report in waiting)
+        return min(free_bytes, LOG_BYTES_A_JOB - sum(report.log_bytes for report in waiting if report.path == path))
+
     def deliver(self) -> None:
-        """Send all that waits. Raises `ControlSilent` where control stopped answering; the rest stays."""
+        """Send all that waits. Raises `ControlSilent` where something of it stays."""
         with self._sending:  # a delivery that hangs in another thread must not take what this one sends
-            while self._waiting:
-                report = self._waiting[0]
+            held_up: dict[str, str] = {}
+            while (report := self._next(held_up)) is not None:
                 try:
-                    self._send(report.path, report.body)
+                    self.send(report.path, report.body)
                 except ControlRefused as refusal:
+                    if refusal.status == TOO_LARGE and (halves := report.halves()):
+                        self._replace(report, halves)
+                        continue
+                    if refusal.status in _FOR_ALL:
+                        raise ControlSilent(str(refusal)) from refusal
+                    if not report.is_final(refusal.status):
+                        held_up[report.sequence] = f"{report.path}: {refusal}"
+                        continue
                     log.warning("report refused", path=report.path, reason=str(refusal))
-                self._waiting.popleft()
+                self._replace(report, ())
+            if held_up:
+                raise ControlSilent(f"not taken, to be tried again: {next(iter(held_up.values()))}")
+
+    def _next(self, held_up: Collection[str]) -> Report | None:
+        """The first report that may be sent now."""
+        is_held_up = False
+        for report in self._waiting.copy():
+            if isinstance(report.message, Farewell) and is_held_up:
+                return None
+            if report.sequence not in held_up:
+                return report
+            is_held_up = is_held_up or not report.is_log
+        return None
+
+    def _replace(self, report: Report, others: Collection[Report]) -> None:
+        with self._changing:
+            if report in self._waiting:  # else it was overtaken by newer ones while it was sent
+                at = self._waiting.index(report)
+                self._waiting[at : at + 1] = others
 
     def spill_into(self, folder: Path) -> int:
-        """Write what waits into `folder`, each report a whole file, numbered; how many."""
+        """Write what waits into `folder`, each report a whole file, numbered; how many.
+
+        All are on the disk when this returns, whatever happens to the file server then.
+        """
         waiting = self._waiting.copy()
         if not waiting:
             return 0
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(folder)
         for number, report in enumerate(waiting):
-            draft = folder / f".{number:06}.json"
-            with draft.open("w") as file:
-                json.dump({"path": report.path, "body": report.body}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.rename(folder / f"{number:06}.json")
+            content = json.dumps({"path": report.path, "body": report.body}).encode()
+            write_draft(folder / f"{number:06}.json", content, draft=folder / f".{number:06}.json")
+        sync_folder(folder)
         return len(waiting)
 
 

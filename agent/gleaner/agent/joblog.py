@@ -3,10 +3,14 @@
 A thread follows the container's log into a buffer; the event loop takes batches out of it. Lines are numbered over
 the job's whole life, all slices together. A line that is not at its end when the job is saved goes along with the
 generation, so that the next slice ends it.
+
+What is here takes a bounded number of bytes whatever the job prints, since the agent's memory is that of all jobs on
+the node. While a job runs, what is more waits in the container's own log; when it stands still or has ended, the
+oldest lines give way, and their numbers stay theirs.
 """
 
 import base64
-import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,10 +20,13 @@ from gleaner.agent.protocol import Generation, LogLines, Stream
 from gleaner.agent.runtime.lines import Lines
 
 BATCH = 2000
-BATCH_LETTERS = 2**20
+BATCH_BYTES = 2**20
 """Control takes no body above 8 MiB, and JSON may need six bytes for a letter."""
-BUFFER = 100_000
-"""Lines that wait for control; past this the job's output waits in the container's own log."""
+BUFFER_BYTES = 8 * 2**20
+"""What the lines of one job that wait for control may take in memory."""
+RATE_BYTES_S = 2**20
+"""So much of one job's output is read a second for long, and `BUFFER_BYTES` at once: one that prints without end must
+not keep all others' output, and control, busy."""
 END_S = 10.0
 """How long the last lines may take to arrive after a container has ended."""
 QUIET_S = 0.2
@@ -38,9 +45,43 @@ class Mark:
     open_lines: dict[Stream, str]
 
 
+def size_in_memory(line: str) -> int:
+    """What a line takes while it waits, its place in a list included."""
+    return sys.getsizeof(line) + 8
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Lines that are on their way to control, and what they take in memory."""
+
+    lines: LogLines
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Rate:
+    """How much may be read now, if it is so much a second for long and `most_bytes` at once."""
+
+    bytes_s: float
+    most_bytes: float
+    left_bytes: float
+    since_s: float
+
+    def allows(self, now_s: float) -> bool:
+        """Whether more may be read. `now_s` is of the monotonic clock.
+
+        >>> rate = Rate(bytes_s=10, most_bytes=100, left_bytes=-5, since_s=0)
+        >>> [rate.allows(now_s) for now_s in (0.2, 0.6)]
+        [False, True]
+        """
+        self.left_bytes = min(self.most_bytes, self.left_bytes + self.bytes_s * (now_s - self.since_s))
+        self.since_s = now_s
+        return self.left_bytes > 0
+
+
 @dataclass(slots=True)
 class JobLog:
-    """The lines that have been read and not yet taken. `first` is the number of the next one to be taken."""
+    """The lines that have been read and not yet taken. `first` is the number of the first of them."""
 
     first: int = 0
     _split: Lines = field(default_factory=Lines)
@@ -50,10 +91,11 @@ class JobLog:
     _ended: threading.Event = field(default_factory=threading.Event)
     _live: Lines | None = None
     """The output as it is written, ahead of what is followed."""
-    _read: int = 0
-    """The number of the next line to be read."""
     _heard_s: float = 0.0
     """When something was read, by the monotonic clock."""
+    _changing: threading.Lock = field(default_factory=threading.Lock)
+    buffered_bytes: int = 0
+    """What the lines take in memory."""
 
     @classmethod
     def going_on(cls, generation: Generation | None) -> "JobLog":
@@ -61,19 +103,43 @@ class JobLog:
         if generation is None:
             return cls()
         begun = {_NUMBERS[stream]: base64.b64decode(line) for stream, line in generation.open_lines.items()}
-        return cls(generation.log_lines, Lines(dict(begun)), begun, _read=generation.log_lines)
+        return cls(generation.log_lines, Lines(dict(begun)), begun)
+
+    @property
+    def written(self) -> int:
+        """How many lines the job has written so far, over its whole life."""
+        with self._changing:
+            return self.first + len(self._lines)
 
     def follow(self, output: Iterable[tuple[int, bytes]], *, may_wait: Callable[[], bool]) -> None:
-        """Read to the end, in a thread of its own; while the buffer is full, wait where that is allowed."""
+        """Read to the end, in a thread of its own; while there is no room, or too much came, wait where that is
+        allowed. Else the oldest lines make room."""
+        rate = Rate(RATE_BYTES_S, BUFFER_BYTES, BUFFER_BYTES, time.monotonic())
         try:
             for line in self._split.of(self._heard(output)):
-                while len(self._lines) >= BUFFER and may_wait():
+                size_bytes = size_in_memory(line)
+                while may_wait() and not (self._has_room(size_bytes) and rate.allows(time.monotonic())):
                     time.sleep(0.2)
-                self._lines.append(line)
-                self._read += 1
+                rate.left_bytes -= size_bytes
+                self._append(line)
                 self._heard_s = time.monotonic()
         finally:
             self._ended.set()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return self.buffered_bytes + size_bytes <= BUFFER_BYTES
+
+    def _append(self, line: str) -> None:
+        with self._changing:
+            self._lines.append(line)
+            self.buffered_bytes += size_in_memory(line)
+            gone = 0
+            while self.buffered_bytes > BUFFER_BYTES:
+                self.buffered_bytes -= size_in_memory(self._lines[gone])
+                gone += 1
+            if gone:
+                del self._lines[:gone]
+                self.first += gone
 
     def listen(self, output: Iterable[tuple[int, bytes]]) -> None:
         """Read the same output as it is written, in a thread of its own, for its open lines."""
@@ -100,7 +166,7 @@ class JobLog:
             if time.monotonic() > give_up_s:
                 break
             time.sleep(quiet_s)
-        return Mark(self._read, self.open_lines())
+        return Mark(self.written, self.open_lines())
 
     def wait(self) -> None:
         """Until all of an ended container's output is here, but no longer than `END_S`."""
@@ -117,17 +183,26 @@ class JobLog:
 
     def end_lines(self) -> None:
         """Nobody goes on with the open lines: they are lines like others. Not for a job that was saved."""
-        self._lines += self._split.rest()
+        for line in self._split.rest():
+            self._append(line)
 
-    def taken(self) -> Iterator[LogLines]:
-        """Take out what is here, in batches that control takes. A batch is out when the next one is asked for."""
-        while lines := self._batch():
-            yield LogLines(first=self.first, lines=lines)
-            del self._lines[: len(lines)]
-            self.first += len(lines)
+    def taken(self, room_bytes: Callable[[], int] | None = None) -> Iterator[Taken]:
+        """Take out what is here, in batches that control takes; only while there is room for them, if that is said."""
+        while (room_bytes is None or room_bytes() > 0) and (batch := self._batch()) is not None:
+            yield batch
 
-    def _batch(self) -> tuple[str, ...]:
-        lines = self._lines[:BATCH]
-        lengths = itertools.accumulate(len(line) for line in lines)
-        fitting = sum(1 for letters in lengths if letters <= BATCH_LETTERS)
-        return tuple(lines[: max(1, fitting)])
+    def _batch(self) -> Taken | None:
+        with self._changing:
+            size_bytes = count = 0
+            for line in self._lines[:BATCH]:
+                if count and size_bytes + size_in_memory(line) > BATCH_BYTES:
+                    break
+                size_bytes += size_in_memory(line)
+                count += 1
+            if not count:
+                return None
+            taken = Taken(LogLines(first=self.first, lines=tuple(self._lines[:count])), size_bytes)
+            del self._lines[:count]
+            self.first += count
+            self.buffered_bytes -= size_bytes
+            return taken

@@ -1,6 +1,8 @@
-"""What earlier agents left on this node, for example because they were killed: their containers and folders."""
+"""What earlier agents left on this node, for example because they were killed: their containers, folders and
+sockets."""
 
 import contextlib
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from gleaner.agent import folder
+from gleaner.agent.privileged import config
 from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, Runtime
 
 log = structlog.get_logger()
@@ -47,6 +50,29 @@ def sweep(work: Path, *, agent: str) -> None:
             left.rmdir()
         except OSError as error:
             log.warning("cannot remove what an earlier agent left", folder=str(left), reason=str(error))
+
+
+def sweep_sockets() -> int:
+    """Remove the sockets at which earlier agents waited for root, and were killed; how many. Only for an agent that
+    has the whole node: any other one may be waiting at its own just now."""
+    try:
+        folder = Path(config.load().meetings)
+    except config.Misconfigured:  # this node saves without root
+        return 0
+    return remove_sockets(folder)
+
+
+def remove_sockets(folder: Path) -> int:
+    """Remove all sockets of a folder, and nothing else; how many."""
+    removed = 0
+    try:
+        for left in folder.iterdir():
+            if stat.S_ISSOCK(left.lstat().st_mode):
+                left.unlink(missing_ok=True)
+                removed += 1
+    except OSError as error:
+        log.warning("cannot remove what earlier agents left", folder=str(folder), reason=str(error))
+    return removed
 
 
 def _is_past(labels: Mapping[str, str], now_s: float) -> bool:

@@ -118,7 +118,7 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
             timeout_s=settings.request_timeout_s,
         ),
         runtime=runtime,
-        storage=FolderStorage(settings.storage),
+        storage=FolderStorage(settings.storage, writer=name),
         facts=node_facts(able, cpus=settings.cpus, memory_mib=memory_mib),
         way=able.way,
         can_save=able.checkpoints,

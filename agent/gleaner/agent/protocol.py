@@ -87,7 +87,7 @@ class Letter(Message):
     def _version_first(cls, told: object) -> object:
         fields = cast("dict[str, object]", told) if isinstance(told, dict) else {}
         _readable(fields.get("version"))
-        return cast("object", told)
+        return told
 
 
 class NodeFacts(Message):
@@ -206,6 +206,9 @@ class Generation(Message):
     """How many lines the job had written, over all its slices, when its memory was saved."""
     open_lines: dict[Stream, OpenLine] = {}
     """What it had written then of a line that was not at its end: not among those lines, the next slice ends it."""
+    chain: Annotated[str, Field(pattern=r"^[0-9]{1,10}/[0-9]{1,10}$")] | None = None
+    """With which of the job's generations it may share files: those with the same. It names the first of them, as
+    attempt/number, which is itself if it stands alone. None: it is not known."""
     has_memory: Flag = True
     """False: only the job's folder is in it, written by a workload that saves itself. It fits every node."""
 

@@ -26,7 +26,7 @@ from gleaner.agent.clock import Clock
 from gleaner.agent.disk import DiskLimits, DiskWatch, InTheWay, TooLarge, Verdict
 from gleaner.agent.estimates import Estimates
 from gleaner.agent.lanes import Lanes, default_saves_at_once
-from gleaner.agent.leftovers import reap, sweep
+from gleaner.agent.leftovers import reap, sweep, sweep_sockets
 from gleaner.agent.margin import LAST_WORDS_S, gone_s, last_words_s, save_point_s, saving_order
 from gleaner.agent.parting import say_farewell
 from gleaner.agent.periods import early_save_s, interval_s, is_due
@@ -45,8 +45,6 @@ USAGE_EVERY_S = 5.0
 DISK_EVERY_S = 2.0
 """So often it is looked at what is free; the jobs' own use is looked at every ten seconds, or when that falls."""
 DELIVER_EVERY_S = 1.0
-OUTBOX_FULL = 100
-"""While so many reports wait for control, no more lines of output are added to them."""
 REGISTER_FOR_S = 120.0
 """An agent that cannot reach control this long after its start ends: the node is better used otherwise."""
 NO_SLURM = slurm.Ending(end_s=None, runs=False, is_preempted=False)
@@ -108,7 +106,7 @@ class Agent:
     _disk: DiskWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outbox = Outbox(self.client.post)
+        self.outbox = Outbox(self.client.report)
         self.gone_s = gone_s(self.end_s, now_s=self.clock.now_s(), kill_wait_s=self.kill_wait_s)
         self._last_words_s = last_words_s(self.gone_s, now_s=self.clock.now_s())
         # A node may be told to have more cores than there are: it saves no faster for that.
@@ -149,6 +147,7 @@ class Agent:
         await asyncio.to_thread(reap, self.runtime, agent=self.name, whole_node=self.slurm_job is not None)
         if self.slurm_job is not None:
             await asyncio.to_thread(sweep, self.settings.work, agent=self.name)
+            await asyncio.to_thread(sweep_sockets)
         if not await self._register():
             return 1
         parts = (self._beat, self._deliver, self._claim, self._weigh, self._watch_disk)
@@ -388,9 +387,8 @@ class Agent:
     async def _deliver(self) -> None:
         pause_s = DELIVER_EVERY_S
         while True:
-            if len(self.outbox) < OUTBOX_FULL:  # else the output waits where it is, in the end in the containers' logs
-                for shell in self._shells:
-                    shell.flush_log()
+            for shell in self._shells:
+                shell.flush_log()
             try:
                 await asyncio.to_thread(self.outbox.deliver)
                 pause_s = DELIVER_EVERY_S

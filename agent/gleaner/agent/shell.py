@@ -148,6 +148,7 @@ class TaskShell:
     def feed(self, event: task.Event) -> None:
         """Tell the task what happened; what is to be done is queued."""
         before = self.state
+        self.stored.hurry.set()  # whatever it was: nothing that is being prepared waits any more
         self.state, todos = task.step(self.state, event)
         if self.state is not before:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
@@ -217,17 +218,18 @@ class TaskShell:
         except (RuntimeFault, OSError) as error:
             self._say("cannot listen to it", error=str(error))
 
-    def flush_log(self) -> None:
-        """Put the lines read so far into the outbox."""
-        for lines in self._log.taken():
-            self._report("log", lines)
+    def flush_log(self, *, all_of_it: bool = False) -> None:
+        """Put the lines read so far into the outbox, as far as it has room for them, or `all_of_it` at the end."""
+        path = self._path + "log"
+        for taken in self._log.taken(None if all_of_it else lambda: self.bench.outbox.room_bytes(path)):
+            self.bench.outbox.put(path, taken.lines, log_bytes=taken.size_bytes)
 
     def _report_saved(self, generation: Generation) -> None:
         """Tell control of the published generation that ends the attempt.
 
         The container stands still since before the generation's log was marked: it has written nothing more.
         """
-        self.flush_log()
+        self.flush_log(all_of_it=True)
         self._report("saved", Saved(generation=generation, slice=self._times.slice(), measured=self._measured))
 
     # ── what the task says ──
@@ -245,7 +247,7 @@ class TaskShell:
                 self._times.turn_to(Doing.SAVING)
                 await self._drain_log()
                 if kept := await self._persistently(self.stored.save_folder):
-                    written = {"log_lines": self._log.first, "open_lines": self._log.open_lines()}
+                    written = {"log_lines": self._log.written, "open_lines": self._log.open_lines()}
                     generation = kept.generation.model_copy(update=written)
                     self._note(kept, _SaveUnderWay(began_s, Lane(), None), memory_bytes=generation.size_bytes)
                     self.feed(task.SaveDone(generation))
@@ -264,7 +266,7 @@ class TaskShell:
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
             case task.ReportStopped(reason):
                 await self._drain_log()
-                lines, spent = self._log.first, self._times.slice()
+                lines, spent = self._log.written, self._times.slice()
                 self._report("completed", Completed(exit_code=STOPPED, reason=reason, log_lines=lines, slice=spent))
             case task.GiveBack(why, detail):
                 await self._drain_log() if self.has_run else None
@@ -382,7 +384,7 @@ class TaskShell:
         await self._drain_log()
         self._report(
             "completed",
-            Completed(exit_code=exit_code, output=output, log_lines=self._log.first, slice=self._times.slice()),
+            Completed(exit_code=exit_code, output=output, log_lines=self._log.written, slice=self._times.slice()),
         )
         self.feed(task.Finished())
 
@@ -404,7 +406,7 @@ class TaskShell:
         """Put all of the output of a process that has ended for good into the outbox."""
         await asyncio.to_thread(self._log.wait)
         self._log.end_lines()
-        self.flush_log()
+        self.flush_log(all_of_it=True)
 
     def _kill(self, container: ContainerId) -> None:
         for act in (self.bench.runtime.kill, self._settle, self.bench.runtime.remove):

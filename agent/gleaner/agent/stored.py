@@ -3,10 +3,11 @@
 Everything here blocks, in a worker thread, for as long as the storage does.
 """
 
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ from gleaner.agent.runtime.protocol import ContainerId, Runtime
 from gleaner.agent.storage.protocol import (
     Draft,
     Parcel,
+    ParcelMissing,
     Published,
     Storage,
     StorageError,
@@ -29,6 +31,36 @@ from gleaner.agent.storage.protocol import (
 
 FOLDER_PART = "folder.tar"
 NOTHING = Mark(0, {})
+MISSING_FOR_S = 60.0
+"""What is missing is asked for again for so long: an NFS client believes for up to `acdirmax` (60 s, nfs(5)) that there
+is no file where it saw none, although another node has written one since."""
+MISSING_EVERY_S = 2.0
+LONGEST_CHAIN = 8
+"""Of so many generations in a row one shares no file with an earlier one: what rots in a shared file, after it was
+looked at, breaks no more than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Generations that may share files, each with those before it. `place` counts from 1, for the first."""
+
+    name: str
+    place: int
+
+    @classmethod
+    def of(cls, facts: Mapping[str, object]) -> "Chain | None":
+        """Where a generation with these facts stands; None if they do not say.
+
+        >>> Chain.of({"chain": "3/1", "place": 2})
+        Chain(name='3/1', place=2)
+        """
+        name, place = facts.get("chain"), facts.get("place")
+        return cls(name, place) if isinstance(name, str) and isinstance(place, int) else None
+
+    @property
+    def next(self) -> "Chain":
+        """Where the next one stands, if it shares files with this one."""
+        return Chain(self.name, self.place + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +80,17 @@ class Stored:
     node: NodeFacts
     folder: Path
     """The job's folder on the node."""
+    hurry: threading.Event = field(default_factory=threading.Event)
+    """Set when there is no time to wait for what the storage may show later."""
     _inside_since_s: float | None = None
     """By the monotonic clock; None: nothing is going on."""
     _latest: Generation | None = None
     """What the next generation shares blocks with."""
     _tries: int = 0
+    _chain: Chain | None = None
+    """Where the one that is being written stands."""
+    _is_full: bool = False
+    """Whether there was no room for the last one that was tried."""
 
     def __post_init__(self) -> None:
         self._latest = self.assignment.generation
@@ -64,10 +102,24 @@ class Stored:
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def open(self) -> Parcel | None:
-        """What the job is to go on from, if anything. Raises `ParcelBroken` or `StorageError`."""
+        """What the job is to go on from, if anything. Raises `ParcelBroken` or `StorageError`.
+
+        What this node does not see is no proof that it is not there. It is asked for again for a while, and called
+        missing only then; if there is no time for that, it is the storage that has failed.
+        """
         generation = self.assignment.generation
-        with self._inside():
-            return None if generation is None else self._open(generation)
+        if generation is None:
+            return None
+        give_up_s = time.monotonic() + MISSING_FOR_S
+        while True:
+            try:
+                with self._inside():
+                    return self._open(generation)
+            except ParcelMissing as error:
+                if time.monotonic() >= give_up_s:
+                    raise
+                if self.hurry.wait(MISSING_EVERY_S):
+                    raise StorageError(f"{error}; there was no time to look for it again") from error
 
     def lacking(self, parcel: Parcel | None) -> str:
         """What this node lacks to go on from the parcel, in one line; empty if nothing."""
@@ -125,17 +177,30 @@ class Stored:
         If the storage fails, the next one stands on its own: perhaps the one before was the reason. Not so where it is
         full, which would need even more room.
         """
-        before = self._before()
         self._tries += 1
         key = generation_key(self.assignment.job, self.assignment.attempt, self._tries)
+        before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}")
         try:
             with self.storage.draft(key, before) as draft:
                 yield draft
         except StorageFull:
+            self._is_full = True
             raise
         except StorageError:
             self._latest = None
             raise
+        self._is_full = False
+
+    def _before_in_chain(self, name: str) -> Parcel | None:
+        """What the one of this name may share files with: nothing, if the chain is long enough, or if nothing is known
+        of it. Where the storage is full, a longer chain is better than no generation."""
+        before = self._before()
+        older = Chain.of(before.facts) if before is not None else None
+        if before is not None and (self._is_full or (older is not None and older.place < LONGEST_CHAIN)):
+            self._chain = older.next if older is not None else None
+            return before
+        self._chain = Chain(name, 1)
+        return None
 
     def _before(self) -> Parcel | None:
         try:
@@ -146,6 +211,8 @@ class Stored:
     def _publish(self, draft: Draft, facts: Mapping[str, object]) -> Published:
         given = self.assignment
         told = {"job": given.job, "attempt": given.attempt, "image": given.image}
+        if self._chain is not None:
+            told |= {"chain": self._chain.name, "place": self._chain.place}
         return draft.publish({**told, "node": self.node.model_dump(mode="json"), **facts})
 
     def _kept(self, published: Published, *, has_memory: bool, mark: Mark) -> Kept:
@@ -156,6 +223,7 @@ class Stored:
             size_bytes=published.size_bytes,
             log_lines=mark.lines,
             open_lines=mark.open_lines,
+            chain=self._chain.name if self._chain is not None else None,
             has_memory=has_memory,
         )
         return Kept(self._latest, published.stored_bytes)

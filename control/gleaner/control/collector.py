@@ -21,12 +21,13 @@ import structlog
 from sqlalchemy import Engine
 
 from gleaner.agent.storage.protocol import Storage
-from gleaner.control.queue import reads
+from gleaner.control.queue import reads, rooms
 from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.reads import Kept
 
 DRAFT_AGE_S = 24 * 3600.0
-"""A draft that nobody has written to for this long was left by a program that died."""
+"""A draft that nobody has written to for this long was left by a program that died. One of an agent that is known to
+have ended goes before that."""
 JOBS_A_LOOK = 500
 """So many jobs are looked up in one transaction, to keep each short."""
 
@@ -106,3 +107,18 @@ def collect(engine: Engine, storage: Storage, now_s: float) -> list[str]:
     if deleted or drafts:
         _log.info("garbage collected", parcels=len(deleted), drafts=drafts)
     return deleted
+
+
+def sweep_drafts(engine: Engine, storage: Storage) -> int:
+    """Remove what agents that have ended had not published: a save that was killed leaves all that it had written.
+
+    How many drafts there were. Raises `StorageError` or `QueueError`. The listing comes first: an agent that is not
+    known yet at the look has not ended.
+    """
+    writers = storage.writers()
+    with snapshot(engine) as db:
+        ended = rooms.ended(db, writers)
+    removed = storage.sweep(before_s=0.0, ended=ended) if ended else 0
+    if removed:
+        _log.info("drafts of ended agents removed", drafts=removed, agents=sorted(ended))
+    return removed

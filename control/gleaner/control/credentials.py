@@ -5,11 +5,11 @@ submitted and removed when the agent has ended.
 """
 
 import errno
-import os
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from gleaner.agent.durable import make_folders, write_whole
 from gleaner.agent.leftovers import LOG_AGE_S
 
 
@@ -21,16 +21,8 @@ def token_file(folder: Path, name: str) -> Path:
 def write(folder: Path, name: str, secret: str) -> Path:
     """Write an agent's token file as a whole, synced; its path. Raises `OSError`."""
     path = token_file(folder, name)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(file, "w") as writing:
-        os.fchmod(writing.fileno(), 0o600)
-        writing.write(secret)
-        writing.flush()
-        os.fsync(writing.fileno())
-    fresh.rename(path)
+    make_folders(path.parent)
+    write_whole(path, secret.encode(), draft=path.with_suffix(".new"))
     return path
 
 

@@ -2,10 +2,14 @@
 
 They count like reports that arrive by HTTP: through the same moves, with the same guards. The live loop takes them
 before it looks for silent agents, so that nothing that was saved is given up as lost.
+
+What is in `agents/NAME/reports` is deleted only when it has counted, or was understood and came too late. What cannot
+be understood, for example because another version wrote it, goes to `agents/NAME/unread`, with the reason beside it.
 """
 
 import json
 import re
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from typing import Any
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from gleaner.agent.durable import make_folders, sync_folder, write_whole
 from gleaner.agent.protocol import Checkpointed, Completed, Farewell, GivenBack, LogLines, Saved
 from gleaner.control.queue import agents, logs, moves, rates, reads
 from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
@@ -20,6 +25,8 @@ from gleaner.control.site import Site
 
 log = structlog.get_logger()
 
+UNREAD = "unread"
+"""The folder, beside an agent's `reports`, of those that could not be read."""
 _ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(checkpointed|saved|completed|given-back|log)$")
 _FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
 
@@ -34,8 +41,9 @@ class _Left(BaseModel):
 def take_left_reports(site: Site, now_s: float) -> int:
     """Bring the reports of all agents into the queue, each agent's in its order; how many counted.
 
-    A report that is refused, or that nobody can ever make sense of, is logged and dropped, as its agent would have
-    dropped it. Where the database fails, the rest stays for the next time; where the storage does, that agent's rest.
+    One that came too late is dropped, as its agent would have dropped it. One of which nothing can be made is set
+    aside, and so keeps no other from counting. Where the database fails, the rest stays for the next time; where the
+    storage does, that agent's rest.
     """
     taken = 0
     try:
@@ -47,8 +55,7 @@ def take_left_reports(site: Site, now_s: float) -> int:
         agent = folder.parent.name
         try:
             for file in _in_order(folder):
-                taken += _take_or_drop(site, agent, file, now_s)
-                file.unlink(missing_ok=True)
+                taken += _take_or_set_aside(site, agent, file, now_s)
         except OSError as error:
             log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
         except (QueueBusy, SchemaMismatch) as error:
@@ -68,14 +75,32 @@ def _in_order(folder: Path) -> list[Path]:
     return [] if last is None else [file for file in sorted(folder.glob("[0-9]*.json")) if file <= last]
 
 
-def _take_or_drop(site: Site, agent: str, file: Path, now_s: float) -> int:
+def _take_or_set_aside(site: Site, agent: str, file: Path, now_s: float) -> int:
+    taken = 0
     try:
-        return _take(site, agent, file, now_s)
-    except (Refused, Unknown, Invalid) as refusal:
-        log.info("a report that waited on the storage is refused", agent=agent, reason=str(refusal))
-    except (ValidationError, ValueError, KeyError) as error:
-        log.warning("a file among the reports is none", file=str(file), reason=str(error).splitlines()[0])
-    return 0
+        taken = _take(site, agent, file, now_s)
+    except (Refused, _TooLate) as refusal:
+        log.info("a report that waited on the storage came too late", agent=agent, reason=str(refusal))
+    except (ValidationError, ValueError, KeyError, RecursionError, Unknown, Invalid) as error:
+        _set_aside(file, str(error).splitlines()[0] if str(error) else type(error).__name__)
+        return 0
+    file.unlink(missing_ok=True)
+    return taken
+
+
+def _set_aside(file: Path, reason: str) -> None:
+    """Keep what nobody could make anything of: the file is moved before anything else counts as done with it."""
+    place = file.parent.parent / UNREAD
+    name = f"{file.stem}-{secrets.token_hex(4)}"
+    make_folders(place)
+    write_whole(place / f"{name}.reason", f"{reason}\n".encode(), draft=place / f".{name}.reason")
+    file.rename(place / f"{name}.json")
+    sync_folder(place)
+    log.warning("a report on the storage cannot be read: it is kept", file=str(place / f"{name}.json"), reason=reason)
+
+
+class _TooLate(Exception):
+    """Lines of output that nobody would be shown."""
 
 
 def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
@@ -102,7 +127,11 @@ def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
         if reads.attempt_agent(db, job, attempt) != agent:
             raise ValueError(f"attempt {attempt} of job {job} is not of {agent}")
         if found.group(3) == "log":
-            logs.append(db, job, attempt, LogLines.model_validate_json(left.body))
+            lines = LogLines.model_validate_json(left.body)
+            try:
+                logs.append(db, job, attempt, lines, most_bytes=site.settings.queue.log_bytes_per_job)
+            except Invalid as error:
+                raise _TooLate(str(error)) from error
         else:
             model, act = _MOVES[found.group(3)]
             report = model.model_validate_json(left.body)
@@ -124,4 +153,4 @@ def _remove_empty(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        return  # a file that is no report; an admin may want to see it
+        return  # a file that an agent was writing; an admin may want to see it

@@ -28,7 +28,7 @@ from gleaner.control.api.heads import BoundedHead
 from gleaner.control.cluster.choice import gateway
 from gleaner.control.cluster.slurm_on_nodes import SlurmNodes
 from gleaner.control.cluster.slurm_owners import SlurmOwners
-from gleaner.control.collector import collect
+from gleaner.control.collector import collect, sweep_drafts
 from gleaner.control.draining.drainer import Drainer
 from gleaner.control.governing.governor import Governor
 from gleaner.control.keeper import Keeper, this_program
@@ -43,6 +43,7 @@ from gleaner.control.site import Site
 from gleaner.control.slurm_shares import take_shares
 from gleaner.control.steward.client import Steward
 
+DRAFTS_S = 30.0
 HOUSEKEEPING_S = 300.0
 PRUNING_S = 3600.0
 DRAINING_S = 2.0
@@ -105,6 +106,7 @@ def _start(parts: "Parts", site: Site, keeper: Keeper, rounds: Rounds, governing
     parts.start("keeper", keeper.tick, every_s=keeper.tick_s)
     parts.start("rounds", rounds.a_round, every_s=settings.rounds.poll_s)
     parts.start("left reports", lambda now_s: left_reports(site, now_s), every_s=keeper.tick_s)
+    parts.start("drafts", lambda now_s: left_drafts(site, now_s), every_s=DRAFTS_S)
     parts.start("housekeeping", lambda now_s: housekeeping(site, now_s), every_s=HOUSEKEEPING_S)
     if governing is not None:
         parts.start("governing", governing.a_round, every_s=settings.governing.poll_s)
@@ -146,6 +148,16 @@ def left_reports(site: Site, now_s: float) -> None:
     """Take the reports of agents that could not reach control at their end."""
     if site.is_leader:
         take_left_reports(site, now_s)
+
+
+def left_drafts(site: Site, _now_s: float) -> None:
+    """Remove what agents that have ended were still writing."""
+    if not site.is_leader:
+        return
+    try:
+        sweep_drafts(site.engine, site.storage)
+    except (StorageError, QueueError) as error:
+        _log.warning("drafts cannot be removed, it will be tried again", reason=str(error))
 
 
 def housekeeping(site: Site, now_s: float) -> None:

@@ -45,6 +45,13 @@ class QueueSettings(_Table):
     """So are the oldest of those that take more than this together, compressed as they are stored."""
     log_lines_per_job: int = Field(default=1_000_000, ge=1)
     """Of a longer log the oldest lines are removed, once an hour."""
+    log_mib_per_job: int = Field(default=64, ge=1)
+    """Of a log that takes more the oldest lines are removed at once."""
+
+    @property
+    def log_bytes_per_job(self) -> int:
+        """The same in bytes."""
+        return self.log_mib_per_job * 2**20
 
     @model_validator(mode="after")
     def _lease_outlives_heartbeats(self) -> Self:

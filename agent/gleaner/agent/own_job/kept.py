@@ -4,12 +4,11 @@
     ROOT/jobs/JOB/latest.json                which of them count, the newest first, and of what program they are
 
 What is not named there does not count. The newest two stay, so that one that turns out to be broken costs only what
-was computed since the one before.
+was computed since the one before, and the newest that shares no file with the newest of all.
 """
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,11 +16,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from gleaner.agent.durable import write_whole
 from gleaner.agent.protocol import Generation
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import StorageError, generation_key
 
-KEPT = 2
+NEWEST_KEPT = 2
 _STALE_S = 3600.0
 """What a program that died has left half written is removed after this long."""
 
@@ -34,6 +34,13 @@ class _Record(BaseModel):
 def program_of(image: str, command: Sequence[str]) -> str:
     """What is run, in short: a generation of another program is not for this one."""
     return hashlib.sha256(json.dumps([image, *command]).encode()).hexdigest()
+
+
+def counting(known: Sequence[Generation]) -> tuple[Generation, ...]:
+    """Those that still count; the newest comes first. See control's `attempts.surplus`."""
+    newest = tuple(known[:NEWEST_KEPT])
+    apart = next((one for one in known if one.chain != newest[0].chain), None)
+    return newest if apart is None or apart in newest else (*newest, apart)
 
 
 @dataclass(slots=True)
@@ -85,16 +92,11 @@ class Kept:
         return 1 + max((int(key.split("/")[2].removeprefix("attempt-")) for key in keys), default=0)
 
     def note(self, new: Generation) -> None:
-        """From now on this one counts, and the one before; the others go."""
-        now = (new, *self.latest())[:KEPT]
+        """From now on this one counts, and some of those before; the others go, once that is on the disk."""
+        now = counting((new, *self.latest()))
         text = _Record(program=self.program, generations=now).model_dump_json()
-        draft = self._record.with_suffix(".new")
         try:
-            with draft.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._record)
+            write_whole(self._record, text.encode(), draft=self._record.with_suffix(".new"))
         except OSError as error:
             raise StorageError(f"cannot write {self._record}: {error.strerror}") from error
         self._remove_but({generation_key(self.job, one.attempt, one.number) for one in now})

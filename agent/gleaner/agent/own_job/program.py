@@ -17,6 +17,7 @@ from typing import TypeAlias, assert_never
 
 from gleaner.agent import folder, task
 from gleaner.agent.beginning import begun
+from gleaner.agent.durable import sync_folder, sync_tree
 from gleaner.agent.estimates import Estimates, Load
 from gleaner.agent.exits import exit_of
 from gleaner.agent.joblog import Mark
@@ -385,4 +386,7 @@ def deliver(place: Path, results: Path) -> None:
     draft = results.with_name(f".{results.name}.new")
     draft.mkdir(exist_ok=True)
     folder.unpack(folder.pack(place), draft)
+    sync_tree(draft)  # what was saved goes when this is done, and these files are all that is left then
     draft.rename(results)
+    with suppress(PermissionError):  # a folder that its owner may write in and not list
+        sync_folder(results.parent)

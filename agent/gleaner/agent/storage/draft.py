@@ -42,16 +42,30 @@ _RACES = 20
 """How often a publication tries again when a deletion removes the empty parent folder under it."""
 
 
+def draft_name(writer: str) -> str:
+    """A new draft's name, by which others see whose it is."""
+    return f"{writer}--{secrets.token_hex(16)}" if writer else secrets.token_hex(16)
+
+
+def writer_of(name: str) -> str:
+    """Whose draft has this name; empty if nobody's.
+
+    >>> writer_of("gleaner-1790000000-1f2e--00112233445566778899aabbccddeeff"), writer_of("0011")
+    ('gleaner-1790000000-1f2e', '')
+    """
+    return name.rpartition("--")[0]
+
+
 class FolderDraft:
     """A parcel being written. Different parts may be written from different threads."""
 
-    def __init__(self, root: Path, key: str, workers: Workers, before: FolderParcel | None) -> None:
+    def __init__(self, root: Path, key: str, workers: Workers, before: FolderParcel | None, writer: str = "") -> None:
         self._root = root
         self._key = key
         self._names = names_of(key)
         self._workers = workers
         self._before = before
-        self._draft = secrets.token_hex(16)
+        self._draft = draft_name(writer)
         self._lock = threading.Lock()
         self._parts: dict[str, tuple[Part, Blocks] | None] = {}
         """None: it is still being written."""
@@ -67,9 +81,11 @@ class FolderDraft:
                 try:
                     with walk(drafts, (self._draft,)) as folder:
                         if self._before is not None:
-                            self._inherited = inherit(folder, self._before)
+                            self._inherited = inherit(folder, self._before, self._workers)
                         file = create(folder, pack_name(0))
                 except BaseException:
+                    if self._inherited is not None:
+                        self._inherited.end()
                     remove_tree(drafts, self._draft)
                     raise
         known = self._inherited.find if self._inherited is not None else nothing_known
@@ -82,6 +98,8 @@ class FolderDraft:
         self._ended = True
         if self._pack is not None:
             self._pack.end()
+        if self._inherited is not None:
+            self._inherited.end()
         with suppress(OSError, StorageError), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             remove_tree(drafts, self._draft)
 
@@ -144,7 +162,7 @@ class FolderDraft:
         shared_bytes = [0] * (PACKS - 1)
         if self._inherited is not None:
             try:
-                shared_bytes = self._inherited.settle(folder, parts, pack, self._workers)
+                shared_bytes = self._inherited.settle(folder, parts, pack)
             except Damaged as error:
                 raise StorageError(f"{self._key}: the parcel before is damaged ({error}); save without it") from error
         own_bytes = pack.size_bytes + index_bytes(sum(map(len, parts))) + FOOTER_BYTES

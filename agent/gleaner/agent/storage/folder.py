@@ -1,6 +1,7 @@
 """Storage in a folder that all nodes share (NFS, Lustre, GPFS, or a local disk where there is one node).
 
-    ROOT/.drafts/UUID/          parcels being written, and deleted ones on their way out
+    ROOT/.drafts/WRITER--UUID/  parcels being written, by the agent of that name
+    ROOT/.drafts/UUID/          the same by others, and deleted ones on their way out
     ROOT/.broken/KEY--UUID/     what was set aside
     ROOT/jobs/7/attempt-3/generation-1/{blocks.pack,pack-1,...,manifest.json}
 
@@ -15,12 +16,12 @@ says so, instead of finding every parcel missing or keeping its own on the local
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gleaner.agent.storage.draft import FolderDraft
+from gleaner.agent.storage.draft import FolderDraft, writer_of
 from gleaner.agent.storage.inside import (
     DRAFTS,
     entries,
@@ -41,10 +42,16 @@ _BROKEN = ".broken"
 
 
 class FolderStorage:
-    """A `Storage` below one folder. Safe for any number of processes on any number of nodes at once."""
+    """A `Storage` below one folder. Safe for any number of processes on any number of nodes at once.
 
-    def __init__(self, root: Path) -> None:
+    `writer` is the plain name under which its drafts are known, if it has one.
+    """
+
+    def __init__(self, root: Path, writer: str = "") -> None:
+        if writer and not is_plain(writer):
+            raise StorageError(f"{writer!r} cannot be the name of a writer")
         self._root = root
+        self._writer = writer
         self._workers = Workers()
 
     def prepare(self) -> None:
@@ -58,13 +65,14 @@ class FolderStorage:
             for name in (DRAFTS, _BROKEN):
                 (self._root / name).mkdir(mode=0o700, exist_ok=True)
             self._root.chmod(0o700)
-            with opened(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
-                os.fsync(root)
+            for folder in (self._root, self._root.parent):
+                with opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
+                    os.fsync(file)
 
     def draft(self, key: str, before: Parcel | None = None) -> AbstractContextManager[Draft]:
         """A new draft. Refuses a key inside a parcel; whether the key itself is free shows when it is published."""
         older = before if isinstance(before, FolderParcel) else None
-        return FolderDraft(self._root, key, self._workers, older)
+        return FolderDraft(self._root, key, self._workers, older, self._writer)
 
     def open(self, key: str, digest: str) -> Parcel:
         """The parcel at `key`, manifest and index verified; the blocks are verified as they are read."""
@@ -89,18 +97,30 @@ class FolderStorage:
 
     def set_aside(self, key: str) -> None:
         """Move a broken parcel to `.broken`. One that is not there is no error."""
-        self._move_away(key, f"{_BROKEN}/{key.replace('/', '--')}--{secrets.token_hex(4)}")
+        if self._move_away(key, f"{_BROKEN}/{key.replace('/', '--')}--{secrets.token_hex(4)}"):
+            with translated(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
+                os.fsync(broken)
 
-    def sweep(self, *, before_s: float) -> int:
-        """Remove what was left in `.drafts` by programs that died: all not written to since `before_s`
-        (seconds since the epoch, the file server's clock). How many were removed.
+    def writers(self) -> Collection[str]:
+        """Whose drafts are there, as far as they have names."""
+        with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
+            return {writer for name in entries(drafts) if (writer := writer_of(name))}
+
+    def sweep(self, *, before_s: float, ended: Collection[str] = ()) -> int:
+        """Remove what was left in `.drafts` by programs that died: all of the writers that have `ended`, and all not
+        written to since `before_s` (seconds since the epoch, the file server's clock). How many were removed.
 
         A writer that wakes up after that gets a `StorageError` and has published nothing.
         """
         with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
-            stale = [name for name in entries(drafts) if last_written_s(drafts, name) < before_s]
+            stale = [
+                name for name in entries(drafts) if writer_of(name) in ended or last_written_s(drafts, name) < before_s
+            ]
             for name in stale:
-                remove_tree(drafts, name)
+                hidden = secrets.token_hex(16)
+                with suppress(FileNotFoundError):  # published or given up just now
+                    os.rename(name, hidden, src_dir_fd=drafts, dst_dir_fd=drafts)
+                    remove_tree(drafts, hidden)
             return len(stale)
 
     def _move_away(self, key: str, target: str) -> bool:

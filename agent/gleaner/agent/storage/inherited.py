@@ -2,35 +2,60 @@
 
 So the older parcel can be deleted at any time. A pack of which the new parcel uses less than half is not kept:
 its blocks are copied, as they are stored, else a few of them would hold a whole old generation on the disk.
+
+Each block is read and compared before it is relied on: else what has rotted since the older parcel was written would
+break the new one as well, and with it every one that comes after. A pack with such a block is not kept.
 """
 
 import os
+import threading
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from gleaner.agent.storage.blocks import PACKS, Block, Blocks, Damaged
-from gleaner.agent.storage.inside import opened, pread_all
+import structlog
+
+from gleaner.agent.storage.blocks import MOST_BYTES, PACKS, Block, Blocks, Damaged
+from gleaner.agent.storage.inside import opened, pread_all, pread_into
 from gleaner.agent.storage.pack import Pack
 from gleaner.agent.storage.parcel import FolderParcel, footer_of, open_pack, pack_name
 from gleaner.agent.storage.workers import Workers
+
+log = structlog.get_logger()
 
 
 class Inherited:
     """What a new parcel can take over from an older one."""
 
-    def __init__(self, blocks: Iterable[Blocks], packs: Mapping[int, int], pack_bytes: Mapping[int, int]) -> None:
-        """`packs` maps the older parcel's pack numbers to the new one's, `pack_bytes` these to sizes."""
+    def __init__(
+        self,
+        blocks: Iterable[Blocks],
+        packs: Mapping[int, int],
+        pack_bytes: Mapping[int, int],
+        *,
+        files: Mapping[int, int],
+        workers: Workers,
+    ) -> None:
+        """`packs` maps the older parcel's pack numbers to the new one's, `pack_bytes` these to sizes, and `files` to
+        open files, which this closes at its `end`."""
         self._blocks = Blocks(b"".join(part.records for part in blocks))
         self._packs = packs
         self._pack_bytes = pack_bytes
         numbers = sorted(range(len(self._blocks)), key=self._blocks.digest)
         self._by_digest = array("I", numbers)
         self._used = bytearray(len(numbers))
+        self._files = dict(files)
+        self._workers = workers
+        self._own = threading.local()
+        self.rotten: set[int] = set()
+        """Packs, by the new parcel's numbers, with a block that is not what was written."""
 
-    def find(self, digest: bytes) -> Block | None:
-        """The block with this digest as the new parcel refers to it. Safe from several threads."""
+    def find(self, digest: bytes, buffer: bytearray, start: int) -> Block | None:
+        """The block with this digest as the new parcel refers to it, if it is stored well. Safe from several threads.
+
+        Its content is in the buffer from `start` on.
+        """
         at = bisect_left(self._by_digest, digest, key=self._blocks.digest)
         if at == len(self._by_digest):
             return None
@@ -38,10 +63,44 @@ class Inherited:
         block = self._blocks[number]
         if block.digest != digest or block.stored_bytes == 0 or block.pack not in self._packs:
             return None
-        self._used[number] = True
-        return block._replace(pack=self._packs[block.pack])
+        pack = self._packs[block.pack]
+        if not self._used[number]:
+            if pack in self.rotten:
+                return None
+            if not self._is_stored_well(block, pack, buffer, start):
+                log.warning("what an older generation has stored is damaged, and is stored anew", pack=pack)
+                self.rotten.add(pack)
+                return None
+            self._used[number] = True
+        return block._replace(pack=pack)
 
-    def settle(self, folder: int, parts: Sequence[Blocks], pack: Pack, workers: Workers) -> list[int]:
+    def _is_stored_well(self, block: Block, pack: int, buffer: bytearray, start: int) -> bool:
+        """What was stored as it is needs no second hash: it is compared with what has just been hashed."""
+        file = self._files[pack]
+        try:
+            if block.stored_bytes == block.size_bytes:
+                room = self._room()[: block.size_bytes]
+                return pread_into(file, room, block.offset) and buffer.startswith(room, start)
+            self._workers.decoded(block, pread_all(file, block.stored_bytes, block.offset))
+        except (OSError, Damaged):
+            return False
+        return True
+
+    def _room(self) -> memoryview:
+        """Each thread's own for one block: new memory for each block would cost more than to read it."""
+        if not hasattr(self._own, "room"):
+            self._own.room = memoryview(bytearray(MOST_BYTES))
+        found: memoryview = self._own.room
+        return found
+
+    def end(self) -> None:
+        """Close the files, when nobody looks for blocks any more."""
+        for file in self._files.values():
+            with suppress(OSError):
+                os.close(file)
+        self._files.clear()
+
+    def settle(self, folder: int, parts: Sequence[Blocks], pack: Pack) -> list[int]:
         """Keep what is worth it in the draft's folder, copy the rest into the draft's own pack.
 
         The sizes of the packs that are kept, from number 1 on; 0 where there is none. Raises `Damaged`.
@@ -49,12 +108,12 @@ class Inherited:
         used_bytes = self._used_bytes()
         kept_bytes = [0] * (PACKS - 1)
         for number, size_bytes in self._pack_bytes.items():
-            if used_bytes[number] and is_worth_keeping(used_bytes[number], size_bytes):
+            is_whole = number not in self.rotten
+            if used_bytes[number] and is_whole and is_worth_keeping(used_bytes[number], size_bytes):
                 kept_bytes[number - 1] = size_bytes
                 continue
             if used_bytes[number]:
-                with opened(open_pack(folder, number, size_bytes)) as file:
-                    _copy(file, number, parts, pack, workers)
+                _copy(self._files[number], number, parts, pack, self._workers)
             os.unlink(pack_name(number), dir_fd=folder)
         return kept_bytes
 
@@ -76,23 +135,25 @@ def is_worth_keeping(used_bytes: int, size_bytes: int) -> bool:
     return 2 * used_bytes >= size_bytes
 
 
-def inherit(folder: int, before: FolderParcel) -> Inherited | None:
+def inherit(folder: int, before: FolderParcel, workers: Workers) -> Inherited | None:
     """Link the packs of the parcel before into a draft's folder; None if none can be linked.
 
     The largest, where there are too many.
     """
     packs: dict[int, int] = {}
     pack_bytes: dict[int, int] = {}
+    files: dict[int, int] = {}
     largest = sorted(range(PACKS), key=lambda number: before.layout.pack_bytes[number], reverse=True)[: PACKS - 1]
     with suppress(FileNotFoundError, NotADirectoryError), before.folder() as older:
         if not _is_still_there(older, before):
             return None
         for number in sorted(number for number in largest if before.layout.pack_bytes[number]):
             new = len(packs) + 1
-            if _linked(older, number, folder, new, before):
+            if (file := _linked(older, number, folder, new, before)) is not None:
                 packs[number] = new
                 pack_bytes[new] = before.layout.pack_bytes[number]
-    return Inherited(before.layout.blocks.values(), packs, pack_bytes) if packs else None
+                files[new] = file
+    return Inherited(before.layout.blocks.values(), packs, pack_bytes, files=files, workers=workers) if packs else None
 
 
 def _is_still_there(older: int, before: FolderParcel) -> bool:
@@ -105,18 +166,17 @@ def _is_still_there(older: int, before: FolderParcel) -> bool:
         return False
 
 
-def _linked(older: int, number: int, folder: int, new: int, before: FolderParcel) -> bool:
-    """Whether a pack could be linked, and is whole."""
+def _linked(older: int, number: int, folder: int, new: int, before: FolderParcel) -> int | None:
+    """The pack, opened, if it could be linked and is as long as it should be."""
     try:
         os.link(pack_name(number), pack_name(new), src_dir_fd=older, dst_dir_fd=folder, follow_symlinks=False)
     except OSError:  # gone, or a file system that has no hard links, or no more of them
-        return False
+        return None
     try:
-        with opened(open_pack(folder, new, before.layout.pack_bytes[number])):
-            return True
+        return open_pack(folder, new, before.layout.pack_bytes[number])
     except (Damaged, FileNotFoundError):
         os.unlink(pack_name(new), dir_fd=folder)
-        return False
+        return None
 
 
 def _copy(file: int, number: int, parts: Sequence[Blocks], pack: Pack, workers: Workers) -> None:

@@ -147,6 +147,16 @@ def pread_all(file: int, size_bytes: int, offset: int) -> bytes:
     return content
 
 
+def pread_into(file: int, room: memoryview, offset: int) -> bool:
+    """Fill the room with what the file holds there; whether there was so much."""
+    while room:
+        got = os.preadv(file, [room], offset)
+        if not got:
+            return False
+        room, offset = room[got:], offset + got
+    return True
+
+
 def entries(folder: int) -> list[str]:
     """The names in an open folder."""
     with os.scandir(folder) as found:

@@ -33,11 +33,12 @@ _BEHIND_BYTES = 32 * 2**20
 _LITTLE_BYTES = 4 * 2**20
 """To compress so much takes no time that matters."""
 
-Known = Callable[[bytes], Block | None]
-"""What finds the block with a digest that need not be stored again. Called from several threads."""
+Known = Callable[[bytes, bytearray, int], Block | None]
+"""What finds the block with this digest, whose content is in a buffer from a place on, that need not be stored again;
+it has looked that it is stored as it should be. Called from several threads."""
 
 
-def nothing_known(_digest: bytes) -> None:
+def nothing_known(_digest: bytes, _buffer: bytearray, _start: int) -> None:
     """Every block is new."""
 
 
@@ -147,7 +148,7 @@ class Pack:
             return Prepared(Block(digest_of_zeros(size_bytes), 0, 0, size_bytes, 0), None)
         content = memoryview(batch.buffer)[start:end]
         digest = hashlib.sha256(content).digest()
-        if (known := self._known(digest)) is not None:
+        if (known := self._known(digest, batch.buffer, start)) is not None:
             return Prepared(known, None)
         stored = (self._workers.compressed(content) if compress else None) or content
         return Prepared(Block(digest, 0, len(stored), size_bytes, 0), stored)

@@ -22,7 +22,7 @@ from gleaner.agent.storage.blocks import (
 )
 from gleaner.agent.storage.inside import open_plain, open_root, opened, pread_all, read_all, translated, walk
 from gleaner.agent.storage.manifest import MANIFEST, MANIFEST_MOST_BYTES, Listed, digest_of, names_of, parsed
-from gleaner.agent.storage.protocol import Parcel, ParcelBroken, Part
+from gleaner.agent.storage.protocol import Parcel, ParcelBroken, ParcelMissing, Part
 from gleaner.agent.storage.workers import BATCH_BYTES, Workers
 
 _AHEAD = 4
@@ -144,9 +144,9 @@ def open_parcel(root: Path, key: str, digest: str, workers: Workers) -> FolderPa
                 try:
                     layout = _layout(folder, listed)
                 except FileNotFoundError as error:
-                    raise Damaged(f"{pack_name(0)} is gone") from error
+                    raise ParcelMissing(f"{key}: {pack_name(0)} is gone") from error
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise ParcelBroken(f"{key} is not in the storage folder {root}") from error
+            raise ParcelMissing(f"{key} is not in the storage folder {root}") from error
         except Damaged as error:
             raise ParcelBroken(f"{key}: {error}") from error
     parts = {one.part.name: one.part for one in listed}

@@ -7,7 +7,7 @@ manifest names the content: control keeps it, and whoever opens the parcel must 
 in another one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,6 +26,10 @@ class StorageFull(StorageError):
 
 class ParcelBroken(StorageError):
     """The parcel is missing, incomplete, or not the one whose digest was given."""
+
+
+class ParcelMissing(ParcelBroken):
+    """There is nothing at that key, as far as this node sees: it may not see yet what another one has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,9 @@ class Storage(Protocol):
     def draft(self, key: str, before: Parcel | None = None) -> AbstractContextManager[Draft]:
         """A new draft; at the end of the context an unpublished one is removed.
 
-        Blocks that are in the parcel `before`, of this storage, are not stored again, and deleting that one does no
-        harm. If it is gone or cannot be shared, all is stored.
+        Blocks that are in the parcel `before`, of this storage, are not stored again, once it has been seen that they
+        are there as they should be, and deleting that one does no harm. If it is gone or cannot be shared, all is
+        stored.
         """
         ...
 
@@ -150,9 +155,13 @@ class Storage(Protocol):
         """Move a broken parcel out of the way, where an admin can look at it."""
         ...
 
-    def sweep(self, *, before_s: float) -> int:
-        """Remove the drafts, left behind by programs that died, that nobody has written to since `before_s`
-        (seconds since the epoch); how many there were."""
+    def writers(self) -> Collection[str]:
+        """The names of those whose drafts are there."""
+        ...
+
+    def sweep(self, *, before_s: float, ended: Collection[str] = ()) -> int:
+        """Remove the drafts, left behind by programs that died, of writers that have `ended`, and those that nobody
+        has written to since `before_s` (seconds since the epoch); how many there were."""
         ...
 
 

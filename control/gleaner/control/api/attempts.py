@@ -85,4 +85,4 @@ def given_back(
 def log(caller: SomeAgent, job: JobPath, attempt: AttemptPath, lines: Annotated[LogLines, examples.SOME_LINES]) -> None:
     """Lines of the job's output. Sending lines again that are already there changes nothing."""
     with _own_attempt(caller, job, attempt, "log") as db:
-        logs.append(db, job, attempt, lines)
+        logs.append(db, job, attempt, lines, most_bytes=caller.site.settings.queue.log_bytes_per_job)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, null, select, update
 
@@ -11,8 +11,8 @@ from gleaner.control.queue.arrows import run
 from gleaner.control.queue.errors import Invalid
 from gleaner.control.queue.tables import ATTEMPT, GENERATION, JOB, Ending, Standing
 
-NAMED_AT_MOST = 2
-"""So many whole generations of a job stay named."""
+NEWEST_NAMED = 2
+"""So many of a job's newest whole generations stay named, and one more if it shares no file with the newest."""
 FUTILE = (Why.NODE_FAULT, Why.SAVE_FAILED)
 """Why attempts are given back that computed, or could have, and came to nothing, perhaps by the job's own doing.
 
@@ -21,7 +21,7 @@ Not so a fault of the storage, which all jobs share: it would put whatever is at
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
 _NAMED = (
-    select(GENERATION.c.attempt, GENERATION.c.number)
+    select(GENERATION.c.attempt, GENERATION.c.number, GENERATION.c.chain)
     .where(GENERATION.c.job == bindparam("job_"), GENERATION.c.standing == Standing.NAMED)
     .order_by(GENERATION.c.attempt.desc(), GENERATION.c.number.desc())
 )
@@ -135,7 +135,7 @@ def unrestored(db: Connection, job: int, generation: tuple[int, int]) -> Sequenc
 
 
 def publish(db: Connection, job: int, generation: Generation, *, kind: int | None, now_s: float) -> None:
-    """Name a new generation, saved on a node of that kind; of the whole ones only the last two stay named.
+    """Name a new generation, saved on a node of that kind; of the whole ones only a few stay named (`surplus`).
 
     An attempt's numbers must go up; its last generation may be said once more.
     """
@@ -160,10 +160,37 @@ def publish(db: Connection, job: int, generation: Generation, *, kind: int | Non
             "standing": Standing.NAMED,
             "has_memory": generation.has_memory,
             "kind": kind,
+            "chain": generation.chain,
         },
     )
-    for attempt, number in named(db, job)[NAMED_AT_MOST:]:
-        stand(db, job, attempt, number, Standing.DROPPED)
+    rows = db.execute(_NAMED, {"job_": job}).all()
+    for row in surplus([Link(row.attempt, row.number, row.chain) for row in rows]):
+        stand(db, job, row.attempt, row.number, Standing.DROPPED)
+
+
+class Link(NamedTuple):
+    """A named generation, and with which others it may share files: those of the same chain. None: nobody knows."""
+
+    attempt: int
+    number: int
+    chain: str | None
+
+
+def surplus(named: Sequence[Link]) -> Sequence[Link]:
+    """Those that need not stay named. The newest comes first.
+
+    Besides the newest two the newest that shares no file with the newest of all stays: where a file has rotted that
+    the newest two share, the job goes on from that one.
+
+    >>> [f"{gone.number}" for gone in surplus([Link(1, number, f"1/{number // 4 * 4}") for number in (9, 8, 7, 6, 3)])]
+    ['6', '3']
+    >>> surplus([Link(1, 2, None), Link(1, 1, "1/1")])
+    []
+    """
+    newest, others = named[:NEWEST_NAMED], named[NEWEST_NAMED:]
+    is_there = any(one.chain != newest[0].chain for one in newest)
+    apart = None if is_there else next((one for one in others if one.chain != newest[0].chain), None)
+    return [one for one in others if one is not apart]
 
 
 def named(db: Connection, job: int) -> Sequence[tuple[int, int]]:

@@ -4,22 +4,28 @@ Each line belongs to an attempt and is numbered over the job's whole life. A pro
 what it had written when it was saved, so an attempt that goes on from a generation with n lines supersedes the lines
 numbered n and more of earlier attempts: they are kept, but not shown.
 
-The beginning of a log may be gone (see `retention`). The lines that are left keep their numbers.
+The beginning of a log may be gone: what is more than a job may have goes as soon as it is added to, the oldest lines
+first, in the order in which `read_all` shows them (see also `retention`). The lines that are left keep their numbers.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, or_, select
+from sqlalchemy import Connection, LargeBinary, and_, bindparam, cast, delete, func, insert, or_, select, update
+from sqlalchemy.sql.elements import ColumnElement
 
 from gleaner.agent.protocol import LogLines
 from gleaner.control.api.shapes import LogPage
 from gleaner.control.life import State
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.errors import Invalid, NotCurrent, Unknown
-from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, TRIMMED
+from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, LOGGED, TRIMMED
 
-MISSING = "[this line was lost together with an agent]"
+MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
+LINE_BYTES = 64
+"""What a line takes beside its letters, so that a log of empty lines has an end, too."""
+_LOOKED_AT = 2000
+"""So many of the oldest lines are looked at in one query."""
 LAST_NUMBER = 2**53 - 1
 
 _LATEST = select(JOB.c.attempt).where(JOB.c.id == bindparam("job_"))
@@ -30,10 +36,11 @@ _FROM = (
 )
 
 
-def append(db: Connection, job: int, attempt: int, lines: LogLines) -> None:
+def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_bytes: int) -> None:
     """Keep lines of the job's latest attempt. Lines that are there already stay as they are.
 
-    They may come after the attempt's end, as long as nobody has claimed the job since.
+    They may come after the attempt's end, as long as nobody has claimed the job since. Where all lines of the job
+    take more than `most_bytes` together, the oldest go.
     """
     latest = db.execute(_LATEST, {"job_": job}).scalar_one_or_none()
     if latest is None:
@@ -44,13 +51,76 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines) -> None:
         raise Invalid(f"first: no job writes {lines.first} lines")
     if not lines.lines:
         return
-    db.execute(
-        insert_unless_there(db, LOG),
-        [
-            {"job": job, "attempt": attempt, "number": number, "line": line}
-            for number, line in enumerate(lines.lines, lines.first)
-        ],
-    )
+    size_bytes = _counted(db, job)
+    if new := _new(db, job, attempt, lines):
+        db.execute(
+            insert_unless_there(db, LOG),
+            [{"job": job, "attempt": attempt, "number": number, "line": line} for number, line in new.items()],
+        )
+    size_bytes += sum(len(line.encode()) + LINE_BYTES for line in new.values())
+    if size_bytes > most_bytes:
+        size_bytes -= _make_room(db, job, size_bytes - most_bytes)
+    db.execute(update(LOGGED).where(LOGGED.c.job == job).values(size_bytes=max(0, size_bytes)))
+
+
+def forget_size(db: Connection, job: int) -> None:
+    """Lines are removed, or are about to be, that are not counted one by one: the next to add some counts anew."""
+    db.execute(delete(LOGGED).where(LOGGED.c.job == job))
+
+
+def note_gone(db: Connection, job: int, *, attempt: int, number: int, lines: int) -> None:
+    """Say that so many further lines are gone: all before line `number` of the attempt, and of earlier attempts."""
+    told = update(TRIMMED).where(TRIMMED.c.job == job)
+    if not db.execute(told.values(attempt=attempt, number=number, lines=TRIMMED.c.lines + lines)).rowcount:
+        db.execute(insert(TRIMMED), {"job": job, "attempt": attempt, "number": number, "lines": lines})
+
+
+def _counted(db: Connection, job: int) -> int:
+    """What the job's log takes. Whoever asks is the only one to add to it until the transaction's end."""
+    mine = select(LOGGED.c.size_bytes).where(LOGGED.c.job == job).with_for_update()
+    found = db.execute(mine).scalar_one_or_none()
+    if found is not None:
+        return int(found)
+    db.execute(insert_unless_there(db, LOGGED), {"job": job, "size_bytes": 0})
+    db.execute(mine)
+    everything = select(func.coalesce(func.sum(_size_bytes(db)), 0)).where(LOG.c.job == job)
+    return int(db.execute(everything).scalar_one())
+
+
+def _size_bytes(db: Connection) -> ColumnElement[int]:
+    """What a line takes, as the database counts it."""
+    if db.dialect.name == "postgresql":
+        return func.octet_length(LOG.c.line) + LINE_BYTES
+    return func.length(cast(LOG.c.line, LargeBinary)) + LINE_BYTES
+
+
+def _new(db: Connection, job: int, attempt: int, lines: LogLines) -> dict[int, str]:
+    """Those of the lines that are not there yet, and have not gone again, by number."""
+    last = lines.first + len(lines.lines)
+    span = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number >= lines.first, LOG.c.number < last)
+    there = set(db.execute(select(LOG.c.number).where(span)).scalars())
+    gone = _trimmed(db, job)
+    low = gone.number if gone is not None and gone.attempt == attempt else 0
+    return {n: line for n, line in enumerate(lines.lines, lines.first) if n >= low and n not in there}
+
+
+def _make_room(db: Connection, job: int, excess_bytes: int) -> int:
+    """Remove the oldest lines, until so much is free; how much is."""
+    freed_bytes = 0
+    while freed_bytes < excess_bytes:
+        oldest = select(LOG.c.attempt, LOG.c.number, _size_bytes(db).label("size_bytes")).where(LOG.c.job == job)
+        rows = db.execute(oldest.order_by(LOG.c.attempt, LOG.c.number).limit(_LOOKED_AT)).all()
+        if not rows:
+            break
+        attempt, until = rows[0].attempt, rows[0].number
+        for row in rows:
+            if row.attempt != attempt or freed_bytes >= excess_bytes:
+                break
+            until = row.number + 1
+            freed_bytes += row.size_bytes
+        past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < until)
+        note_gone(db, job, attempt=attempt, number=until, lines=db.execute(delete(LOG).where(past)).rowcount)
+    return freed_bytes
 
 
 def read(db: Connection, job: int, first: int, limit: int) -> LogPage:

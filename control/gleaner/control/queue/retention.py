@@ -9,10 +9,11 @@ so the numbers of those that are left stay true.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select
 
 from gleaner.control.life import State
-from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, TRIMMED, Phase, Role
+from gleaner.control.queue.logs import forget_size, note_gone
+from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase, Role
 
 _LINE = and_(LOG.c.job == ATTEMPT.c.job, LOG.c.attempt == ATTEMPT.c.attempt)
 _LOWEST = select(func.min(LOG.c.number)).where(_LINE).correlate(ATTEMPT).scalar_subquery()
@@ -95,6 +96,7 @@ def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
     excess = sum(row.high - row.low + 1 for row in found) - keep
     if excess <= 0:
         return 0
+    forget_size(db, job)
     attempt, low, high = found[0]
     past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < min(low + excess, high + 1))
     # By rows and not by numbers: where lines were lost, there may be few in a wide range.
@@ -103,7 +105,5 @@ def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
     if until is None:
         until = min(low + excess, high + 1)
     removed = db.execute(delete(LOG).where(past, LOG.c.number < until)).rowcount
-    told = update(TRIMMED).where(TRIMMED.c.job == job)
-    if not db.execute(told.values(attempt=attempt, number=until, lines=TRIMMED.c.lines + removed)).rowcount:
-        db.execute(insert(TRIMMED), {"job": job, "attempt": attempt, "number": until, "lines": removed})
+    note_gone(db, job, attempt=attempt, number=until, lines=removed)
     return removed

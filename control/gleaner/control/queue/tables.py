@@ -294,6 +294,8 @@ class Generation(SQLModel, table=True):
     has_memory: bool = Field(sa_column_kwargs={"server_default": true()})
     kind: int | None
     """Of the node that saved it, as far as it is known."""
+    chain: str | None = Field(sa_type=Text)
+    """Which generations it may share files with: those with the same. None: nothing is known."""
 
 
 class Event(SQLModel, table=True):
@@ -338,6 +340,16 @@ class Trimmed(SQLModel, table=True):
     """How many lines are gone, superseded ones too."""
 
 
+class Logged(SQLModel, table=True):
+    """How much a job's log takes. Without a row it is counted when something is added to it."""
+
+    __table_args__ = (CheckConstraint("size_bytes >= 0", "size_counted"), ForeignKeyConstraint(["job"], ["job.id"]))
+
+    job: int = Field(primary_key=True, sa_type=BIG)
+    size_bytes: int = Field(sa_type=BIG)
+    """The lines as UTF-8, and `logs.LINE_BYTES` for each."""
+
+
 class Token(SQLModel, table=True):
     """A bearer token's hash, and what it allows."""
 
@@ -368,6 +380,7 @@ GENERATION = table(Generation)
 EVENT = table(Event)
 LOG = table(Log)
 TRIMMED = table(Trimmed)
+LOGGED = table(Logged)
 TOKEN = table(Token)
 FURTHER = (decision_tables, drain_tables, governed_tables, migration_tables, site_tables)
 """Modules with further tables, imported so that `METADATA` has them."""
