@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from gleaner.agent.runtime.engine import Engine
 from gleaner.agent.runtime.lines import messages
 
 VERSION = b'{"ApiVersion": "1.41", "MinAPIVersion": "1.24", "Version": "20.10"}'
+HUNG_UP = threading.Event()
+"""Whoever was attached is gone."""
 FRAME = b"\x01\x00\x00\x00\x00\x00\x00\x06hello\n"
 
 
@@ -37,7 +40,11 @@ def converse(connection: socket.socket, speaks: threading.Event) -> None:
             head = b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\n"
             connection.sendall(head + b"Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
             speaks.wait()  # a client that got both at once would have taken the line for a part of the head
-            connection.sendall(FRAME)
+            with suppress(OSError):  # nobody is there any more
+                connection.sendall(FRAME)
+                while connection.recv(65536):
+                    pass
+            HUNG_UP.set()
             return
         length = f"Content-Length: {len(VERSION)}\r\n\r\n".encode()
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + length + VERSION)
@@ -83,6 +90,24 @@ def test_an_attached_connection_that_nobody_reads_to_its_end_leaves_no_traceback
         del frames
         gc.collect()
     assert ignored == []
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_an_attached_connection_is_closed_when_nobody_wants_it_and_not_by_the_garbage_collector(
+    read: int, engine: Engine, speaks: threading.Event
+) -> None:
+    """The collector closes answer and connection in any order, and the wrong one is a traceback in the log."""
+    HUNG_UP.clear()
+    attached = engine.attach("c1")
+    speaks.set()
+    for _ in range(read):
+        assert next(attached) == FRAME
+    gc.disable()
+    try:
+        del attached
+        assert HUNG_UP.wait(10)
+    finally:
+        gc.enable()
 
 
 def test_an_attached_connection_may_be_closed_twice(

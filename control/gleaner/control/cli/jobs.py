@@ -170,8 +170,13 @@ def _act(verb: str, jobs: Sequence[int] | None, campaign: int | None, *, as_json
     with connect() as control:
         if campaign is not None:
             return Answer(control.act_on_campaign(campaign, verb), as_json)
-        look = (lambda job: control.job(job).job) if verb == "cancel" else None
-        return one_by_one(jobs or (), lambda job: control.act(job, verb), as_json=as_json, look=look)
+
+        def look(job: int) -> JobRow:
+            return control.job(job).job
+
+        if verb == "cancel":
+            return one_by_one(jobs or (), lambda job: control.act(job, verb), as_json=as_json, look=look)
+        return one_by_one(jobs or (), lambda job: control.act(job, verb), as_json=as_json)
 
 
 def one_by_one(

@@ -99,7 +99,7 @@ def fitted(table: Table, console: Console) -> tuple[Table, tuple[str, ...]]:
         left_out.append(name)
     made = _table()
     made.show_header = table.show_header
-    has_room = _least_width(columns, console) <= console.width
+    has_room = made.show_header and _least_width(columns, console) <= console.width
     for column in columns:
         is_of_words = _is_of_words(column)
         made.add_column(column.header, justify=column.justify, overflow="fold", no_wrap=has_room and not is_of_words)
@@ -109,8 +109,8 @@ def fitted(table: Table, console: Console) -> tuple[Table, tuple[str, ...]]:
 
 
 def _is_of_words(column: Column) -> bool:
-    """Whether its cells may be folded. A column without a name has words too: that of a list of facts."""
-    return column.header in OF_WORDS or (column.header == "" and column.justify == "left" and column._index > 0)
+    """Whether its cells may be folded. A list of facts names no columns."""
+    return column.header in OF_WORDS
 
 
 def _least_width(columns: Sequence[Column], console: Console) -> int:
