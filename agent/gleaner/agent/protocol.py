@@ -85,9 +85,10 @@ class Letter(Message):
     @model_validator(mode="before")
     @classmethod
     def _version_first(cls, told: object) -> object:
-        fields = cast("dict[str, object]", told) if isinstance(told, dict) else {}
-        _readable(fields.get("version"))
-        return told
+        whole = told  # `isinstance` would narrow what is given back to a dict of unknown things
+        if isinstance(told, dict):
+            _readable(cast("dict[str, object]", told).get("version"))
+        return whole
 
 
 class NodeFacts(Message):
