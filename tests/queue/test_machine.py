@@ -284,7 +284,7 @@ class Interleavings(RuleBasedStateMachine):
             assert [(each.attempt, each.agent) for each in live] == (
                 [(row.attempt, row.agent)] if row.state is State.RUNNING else []
             )
-            assert row.failures == self.own_failures[row.id]
+            assert row.failures <= self.own_failures[row.id], "retries used are never more than its own failures"
             if row.lost:
                 assert mine[-1].ending in GIVEN_UP
             named = [

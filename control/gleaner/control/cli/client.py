@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -164,6 +164,10 @@ class Control:
 
     def nodes(self) -> ClusterStatus:
         return self._read("/v1/nodes", ClusterStatus)
+
+    def trust(self, node: str) -> ClusterStatus:
+        """Forget what has failed on a node."""
+        return self._write("POST", f"/v1/nodes/{quote(node, safe='')}/trust", ClusterStatus)
 
     def drain(self, request: DrainRequest) -> DrainRow:
         return self._write("POST", "/v1/nodes/drain", DrainRow, request)

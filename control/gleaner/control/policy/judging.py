@@ -19,7 +19,7 @@ from random import Random
 QUICK_S = 30.0
 """A failure after less computing than this says something about the node; a later one is the job's."""
 STEADY_S = 120.0
-"""A job that still runs so long after its claim has begun well. More than `QUICK_S`, for it may load its image first."""
+"""A job that still runs so long after its claim has begun well. Longer than `QUICK_S`: it may load its image first."""
 JOBS_UNTIL_DOUBTED = 5
 PROBES_UNTIL_BAD = 2
 MARGIN_UNTIL_BAD = 3

@@ -210,8 +210,8 @@ def claim(
 
     `shares` is asked once, and only if several groups have a job that fits; what was decided between them is
     recorded if `may_record` says so. A silent agent gets nothing until its next heartbeat has made it live, nor does
-    one that is to vacate, and a node on which jobs kept failing gets one at a time. Raises `Unknown` for an agent that nobody has submitted, `Refused` for one that is not
-    registered or has ended.
+    one that is to vacate, and a node on which jobs kept failing gets one at a time. Raises `Unknown` for an agent that
+    nobody has submitted, `Refused` for one that is not registered or has ended.
     """
     wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most, "now_s": now_s}
     rows = db.execute(_LOOK, wish).all()

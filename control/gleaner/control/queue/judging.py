@@ -1,4 +1,4 @@
-"""What is known of failures, brought before `policy.judging`, and what follows: retries that are given back, and probes.
+"""What is known of failures, brought before `policy.judging`, and what follows: retries given back, and probes.
 
 All that is known is in the tables, so that a restart forgets nothing. A verdict is looked at when it may have changed:
 at a failure, at a claim from a node that is not trusted, and when a job that has failed elsewhere runs well.
@@ -67,8 +67,8 @@ def failed(db: Connection, row: Any, made: Any, *, computed_s: float, now_s: flo
 
 def nodes_failed_on(db: Connection, job: int) -> Mapping[str, int]:
     """The nodes on which the job has failed, and how often."""
-    counted = select(FAILURE.c.node, func.count()).where(FAILURE.c.job == job).group_by(FAILURE.c.node)
-    return {node: times for node, times in db.execute(counted)}
+    counted = select(FAILURE.c.node, func.count().label("times")).where(FAILURE.c.job == job).group_by(FAILURE.c.node)
+    return {row.node: row.times for row in db.execute(counted)}
 
 
 def count(db: Connection, job: int, attempt: int) -> int:

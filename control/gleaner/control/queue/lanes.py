@@ -92,6 +92,14 @@ def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
     )
 
 
+def refusing(db: Connection, job: int, generation: tuple[int | None, int | None]) -> Sequence[str]:
+    """The nodes that called this generation of the job incompatible; none refuses a beginning."""
+    attempt, number = generation
+    if attempt is None or number is None:
+        return ()
+    return attempts.unrestored(db, job, (attempt, number), (Why.INCOMPATIBLE,))
+
+
 def close(db: Connection, job: int) -> None:
     """Offer the job to no node, until it is opened."""
     mine = db.execute(_OF_JOB, {"job_": job}).one()
@@ -102,11 +110,10 @@ def close(db: Connection, job: int) -> None:
 def open_to(db: Connection, job: int, *, not_on: Iterable[str] = ()) -> None:
     """Offer a waiting job to all nodes but these, and those that called its generation incompatible."""
     row = db.execute(select(JOB.c.from_attempt, JOB.c.from_number).where(JOB.c.id == job)).one()
-    refused: Sequence[str] = ()
+    refused = refusing(db, job, (row.from_attempt, row.from_number))
     if row.from_attempt is None:
         db.execute(update(JOB).where(JOB.c.id == job).values(lane=LANE_OF_NEW))
     else:
-        refused = attempts.unrestored(db, job, (row.from_attempt, row.from_number), (Why.INCOMPATIBLE,))
         lane = of_generation(db, job, row.from_attempt, row.from_number)
         db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
     for node in {*not_on, *refused}:

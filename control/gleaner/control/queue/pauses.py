@@ -7,14 +7,14 @@ next after its time puts it back.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, exists, insert, literal, or_, select, update
 
 from gleaner.control.life import WAITING
 from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import lanes
 from gleaner.control.queue.judging_tables import PAUSE
-from gleaner.control.queue.site_tables import NODE
-from gleaner.control.queue.tables import JOB
+from gleaner.control.queue.site_tables import ANY_KIND, FIT, NODE
+from gleaner.control.queue.tables import JOB, LANE
 
 WOKEN_AT_ONCE = 100
 """So many at most are put back by one claim, so that none takes long."""
@@ -33,11 +33,18 @@ def keep_off(db: Connection, job: int, attempt: int, nodes: Sequence[str], *, no
     _note(db, job, attempt, wakes_s=now_s + LONGEST_ELSEWHERE_S, not_on=())
 
 
-def unless_nowhere_else(db: Connection, nodes: Iterable[str]) -> tuple[str, ...]:
-    """These nodes, if an agent was ever on another one; else none: the job must go on somewhere."""
+def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple[str, ...]:
+    """These nodes, if an agent was ever on another one that fits the job; else none: it must go on somewhere."""
+    mine: Any = db.execute(
+        select(JOB.c.from_attempt, JOB.c.from_number, LANE.c.kind)
+        .join(LANE, LANE.c.id == JOB.c.lane)
+        .where(JOB.c.id == job)
+    ).one()
     wanted = tuple(sorted(set(nodes)))
-    other = select(NODE.c.name).where(NODE.c.kind.is_not(None), NODE.c.name.not_in(wanted)).limit(1)
-    return wanted if db.execute(other).one_or_none() else ()
+    refused = lanes.refusing(db, job, (mine.from_attempt, mine.from_number))
+    fits = or_(literal(mine.kind == ANY_KIND), exists().where(FIT.c.saved_on == mine.kind, FIT.c.node == NODE.c.kind))
+    other = select(NODE.c.name).where(NODE.c.kind.is_not(None), NODE.c.name.not_in({*wanted, *refused}), fits)
+    return wanted if db.execute(other.limit(1)).one_or_none() else ()
 
 
 def wake(db: Connection, now_s: float) -> None:

@@ -22,9 +22,9 @@ from gleaner.control.queue.tables import JOB, Ending, Standing
 
 NODES_UNTIL_BROKEN = 3
 TRIES_UNTIL_BROKEN = 5
-"""A generation counts as broken when so many nodes could not restore it or found it broken, or when it was tried in vain
-so often where there are fewer: one bad node, with bad memory or half a file tree, must not cost every job what it has
-saved."""
+"""A generation counts as broken when so many nodes could not restore it or found it broken, or when it was tried in
+vain so often where there are fewer: one bad node, with bad memory or half a file tree, must not cost every job what it
+has saved."""
 REFUSALS_UNTIL_HELD = 10
 """A job is held when so many nodes have refused its generation as incompatible."""
 NODES_UNTIL_HELD = 3
@@ -160,7 +160,7 @@ def _failed(
         )
         attempts.drop_all(db, job)
     nodes = judging.nodes_failed_on(db, job)
-    elsewhere = pauses.unless_nowhere_else(db, nodes) or pauses.unless_nowhere_else(db, [made.node])
+    elsewhere = pauses.unless_nowhere_else(db, job, nodes) or pauses.unless_nowhere_else(db, job, [made.node])
     pauses.pause(db, job, attempt, until_s=now_s + pause_s(job, sum(nodes.values())), not_on=elsewhere)
 
 
@@ -235,7 +235,7 @@ def _keep_off(db: Connection, row: Any, told: str, now_s: float) -> None:
 def _ask_another_node(db: Connection, row: Any, now_s: float) -> None:
     """Nodes that called the generation broken are offered it no more, as long as there may be another."""
     told = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number), (Why.GENERATION_BROKEN,))
-    nodes = pauses.unless_nowhere_else(db, told)
+    nodes = pauses.unless_nowhere_else(db, row.id, told)
     if nodes:
         pauses.keep_off(db, row.id, row.attempt, nodes, now_s=now_s)
     else:
