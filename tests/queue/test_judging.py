@@ -1,28 +1,25 @@
 """One bad node cannot eat a queue, and one bad campaign makes no node bad."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select
-from tests.queue.floor import AT_ONCE, CORES, WELL, Fate, Floor
+from tests.queue.floor import AT_ONCE, CORES, WELL, Floor
 from tests.queue.scene import Scene
 
 from gleaner.agent.protocol import Completed, Slice
 from gleaner.control.life import Outcome, State
 from gleaner.control.policy import judging as policy
 from gleaner.control.queue import agents, moves, pauses, reads
-from gleaner.control.queue.engine import connect
+from gleaner.control.queue.engine import connect, migrate
 from gleaner.control.queue.judging_tables import FAILURE, Blame
 from gleaner.control.queue.tables import ATTEMPT, JOB
 
-pytestmark = pytest.mark.filterwarnings("error")
 MANY = 300
 
 
 def _jobs(scene: Scene, count: int = MANY, *, retries: int = 2) -> tuple[int, ...]:
     return scene.submit(indices=tuple(range(count)), retries=retries, cpus=1, memory_mib=512).jobs
-
-
-def _bad(*names: str, well: Fate = WELL) -> object:
-    return lambda node, job: AT_ONCE if node in names else well
 
 
 def _fail(scene: Scene, node: str, *, computed_s: float = 0.0) -> int:
@@ -323,3 +320,33 @@ def test_the_same_failure_reported_again_changes_nothing(scene: Scene) -> None:
     before = scene.everything()
     scene.completed(job, 1, exit_code=1)
     assert scene.everything() == before
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    bad=st.lists(st.booleans(), min_size=1, max_size=4),
+    broken=st.lists(st.sampled_from([False, False, True]), min_size=1, max_size=30),
+    retries=st.integers(0, 3),
+    takes_s=st.sampled_from([5.0, 100.0, 700.0]),
+)
+def test_whatever_is_bad_every_job_ends_and_pays_for_its_own_failures_only(
+    tmp_path_factory: pytest.TempPathFactory, bad: list[bool], broken: list[bool], retries: int, takes_s: float
+) -> None:
+    engine = connect(f"sqlite:///{tmp_path_factory.mktemp('queue') / 'queue.db'}")
+    migrate(engine)
+    scene = Scene(engine)
+    jobs = _jobs(scene, len(broken), retries=retries)
+    names = tuple(f"bad{number}" if is_bad else f"good{number}" for number, is_bad in enumerate(bad))
+    is_broken = dict(zip(jobs, broken, strict=True))
+    floor = Floor(scene, names, lambda node, job: AT_ONCE if "bad" in node or is_broken[job] else (takes_s, 0), 30.0)
+    floor.work_off(jobs, within_s=48 * 3600)
+    for job in jobs:
+        detail = scene.detail(job)
+        endings = [attempt.ending for attempt in detail.attempts]
+        assert endings.count("succeeded") <= 1
+        assert detail.failures <= min(endings.count("failed"), retries + 1)
+        assert len(endings) <= retries + 2 + policy.FORGIVEN_AT_MOST
+        assert (detail.job.outcome is Outcome.SUCCEEDED) == ("succeeded" in endings)
+        if is_broken[job]:
+            assert detail.job.outcome is Outcome.FAILED
