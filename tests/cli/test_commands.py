@@ -381,3 +381,7 @@ def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(desk: De
     desk.environment["PYTHONIOENCODING"] = "ascii"
     out, err = desk.start("logs", str(job)).communicate(timeout=60)
     assert (out, err) == ("\\u03c3 = 3 \\xb5b\n", "")
+
+
+def test_only_an_admin_has_a_nodes_failures_forgotten(desk: Desk) -> None:
+    assert desk.refused("nodes", "--forget", "n1", code=3) == "not allowed: this needs an admin's token"

@@ -140,7 +140,7 @@ def _continue_row(db: Connection, job: int, made: Any, now_s: float) -> None:
         "avoided_until_s": None,
     }
     mine = DOUBT.c.node == made.node
-    if db.execute(insert_unless_there(db, DOUBT), first).rowcount:
+    if db.execute(insert_unless_there(db, DOUBT).returning(DOUBT.c.node), first).one_or_none() is not None:
         return
     row: Any = db.execute(select(DOUBT).where(mine).with_for_update()).one_or_none()
     if row is None:  # a good run has removed it just now
