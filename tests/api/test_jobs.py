@@ -4,6 +4,7 @@ import pytest
 from tests.api.house import START_S, House, detail
 
 from gleaner.control.cluster.gateway import AgentPhase, ClusterView, Node, QueuedAgent, SchedulerId
+from gleaner.control.policy.judging import JOBS_UNTIL_DOUBTED
 from gleaner.control.queue import agents, moves
 from gleaner.control.queue.engine import transaction
 
@@ -244,6 +245,33 @@ def test_nodes_show_who_uses_them_and_which_are_left_alone(house: House) -> None
     status = house.user.get("/v1/nodes").json()
     assert status["stale"]
     assert status["nodes"][1]["avoided_until_s"] is None
+
+
+def test_a_node_on_which_jobs_fail_at_once_is_named_with_the_reason_and_an_admin_forgets_it(house: House) -> None:
+    seen = tuple(Node(name, 8, 16384, idle=True, state="IDLE") for name in ("n1", "n2"))
+    house.site.cluster = ClusterView(house.now_s, seen, (), frozenset())
+    bad = house.agent("n1")
+    house.agent("n2")
+    jobs = [house.user.submit() for _ in range(7)]
+    for _ in range(JOBS_UNTIL_DOUBTED):
+        (work,) = bad.claim()
+        bad.completed(work["job"], work["attempt"], exit_code=1)
+    assert bad.claim() == []
+    first, second = house.user.get("/v1/nodes").json()["nodes"]
+    assert (first["doubted"], first["avoided_until_s"]) == (
+        "5 different jobs in a row failed within 30 s of their start",
+        None,
+    )
+    assert second["doubted"] == ""
+    metrics = house.admin.get("/metrics").text
+    assert "gleaner_nodes_doubted 1.0" in metrics
+    assert "gleaner_nodes_avoided 0.0" in metrics
+    why = house.user.get(f"/v1/jobs/{jobs[0]}").json()["waits_because"]
+    assert why.startswith("it has failed, and is tried again after a pause that ends at ")
+    assert house.user.post("/v1/nodes/n1/trust").status_code == 403
+    assert house.admin.post("/v1/nodes/n1/trust").json()["nodes"][0]["doubted"] == ""
+    assert "nothing is held against node n1" in detail(house.admin.post("/v1/nodes/n1/trust"), 404)
+    assert len(bad.claim()) == 1
 
 
 def test_agents_are_listed_with_their_jobs(house: House) -> None:

@@ -491,3 +491,7 @@ def test_show_names_the_submitter_and_who_changed_it(desk: Desk) -> None:
     shown = desk.good("show", "1")
     assert "of group atlas, submitted by alice" in shown
     assert "by alice" in shown.split("release", 1)[1]
+
+
+def test_only_an_admin_has_a_nodes_failures_forgotten(desk: Desk) -> None:
+    assert desk.refused("nodes", "--forget", "n1", code=3) == "not allowed: this needs an admin's token"

@@ -26,8 +26,10 @@ from gleaner.agent.protocol import (
     Why,
 )
 from gleaner.control.api.shapes import JobDetail, JobRow, JobSpec, Submission, Submitted
+from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import agents, logs, moves, reads, tokens
 from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.control.queue.reports import TRIES_UNTIL_BROKEN
 from gleaner.control.queue.tables import METADATA
 
 P = ParamSpec("P")
@@ -143,6 +145,14 @@ class Scene:
 
     def given_back(self, job: int, attempt: int, why: Why, detail: str = "") -> None:
         self.do(moves.given_back, job, attempt, GivenBack(why=why, detail=detail), now_s=self.now_s)
+
+    def broken(self, agent: str, detail: str = "") -> None:
+        """One agent calls the generation of the job that it gets broken, again and again, until that is believed."""
+        for _ in range(TRIES_UNTIL_BROKEN):
+            work = self.claim_one(agent)
+            self.given_back(work.job, work.attempt, Why.GENERATION_BROKEN, detail)
+            self.now_s += LONGEST_ELSEWHERE_S
+            self.beat(agent)
 
     def beat(self, agent: str, *named: tuple[int, int]) -> Orders:
         told = Beat(attempts=tuple(AttemptRef(job=job, attempt=attempt) for job, attempt in named))

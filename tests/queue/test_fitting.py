@@ -96,15 +96,15 @@ def test_a_job_that_starts_over_may_start_wherever_it_can_be_saved(scene: Scene)
     job = _saved_on(scene, **NEWER)
     scene.agent("b", **NEWER)
     scene.claim_one("b")
+    scene.now_s += 1000
     scene.completed(job, 2, exit_code=1)
+    scene.now_s += 1000
     assert scene.claim_one(scene.agent("a")).job == job
 
 
 def test_a_job_without_a_whole_generation_may_start_anywhere(scene: Scene) -> None:
     job = _saved_on(scene, **NEWER)
-    scene.agent("b", **NEWER)
-    scene.claim_one("b")
-    scene.given_back(job, 2, Why.GENERATION_BROKEN)
+    scene.broken(scene.agent("b", **NEWER))
     assert scene.row(job).state is State.NEW
     assert scene.claim_one(scene.agent("a")).job == job
 
@@ -115,8 +115,8 @@ def test_a_broken_generation_leaves_the_job_where_the_one_before_fits(scene: Sce
     scene.claim_one("b")
     scene.saved(job, 2)
     assert scene.claim(scene.agent("a")) == ()
-    scene.claim_one("b")
-    scene.given_back(job, 3, Why.GENERATION_BROKEN)
+    scene.broken("b")
+    scene.beat("a")
     made = scene.claim_one("a").generation
     assert made is not None
     assert (made.attempt, made.number) == (1, 1)

@@ -18,6 +18,7 @@ from gleaner.control.queue import decisions, moves, reads
 from gleaner.control.queue.engine import connect
 from gleaner.control.queue.holdings import Holdings, holdings
 from gleaner.control.queue.reads import Waiting
+from gleaner.control.queue.reports import NODES_UNTIL_BROKEN
 from gleaner.control.queue.tables import JOB, LANE
 
 
@@ -138,7 +139,8 @@ def test_saved_refused_or_started_over_a_job_stays_among_those_of_its_group(scen
     for job in jobs:
         scene.saved(job, 1)
         assert of_lanes() == groups
-    for attempt, why in ((2, Why.INCOMPATIBLE), (3, Why.GENERATION_BROKEN)):
+    told = (Why.INCOMPATIBLE, *[Why.GENERATION_BROKEN] * NODES_UNTIL_BROKEN)
+    for attempt, why in enumerate(told, 2):
         assert len(claim(scene, scene.agent(f"agent-{attempt}"), Shares())) == 3
         for job in jobs:
             scene.given_back(job, attempt, why)

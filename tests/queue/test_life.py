@@ -253,8 +253,11 @@ def test_every_move_leaves_an_event_with_its_reason(scene: Scene) -> None:
     scene.claim_one(scene.agent("a"))
     scene.saved(job, 1, number=4)
     scene.claim_one(scene.agent("b"))
+    scene.now_s += 100
     scene.completed(job, 2, exit_code=139)
+    scene.now_s += 100
     scene.claim_one(scene.agent("c"))
+    scene.now_s += 100
     scene.completed(job, 3, exit_code=2)
     told = [(event.what, event.detail) for event in scene.detail(job).events]
     assert told == [

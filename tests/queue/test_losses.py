@@ -4,7 +4,9 @@ import pytest
 from tests.queue.scene import LEASE_S, Scene
 
 from gleaner.agent.protocol import Order, SelfSave, Slice, Why
+from gleaner.control.collector import Found, is_garbage
 from gleaner.control.life import Outcome, State
+from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import agents, moves, reads, tokens
 from gleaner.control.queue.errors import NotCurrent, Refused, Unknown
 from gleaner.control.queue.reports import TRIES_UNTIL_BROKEN
@@ -185,8 +187,10 @@ def test_only_its_own_failure_costs_a_retry_and_the_last_one_ends_it(scene: Scen
     job = scene.job(retries=2)
     scene.agent("a")
     for attempt, exit_code in enumerate((1, 137, 9), 1):
-        scene.claim("a")
+        scene.claim_one("a")
         scene.completed(job, attempt, exit_code=exit_code)
+        scene.now_s += 40  # more than the longest pause after two failures
+        scene.beat("a")
     row = scene.row(job)
     assert (row.state, row.outcome, row.exit_code) == (State.COMPLETE, Outcome.FAILED, 9)
     assert scene.detail(job).failures == 3
@@ -201,6 +205,7 @@ def test_a_failure_starts_over_and_no_old_generation_is_named(scene: Scene) -> N
     scene.completed(job, 2, exit_code=1)
     assert scene.row(job).state is State.NEW
     assert scene.named(job) == frozenset()
+    scene.now_s += 40
     assert scene.claim_one("a").generation is None
 
 
@@ -224,9 +229,8 @@ def test_of_a_broken_generation_the_one_before_counts_and_then_the_beginning(sce
     for attempt in (1, 2):
         scene.claim("a")
         scene.saved(job, attempt)
-    for attempt, (state, from_) in enumerate(((State.SAVED, "1/1"), (State.NEW, None)), 3):
-        scene.claim("a")
-        scene.given_back(job, attempt, Why.GENERATION_BROKEN, "pages.img: wrong digest")
+    for state, from_ in ((State.SAVED, "1/1"), (State.NEW, None)):
+        scene.broken("a", "pages.img: wrong digest")
         assert scene.row(job).state is state
         (generations,) = (scene.detail(job).generations,)
         assert [f"{g.attempt}/{g.number}" for g in generations] == ([from_] if from_ else [])
@@ -258,15 +262,103 @@ def test_one_node_alone_must_fail_often_to_break_a_generation(scene: Scene) -> N
     assert scene.row(job).state is State.NEW
 
 
+def _saved_twice(scene: Scene, count: int) -> tuple[int, ...]:
+    """Jobs with two whole generations each, saved on a good node."""
+    jobs = scene.submit(indices=tuple(range(count))).jobs
+    scene.agent("good", node="good")
+    for attempt in (1, 2):
+        assert len(scene.claim("good")) == count
+        for job in jobs:
+            scene.saved(job, attempt)
+    return jobs
+
+
+def test_one_node_that_calls_every_generation_broken_destroys_none_and_the_jobs_go_on_elsewhere(scene: Scene) -> None:
+    jobs = _saved_twice(scene, 20)
+    scene.agent("bad", node="bad")
+    for _ in range(5):
+        for work in scene.claim("bad"):
+            scene.given_back(work.job, work.attempt, Why.GENERATION_BROKEN, "wrong digest")
+    assert [scene.row(job).state for job in jobs] == [State.SAVED] * 20
+    for job in jobs:
+        assert scene.endings(job).count("given back") == 1
+        for generation in ((1, 1), (2, 1)):
+            found = Found("", job, *generation)
+            assert not is_garbage(found, scene.look(reads.kept, [job])[job])
+    made = [work.generation for work in scene.claim("good")]
+    assert [(each.attempt, each.number) for each in made if each is not None] == [(2, 1)] * 20
+
+
+def test_what_a_bad_node_has_said_of_a_generation_is_forgotten_after_a_while(scene: Scene) -> None:
+    """The other node may never have room: the job must not wait for ever."""
+    (job,) = _saved_twice(scene, 1)
+    scene.agent("bad", node="bad")
+    scene.claim_one("bad")
+    scene.given_back(job, 3, Why.GENERATION_BROKEN)
+    assert scene.claim("bad") == ()
+    scene.now_s += LONGEST_ELSEWHERE_S
+    assert scene.claim_one("bad").generation is not None
+
+
+@pytest.mark.parametrize("whys", [(Why.GENERATION_BROKEN,), (Why.GENERATION_BROKEN, Why.CANNOT_RESTORE)])
+def test_a_generation_that_three_nodes_find_broken_is_set_aside_until_the_end(
+    scene: Scene, whys: tuple[Why, ...]
+) -> None:
+    (job,) = _saved_twice(scene, 1)
+    for number, name in enumerate(("n1", "n2", "n3")):
+        assert scene.claim_one(scene.agent(name)).generation is not None
+        scene.given_back(job, 3 + number, whys[number % len(whys)])
+    made = scene.claim_one("good").generation
+    assert made is not None
+    assert (made.attempt, made.number) == (1, 1)
+    assert (2, 1) in scene.look(reads.kept, [job])[job].generations, "it is kept aside"
+    scene.completed(job, 6)
+    assert scene.look(reads.kept, [job])[job].generations == frozenset()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_fewer_nodes_find_out_a_broken_generation_after_five_tries(scene: Scene, nodes: int) -> None:
+    job = scene.job()
+    names = [scene.agent(f"n{number}", node=f"n{number}") for number in range(nodes)]
+    scene.claim_one("n0")
+    scene.saved(job, 1)
+    for attempt in range(TRIES_UNTIL_BROKEN):
+        assert scene.row(job).state is State.SAVED
+        for name in names:
+            for _ in scene.claim(name):
+                scene.given_back(job, attempt + 2, Why.GENERATION_BROKEN)
+                break
+            else:
+                continue
+            break
+    assert scene.row(job).state is State.NEW
+
+
+def test_nodes_that_refuse_a_generation_stay_off_it_when_another_calls_it_broken(scene: Scene) -> None:
+    (job,) = _saved_twice(scene, 1)
+    scene.claim_one(scene.agent("n1"))
+    scene.given_back(job, 3, Why.INCOMPATIBLE)
+    scene.claim_one(scene.agent("n2"))
+    scene.given_back(job, 4, Why.GENERATION_BROKEN)
+    for later_s in (0.0, LONGEST_ELSEWHERE_S + 1):
+        scene.now_s += later_s
+        for name in ("n1", "n2", "good"):
+            scene.beat(name)
+        assert scene.claim("n1") == ()
+    assert len(scene.claim("n2")) == 1
+
+
 def test_a_late_word_of_a_broken_generation_starts_a_saved_job_over(scene: Scene) -> None:
     job = scene.job()
-    scene.agent("a")
-    scene.claim("a")
+    scene.claim(scene.agent("a"))
     scene.saved(job, 1)
-    scene.claim("a")
+    for attempt, name in enumerate(("b", "c"), 2):
+        scene.claim_one(scene.agent(name))
+        scene.given_back(job, attempt, Why.GENERATION_BROKEN)
+    scene.claim_one(scene.agent("d"))
     scene.silence()
     assert scene.row(job).state is State.SAVED
-    scene.given_back(job, 2, Why.GENERATION_BROKEN)
+    scene.given_back(job, 4, Why.GENERATION_BROKEN)
     assert scene.row(job).state is State.NEW
     assert scene.events(job)[-1] == "start over"
 
@@ -451,7 +543,7 @@ def test_a_farewell_for_a_fault_counts_against_the_node(scene: Scene) -> None:
     assert scene.look(agents.avoided, scene.now_s) == ("bad",)
 
 
-@pytest.mark.parametrize("report", ["none", "given back", "lost", "saved", "completed"])
+@pytest.mark.parametrize("report", ["none", "given back", "lost", "saved", "completed", "failed at once"])
 def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(scene: Scene, report: str) -> None:
     for name in ("a", "b", "c"):
         scene.agent(name, node="bad")
@@ -468,6 +560,9 @@ def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(scene: Scene, re
         case "saved":
             scene.saved(job, 1)
         case "completed":
+            scene.now_s += 40
+            scene.completed(job, 1, exit_code=3)
+        case "failed at once":
             scene.completed(job, 1, exit_code=3)
         case _:
             pass

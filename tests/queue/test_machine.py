@@ -26,9 +26,11 @@ from tests.queue.scene import LEASE_S, Scene
 
 from gleaner.agent.protocol import Assignment, Order, Why
 from gleaner.control.life import WAITING, State
-from gleaner.control.queue import agents, moves
+from gleaner.control.queue import agents, judging, moves, pauses
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.judging_tables import FAILURE, PAUSE, Blame
+from gleaner.control.queue.places import is_kept_off
 from gleaner.control.queue.tables import ATTEMPT, GENERATION, JOB, LANE, METADATA, Ending, Standing
 
 pytestmark = pytest.mark.slow
@@ -104,12 +106,15 @@ class Interleavings(RuleBasedStateMachine):
 
     def expected(self, cpus: int, agent: Pretended) -> list[int]:
         """The claim's rule in plain words, over all jobs."""
+        self.scene.do(pauses.wake, self.scene.now_s)  # as the claim itself does first
         waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
-        waiting = [row for row in waiting if agent.node not in self.refusals(row)]
+        assert all(is_kept_off(row.not_on, agent.node) for row in waiting if agent.node in self.refusals(row))
+        waiting = [row for row in waiting if not is_kept_off(row.not_on, agent.node)]
         waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
+        most = self.scene.do(judging.allowance, agent.node, self.scene.now_s)
         for row in waiting:
-            if row.cpus <= cpus:
+            if row.cpus <= cpus and (most is None or len(taken) < most):
                 cpus -= row.cpus
                 taken.append(row.id)
         return taken
@@ -253,7 +258,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def jobs(self) -> list[Any]:
         with self.engine.connect() as connection:
-            jobs = select(JOB, LANE.c.cpus).join(LANE, LANE.c.id == JOB.c.lane)
+            jobs = select(JOB, LANE.c.cpus, LANE.c.not_on).join(LANE, LANE.c.id == JOB.c.lane)
             return list(connection.execute(jobs.order_by(JOB.c.id)))  # what is drawn must not hang on where rows lie
 
     def phase(self, agent: Pretended) -> str:
@@ -284,7 +289,7 @@ class Interleavings(RuleBasedStateMachine):
             assert [(each.attempt, each.agent) for each in live] == (
                 [(row.attempt, row.agent)] if row.state is State.RUNNING else []
             )
-            assert row.failures == self.own_failures[row.id]
+            assert row.failures <= self.own_failures[row.id], "retries used are never more than its own failures"
             if row.lost:
                 assert mine[-1].ending in GIVEN_UP
             named = [
@@ -295,6 +300,18 @@ class Interleavings(RuleBasedStateMachine):
             assert len(named) <= 2
             if row.state is State.SAVED:
                 assert (row.from_attempt, row.from_number) == max(named)
+
+    @invariant()
+    def no_job_is_stuck_and_no_retry_is_paid_twice(self) -> None:
+        with self.engine.connect() as connection:
+            paused = {row.job: row for row in connection.execute(select(PAUSE))}
+            failures = list(connection.execute(select(FAILURE)))
+        for row in self.jobs():
+            counted = sum(each.job == row.id and each.blame is Blame.JOB for each in failures)
+            assert row.failures == min(counted, row.retries + 1)
+            if row.state in WAITING and set(row.not_on.split()) - self.refusals(row):
+                assert paused[row.id].attempt == row.attempt
+                assert paused[row.id].wakes_s <= self.scene.now_s + 900
 
     @invariant()
     def an_agent_that_has_ended_or_is_silent_has_no_job_after_control_looked(self) -> None:

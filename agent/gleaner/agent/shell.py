@@ -438,7 +438,7 @@ class TaskShell:
 
     def _give_back(self, why: Why, detail: str) -> None:
         began_nothing = why is Why.STORAGE_FAULT and not self.has_run  # the storage may not be mounted here
-        self.node_fault = began_nothing or why in (Why.NODE_FAULT, Why.CANNOT_RESTORE)
+        self.node_fault = began_nothing or why in (Why.NODE_FAULT, Why.CANNOT_RESTORE, Why.GENERATION_BROKEN)
         measured = self._cost_so_far() if why is Why.TOO_LATE else None
         self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice(), measured=measured))
 

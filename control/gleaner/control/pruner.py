@@ -74,6 +74,9 @@ def _removals(site: Site, before_s: float, now_s: float) -> Iterator[tuple[str, 
     with _writing(site) as db:
         rows = drains.remove_old(db, before_s=before_s)
     yield "drains", rows
+    with _writing(site) as db:
+        rows = retention.remove_failures(db, before_s=before_s)
+    yield "failures", rows
     job: int | None = 0
     while job is not None:
         with snapshot(site.engine) as db:

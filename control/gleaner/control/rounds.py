@@ -6,6 +6,7 @@ leaves a row that the next round finds in the scheduler by name, or closes. No n
 """
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -22,6 +23,7 @@ from gleaner.control.cluster.gateway import (
     SchedulerId,
 )
 from gleaner.control.fleet import Fleet, fleet, idle_nodes
+from gleaner.control.policy.room import NOTHING
 from gleaner.control.policy.rounds import (
     NewAgent,
     Plan,
@@ -32,7 +34,7 @@ from gleaner.control.policy.rounds import (
     plan,
     round_end,
 )
-from gleaner.control.queue import agents, drains, rates, reads, rooms, tokens
+from gleaner.control.queue import agents, drains, judging, rates, reads, rooms, tokens
 from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.settings import RoundSettings
@@ -129,6 +131,7 @@ class Rounds:
         with snapshot(self._site.engine) as db:
             waiting = reads.waiting(db)
             avoided = {*agents.avoided(db, now_s), *drains.emptied_now(db)}
+            doubted = judging.doubted(db, now_s)
         return plan(
             RoundView(
                 now_s=now_s,
@@ -137,7 +140,10 @@ class Rounds:
                 nodes=idle_nodes(view),
                 avoided=frozenset(avoided),
                 pending=seen.pending,
-                running=seen.running,
+                # An agent there takes one job at a time: what is free there is no place for those that wait.
+                running=tuple(
+                    replace(agent, free=NOTHING) if agent.node in doubted else agent for agent in seen.running
+                ),
                 waiting=tuple(WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting),
             )
         )

@@ -31,7 +31,7 @@ from gleaner.control.api.shapes import (
 from gleaner.control.api.surroundings import places, surroundings
 from gleaner.control.life import WAITING
 from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import groups, kinds, logs, migrating, moves, reads
+from gleaner.control.queue import groups, kinds, logs, migrating, moves, pauses, reads
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -117,6 +117,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         reason = reads.hold_reason(db, job) if detail.job.held else ""
         found = kinds.obstacles(db, job)
         moves_now = migrating.one(db, job)
+        paused_until_s = pauses.until(db, job)
     wish = Wish(
         detail.job.cpus,
         detail.job.memory_mib,
@@ -124,6 +125,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         hold_reason=reason,
         group=detail.job.group,
         saved_on=found.saved_on if found else "",
+        paused_until_s=paused_until_s,
         moved=moves_now.way if moves_now else "",
         lacking=found.lacking if found else {},
     )

@@ -7,7 +7,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from gleaner.control.api.access import Caller, Metrics
 from gleaner.control.api.meters import Family, Gauges
 from gleaner.control.api.problems import documented
-from gleaner.control.queue import rates, reads
+from gleaner.control.queue import agents, judging, rates, reads
 
 router = APIRouter(tags=["metrics"])
 
@@ -30,6 +30,8 @@ def _gauges(caller: Caller) -> Gauges:
     with caller.reading() as db:
         jobs = reads.status(db)
         phases = reads.agent_phases(db, now_s=now_s)
+        avoided = agents.avoided(db, now_s)
+        doubted = judging.doubted(db, now_s)
         mtbf_s = rates.node_mtbf_s(db, site.settings.rates.rules)
     states = {
         "new": jobs.new,
@@ -43,6 +45,16 @@ def _gauges(caller: Caller) -> Gauges:
         "gleaner_jobs": ("Jobs by state, complete ones by outcome", "state", states),
         "gleaner_jobs_held": ("Jobs that are held", "", {"": jobs.held}),
         "gleaner_agents": ("Agents by phase", "phase", phases),
+        "gleaner_nodes_avoided": (
+            "Nodes that are left alone now because agents or different jobs failed there",
+            "",
+            {"": len(avoided)},
+        ),
+        "gleaner_nodes_doubted": (
+            "Nodes that get one job at a time or none because different jobs failed quickly there in a row",
+            "",
+            {"": len(doubted)},
+        ),
         "gleaner_leader": ("1 if this control program leads", "", {"": int(site.is_leader)}),
         "gleaner_node_mtbf_seconds": ("Mean time between losses of an agent without notice", "", {"": mtbf_s}),
         "gleaner_decisions_unrecorded": (

@@ -1,15 +1,20 @@
 """The cluster as control last saw it."""
 
-from fastapi import APIRouter
+from typing import Annotated
 
-from gleaner.control.api.access import User
+from fastapi import APIRouter, Path
+
+from gleaner.control.api.access import Admin, User
 from gleaner.control.api.problems import documented
 from gleaner.control.api.shapes import ClusterStatus, NodeRow
 from gleaner.control.queue import agents, drains
 from gleaner.control.queue.drains import StoredDrain
+from gleaner.control.queue.errors import Unknown
 from gleaner.control.site import Site
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+
+NodePath = Annotated[str, Path(max_length=63, description="The node's name", examples=["node1"])]
 
 POLLS_UNTIL_STALE = 3
 
@@ -30,7 +35,7 @@ def cluster(caller: User) -> ClusterStatus:
     site, now_s = caller.site, caller.now_s
     view = site.cluster
     with caller.reading() as db:
-        failures = agents.node_failures(db)
+        failures = agents.node_failures(db, now_s=now_s)
         drained = drains.nodes_drained(db)
     agent_on = {agent.node: agent.name for agent in view.agents if agent.node} if view else {}
     rows: list[NodeRow] = []
@@ -48,6 +53,7 @@ def cluster(caller: User) -> ClusterStatus:
                 agent=agent_on.get(node.name),
                 failures=failed.failures if failed else 0,
                 avoided_until_s=avoided_until_s if avoided_until_s and avoided_until_s > now_s else None,
+                doubted=failed.reason if failed else "",
                 drained=_drained(drained[node.name]) if node.name in drained and "drain" in node.state else "",
             )
         )
@@ -58,3 +64,12 @@ def cluster(caller: User) -> ClusterStatus:
         boundary_s=site.boundary_s,
         nodes=tuple(rows),
     )
+
+
+@router.post("/{node}/trust", responses=documented(404, 409, 422))
+def trust(caller: Admin, node: NodePath) -> ClusterStatus:
+    """Use the node again at once, whatever has failed there: somebody has mended it. The answer is the cluster now."""
+    with caller.writing() as db:
+        if not agents.forget_failures(db, node):
+            raise Unknown(f"nothing is held against node {node}: see `glean nodes`")
+    return cluster(caller)

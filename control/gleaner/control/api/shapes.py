@@ -293,6 +293,8 @@ class NodeRow(Reply):
     agent: str | None
     failures: int
     avoided_until_s: float | None
+    doubted: str = ""
+    """Why it gets one job at a time or none: what jobs met there. Empty if it is trusted."""
     drained: str = ""
     """By whom, if it was drained through Gleaner, and what is left there."""
 

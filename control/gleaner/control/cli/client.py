@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -237,6 +237,10 @@ class Control:
 
     def nodes(self) -> ClusterStatus:
         return self._read("/v1/nodes", ClusterStatus)
+
+    def trust(self, node: str) -> ClusterStatus:
+        """Forget what has failed on a node."""
+        return self._write("POST", f"/v1/nodes/{quote(node, safe='')}/trust", ClusterStatus)
 
     def drain(self, request: DrainRequest) -> DrainRow:
         return self._write("POST", "/v1/nodes/drain", DrainRow, request)

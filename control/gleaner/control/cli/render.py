@@ -376,6 +376,8 @@ def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
         note = f"left alone until {moment(node.avoided_until_s)}" if node.avoided_until_s else ""
         if not note and node.failures:
             note = f"agents failed here {node.failures} times in a row"
+        if node.doubted:
+            note = f"{note or 'gets one job at a time'}: {node.doubted}"
         if node.drained:
             note = f"drained {node.drained}" + (f"; {note}" if note else "")
         used = ", ".join(users) or ("idle" if node.idle else "")

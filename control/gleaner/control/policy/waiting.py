@@ -29,6 +29,8 @@ class Wish:
     saved_on: str = ""
     """The node that saved it, if it is saved."""
     group: str = ""
+    paused_until_s: float | None = None
+    """Until when it pauses after a failure, if it does."""
     moved: str = ""
     """Where it is being moved from and to, if it is."""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -125,6 +127,9 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
     """
     if wish.held:
         return f"held: {wish.hold_reason or 'by its owner'} (release it with `glean release`)"
+    if wish.paused_until_s is not None:
+        then = datetime.fromtimestamp(wish.paused_until_s, around.zone)
+        return f"it has failed, and is tried again after a pause that ends at {then:%H:%M:%S}"
     if wish.moved:
         return f"it is being moved {wish.moved}"
     behind = behind_others(wish.group, around.shares)

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, exists, insert, null, or_, select, tuple_, update
+from sqlalchemy import Connection, and_, bindparam, exists, insert, null, or_, select, tuple_, update
 
 from gleaner.agent.protocol import AttemptRef, Beat, Farewell, Order, Orders, Registration
-from gleaner.control.queue import kinds, tokens
+from gleaner.control.policy.judging import QUICK_S
+from gleaner.control.queue import judging, kinds, tokens
 from gleaner.control.queue.attempts import ended
 from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.judging_tables import DOUBT
 from gleaner.control.queue.losses import give_up, leave, lose, revive, running_on
 from gleaner.control.queue.migration_tables import MIGRATION
 from gleaner.control.queue.site_tables import NODE
@@ -17,7 +19,15 @@ from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, Ending, Phase, Rol
 
 FAILURES_UNTIL_AVOIDED = 3
 AVOID_S = 3600.0
-_RAN = (Ending.SAVED, Ending.SUCCEEDED, Ending.FAILED)
+_RAN = or_(
+    ATTEMPT.c.ending.in_([Ending.SAVED, Ending.SUCCEEDED]),
+    and_(
+        ATTEMPT.c.ending == Ending.FAILED,
+        ATTEMPT.c.compute_s >= QUICK_S,
+        ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s >= QUICK_S,
+    ),
+)
+"""What shows that the node can run jobs. Not so a workload that has failed at once: perhaps it did so for the node."""
 
 
 def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: float) -> None:
@@ -170,8 +180,8 @@ def farewell(
 
 
 def _has_run_a_job(db: Connection, name: str) -> bool:
-    """Whether a workload of the agent's has exited or was saved; one that found no work says nothing of its node."""
-    ran = exists().where(ATTEMPT.c.agent == name, ATTEMPT.c.ending.in_(_RAN))
+    """Whether a workload of the agent's has run; an agent that found no work says nothing of its node."""
+    ran = exists().where(ATTEMPT.c.agent == name, _RAN)
     return bool(db.execute(select(ran)).scalar_one())
 
 
@@ -253,6 +263,8 @@ class NodeFailures:
 
     failures: int
     avoided_until_s: float | None
+    reason: str = ""
+    """Why the node is not trusted, if it is for its jobs' failures."""
 
 
 def node_failed(db: Connection, node: str, *, now_s: float, failures_until_avoided: int, avoid_s: float) -> None:
@@ -277,12 +289,27 @@ def node_worked(db: Connection, node: str) -> None:
 
 
 def avoided(db: Connection, now_s: float) -> tuple[str, ...]:
-    """The nodes that are left alone now."""
-    names = select(NODE.c.name).where(NODE.c.avoided_until_s > now_s).order_by(NODE.c.name)
-    return tuple(db.execute(names).scalars())
+    """The nodes that are left alone now, for what agents or jobs met there."""
+    names = select(NODE.c.name).where(NODE.c.avoided_until_s > now_s)
+    bad = select(DOUBT.c.node).where(DOUBT.c.avoided_until_s > now_s)
+    return tuple(sorted({*db.execute(names).scalars(), *db.execute(bad).scalars()}))
 
 
-def node_failures(db: Connection) -> dict[str, NodeFailures]:
-    """All nodes on which agents have failed, by name."""
+def node_failures(db: Connection, *, now_s: float = 0.0) -> dict[str, NodeFailures]:
+    """All nodes on which agents have failed, or that are not trusted for their jobs' failures, by name."""
     rows = db.execute(select(NODE).where(NODE.c.failures > 0))
-    return {row.name: NodeFailures(row.failures, row.avoided_until_s) for row in rows}
+    found = {row.name: NodeFailures(row.failures, row.avoided_until_s) for row in rows}
+    for name, doubt in judging.doubted(db, now_s).items():
+        agents_failed = found.get(name, NodeFailures(0, None))
+        until_s = max(agents_failed.avoided_until_s or 0.0, doubt.avoided_until_s or 0.0) or None
+        found[name] = NodeFailures(agents_failed.failures, until_s, doubt.reason)
+    return found
+
+
+def forget_failures(db: Connection, node: str) -> bool:
+    """Use the node again at once: somebody has mended it. Whether anything was held against it."""
+    doubted = judging.forget(db, node)
+    failed = db.execute(
+        update(NODE).where(NODE.c.name == node, NODE.c.failures > 0).values(failures=0, avoided_until_s=null())
+    )
+    return bool(failed.rowcount) or doubted

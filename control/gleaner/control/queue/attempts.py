@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, null, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, null, or_, select, update
 
 from gleaner.agent.protocol import Generation, Slice, Why
 from gleaner.control.queue.arrows import run
@@ -122,14 +122,20 @@ def starts_in_vain(db: Connection, job: int) -> int:
     return int(db.execute(begun).scalar_one())
 
 
-def unrestored(db: Connection, job: int, generation: tuple[int, int]) -> Sequence[str]:
-    """The nodes on which attempts could not restore this generation, one for each attempt."""
+UNRESTORED = (Why.CANNOT_RESTORE, Why.GENERATION_BROKEN)
+"""What speaks against a generation, where several nodes say it."""
+
+
+def unrestored(
+    db: Connection, job: int, generation: tuple[int, int], whys: Sequence[Why] = UNRESTORED
+) -> Sequence[str]:
+    """The nodes on which attempts could not restore this generation for such a reason, one for each attempt."""
     tried = select(ATTEMPT.c.node).where(
         ATTEMPT.c.job == job,
         ATTEMPT.c.from_attempt == generation[0],
         ATTEMPT.c.from_number == generation[1],
         ATTEMPT.c.ending == Ending.GIVEN_BACK,
-        ATTEMPT.c.detail.startswith(str(Why.CANNOT_RESTORE)),
+        or_(*(ATTEMPT.c.detail.startswith(str(why)) for why in whys)),
     )
     return db.execute(tried).scalars().all()
 

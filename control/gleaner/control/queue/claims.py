@@ -23,6 +23,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     column,
+    exists,
     func,
     select,
     text,
@@ -36,11 +37,12 @@ from gleaner.control.policy.quotas import Allowance
 from gleaner.control.policy.shares import Shares
 from gleaner.control.policy.sharing import Book, First
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import decisions
+from gleaner.control.queue import decisions, judging, pauses
 from gleaner.control.queue.arrows import take
 from gleaner.control.queue.decision_tables import DecisionKind
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.places import is_kept_off
+from gleaner.control.queue.judging_tables import DOUBT, PAUSE
+from gleaner.control.queue.places import NOWHERE, is_kept_off
 from gleaner.control.queue.specs import filled_in, self_save
 from gleaner.control.queue.tables import AGENT, GENERATION, JOB, SPEC, WAITS, Phase
 
@@ -96,7 +98,7 @@ JOIN lane ON lane.id = occupied.lane AND lane.cpus <= :cpus AND lane.memory_mib 
 JOIN job AS head ON head.id = (
     SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
 )
-WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND (
+WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate AND lane.not_on <> '{NOWHERE}' AND (
     lane.kind = 0 OR EXISTS (SELECT 1 FROM fit WHERE fit.saved_on = lane.kind AND fit.node = agent.kind)
 )
 """)  # noqa: S608  # only our own constants are in it
@@ -167,7 +169,14 @@ def _look() -> Select[*tuple[Any, ...]]:
     )
     front = _front(best, func.coalesce(holds, 0)).cte("front")
     return (
-        select(AGENT.c.phase, AGENT.c.node, _LANES, front)
+        select(
+            AGENT.c.phase,
+            AGENT.c.node,
+            exists().where(PAUSE.c.wakes_s <= bindparam("now_s")).label("somebody_wakes"),
+            exists().where(DOUBT.c.node == AGENT.c.node).label("is_doubted"),
+            _LANES,
+            front,
+        )
         .select_from(AGENT)
         .outerjoin(_LANES, true())
         .outerjoin(front, front.c.of_lane == _LANES.c.lane)
@@ -212,13 +221,16 @@ def claim(
     recorded if `may_record` says so. `limits` is asked what the groups that have jobs here may still start.
 
     A silent agent gets nothing until its next heartbeat has made it live, nor does
-    one that is to vacate. Raises `Unknown` for an agent that nobody has submitted, `Refused` for one that is not
-    registered or has ended.
+    one that is to vacate, and a node on which jobs kept failing gets one at a time. Raises `Unknown` for an agent that
+    nobody has submitted, `Refused` for one that is not registered or has ended.
     """
-    wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
+    wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most, "now_s": now_s}
     rows = db.execute(_LOOK, wish).all()
     if not rows:
         raise Unknown(f"there is no agent {agent}")
+    if rows[0].somebody_wakes:
+        pauses.wake(db, now_s)
+        rows = db.execute(_LOOK, wish).all()
     asking = rows[0]
     if asking.phase not in {Phase.LIVE, Phase.SILENT}:
         raise Refused(f"agent {agent} may not claim: it is {asking.phase}")
@@ -228,9 +240,13 @@ def claim(
     allowed = limits(db, {row.lane_group for row in welcome})
     welcome = [row for row in welcome if _is_allowed(row, allowed)]
     book = Book(shares(db)) if len({row.lane_group for row in welcome}) > 1 else None
-    chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, ask.most), book, allowed))
+    allowance = judging.allowance(db, asking.node, now_s) if asking.is_doubted else None
+    most = ask.most if allowance is None else min(allowance, ask.most)
+    chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, most), book, allowed))
     if chosen:
         take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
+    if chosen and allowance is not None:
+        judging.probed(db, asking.node, now_s)
     if book is not None and book.starts and may_record():
         decisions.record(
             db,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, func, select, text
 
 from gleaner.control.queue.claims import OCCUPIED
+from gleaner.control.queue.places import NOWHERE
 from gleaner.control.queue.tables import AGENT, JOB, LANE, Phase
 
 
@@ -33,6 +34,7 @@ _HOLDS = (
 )
 _WAITING = text(
     OCCUPIED + ' SELECT DISTINCT lane."group" FROM occupied JOIN lane ON lane.id = occupied.lane'  # noqa: S608
+    f" WHERE lane.not_on <> '{NOWHERE}'"
 )
 
 

@@ -3,12 +3,14 @@
 Where users are limited, it is its submitter's as well: else a claim would step over all that one waits for in vain.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Boolean, Connection, and_, bindparam, case, func, literal_column, select, update
 
-from gleaner.control.queue import places
-from gleaner.control.queue.arrows import insert_unless_there
+from gleaner.agent.protocol import Why
+from gleaner.control.queue import attempts, places
+from gleaner.control.queue.arrows import LANE_OF_NEW, insert_unless_there
 from gleaner.control.queue.migration_tables import MIGRATION
 from gleaner.control.queue.site_tables import ANY_KIND, SAVING
 from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
@@ -33,6 +35,8 @@ _OF_JOB = (
     .join(JOB, JOB.c.lane == LANE.c.id)
     .where(JOB.c.id == bindparam("job_"))
 )
+CLOSED = select(LANE.c.id).where(LANE.c.not_on == places.NOWHERE)
+"""The lanes whose jobs are offered to nobody."""
 _KIND = case((bindparam("has_memory_", type_=Boolean), func.coalesce(AGENT.c.kind, SAVING)), else_=ANY_KIND)
 _NOT_ON = func.coalesce(MIGRATION.c.not_on, literal_column("''"))
 _AFTER_SAVE = (
@@ -99,6 +103,34 @@ def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
     mine = db.execute(_OF_JOB, {"job_": job}).one()
     kind = (made.kind or SAVING) if made.has_memory else ANY_KIND
     return of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=kind, submitter=mine.submitter)
+
+
+def refusing(db: Connection, job: int, generation: tuple[int | None, int | None]) -> Sequence[str]:
+    """The nodes that called this generation of the job incompatible; none refuses a beginning."""
+    attempt, number = generation
+    if attempt is None or number is None:
+        return ()
+    return attempts.unrestored(db, job, (attempt, number), (Why.INCOMPATIBLE,))
+
+
+def close(db: Connection, job: int) -> None:
+    """Offer the job to no node, until it is opened."""
+    mine = db.execute(_OF_JOB, {"job_": job}).one()
+    lane = of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=places.NOWHERE)
+    db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
+
+
+def open_to(db: Connection, job: int, *, not_on: Iterable[str] = ()) -> None:
+    """Offer a waiting job to all nodes but these, and those that called its generation incompatible."""
+    row = db.execute(select(JOB.c.from_attempt, JOB.c.from_number).where(JOB.c.id == job)).one()
+    refused = refusing(db, job, (row.from_attempt, row.from_number))
+    if row.from_attempt is None:
+        db.execute(update(JOB).where(JOB.c.id == job).values(lane=LANE_OF_NEW))
+    else:
+        lane = of_generation(db, job, row.from_attempt, row.from_number)
+        db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
+    for node in {*not_on, *refused}:
+        keep_off(db, job, node)
 
 
 def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ After a `*` it is the other way round: they may go on nowhere but there. Pure.
 from collections.abc import Iterable
 
 _ONLY = "*"
+NOWHERE = _ONLY
+"""What a lane says whose jobs may go nowhere for a while."""
 
 
 def only_on(node: str) -> str:

@@ -23,6 +23,7 @@ from gleaner.control.life import Outcome, State
 from gleaner.control.queue import kinds
 from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.places import NOWHERE
 from gleaner.control.queue.specs import filled_in, self_save
 from gleaner.control.queue.tables import (
     AGENT,
@@ -57,7 +58,7 @@ class Kept:
     is_complete: bool
     latest_attempt: int
     generations: Collection[tuple[int, int]]
-    """(attempt, number) of those that are named; none of a Complete job."""
+    """(attempt, number) of those that are named, or set aside as broken; none of a Complete job."""
     output_attempt: int | None
 
 
@@ -214,7 +215,7 @@ def kept(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
     """What must be kept of these jobs' parcels; an unknown job is left out."""
     named: dict[int, set[tuple[int, int]]] = {}
     found = select(GENERATION.c.job, GENERATION.c.attempt, GENERATION.c.number).where(
-        GENERATION.c.job.in_(jobs), GENERATION.c.standing == Standing.NAMED
+        GENERATION.c.job.in_(jobs), GENERATION.c.standing != Standing.DROPPED
     )
     for job, attempt, number in db.execute(found):
         named.setdefault(job, set()).add((attempt, number))
@@ -326,7 +327,8 @@ def agent_phases(db: Connection, *, now_s: float) -> Mapping[str, int]:
 
 
 _OCCUPIED = text(
-    OCCUPIED + " SELECT lane.* FROM occupied JOIN lane ON lane.id = occupied.lane ORDER BY lane.id"  # noqa: S608
+    OCCUPIED + " SELECT lane.* FROM occupied JOIN lane ON lane.id = occupied.lane"  # noqa: S608
+    f" WHERE lane.not_on <> '{NOWHERE}' ORDER BY lane.id"
 )
 
 

@@ -5,14 +5,16 @@ more changes nothing and is no error: the answer to the first may have been lost
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, update
 
 from gleaner.agent.protocol import Completed, GivenBack, Saved, Why
 from gleaner.control.life import Move, Outcome, State
-from gleaner.control.queue import attempts, lanes
-from gleaner.control.queue.arrows import LANE_OF_NEW, lock, move, record
+from gleaner.control.policy.judging import counts, pause_s
+from gleaner.control.queue import attempts, judging, lanes, pauses
+from gleaner.control.queue.arrows import LANE_OF_NEW, lock, move, record, refuse
 from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
 from gleaner.control.queue.flags import put_on_hold
 from gleaner.control.queue.losses import leave, outlived
@@ -20,8 +22,9 @@ from gleaner.control.queue.tables import JOB, Ending, Standing
 
 NODES_UNTIL_BROKEN = 3
 TRIES_UNTIL_BROKEN = 5
-"""A whole generation counts as broken when it could not be restored on so many nodes, or so often where there are
-fewer: one bad node must not cost every job what it has saved."""
+"""A generation counts as broken when so many nodes could not restore it or found it broken, or when it was tried in
+vain so often where there are fewer: one bad node, with bad memory or half a file tree, must not cost every job what it
+has saved."""
 REFUSALS_UNTIL_HELD = 10
 """A job is held when so many nodes have refused its generation as incompatible."""
 NODES_UNTIL_HELD = 3
@@ -64,6 +67,7 @@ def saved(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float
             return False
         raise
     attempts.publish(db, job, made, kind=kind, now_s=now_s)
+    judging.ran_well(db, job, attempt, now_s=now_s)
     if not made.has_memory and attempts.newest_computed_s(db, job, TRIES_UNTIL_HELD) < AT_ONCE_S:
         reason = f"it saved itself at once {TRIES_UNTIL_HELD} times in a row, without computing"
         put_on_hold(db, lock(db, job), reason=reason, now_s=now_s)
@@ -71,9 +75,9 @@ def saved(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float
 
 
 def completed(db: Connection, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
-    """The workload exited: with 0 the job has succeeded, else it starts over while it has a retry left.
+    """The workload exited: with 0 the job has succeeded, else it is tried again while it has a retry left.
 
-    The answer says whether that is news.
+    A failure costs a retry unless its node is doubted (see `policy.judging`). The answer says whether that is news.
     """
     ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
     end = attempts.ended(ending, ended_s=now_s, spent=report.slice, exit_code=report.exit_code, detail=report.reason)
@@ -91,6 +95,7 @@ def completed(db: Connection, job: int, attempt: int, report: Completed, *, now_
                 sound_attempt=attempt,
                 **_output(report),
             )
+            judging.ran_well(db, job, attempt, now_s=now_s)
         else:
             _failed(db, job, attempt, report, end=end, now_s=now_s)
     except Refused:
@@ -112,37 +117,63 @@ def _output(report: Completed) -> dict[str, Any]:
 def _failed(
     db: Connection, job: int, attempt: int, report: Completed, *, end: Mapping[str, object], now_s: float
 ) -> None:
-    row = lock(db, job)
+    if not _may_report(lock(db, job), attempt):
+        refuse(db, job, Move.FAIL, attempt)
+    made = attempts.find(db, job, attempt)
+    failed = judging.failed(db, lock(db, job), made, computed_s=report.slice.compute_s, now_s=now_s)
+    row = lock(db, job)  # what the node has cost it before may have been given back
+    is_its_last = row.failures >= row.retries or row.from_attempt is not None
+    failures = row.failures
+    if counts(replace(failed, is_its_last=is_its_last)):
+        failures += judging.count(db, job, attempt)
     detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
-    failures = row.failures + 1
-    if failures <= row.retries:
+    if failures > row.retries:
+        move(
+            db,
+            job,
+            Move.FAIL,
+            attempt=attempt,
+            now_s=now_s,
+            detail=detail,
+            end=end,
+            failures=row.retries + 1,
+            outcome=Outcome.FAILED,
+            exit_code=report.exit_code,
+            sound_attempt=attempt,
+            **_output(report),
+        )
+        return
+    left = f"{row.retries - failures} retries left"
+    if failures == row.failures:
+        left += f", for {made.node} may be to blame"
+    if failures == row.failures and row.from_attempt is not None:
+        _try_again(db, row, end=end, now_s=now_s, detail=f"{detail}; {_whereto(row, Why.UNSTARTED)}, {left}")
+    else:
         move(
             db,
             job,
             Move.RETRY,
             attempt=attempt,
             now_s=now_s,
-            detail=f"{detail}; starts over, {row.retries - failures} retries left",
+            detail=f"{detail}; starts over, {left}",
             end=end,
             failures=failures,
             sound_attempt=attempt,
         )
         attempts.drop_all(db, job)
+    nodes = judging.nodes_failed_on(db, job)
+    elsewhere = pauses.unless_nowhere_else(db, job, nodes) or pauses.unless_nowhere_else(db, job, [made.node])
+    pauses.pause(db, job, attempt, until_s=now_s + pause_s(job, sum(nodes.values())), not_on=elsewhere)
+
+
+def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: float, detail: str) -> None:
+    """Let the job go on from where the failed attempt went on: what it has saved is as good as before."""
+    if row.state is State.RUNNING:
+        leave(db, row, now_s=now_s, detail=detail, end=end)
         return
-    move(
-        db,
-        job,
-        Move.FAIL,
-        attempt=attempt,
-        now_s=now_s,
-        detail=detail,
-        end=end,
-        failures=min(failures, row.retries + 1),
-        outcome=Outcome.FAILED,
-        exit_code=report.exit_code,
-        sound_attempt=attempt,
-        **_output(report),
-    )
+    outlived(db, row.id)
+    attempts.end(db, row.id, row.attempt, end)
+    record(db, row.id, "retry", now_s=now_s, attempt=row.attempt, detail=detail)
 
 
 def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now_s: float) -> bool:
@@ -161,7 +192,9 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
         raise NotCurrent(job, attempt, what)
     record(db, job, "give back", now_s=now_s, attempt=attempt, detail=told)
-    if report.why is Why.GENERATION_BROKEN or (report.why is Why.CANNOT_RESTORE and _is_hopeless(db, row)):
+    speaks_against_it = report.why in attempts.UNRESTORED and row.from_attempt is not None
+    is_broken = speaks_against_it and _is_hopeless(db, row)
+    if is_broken:
         _break(db, row, told, now_s)
         row = lock(db, job)
     end = attempts.ended(Ending.GIVEN_BACK, ended_s=now_s, spent=report.slice, detail=told)
@@ -176,6 +209,8 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         put_on_hold(db, row, reason=told, now_s=now_s)
     if report.why is Why.INCOMPATIBLE and row.from_attempt is not None:
         _keep_off(db, row, told, now_s)
+    if report.why is Why.GENERATION_BROKEN and speaks_against_it and not is_broken:
+        _ask_another_node(db, row, now_s)
     if report.why in attempts.FUTILE:
         _hold_if_futile(db, row, told, now_s)
     return True
@@ -201,6 +236,16 @@ def _keep_off(db: Connection, row: Any, told: str, now_s: float) -> None:
         put_on_hold(db, row, reason=f"{len(nodes)} nodes could not restore it, the last said: {told}", now_s=now_s)
 
 
+def _ask_another_node(db: Connection, row: Any, now_s: float) -> None:
+    """Nodes that called the generation broken are offered it no more, as long as there may be another."""
+    told = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number), (Why.GENERATION_BROKEN,))
+    nodes = pauses.unless_nowhere_else(db, row.id, told)
+    if nodes:
+        pauses.keep_off(db, row.id, row.attempt, nodes, now_s=now_s)
+    else:
+        lanes.open_to(db, row.id)
+
+
 def _may_report(row: Any, attempt: int) -> bool:
     return row.attempt == attempt and (row.state is State.RUNNING or row.lost)
 
@@ -221,10 +266,11 @@ def _is_hopeless(db: Connection, row: Any) -> bool:
 
 
 def _break(db: Connection, row: Any, told: str, now_s: float) -> None:
-    """The generation that the attempt was to go on from is broken; the one before it counts now."""
+    """The generation that the attempt was to go on from is broken; the one before it counts now.
+
+    It is set aside until the job is Complete: what nodes say of it may still turn out to be wrong.
+    """
     made = attempts.find(db, row.id, row.attempt)
-    if made.from_attempt is None:
-        return  # it went on from nothing: there is no generation to blame
     broken = (made.from_attempt, made.from_number)
     attempts.stand(db, row.id, *broken, Standing.BROKEN)
     left = attempts.named(db, row.id)

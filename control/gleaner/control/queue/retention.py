@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select
 
 from gleaner.control.life import State
+from gleaner.control.queue.judging_tables import FAILURE
 from gleaner.control.queue.logs import forget_size, note_gone
 from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase, Role
 
@@ -87,6 +88,11 @@ def remove_events(db: Connection, jobs: Sequence[int], *, at_most: int) -> int:
     """Remove events of these jobs; how many."""
     some = select(EVENT.c.id).where(EVENT.c.job.in_(jobs)).limit(at_most)
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
+
+
+def remove_failures(db: Connection, *, before_s: float) -> int:
+    """Remove failures of so long ago that they say nothing of their nodes any more; how many."""
+    return db.execute(delete(FAILURE).where(FAILURE.c.at_s < before_s)).rowcount
 
 
 def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:

@@ -24,6 +24,7 @@ from gleaner.control.queue import (
     decision_tables,
     drain_tables,
     governed_tables,
+    judging_tables,
     migration_tables,
     site_tables,
 )
@@ -50,6 +51,7 @@ class Standing(StrEnum):
     NAMED = "named"
     """Whole as far as is known, and kept."""
     BROKEN = "broken"
+    """Set aside: no attempt goes on from it, but it is kept as long as the job is not Complete."""
     DROPPED = "dropped"
     """Not needed any more: newer ones are there, or the job has started over."""
 
@@ -382,7 +384,7 @@ LOG = table(Log)
 TRIMMED = table(Trimmed)
 LOGGED = table(Logged)
 TOKEN = table(Token)
-FURTHER = (decision_tables, drain_tables, governed_tables, migration_tables, site_tables)
+FURTHER = (decision_tables, drain_tables, governed_tables, judging_tables, migration_tables, site_tables)
 """Modules with further tables, imported so that `METADATA` has them."""
 METADATA = SQLModel.metadata
 """All tables, those of the further modules too."""

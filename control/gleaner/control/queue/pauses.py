@@ -1,0 +1,85 @@
+"""Waiting jobs that must not go everywhere for a while: nowhere at first, then not where they have failed.
+
+A job that pauses waits in a lane that is open to nobody, so that a claim steps over all of them at once. Whoever claims
+next after its time puts it back.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, exists, insert, literal, or_, select, update
+
+from gleaner.control.life import WAITING
+from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S
+from gleaner.control.queue import lanes
+from gleaner.control.queue.judging_tables import PAUSE
+from gleaner.control.queue.site_tables import ANY_KIND, FIT, NODE
+from gleaner.control.queue.tables import JOB, LANE
+
+WOKEN_AT_ONCE = 100
+"""So many at most are put back by one claim, so that none takes long."""
+
+
+def pause(db: Connection, job: int, attempt: int, *, until_s: float, not_on: Sequence[str]) -> None:
+    """Offer the job to nobody until then, and after that for a while not to these nodes."""
+    lanes.close(db, job)
+    _note(db, job, attempt, wakes_s=until_s, not_on=not_on)
+
+
+def keep_off(db: Connection, job: int, attempt: int, nodes: Sequence[str], *, now_s: float) -> None:
+    """Offer the job to these nodes no more for a while: there may be no others."""
+    for node in nodes:
+        lanes.keep_off(db, job, node)
+    _note(db, job, attempt, wakes_s=now_s + LONGEST_ELSEWHERE_S, not_on=())
+
+
+def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple[str, ...]:
+    """These nodes, if an agent was ever on another one that fits the job; else none: it must go on somewhere."""
+    mine: Any = db.execute(
+        select(JOB.c.from_attempt, JOB.c.from_number, LANE.c.kind)
+        .join(LANE, LANE.c.id == JOB.c.lane)
+        .where(JOB.c.id == job)
+    ).one()
+    wanted = tuple(sorted(set(nodes)))
+    refused = lanes.refusing(db, job, (mine.from_attempt, mine.from_number))
+    fits = or_(literal(mine.kind == ANY_KIND), exists().where(FIT.c.saved_on == mine.kind, FIT.c.node == NODE.c.kind))
+    other = select(NODE.c.name).where(NODE.c.kind.is_not(None), NODE.c.name.not_in({*wanted, *refused}), fits)
+    return wanted if db.execute(other.limit(1)).one_or_none() else ()
+
+
+def wake(db: Connection, now_s: float) -> None:
+    """Put back the jobs whose time is over. Those that another claim puts back at this moment are passed over."""
+    due = (
+        select(PAUSE, JOB.c.state, JOB.c.attempt.label("latest"))
+        .join_from(PAUSE, JOB, JOB.c.id == PAUSE.c.job)
+        .where(PAUSE.c.wakes_s <= now_s)
+        .order_by(PAUSE.c.wakes_s, PAUSE.c.job)
+        .limit(WOKEN_AT_ONCE)
+        .with_for_update(skip_locked=True)
+    )
+    for row in db.execute(due).all():
+        _wake(db, row, now_s)
+
+
+def until(db: Connection, job: int) -> float | None:
+    """Until when the job pauses; None if it does not."""
+    found = select(PAUSE.c.wakes_s).join(JOB, JOB.c.id == PAUSE.c.job).where(PAUSE.c.job == job)
+    found = found.where(JOB.c.attempt == PAUSE.c.attempt, JOB.c.lane.in_(lanes.CLOSED))
+    return db.execute(found).scalar_one_or_none()
+
+
+def _wake(db: Connection, row: Any, now_s: float) -> None:
+    if row.latest != row.attempt or row.state not in WAITING:
+        db.execute(delete(PAUSE).where(PAUSE.c.job == row.job))
+        return
+    lanes.open_to(db, row.job, not_on=row.not_on.split())
+    mine = PAUSE.c.job == row.job
+    if row.not_on:
+        db.execute(update(PAUSE).where(mine).values(wakes_s=now_s + LONGEST_ELSEWHERE_S, not_on=""))
+    else:
+        db.execute(delete(PAUSE).where(mine))
+
+
+def _note(db: Connection, job: int, attempt: int, *, wakes_s: float, not_on: Sequence[str]) -> None:
+    db.execute(delete(PAUSE).where(PAUSE.c.job == job))
+    db.execute(insert(PAUSE), {"job": job, "attempt": attempt, "wakes_s": wakes_s, "not_on": " ".join(not_on)})
