@@ -52,7 +52,9 @@ def live() -> None:
         work=folder / "work",
         margin_s=4,
         shortest_slice_s=1,
-        idle_s=5,
+        idle_s=15,
+        early_saves=False,
+        images_allowed=("*",),
         request_timeout_s=1,
     )
     runtime = PretendedRuntime()

@@ -279,7 +279,10 @@ def test_an_agent_that_control_has_closed_leaves_the_node(control: Control) -> N
 
 def test_a_workloads_own_failure_costs_a_retry_and_then_is_final(control: Control) -> None:
     job = control.submit("5", "3", retries=1)
-    asyncio.run(control.agent("a1", lives_s=30, idle_s=6).live())
+    agent = control.agent("a1", lives_s=2 * FAR_S, idle_s=FAR_S)  # a retry waits for some seconds
+
+    control.once(lambda: control.job(job).job.outcome, lambda: control.end_soon(agent))
+    asyncio.run(agent.live())
     detail = control.job(job)
     assert (detail.job.outcome, detail.job.exit_code, detail.failures) == (Outcome.FAILED, 3, 2)
     assert len(detail.attempts) == 2
@@ -343,7 +346,8 @@ def test_a_broken_generation_is_never_restored_and_the_job_starts_over(control: 
     asyncio.run(control.brief("a1").live())
     stored = control.folder / "storage" / "jobs" / str(job) / "attempt-1" / "generation-1" / "blocks.pack"
     stored.write_bytes(b"9999 450 0")
-    asyncio.run(control.agent("a2", lives_s=30, idle_s=6).live())
+    for node in ("n2", "n3", "n4", "n5"):  # one node's word breaks nothing
+        asyncio.run(control.agent(f"on-{node}", lives_s=30, idle_s=3, node={"node": node}).live())
     detail = control.job(job)
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert any("broken" in event.what for event in detail.events)

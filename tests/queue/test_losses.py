@@ -473,7 +473,9 @@ def test_after_a_restart_of_control_every_live_agent_has_a_full_lease(scene: Sce
 def test_an_agent_that_never_started_is_closed_and_its_token_is_worth_nothing(scene: Scene) -> None:
     scene.do(agents.expect, name="a", end_s=5.0, token_hash=tokens.digest("secret"), now_s=1.0)
     scene.do(agents.submitted, "a", "4711")
-    assert scene.look(tokens.identify, "secret") == tokens.Identity("agent", "a", None)
+    known = scene.look(tokens.identify, "secret")
+    assert known is not None
+    assert (known.role, known.name, known.group) == ("agent", "a", None)
     assert scene.do(agents.forget_unstarted, "a", now_s=2.0, reason="withdrawn")
     assert scene.look(tokens.identify, "secret") is None
     with pytest.raises(Refused, match=r"agent a may not register: it has ended \(withdrawn\)"):

@@ -133,9 +133,11 @@ class Interleavings(RuleBasedStateMachine):
         try:
             send()
         except Refused:
-            assert before.attempt != attempt or not (before.state is State.RUNNING or before.lost)
+            is_open = before.attempt == attempt and (before.state is State.RUNNING or before.lost)
+            assert not is_open or (ending is Ending.GIVEN_BACK and how in set(Why))  # for another reason than before
             return
-        if ending is None or ending in GIVEN_UP:
+        follows = ending is Ending.GIVEN_BACK and before.lost and before.attempt == attempt and how not in set(Why)
+        if ending is None or ending in GIVEN_UP or follows:
             assert before.attempt == attempt
             self.accepted[job, how] += 1
             self.own_failures[job] += how == "failed"
@@ -291,7 +293,7 @@ class Interleavings(RuleBasedStateMachine):
             )
             assert row.failures <= self.own_failures[row.id], "retries used are never more than its own failures"
             if row.lost:
-                assert mine[-1].ending in GIVEN_UP
+                assert mine[-1].ending in (*GIVEN_UP, Ending.GIVEN_BACK)
             named = [
                 (each.attempt, each.number)
                 for each in generations
