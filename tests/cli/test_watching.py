@@ -49,7 +49,7 @@ def test_wait_gives_up_after_its_time_out(desk: Desk) -> None:
 
 def test_wait_says_when_only_held_jobs_are_left(desk: Desk) -> None:
     job = str(submit(desk, "--hold"))
-    code, _, err = desk.run("wait", job, "--timeout", "0.1")
+    code, _, err = desk.run("wait", job, "--timeout", "5")
     assert code == 1
     assert "every job that is left is held" in err
 

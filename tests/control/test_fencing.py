@@ -61,7 +61,16 @@ def note(db: Connection, node: str) -> None:
     """Write something that can be found again."""
     db.execute(
         insert(RATE).values(
-            node=node, saves=[], restores=[], boundary_s=0, boundary_saves=0, agents_s=0, losses=0, weighed_s=0
+            node=node,
+            saves=[],
+            restores=[],
+            errors=[],
+            late=False,
+            boundary_s=0,
+            boundary_saves=0,
+            agents_s=0,
+            losses=0,
+            weighed_s=0,
         )
     )
 

@@ -56,7 +56,7 @@ def test_after_the_days_to_keep_only_the_jobs_themselves_are_left(scene: Scene, 
     scene.agent("idle")
     scene.farewell("idle")
     prune(site, scene.now_s + 9 * DAY_S)
-    assert rows(scene) == {"log": 3 * len(old), "event": 3 * len(old), "token": 2, "trimmed": 0}
+    assert rows(scene) == {"log": 3 * len(old), "event": 3 * len(old), "token": 1, "trimmed": 0}
     scene.now_s += 11 * DAY_S
     young = wrote(scene, "a", 2)
     scene.completed(young, 1)

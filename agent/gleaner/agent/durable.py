@@ -4,6 +4,7 @@ A rename is on the disk only when the folder is. Whoever deletes something becau
 have synced the successor's folder first.
 """
 
+import errno
 import os
 from pathlib import Path
 
@@ -17,8 +18,13 @@ def sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def make_folders(folder: Path) -> None:
-    """Make a folder for the owner alone, and those above it that are missing; all of them are on the disk then."""
+def make_folders(folder: Path, *, within: Path | None = None) -> None:
+    """Make a folder for the owner alone, and those above it that are missing; all of them are on the disk then.
+
+    Raises `FileNotFoundError` if there is no folder `within`: a storage that is not mounted is not made anew.
+    """
+    if within is not None and not within.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(within))
     missing = [folder, *folder.parents]
     made = missing[: next((depth for depth, one in enumerate(missing) if one.is_dir()), len(missing))]
     for one in reversed(made):

@@ -8,9 +8,10 @@ def main() -> None:
     try:
         from gleaner.agent import main as program
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("gleaner"):
+        missing = (error.name or "").partition(".")[0]
+        if missing == "gleaner":
             raise
-        sys.stderr.write(f"glean-agent: {error.name} is not installed here: pip install 'gleaner-hpc[agent]'\n")
+        sys.stderr.write(f"glean-agent: {missing} is not installed here: pip install 'gleaner-hpc[agent]'\n")
         sys.exit(2)
     program.main()
 

@@ -80,7 +80,7 @@ def _readable(version: object) -> object:
 class Letter(Message):
     """A whole message. The version comes first: of what is newer, nothing else is looked at."""
 
-    version: Annotated[int, BeforeValidator(_readable), Field(ge=1, le=MAJOR), NUMBER] = MAJOR
+    version: Annotated[int, Field(ge=1, le=MAJOR), NUMBER, BeforeValidator(_readable)] = MAJOR
 
     @model_validator(mode="before")
     @classmethod

@@ -21,7 +21,7 @@ def token_file(folder: Path, name: str) -> Path:
 def write(folder: Path, name: str, secret: str) -> Path:
     """Write an agent's token file as a whole, synced; its path. Raises `OSError`."""
     path = token_file(folder, name)
-    make_folders(path.parent)
+    make_folders(path.parent, within=folder.parent)
     write_whole(path, secret.encode(), draft=path.with_suffix(".new"))
     return path
 

@@ -194,6 +194,13 @@ class JobDetail(Reply):
     output_bytes: int | None
 
 
+class TokenFilter(Shape):
+    """Which tokens to list."""
+
+    all: bool = False
+    """Also those that have ended."""
+
+
 class JobFilter(Shape):
     """Which jobs to list; all that is given must hold."""
 

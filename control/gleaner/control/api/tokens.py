@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.problems import documented
-from gleaner.control.api.shapes import TokenIssued, TokenRequest, TokenRow
+from gleaner.control.api.shapes import TokenFilter, TokenIssued, TokenRequest, TokenRow
 from gleaner.control.queue import tokens
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.queue.tokens import Issued, Token
@@ -47,12 +47,10 @@ def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUE
 
 
 @router.get("", responses=documented(422))
-def list_tokens(
-    caller: User, everything: Annotated[bool, Query(alias="all", description="Also those that have ended")] = False
-) -> list[TokenRow]:
+def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[TokenRow]:
     """The tokens that an admin has made (a user sees the own ones), the newest first; agents' are not among them."""
     with caller.reading() as db:
-        found = tokens.of_people(db, now_s=caller.now_s, everything=everything)
+        found = tokens.of_people(db, now_s=caller.now_s, everything=wanted.all)
     return [_row(each) for each in found if _may_see(caller, each)]
 
 
