@@ -385,9 +385,9 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case (Signalled(container), OutOfTime()):
             back = GiveBack(Why.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
             return Ended(), [back, Kill(container), Clean()]
-        case ((Running(failed_saves=failed) | Saving(failed_saves=failed)), OutOfTime(fault)) if failed:
+        case ((Running(container, failed) | Saving(container, failed)), OutOfTime(fault)) if failed:
             back = _unstored(Why.SAVE_FAILED, "no generation was published before the agent's end", fault)
-            return Ended(late=isinstance(task, Saving)), [back, Kill(task.container), Clean()]
+            return Ended(late=isinstance(task, Saving)), [back, Kill(container), Clean()]
         case ((Running(container) | Saving(container) | Storing(container)), OutOfTime(fault)):
             back = _unstored(Why.TOO_LATE, "no generation was published before the agent's end", fault)
             return Ended(late=not isinstance(task, Running)), [back, Kill(container), Clean()]

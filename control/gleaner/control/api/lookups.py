@@ -27,9 +27,9 @@ REFUSED_S = 2.0
 """One that was not found is not looked up again for this long."""
 REFUSED_AT_MOST = 1000
 STRANGERS_AT_ONCE = 4
-STRANGERS_WAIT = 512
+STRANGERS_WAIT = 256
 """So many look-ups of strangers may be waiting or under way, at most."""
-STRANGERS_PER_HOST = 64
+STRANGERS_PER_HOST = 32
 """So many of these from one address, so that one cannot keep all others out."""
 
 Found = TypeVar("Found")
