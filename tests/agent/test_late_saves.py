@@ -140,3 +140,15 @@ def test_the_later_of_two_clocks_counts(shift_s: float, ahead_s: float) -> None:
     now["wall"] += 10 + shift_s
     now["steady"] += 10
     assert clock.now_s() == 1010 + ahead_s
+
+
+def test_how_good_the_estimate_of_the_end_was_is_told_and_makes_the_next_margin(control: Control) -> None:
+    control.submit("100000")
+    asyncio.run(control.brief("a1").live())
+    control.runtime.checkpoint_takes_s = 3
+    second = control.agent("a2", lives_s=FAR_S)
+    control.once_it_counts(lambda: control.end_soon(second, computes_s=2))
+    asyncio.run(second.live())
+    known = told(control, second)
+    assert len(known.errors) == 1, "the first end had no estimate that stood on anything"
+    assert known.errors[0] > 2

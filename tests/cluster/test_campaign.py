@@ -44,7 +44,7 @@ def test_a_job_saved_on_one_node_and_completed_on_another_gives_the_identical_re
     cluster.until("regular work to have node1", lambda: scenes.has_started(next_), timeout_s=80)
     cluster.until("a second slice on node3", lambda: "node3" in scenes.running_on(jobs).values(), timeout_s=60)
     cluster.run("head", "scancel", next_)
-    cluster.until("the campaign to end", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=400)
+    cluster.until("the campaign to end", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=900)
 
     results = cluster.fetch_results(campaign, tmp_path / "results")
     for job, uninterrupted in zip(jobs, whole, strict=False):

@@ -146,7 +146,7 @@ def test_a_job_is_migrated_where_its_owner_says_and_partly_used_agents_are_empti
     (here,) = scenes.wait_running([small]).values()
     there = second if here == first else first
     (neither,) = set(cluster.NODES) - {first, second}
-    with pytest.raises(cluster.ClusterError, match="no live agent there has 2 cores and 200 MiB free"):
+    with pytest.raises(cluster.ClusterError, match="no live agent there has 2 cores and 208 MiB free"):
         cluster.glean("migrate", str(small), "--to", neither)
     assert scenes.job(small)["job"]["attempt"] == 1
 

@@ -4,7 +4,7 @@ import pytest
 from tests.queue.scene import SPENT, Scene, digest
 
 from gleaner.agent.leastsquares import MIB
-from gleaner.agent.protocol import Generation, GivenBack, Measured, NodeRates, Order, Saved, Way, Why
+from gleaner.agent.protocol import Farewell, Generation, GivenBack, Measured, NodeRates, Order, Saved, Way, Why
 from gleaner.control.life import State
 from gleaner.control.policy.rates import ERRORS_KEPT, RateRules
 from gleaner.control.queue import moves, rates
@@ -92,10 +92,8 @@ def test_a_save_that_came_too_late_counts_as_longer_than_it_took_and_is_remember
     known = told(scene, "n1")
     assert known.late
     assert known.save_mib_s == pytest.approx(100 / 15)
-    assert known.errors == (3.75,)
     learn(scene, job, saved(measured(2.0, 4.0)))
-    known = told(scene, "n1")
-    assert (known.late, known.errors) == (False, (3.75, 0.5))
+    assert not told(scene, "n1").late
 
 
 def test_a_save_that_had_not_begun_says_nothing_of_the_node(scene: Scene) -> None:
@@ -104,12 +102,15 @@ def test_a_save_that_had_not_begun_says_nothing_of_the_node(scene: Scene) -> Non
     assert scene.look(rates.of_node, "n1") is None
 
 
-def test_only_the_latest_errors_are_kept_and_a_save_without_an_estimate_has_none(scene: Scene) -> None:
-    job = running_on(scene, "n1")
+def test_how_far_the_estimate_of_an_agents_end_was_off_is_kept_and_a_late_one_counts_as_longer(scene: Scene) -> None:
+    running_on(scene, "n1")
     for number in range(ERRORS_KEPT + 5):
-        learn(scene, job, saved(measured(float(number + 1), 1.0)))
-    learn(scene, job, saved(measured(9.0, None)))
-    assert told(scene, "n1").errors == tuple(float(number + 1) for number in range(5, ERRORS_KEPT + 5))
+        said = Farewell(ended_s=1.0, saving_s=float(number + 1), saving_expected_s=2.0)
+        scene.do(rates.learn_end, "on-n1", said)
+    assert told(scene, "n1").errors == tuple((number + 1) / 2 for number in range(5, ERRORS_KEPT + 5))
+    scene.do(rates.learn_end, "on-n1", Farewell(ended_s=1.0, saving_s=4.0, saving_expected_s=2.0, was_late=True))
+    scene.do(rates.learn_end, "on-n1", Farewell(ended_s=1.0))
+    assert told(scene, "n1").errors[-1] == 3.0
 
 
 def test_a_node_that_has_not_saved_is_told_what_the_slowest_node_of_its_kind_took(scene: Scene) -> None:

@@ -62,9 +62,9 @@ class Estimates:
         if rates is not None:
             self._told_errors, self._is_borrowed, self._was_late = rates.errors, rates.borrowed, rates.late
 
-    def note(self, load: Load, *, at_once: int, took_s: float, expected_s: float | None) -> None:
-        """One save more. `expected_s` as `expected_s` said before it began; None: nothing had been measured then."""
-        new = Save(memory_bytes=load.counted_bytes * at_once, took_s=took_s, expected_s=expected_s)
+    def note(self, load: Load, *, at_once: int, took_s: float) -> None:
+        """One save more."""
+        new = Save(memory_bytes=load.counted_bytes * at_once, took_s=took_s)
         self._own[load.way] = [*self._own.get(load.way, []), new][-KEPT:]
 
     @property
@@ -80,30 +80,31 @@ class Estimates:
 
     def expected_s(self, load: Load, *, at_once: int = 1) -> float:
         """How long one save takes, as likely longer as shorter."""
-        return self._line(load.way).save_s(load.counted_bytes, at_once=at_once)
+        return self.line(load.way).save_s(load.counted_bytes, at_once=at_once)
 
-    def all_s(self, loads: Iterable[Load]) -> float:
-        """How long it takes to save all of them at the agent's end, with what is added for safety."""
+    def all_s(self, loads: Iterable[Load], *, with_safety: bool = True) -> float:
+        """How long it takes to save all of them at the agent's end, with what is added for safety or without."""
         by_way: dict[Way, list[int]] = {}
         for load in loads:
             by_way.setdefault(load.way, []).append(load.counted_bytes)
         # Those that save themselves do so meanwhile.
-        return max((self._all_s(way, sizes) for way, sizes in by_way.items()), default=0.0)
+        return max((self._all_s(way, sizes, with_safety) for way, sizes in by_way.items()), default=0.0)
 
-    def _all_s(self, way: Way, sizes: list[int]) -> float:
+    def _all_s(self, way: Way, sizes: list[int], with_safety: bool) -> float:
         at_once = len(sizes) if way is Way.SELF else self.at_once
-        return self._line(way).all_s(sizes, at_once=at_once) * self._safety(way) * self._crowd
+        expected_s = self.line(way).all_s(sizes, at_once=at_once)
+        return expected_s * self._safety(way) * self._crowd if with_safety else expected_s
 
     def _safety(self, way: Way) -> float:
         own = self._own.get(way, [])
-        errors = [] if way is Way.SELF else list(self._told_errors)
-        errors += [save.error for save in own if save.error is not None]
+        errors = () if way is Way.SELF else self._told_errors
         # How long a workload takes to save itself is its own affair, and nobody can measure it before.
         if own or way is Way.SELF or (self._told and not self._is_borrowed):
             return safety(errors, at_least=MEASURED_SAFETY)
         return safety(errors, at_least=BORROWED_SAFETY if self._told else UNKNOWN_SAFETY)
 
-    def _line(self, way: Way) -> Line:
+    def line(self, way: Way) -> Line:
+        """What a save costs, as far as is known by now."""
         # What was borrowed from other nodes counts for nothing once this one was measured.
         is_of_use = way is not Way.SELF and not (self._is_borrowed and self._own.get(way))
         before = self._told if is_of_use else []

@@ -29,10 +29,12 @@ _TOLD_MOST = 10.0
 SAFETY_QUANTILE = 0.9
 UNKNOWN_SAFETY = 4.0
 """While nothing was measured at all: constants are wrong by such a factor."""
+LEAST_SAFETY = 1.2
+"""However well estimates have been met: storage is never quite the same twice."""
 BORROWED_SAFETY = 2.0
 """While only other nodes of the same type were measured."""
 MEASURED_SAFETY = 1.5
-"""While saves were measured on this node, but fewer than `ENOUGH_ERRORS` of them had been estimated before."""
+"""While saves were measured on this node, but fewer than `ENOUGH_ERRORS` ends have shown how good estimates are."""
 ENOUGH_ERRORS = 5
 FAR_OFF = 2.0
 """Saves that take so many times as long as estimated say that the estimate is worth little."""
@@ -47,20 +49,11 @@ MOST_CROWD = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """What one save cost. `memory_bytes` is that of all that were saved at once.
-
-    `expected_s` is without safety; None: nothing had been measured that an estimate could have stood on.
-    """
+    """What one save cost. `memory_bytes` is that of all that were saved at once."""
 
     memory_bytes: int
     took_s: float
-    expected_s: float | None
     weight: float = 1.0
-
-    @property
-    def error(self) -> float | None:
-        """How many times as long as estimated it took; None where there was no estimate."""
-        return None if self.expected_s is None else self.took_s / max(self.expected_s, LEAST_FIXED_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +86,13 @@ def told(rates: NodeRates | None) -> list[Save]:
         return []
     line = Line(rates.save_fixed_s or 0.0, max(rates.save_mib_s * MIB, SLOWEST))
     weight = min(rates.saves, _TOLD_MOST) / len(_TOLD_AT)
-    return [Save(size, line.save_s(size), None, weight) for size in _TOLD_AT]
+    return [Save(size, line.save_s(size), weight) for size in _TOLD_AT]
 
 
 def fitted(saves: Sequence[Save], *, assumed: float, fixed_s: float = COLD_FIXED_S) -> Line:
     """Return the line of least squares through the saves; without any, this fixed time and rate in bytes per second.
 
-    >>> fitted([Save(size * MIB, 1.0 + size / 200, 1.0) for size in (100, 200, 400)], assumed=1)
+    >>> fitted([Save(size * MIB, 1.0 + size / 200) for size in (100, 200, 400)], assumed=1)
     Line(fixed_s=1.0, rate=209715200.0)
     >>> fitted([], assumed=100 * MIB).rate / MIB
     100.0
@@ -120,17 +113,18 @@ def fitted(saves: Sequence[Save], *, assumed: float, fixed_s: float = COLD_FIXED
 
 
 def safety(errors: Sequence[float], *, at_least: float) -> float:
-    """Return by what an estimate is multiplied: the upper end of what saves took against what was expected of them.
+    """Return by what an estimate is multiplied: the upper end of how far the estimates of earlier ends were off.
 
-    `at_least` counts as long as there are few errors: `UNKNOWN_SAFETY`, `BORROWED_SAFETY` or `MEASURED_SAFETY`.
+    An error is how many times as long as estimated all saves of an agent's end took together. `at_least` counts as long
+    as there are few: `UNKNOWN_SAFETY`, `BORROWED_SAFETY` or `MEASURED_SAFETY`.
 
     >>> safety([], at_least=1.5), safety([0.5], at_least=1.5), safety([2.5, 1.0], at_least=1.5)
     (1.5, 1.5, 2.5)
-    >>> safety([0.5, 0.9, 1.1, 0.8, 1.0], at_least=1.5)
-    1.1
+    >>> safety([0.5, 0.9, 1.3, 0.8, 1.0], at_least=1.5), safety([0.5] * 5, at_least=1.5)
+    (1.3, 1.2)
     """
     ratios = sorted(errors)
-    floor = 1.0 if len(ratios) >= ENOUGH_ERRORS else at_least
+    floor = LEAST_SAFETY if len(ratios) >= ENOUGH_ERRORS else at_least
     if not ratios:
         return floor
     at = min(len(ratios), math.ceil(SAFETY_QUANTILE * (len(ratios) + 1)))

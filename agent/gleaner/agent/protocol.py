@@ -143,7 +143,7 @@ class NodeRates(Message):
     saves_elsewhere: Count = 0
     """How many jobs the agents of all other nodes saved to the storage around the last boundary."""
     errors: Annotated[tuple[Weight, ...], Field(max_length=100)] = ()
-    """How many times as long as expected the latest saves there took, the newest last."""
+    """How many times as long as expected all saves of its latest agents' ends took together, the newest last."""
     late: Flag = False
     """Whether a save there came too late for its agent's end, and none has been in time since."""
     borrowed: Flag = False
@@ -427,3 +427,9 @@ class Farewell(Letter):
     reason: Text = ""
     fault: Flag = False
     """Whether the agent ended because its node does not work (counts against the node)."""
+    saving_s: Duration | None = None
+    """How long all saves of its end took together; None: there were none whose cost had been known before."""
+    saving_expected_s: Duration | None = None
+    """What the agent had expected of that, without what it had added for safety."""
+    was_late: Flag = False
+    """Whether a save was not done at the end: `saving_s` is then the least that it takes."""

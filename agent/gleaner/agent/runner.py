@@ -88,6 +88,7 @@ class Agent:
     what then hangs, and for the farewell."""
     _stays_on: bool = False
     """Whether something that is being stored uses the rest of the grace."""
+    _saves_of_the_end: "_SavesOfTheEnd | None" = None
     _saved_early: list[TaskShell] | None = None
     """The jobs whose early saves are the measurement; None: none have been asked for."""
     outbox: Outbox = field(init=False)
@@ -271,7 +272,15 @@ class Agent:
 
     async def _part(self) -> None:
         """Say farewell, and see that control hears all there is to hear."""
-        farewell = Farewell(ended_s=self.clock.now_s(), reason=self._ending_because, fault=self._fault)
+        saves = self._saves_of_the_end
+        farewell = Farewell(
+            ended_s=self.clock.now_s(),
+            reason=self._ending_because,
+            fault=self._fault,
+            saving_s=saves.took_s(self.clock.now_s()) if saves else None,
+            saving_expected_s=saves.expected_s if saves else None,
+            was_late=saves.was_late if saves else False,
+        )
         self.outbox.put(f"/agents/{self.name}/farewell", farewell)
         reports = self.settings.storage / "agents" / self.name / "reports"
         hangs = self._probe.out_for_s >= ANSWERS_WITHIN_S
@@ -451,6 +460,10 @@ class Agent:
         self._vacating = True
         self._ending_because = why
         self._feed_in_order(self._shells, task.AgentEnds())
+        saving = [shell for shell in self._shells if shell.is_saving and shell.load.way is not Way.SELF]
+        if saving and self._bench.estimates.knows(self.way):
+            expected_s = self._bench.estimates.all_s([shell.load for shell in saving], with_safety=False)
+            self._saves_of_the_end = _SavesOfTheEnd(self.clock.now_s(), expected_s, saving)
         for shell in self._shells:
             if shell.is_saving:  # while it waits for its save it stands still: the others' saves go the faster
                 self._keep(asyncio.create_task(asyncio.to_thread(shell.stop)))
@@ -494,3 +507,25 @@ class Agent:
         now_s = self.clock.now_s()
         self.gone_s = min(self.gone_s, gone_s(self.end_s, now_s=now_s, kill_wait_s=kill_wait_s))
         self._last_words_s = min(self._last_words_s, last_words_s(self.gone_s, now_s=now_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _SavesOfTheEnd:
+    """The saves of memory that the agent's end has asked for, as one piece of work."""
+
+    began_s: float
+    expected_s: float
+    """Without safety."""
+    shells: list[TaskShell]
+
+    @property
+    def was_late(self) -> bool:
+        """Whether one of them was given up."""
+        return any(shell.is_given_up for shell in self.shells)
+
+    def took_s(self, now_s: float) -> float | None:
+        """How long they took, or have taken by now if one was given up; None: none of them was done."""
+        if self.was_late:
+            return max(now_s - self.began_s, 0.0)
+        saved_s = [shell.saved_s for shell in self.shells if shell.saved_s >= self.began_s]
+        return max(saved_s) - self.began_s if saved_s else None

@@ -20,7 +20,7 @@ from gleaner.agent.estimates import Load
 from gleaner.agent.exits import exit_of
 from gleaner.agent.joblog import JobLog
 from gleaner.agent.lanes import Lane
-from gleaner.agent.margin import AtStake
+from gleaner.agent.margin import AtStake, Line
 from gleaner.agent.protocol import (
     Assignment,
     Checkpointed,
@@ -52,11 +52,15 @@ SAVE_PAUSE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _SaveUnderWay:
-    """A save that has begun. `expected_s` None: nothing had been measured by then."""
+    """A save that has begun. `line`: what was known of the cost of saves then; None: nothing was."""
 
     began_s: float
     lane: Lane
-    expected_s: float | None
+    line: Line | None
+
+    def expected_s(self, load: Load) -> float | None:
+        """How long it should have taken, with as many at once as there were."""
+        return None if self.line is None else self.line.save_s(load.counted_bytes, at_once=self.lane.at_once)
 
 
 @dataclass(slots=True)
@@ -71,6 +75,8 @@ class TaskShell:
     """When it was last tried to save it, or else when it began to compute."""
     began_s: float = 0.0
     """When it began to compute."""
+    saved_s: float = 0.0
+    """When it was last saved."""
     save_again_s: float = 0.0
     """Before this instant a save that has failed is not tried again: what made it fail may pass."""
     node_fault: bool = False
@@ -282,8 +288,8 @@ class TaskShell:
             if not isinstance(self.state, task.Saving):
                 return
             load, estimates = self.load, self.bench.estimates
-            expected_s = estimates.expected_s(load, at_once=saves.busy) if estimates.knows(load.way) else None
-            under_way = self._saving = _SaveUnderWay(self.bench.now_s(), lane, expected_s)
+            line = estimates.line(load.way) if estimates.knows(load.way) else None
+            under_way = self._saving = _SaveUnderWay(self.bench.now_s(), lane, line)
             saved = await asyncio.to_thread(self._save, container)
             self._saving = None
             if isinstance(saved, Kept):
@@ -342,8 +348,9 @@ class TaskShell:
         """Learn from what a save cost, and keep it for the report."""
         self._times.turn_to(Doing.OVER)  # it is published; if it goes on, that is said by whoever lets it
         load, took_s, estimates = self.load, elapsed_s(save.began_s, self.bench.now_s()), self.bench.estimates
-        at_once, expected_s = save.lane.at_once, save.expected_s
-        estimates.note(load, at_once=at_once, took_s=took_s, expected_s=expected_s)
+        at_once, expected_s = save.lane.at_once, save.expected_s(load)
+        estimates.note(load, at_once=at_once, took_s=took_s)
+        self.saved_s = self.bench.now_s()
         self._measured = Measured(
             memory_bytes=memory_bytes,
             stored_bytes=kept.stored_bytes,
@@ -450,7 +457,7 @@ class TaskShell:
             memory_bytes=self.memory_bytes,
             stored_bytes=0,
             took_s=elapsed_s(save.began_s, self.bench.now_s()),
-            expected_s=save.expected_s,
+            expected_s=save.expected_s(self.load),
             at_once=save.lane.at_once,
             way=self.load.way,
         )

@@ -109,17 +109,18 @@ def _take(site: Site, agent: str, file: Path, now_s: float) -> int:
         if found := _FAREWELL.match(left.path):
             if found.group(1) != agent:
                 raise ValueError(f"{agent} left a farewell of {found.group(1)}")
-            rounds = site.settings.rounds
+            rounds, farewell = site.settings.rounds, Farewell.model_validate_json(left.body)
             end_s = agents.farewell(
                 db,
                 agent,
-                Farewell.model_validate_json(left.body),
+                farewell,
                 now_s=now_s,
                 failures_until_avoided=rounds.failures_until_avoided,
                 avoid_s=rounds.avoid_s,
             )
             if end_s is not None:
                 rates.left(db, agent, vanished=False, rules=site.settings.rates.rules, now_s=now_s)
+                rates.learn_end(db, agent, farewell)
             return 1
         if not (found := _ATTEMPT.match(left.path)):
             raise ValueError(f"{left.path} is no report")

@@ -288,8 +288,7 @@ class OwnJob:
             saved = self.stored.save_memory(self.runtime, container, self._mark)
             self.kept.note(saved.generation)
             took_s = elapsed_s(began_s)
-            expected_s = self._estimates.expected_s(self._load)
-            self._estimates.note(self._load, at_once=1, took_s=took_s, expected_s=expected_s)
+            self._estimates.note(self._load, at_once=1, took_s=took_s)
             self._notice()
             if self._wish is Wish.SAVE:
                 say(f"saved in {took_s:.1f} s; it goes on")

@@ -85,5 +85,6 @@ def farewell(caller: OwnAgent, farewell: Annotated[Farewell, examples.A_FAREWELL
         if end_s is not None:
             rules = caller.site.settings.rates.rules
             rates.left(db, caller.identity.name, vanished=False, rules=rules, now_s=caller.now_s)
+            rates.learn_end(db, caller.identity.name, farewell)
     if end_s is not None:
         caller.meters.lateness.observe(farewell.ended_s - end_s)

@@ -48,7 +48,7 @@ def added(sums: Sums, *, size_bytes: int, at_once: int, took_s: float, half_life
 
 
 def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | None) -> list[float]:
-    """Return the errors of the latest estimates with one more: how many times as long as expected a save took.
+    """Return the errors of the latest estimates with one more: how many times as long as expected saving took.
 
     >>> with_error([1.0], took_s=3.0, expected_s=2.0), with_error([1.0], took_s=3.0, expected_s=None)
     ([1.0, 1.5], [1.0])

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select, update
 
 from gleaner.agent.leastsquares import Sums, line
-from gleaner.agent.protocol import Checkpointed, Completed, GivenBack, NodeRates, Saved, Way
+from gleaner.agent.protocol import Checkpointed, Completed, Farewell, GivenBack, NodeRates, Saved, Way
 from gleaner.control.policy.rates import (
     LATE_FACTOR,
     RateRules,
@@ -68,7 +68,6 @@ def learn(
         }
         if measured.way is not Way.SELF:
             values["saves"] = list(astuple(added(Sums(*row.saves), **cost, half_life=rules.half_life)))
-            values["errors"] = with_error(row.errors, took_s=cost["took_s"], expected_s=measured.expected_s)
             values["late"] = isinstance(report, GivenBack)
         if isinstance(report, Saved):
             is_same = now_s - row.boundary_s < BOUNDARY_S
@@ -79,6 +78,17 @@ def learn(
         values["restores"] = list(astuple(added(Sums(*row.restores), **cost, half_life=rules.half_life)))
     if values:
         db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
+
+
+def learn_end(db: Connection, agent: str, report: Farewell) -> None:
+    """Keep how far the agent's estimate of its last saves was off, for the node's next agents."""
+    if report.saving_s is None or report.saving_expected_s is None:
+        return
+    node = db.execute(select(AGENT.c.node).where(AGENT.c.name == agent)).scalar_one()
+    row = _locked(db, node)
+    took_s = report.saving_s * (LATE_FACTOR if report.was_late else 1.0)
+    errors = with_error(row.errors, took_s=took_s, expected_s=report.saving_expected_s)
+    db.execute(update(RATE).where(RATE.c.node == node).values(errors=errors))
 
 
 def left(db: Connection, agent: str, *, vanished: bool, rules: RateRules, now_s: float) -> None:

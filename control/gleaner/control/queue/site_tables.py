@@ -60,7 +60,7 @@ class Rate(SQLModel, table=True):
     saves: list[float] = Field(sa_type=JSON)
     restores: list[float] = Field(sa_type=JSON)
     errors: list[float] = Field(sa_type=JSON)
-    """How many times as long as expected the latest saves took, the newest last."""
+    """How many times as long as expected all saves of the latest agents' ends took together, the newest last."""
     late: bool
     """Whether a save came too late, and none has been in time since."""
     boundary_s: float
