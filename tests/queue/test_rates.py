@@ -111,8 +111,18 @@ def test_periodic_saves_are_no_boundary(scene: Scene) -> None:
     job = _running_on(scene, "n1")
     made = _saved()
     _learn(scene, job, Checkpointed(generation=made.generation, slice=SPENT, measured=made.measured))
-    assert _told(scene, "n1").saves_elsewhere == 0
+    assert scene.look(rates.of_node, "n1") is None
     assert scene.look(rates.of_node, "n2") is None
+
+
+def test_what_a_save_costs_while_jobs_compute_says_nothing_of_the_end_where_they_stand_still(scene: Scene) -> None:
+    job = _running_on(scene, "n1")
+    made = _saved(100, 1.0)
+    slow = _measured(100, 9.0)
+    for _ in range(3):
+        _learn(scene, job, Checkpointed(generation=made.generation, slice=SPENT, measured=slow))
+    _learn(scene, job, made)
+    assert _told(scene, "n1").save_mib_s == pytest.approx(100)
 
 
 def _mtbf_s(scene: Scene) -> float:

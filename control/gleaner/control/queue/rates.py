@@ -51,7 +51,8 @@ def learn(
     long a workload takes to save itself, or to begin again, says nothing of the node. A save that came too late took
     longer than it says.
     """
-    measured = None if isinstance(report, Completed) else report.measured
+    # What a save costs beside jobs that compute says little of the end of an agent, where they stand still.
+    measured = None if isinstance(report, Completed | Checkpointed) else report.measured
     took_longer = LATE_FACTOR if isinstance(report, GivenBack) else 1.0
     spent = None if isinstance(report, Checkpointed) else report.slice
     restored = spent.restored if spent and spent.restored and spent.restored.way is not Way.SELF else None
