@@ -1,16 +1,18 @@
 """Saves that take longer than anybody expected; on the real control API and a real storage."""
 
 import asyncio
+import threading
 import time
 
 import pytest
 from tests.agent.controlled import FAR_S, Control
 
+from gleaner.agent import main
 from gleaner.agent.clock import Clock
 from gleaner.agent.protocol import NodeRates
 from gleaner.agent.runner import Agent
 from gleaner.control.life import State
-from gleaner.control.queue import rates
+from gleaner.control.queue import rates, reads
 from gleaner.control.queue.engine import snapshot
 
 pytestmark = [
@@ -152,3 +154,32 @@ def test_how_good_the_estimate_of_the_end_was_is_told_and_makes_the_next_margin(
     known = told(control, second)
     assert len(known.errors) == 1, "the first end had no estimate that stood on anything"
     assert known.errors[0] > 2
+
+
+def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second thread, which ends the process at the latest, must not do so while last words are said."""
+    control.runtime.checkpoint_takes_s, control.runtime.remove_takes_s = 8, 2
+    job = control.submit("100000")
+    agent = control.brief("a1", kill_wait_s=8)
+    left: list[float] = []
+
+    def leave(_status: int) -> None:
+        left.append(time.time())
+        raise SystemExit
+
+    monkeypatch.setattr(main.os, "_exit", leave)
+    leaving = threading.Thread(target=main._leave_in_time, args=(agent,), daemon=True)
+    leaving.start()
+
+    async def lived_s() -> float:
+        await agent.live()
+        return time.time()
+
+    done_s = asyncio.run(lived_s())
+    assert not left or left[0] > done_s
+    assert control.job(job).job.state is State.SAVED
+    with snapshot(control.site.engine) as db:
+        (row,) = reads.agent_rows(db, now_s=time.time())
+    assert row.ended_s is not None

@@ -49,7 +49,7 @@ def token_of(stage: Stage, name: str) -> Path:
 
 
 def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owner_only(
-    stage: Stage, faked: FakedSlurm
+    stage: Stage, faked: FakedSlurm, tmp_path: Path
 ) -> None:
     stage.submit_jobs(1)
     stage.round()
@@ -387,3 +387,24 @@ def test_agents_of_several_polls_share_one_end(
         stage.rounds.a_round(start_s + later_s)
     ends = {agent.end_s for agent in stage.agents()}
     assert ends == {start_s - 1 + length_s}
+
+
+def test_a_job_whose_pause_is_over_gets_an_agent_although_none_is_there_to_claim(
+    stage: Stage, faked: FakedSlurm, tmp_path: Path
+) -> None:
+    stage.submit_jobs(1)
+    stage.round()
+    (agent,) = stage.agents()
+    stage.register(agent.name, "n1")
+    (given,) = stage.claim(agent.name).jobs
+    with transaction(stage.site.engine) as db:
+        report = Completed(exit_code=1, slice=Slice(started_s=stage.now_s))
+        moves.completed(db, given.job, given.attempt, report, now_s=stage.now_s)
+    stage.farewell(agent.name)
+    end_jobs(tmp_path / "bin")
+    submitted = len(faked.calls("sbatch"))
+    stage.round()
+    assert len(faked.calls("sbatch")) == submitted, "while it pauses there is nothing to do for an agent"
+    stage.ahead_s += 1000
+    stage.round()
+    assert len(faked.calls("sbatch")) == submitted + 1

@@ -237,3 +237,17 @@ def test_a_group_has_jobs_of_no_more_sizes_than_allowed(scene: Scene) -> None:
         submit(scene, rules, cpus=4)
     scene.cancel(1)
     submit(scene, rules, cpus=4)
+
+
+def test_a_job_that_pauses_goes_on_under_its_users_limit_and_stops_no_claim(scene: Scene) -> None:
+    rules = of_user(cores=1)
+    first, second = submit(scene, rules, runs=2, retries=3)
+    scene.agent("a", node="a")
+    scene.agent("b", node="b")
+    assert claim(scene, rules, "a") == [first]
+    scene.completed(first, 1, exit_code=1)
+    scene.now_s += 1000
+    for agent in ("a", "b"):
+        scene.beat(agent)
+    assert claim(scene, rules, "b") in ([first], [second])
+    assert claim(scene, rules, "a") == []

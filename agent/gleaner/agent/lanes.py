@@ -31,13 +31,12 @@ class Lanes:
         return sum(not lane.waits for lane in self._used)
 
     @asynccontextmanager
-    async def one(self) -> AsyncGenerator[Lane]:
-        """A lane for the time of the context."""
+    async def one(self, *, waits: bool = False) -> AsyncGenerator[Lane]:
+        """A lane for the time of the context. `waits`: it does nothing before it has let others end."""
         async with self._free:
-            mine = Lane()
+            mine = Lane(waits=waits)
             self._used.append(mine)
-            for lane in self._used:
-                lane.at_once = max(lane.at_once, len(self._used))
+            self._count()
             try:
                 yield mine
             finally:
@@ -54,6 +53,17 @@ class Lanes:
             self._left.clear()
             await self._left.wait()
         mine.waits = False
+        self._count()
+
+    def look_again(self) -> None:
+        """Have those who wait ask once more."""
+        self._left.set()
+
+    def _count(self) -> None:
+        """How many do it at once, for each of those who do."""
+        for lane in self._used:
+            if not lane.waits:
+                lane.at_once = max(lane.at_once, self.busy)
 
 
 def default_saves_at_once(cores: int) -> int:

@@ -86,8 +86,8 @@ class Agent:
     _last_words_s: float = field(init=False)
     """So long before it leaves nothing is waited for any more; a third of it each for what still goes on, for killing
     what then hangs, and for the farewell."""
-    _stays_on: bool = False
-    """Whether something that is being stored uses the rest of the grace."""
+    _leave_s: float = 0.0
+    """Until when something that is being stored, or its last words, use the rest of the grace."""
     _saves_of_the_end: "_SavesOfTheEnd | None" = None
     _saved_early: list[TaskShell] | None = None
     """The jobs whose early saves are the measurement; None: none have been asked for."""
@@ -217,13 +217,17 @@ class Agent:
             self._probe.look()
         if now_s < planned_s:
             return False
-        self._stays_on = is_storing and self._probe.out_for_s < ANSWERS_WITHIN_S
-        return now_s >= self.leave_s - self._last_words_s
+        if is_storing and self._probe.out_for_s < ANSWERS_WITHIN_S:
+            self._leave_s = self.end_s
+            return now_s >= self.leave_s - self._last_words_s
+        # What was stored in the grace has yet to be told: the end is never put back to what is over already.
+        self._leave_s = now_s + self._last_words_s
+        return True
 
     @property
     def leave_s(self) -> float:
         """When this process ends at the latest, seconds since the epoch."""
-        return max(self.gone_s, self.end_s - LEAVES_BEFORE_S) if self._stays_on else self.gone_s
+        return max(self.gone_s, min(self._leave_s, self.end_s - LEAVES_BEFORE_S))
 
     def _saves_early(self, now_s: float) -> bool:
         """Save all jobs early, once, where too little is known of what saves cost here.

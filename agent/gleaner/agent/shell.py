@@ -94,6 +94,7 @@ class TaskShell:
     _failed: int = 0
     """Saves that failed since the last report of one that did not."""
     _saving: "_SaveUnderWay | None" = None
+    _was_told_to_leave: bool = False
     _signalled_s: float = 0.0
     _measured: Measured | None = None
     """What the latest published generation cost."""
@@ -160,6 +161,7 @@ class TaskShell:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
         if isinstance(self.state, task.Ended):
             self._ended.set()
+            self.bench.saves.look_again()
         for todo in todos:
             # What must not wait for a thread that may hang: after the next step this process may be gone.
             if isinstance(todo, task.ReportSaved):
@@ -283,7 +285,7 @@ class TaskShell:
     async def _save_in_turn(self, container: ContainerId) -> None:
         """Save it when a lane is free; at the agent's end, when that does not make those late who have begun."""
         saves = self.bench.saves
-        async with saves.one() as lane:
+        async with saves.one(waits=self._is_leaving()) as lane:
             await saves.let_others_end(lane, unless=lambda: not self._is_leaving() or self._is_in_time(saves.busy + 1))
             if not isinstance(self.state, task.Saving):
                 return
@@ -444,7 +446,9 @@ class TaskShell:
             self._log.wait()
 
     def _give_back(self, why: Why, detail: str) -> None:
-        began_nothing = why is Why.STORAGE_FAULT and not self.has_run  # the storage may not be mounted here
+        # The storage may not be mounted here; but one that was not waited for, since the agent ends, says nothing.
+        leaves = self.bench.now_s() >= self.bench.cut_s() or self._was_told_to_leave
+        began_nothing = why is Why.STORAGE_FAULT and not self.has_run and not leaves
         self.node_fault = began_nothing or why in (Why.NODE_FAULT, Why.CANNOT_RESTORE, Why.GENERATION_BROKEN)
         measured = self._cost_so_far() if why is Why.TOO_LATE else None
         self._report("given-back", GivenBack(why=why, detail=detail, slice=self._times.slice(), measured=measured))

@@ -34,7 +34,7 @@ from gleaner.control.policy.rounds import (
     plan,
     round_end,
 )
-from gleaner.control.queue import agents, drains, judging, rates, reads, rooms, tokens
+from gleaner.control.queue import agents, drains, judging, pauses, rates, reads, rooms, tokens
 from gleaner.control.queue.engine import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
 from gleaner.control.settings import RoundSettings
@@ -128,6 +128,11 @@ class Rounds:
         return seen
 
     def _plan(self, now_s: float, rules: RoundRules, view: ClusterView, seen: Fleet) -> Plan:
+        with snapshot(self._site.engine) as db:
+            is_due = pauses.is_due(db, now_s)
+        if is_due:  # a claim does that too, but there is none while no agent is there
+            with self._site.writing() as db:
+                pauses.wake(db, now_s)
         with snapshot(self._site.engine) as db:
             waiting = reads.waiting(db)
             avoided = {*agents.avoided(db, now_s), *drains.emptied_now(db)}

@@ -155,6 +155,7 @@ def left_drafts(site: Site, _now_s: float) -> None:
     if not site.is_leader:
         return
     try:
+        site.check_leads()
         sweep_drafts(site.engine, site.storage)
     except (StorageError, QueueError) as error:
         _log.warning("drafts cannot be removed, it will be tried again", reason=str(error))

@@ -6,7 +6,7 @@ Only what stands here is ever removed; what an admin has loaded is not ours.
 import fcntl
 import json
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -70,13 +70,19 @@ class Pulled:
 
     @contextmanager
     def _changed(self) -> Generator[dict[str, PulledImage]]:
-        try:
-            with self._path.with_suffix(".lock").open("w") as turn:
+        with ExitStack() as closing:
+            try:
+                turn = closing.enter_context(self._path.with_suffix(".lock").open("w"))
                 fcntl.flock(turn, fcntl.LOCK_EX)
-                known = self.known()
-                yield known
+            except OSError as error:  # it only saves room later
+                log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))
+                yield self.known()
+                return
+            known = self.known()
+            yield known
+            try:
                 new = self._path.with_suffix(".new")
                 new.write_text(json.dumps({name: asdict(one) for name, one in known.items()}))
                 new.replace(self._path)
-        except OSError as error:  # it only saves room later
-            log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))
+            except OSError as error:
+                log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))

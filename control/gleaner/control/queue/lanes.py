@@ -116,7 +116,9 @@ def refusing(db: Connection, job: int, generation: tuple[int | None, int | None]
 def close(db: Connection, job: int) -> None:
     """Offer the job to no node, until it is opened."""
     mine = db.execute(_OF_JOB, {"job_": job}).one()
-    lane = of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=places.NOWHERE)
+    lane = of_size(
+        db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=places.NOWHERE, submitter=mine.submitter
+    )
     db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
 
 

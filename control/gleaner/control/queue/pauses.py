@@ -61,6 +61,11 @@ def wake(db: Connection, now_s: float) -> None:
         _wake(db, row, now_s)
 
 
+def is_due(db: Connection, now_s: float) -> bool:
+    """Return whether a job's time is over, so that it is to be put back."""
+    return db.execute(select(PAUSE.c.job).where(PAUSE.c.wakes_s <= now_s).limit(1)).one_or_none() is not None
+
+
 def until(db: Connection, job: int) -> float | None:
     """Until when the job pauses; None if it does not."""
     found = select(PAUSE.c.wakes_s).join(JOB, JOB.c.id == PAUSE.c.job).where(PAUSE.c.job == job)
