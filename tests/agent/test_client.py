@@ -243,7 +243,7 @@ def answering(status: int, **headers: str) -> Iterator[ControlClient]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("status", [200, 202, 302, 401, 404, 413, 422, 429, 500, 503])
+@pytest.mark.parametrize("status", [200, 202, 302, 401, 403, 404, 409, 413, 422, 429, 500, 503])
 def test_only_controls_own_answer_to_a_report_makes_it_heard(status: int) -> None:
     with answering(status, Location="http://127.0.0.1:1/") as client:
         outbox = Outbox(client.report)

@@ -106,6 +106,8 @@ class ControlClient:
             raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
         if answer.status_code >= SERVER_FAULT:
             raise ControlSilent(f"{answer.status_code}: {_detail(answer)}")
+        if answer.status_code in _FINAL and not _is_controls(answer):
+            raise ControlSilent(f"{answer.status_code} is no answer of control's: is a proxy in between?")
         if answer.status_code >= REFUSED:
             raise ControlRefused(answer.status_code, _detail(answer))
         return answer
@@ -260,6 +262,15 @@ class Outbox:
 
 def _trust(ca_file: Path | None) -> bool | ssl.SSLContext:
     return ssl.create_default_context(cafile=str(ca_file)) if ca_file else True
+
+
+def _is_controls(answer: httpx.Response) -> bool:
+    """Whether control itself has said no, and not something in between."""
+    try:
+        _Problem.model_validate_json(answer.content)
+    except ValidationError:
+        return False
+    return True
 
 
 def _detail(answer: httpx.Response) -> str:
