@@ -133,10 +133,14 @@ def without(node: Node, module: str, *names: str) -> Iterator[None]:
 
 
 def tree(node: Node) -> str:
-    """The node's own files: names, kinds, owners, modes, and when each was last changed."""
+    """The node's own files: names, kinds, owners, modes, and of files when each was last changed.
+
+    A folder changes when the programs in it are compiled for the first time.
+    """
     places = [TARGET, "/etc", "/usr", "/opt", "/root", "/home"]
     compiled = ["-name", "__pycache__", "-prune", "-o"]
-    return node.run("find", *places, "-xdev", *compiled, "-printf", r"%p %y %U %G %m %s %C@\n")
+    folders = ["-type", "d", "-printf", r"%p %y %U %G %m\n", "-o"]
+    return node.run("find", *places, "-xdev", *compiled, *folders, "-printf", r"%p %y %U %G %m %s %C@\n")
 
 
 def mounts(node: Node) -> list[str]:
