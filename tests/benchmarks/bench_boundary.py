@@ -56,7 +56,6 @@ KILL_WAIT_S = 4.0
 """As on the demo's cluster."""
 WARM_UP = 2
 """So many slices teach control what a warm node's saves cost."""
-MOST_SLICES_AN_AGENT = 64
 CORES = os.cpu_count() or 1
 
 

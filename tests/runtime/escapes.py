@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +9,10 @@ from tests.privileged import slurm
 from tests.runtime.account import AsAccount
 from tests.runtime.nodes import IMAGE, Node, Work, _SeenFromOutside
 
-from gleaner.agent import folder
 from gleaner.agent.privileged.config import Config
 from gleaner.agent.runtime.criu import CriuRuntime
 from gleaner.agent.runtime.helper import Helper
 from gleaner.agent.runtime.protocol import ContainerId, ContainerSpec
-from gleaner.agent.storage.protocol import Published
 
 LIBRARY = Path(Config(1).library) / "privileged"
 TARGET = "/node-dir"
@@ -64,6 +61,8 @@ print("end")
 class OwnWork(Work):
     """Alice's own Slurm job under `glean run`, as the node's helper sees it."""
 
+    owner = ALICE
+
     def spec(self, *command: str, memory_mib: int = 200, image: str = IMAGE) -> ContainerSpec:
         made = super().spec(*command, memory_mib=memory_mib, image=image)
         place = Path(Config(1).users_work) / OWN / "job"
@@ -72,17 +71,6 @@ class OwnWork(Work):
     def folder(self, node: Node) -> Path:
         node.runtime.admit()
         return node.outside(Path(Config(1).users_work) / OWN / "job")
-
-    def restore(
-        self, node: Node, saved: Published, *command: str, memory_mib: int = 200, image: str = IMAGE
-    ) -> ContainerId:
-        parcel = self.storage.open(saved.key, saved.digest)
-        place = self.folder(node)
-        folder.unpack(parcel.read("folder.tar"), place)
-        subprocess.run(["chown", "-hR", f"{ALICE[0]}:{ALICE[1]}", str(place)], check=True)
-        container = node.runtime.restore(self.spec(*command, memory_mib=memory_mib, image=image), parcel)
-        self._read(node, container)
-        return container
 
 
 class _OwnRuntime(CriuRuntime):

@@ -176,6 +176,9 @@ class _SeenFromOutside:
 class Work:
     """One job, wherever it runs."""
 
+    owner = USER
+    """Whose the files in its folder are."""
+
     def __init__(self, storage: FolderStorage) -> None:
         self.storage = storage
         self.job = uuid.uuid4().hex[:8]
@@ -232,7 +235,7 @@ class Work:
         parcel = self.storage.open(saved.key, saved.digest)
         place = self.folder(node)
         folder.unpack(parcel.read("folder.tar"), place)
-        subprocess.run(["chown", "-hR", f"{USER[0]}:{USER[1]}", str(place)], check=True)
+        subprocess.run(["chown", "-hR", f"{self.owner[0]}:{self.owner[1]}", str(place)], check=True)
         container = node.runtime.restore(self.spec(*command, memory_mib=memory_mib, image=image), parcel)
         self._read(node, container)
         return container
