@@ -63,10 +63,19 @@ def judged(
 ) -> list[dict[str, Any]]:
     """A row for each run: its result beside the same run computed as a whole."""
     fetched = cluster.fetch_results(campaign, OUTPUT / "results")
+    left = [left_by(job, run.index, fetched) for run, job in zip(wanted, jobs, strict=True)]
+    at_pace = proof.pace(zip(left, whole, strict=True))
     return [
-        judge(run, job, kept, fetched, restores_at_least=restores_at_least, nodes_at_least=nodes_at_least)
-        for run, job, kept in zip(wanted, jobs, whole, strict=True)
+        judge(run, job, mine, kept, restores_at_least=restores_at_least, nodes_at_least=nodes_at_least, at_pace=at_pace)
+        for run, job, mine, kept in zip(wanted, jobs, left, whole, strict=True)
     ]
+
+
+def left_by(job: dict[str, Any], index: int, fetched: Path) -> proof.Run:
+    """What a run left: its result files, and its whole log."""
+    folder = fetched / f"{job['job']['name']}-{index}"
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    return proof.Run(files=files, log=cluster.log_of(job["job"]["id"]))
 
 
 def agents_since(since_s: float) -> list[dict[str, Any]]:
@@ -82,18 +91,15 @@ def lateness(agents: Sequence[dict[str, Any]]) -> dict[str, float]:
 def judge(
     run: reference.Wanted,
     job: dict[str, Any],
+    mine: proof.Run,
     uninterrupted: proof.Run,
-    fetched: Path,
     *,
     restores_at_least: int,
     nodes_at_least: int,
+    at_pace: float,
 ) -> dict[str, Any]:
     """One run's row: where it ran, how its time was spent, and whether the result stands."""
     attempts = [a for a in job["attempts"] if a["started_s"] is not None]
-    number = job["job"]["id"]
-    folder = fetched / f"{job['job']['name']}-{run.index}"
-    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
-    mine = proof.Run(files=files, log=cluster.log_of(number))
     sliced = proof.SlicedRun(
         run=mine,
         nodes=[a["node"] for a in attempts],
@@ -101,7 +107,7 @@ def judge(
         ended_from_outside=proof.ended_from_outside(job["attempts"]),
     )
     return {
-        "job": number,
+        "job": job["job"]["id"],
         "index": run.index,
         "events": run.events,
         "nodes": [a["node"] for a in attempts],
@@ -111,7 +117,7 @@ def judge(
         "restore_s": round(sum(a["restore_s"] for a in attempts if a["restored_from"]), 1),
         "cpu_s": proof.cpu_s(mine.log),
         "cpu_uninterrupted_s": proof.cpu_s(uninterrupted.log),
-        "identical": bool(files) and not proof.files_differ(mine, uninterrupted),
+        "identical": bool(mine.files) and not proof.files_differ(mine, uninterrupted),
         "ended_from_outside": list(sliced.ended_from_outside),
         "doubts": proof.doubts(
             sliced,
@@ -119,6 +125,7 @@ def judge(
             events=run.events,
             restores_at_least=restores_at_least,
             nodes_at_least=nodes_at_least,
+            at_pace=at_pace,
         ),
     }
 

@@ -47,9 +47,10 @@ def test_a_job_saved_on_one_node_and_completed_on_another_gives_the_identical_re
     cluster.until("the campaign to end", lambda: set(scenes.states(jobs)) == {"Complete"}, timeout_s=900)
 
     results = cluster.fetch_results(campaign, tmp_path / "results")
-    for job, uninterrupted in zip(jobs, whole, strict=False):
-        run = left_by(job, results)
-        assert proof.doubts(run, uninterrupted, events=events) == [], f"job {job} on {run.nodes}"
+    runs = [left_by(job, results) for job in jobs]
+    pace = proof.pace(zip((run.run for run in runs), whole, strict=False))
+    for job, run, uninterrupted in zip(jobs, runs, whole, strict=False):
+        assert proof.doubts(run, uninterrupted, events=events, at_pace=pace) == [], f"job {job} on {run.nodes}"
 
 
 def test_a_fresh_start_in_place_of_a_restore_is_found_out(

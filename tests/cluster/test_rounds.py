@@ -1,6 +1,6 @@
 """All agents of a round end together, and that is what lets a wide regular job start."""
 
-import time
+import itertools
 from typing import Any
 
 import pytest
@@ -12,24 +12,39 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 LENGTH_S = 100
 SLACK_S = 20
 """Slurm's own cycles between a node's end and the next job's start."""
+APART_S = 5
+"""So many seconds lie between the agents' starts at least."""
+
+
+def running_agents() -> list[dict[str, Any]]:
+    return [a for a in scenes.agents() if a["state"] == "RUNNING"]
 
 
 def staggered_agents(jobs_wanted: int) -> list[int]:
-    """Three agents that start at different seconds, because regular jobs leave the nodes one after the other."""
-    first = scenes.occupy(["node2"], length_s=12)
-    second = scenes.occupy(["node3"], length_s=18, user="bob")
+    """Three agents that start at different seconds, because each node but one is set free after an agent has begun."""
+    in_the_way = [scenes.occupy(["node2"]), scenes.occupy(["node3"], user="bob")]
     jobs = scenes.submit_pi(jobs_wanted)
-    cluster.until("three agents", lambda: len([a for a in scenes.agents() if a["state"] == "RUNNING"]) == 3,
-                  timeout_s=60)  # fmt: skip
-    assert first != second
+    for number, regular in enumerate(in_the_way, start=1):
+        found = cluster.until(f"{number} agents", lambda n=number: len(r := running_agents()) == n and r, timeout_s=60)
+        scenes.sleep_until(max(a["start_s"] for a in found) + APART_S)
+        cluster.run("head", "scancel", regular)
+    cluster.until("three agents", lambda: len(running_agents()) == 3, timeout_s=60)
     return jobs
 
 
 def agents_that_end_together() -> list[dict[str, Any]] | None:
     """The three of them, as soon as Slurm has one end for all: each lowers its own when it starts."""
-    found = [a for a in scenes.agents() if a["state"] == "RUNNING"]
+    found = running_agents()
     ends_s = [a["end_s"] for a in found]
     return found if len(found) == 3 and max(ends_s) - min(ends_s) <= 1 else None
+
+
+def three_that_end_apart() -> list[dict[str, Any]] | None:
+    """The three of them, as soon as Slurm has an end of its own for each."""
+    found = running_agents()
+    ends_s = sorted(a["end_s"] for a in found)
+    apart = all(later - earlier >= APART_S for earlier, later in itertools.pairwise(ends_s))
+    return found if len(found) == 3 and apart else None
 
 
 def wide_job() -> str:
@@ -64,8 +79,7 @@ def test_with_unsynchronised_ends_it_does_not(quiet: None) -> None:
     cluster.set_preemption(on=False)
     cluster.configure({"rounds": {"length_s": LENGTH_S, "shortest_slice_s": 15, "synchronised": False}})
     staggered_agents(6)
-    time.sleep(4)
-    first_end_s = min(a["end_s"] for a in scenes.agents() if a["state"] == "RUNNING")
+    ends_s = sorted(a["end_s"] for a in cluster.until("each agent's end", three_that_end_apart, timeout_s=30))
     wide = wide_job()
-    scenes.sleep_until(first_end_s + 2)
+    scenes.sleep_until(ends_s[0] + 2)
     assert not scenes.has_started(wide)

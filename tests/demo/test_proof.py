@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from demo.proof import Run, SlicedRun, doubts, ended_from_outside
+from demo.proof import Run, SlicedRun, doubts, ended_from_outside, pace
 
 EVENTS = 5
 
@@ -48,6 +48,18 @@ def test_a_fresh_start_in_place_of_a_restore_leaves_the_right_files_and_is_doubt
         "the log holds 7 event lines (5 different) for 5 events",
         "restored 0 times, not 2",
     ]
+
+
+def test_a_slower_machine_slows_all_runs_and_one_that_computed_a_part_twice_stands_out() -> None:
+    def run(cpu_s: float) -> Run:
+        return Run(FILES, log(numbers=[1, 2, 3, 4, 5], cpu_s=cpu_s))
+
+    slow = pace((run(cpu_s), WHOLE) for cpu_s in (12.0, 12.4, 12.2, 15.0))
+    assert doubts(replace(GOOD, run=run(12.4)), WHOLE, events=EVENTS, at_pace=slow) == []
+    for wrong in (15.0, 9.9):
+        assert len(doubts(replace(GOOD, run=run(wrong)), WHOLE, events=EVENTS, at_pace=slow)) == 1
+    all_of_them_twice = pace((run(20.0), WHOLE) for _ in range(6))
+    assert len(doubts(replace(GOOD, run=run(20.0)), WHOLE, events=EVENTS, at_pace=all_of_them_twice)) == 1
 
 
 def test_a_slice_that_a_dead_node_ended_is_named_and_only_the_result_is_compared() -> None:
