@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 LENGTH_S = 100
 SLACK_S = 20
 """Slurm's own cycles between a node's end and the next job's start."""
-APART_S = 5
-"""So many seconds lie between the agents' starts at least."""
+APART_S = 15
+"""So many seconds lie between two starts: more than by what an agent may leave before its end."""
 
 
 def running_agents() -> list[dict[str, Any]]:
