@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.agent.privileged import criu
-from gleaner.agent.privileged.criu import NotUnderstood, field, fields, options
+from gleaner.agent.privileged.criu import options
+from gleaner.agent.privileged.protobuf import NotUnderstood, field, fields
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 2**63 - 1) | st.binary(max_size=300)), max_size=10))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.privileged.root import only_root
 from tests.runtime.account import acting_as
 
-from gleaner.agent.privileged import meeting, seal, shim, streaming, transfer
+from gleaner.agent.privileged import meeting, seal, shim, streaming, transfer, vdso
 from gleaner.agent.privileged.config import Config
 from gleaner.agent.privileged.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
 
@@ -33,7 +33,7 @@ class Place:
         self.stored = stored
         listener = meeting.listening(str(place), "criu")
         users = meeting.listening(str(place), "users")
-        self.relay = Relay(listener, str(place / "users"), sealed)
+        self.relay = Relay(listener, str(place / "users"), sealed, vdso.Guard() if sealed else None)
         self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.criu.connect(str(place / "criu"))
         serve = self._serve if sealed else self._capture

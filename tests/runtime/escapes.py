@@ -58,6 +58,37 @@ print("end")
 """
 
 
+FORGER = """
+import os, struct, time
+memory = os.open("/proc/self/mem", os.O_RDWR)
+def area(name):
+    line = next(line for line in open("/proc/self/maps") if name in line)
+    start, end = (int(one, 16) for one in line.split()[0].split("-"))
+    return start, os.pread(memory, end - start, start)
+mark, mine = os.urandom(16), bytearray(1024)
+mine[:16] = mark
+start, heap = area("[heap]")
+target = start + heap.index(mark) + 64
+vdso, found = area("[vdso]")
+table = bytearray(found)
+segments_at, segments = struct.unpack_from("<Q", table, 32)[0], struct.unpack_from("<H", table, 56)[0]
+for number in range(segments):
+    kind, _, at, _, _, size = struct.unpack_from("<IIQQQQ", table, segments_at + 56 * number)
+    if kind == 2:
+        said = dict(struct.unpack_from("<QQ", table, at + 16 * one) for one in range(size // 16))
+for at in range(said[6], said[5] - 23, 24):
+    if table.startswith(b"__vdso_", said[5] + struct.unpack_from("<I", table, at)[0]):
+        struct.pack_into("<Q", table, at + 8, target - vdso & (1 << 64) - 1)
+os.pwrite(memory, bytes(table), vdso)
+os.close(memory)
+print("ready")
+while not os.path.exists("/job/stop"):
+    time.sleep(0.02)
+print("written by root" if any(mine[16:]) else "whole")
+"""
+"""It says of the kernel's functions in its memory that they lie in a place of its choice."""
+
+
 class OwnWork(Work):
     """Alice's own Slurm job under `glean run`, as the node's helper sees it."""
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.runtime.escapes import HOLDER, TARGET, OwnWork, mounts, own_jobs, tree, without
+from tests.runtime.escapes import FORGER, HOLDER, TARGET, OwnWork, mounts, own_jobs, tree, without
 from tests.runtime.nodes import Node, Work
 from tests.runtime.test_conformance import HOLDER as HARMLESS
 
@@ -142,6 +142,30 @@ def kill_criu(node: Node, after_s: float) -> None:
     """As soon as there is one, and after some time; one that has ended by then is as good."""
     begun = "for i in $(seq 200); do pgrep -x criu >/dev/null && break; sleep 0.02; done"
     node.run("sh", "-c", f"{begun}; sleep {after_s}; pkill -9 -x criu", check=False)
+
+
+def test_no_job_leads_criu_to_write_where_the_job_wants(node: Node, job: Work) -> None:
+    container = job.start(node, FORGER)
+    job.until("ready")
+    saved = job.save(node, container)
+    job.end(node, container)
+    with pytest.raises(
+        CannotRestore, match=r"the vDSO of process 1 is not a kernel's: '__vdso_.*' is said to be outside"
+    ):
+        job.restore(node, saved, FORGER)
+
+
+def test_without_that_guard_criu_does_so_as_root(node: Node, job: Work) -> None:
+    """Else the guard may go: CRIU looks itself by now."""
+    container = job.start(node, FORGER)
+    job.until("ready")
+    saved = job.save(node, container)
+    job.end(node, container)
+    with without(node, "vdso", "flaw"):
+        job.restore(node, saved, FORGER)
+        (job.folder(node) / "stop").touch()
+        job.read_to_end()
+    assert job.lines[-1] == "written by root"
 
 
 @pytest.mark.parametrize("whose", ["own"])

@@ -5,7 +5,7 @@ open. The generations of a user's own job lie where the user can write. So a rel
 the user. While CRIU saves, it notes the digest of each block; the notes travel with the generation, under a code
 (HMAC) whose key only root's programs have. While CRIU restores, it gets no block but those that were noted, and no
 image that was not. Pages of memory pass as they are, and without a copy: what a process has in its own memory is its
-owner's affair anyway.
+owner's affair anyway, but for the few that CRIU itself reads as root (`vdso`). Those are looked at in every restore.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -13,6 +13,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import re
@@ -22,11 +23,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import streaming
+from . import linux, streaming, vdso
 
 BLOCK_BYTES = 2**20
 _PAGES = re.compile(r"pages-[0-9]{1,10}\.img\Z")
 _JOIN_S = 5.0
+_MOST_SEEN_BYTES = 2**28
 
 
 class Broken(Exception):
@@ -77,10 +79,14 @@ def _code(key: bytes, body: str) -> str:
 
 
 class Relay:
-    """The relay of one save (`sealed` is None) or restore: CRIU connects to `listener`, and the relay to the user's
-    streamer at `path`."""
+    """The relay of one save or restore: CRIU connects to `listener`, and the relay to the user's streamer at `path`.
 
-    def __init__(self, listener: socket.socket, path: str, sealed: Sealed | None) -> None:
+    `guard` is there when it is a restore. `sealed` is None in a save, and for what the service account has saved.
+    """
+
+    def __init__(
+        self, listener: socket.socket, path: str, sealed: Sealed | None, guard: vdso.Guard | None = None
+    ) -> None:
         self.images: dict[str, list[str]] = {}
         self.reason = ""
         """Why it failed, if it did."""
@@ -89,6 +95,7 @@ class Relay:
         self._listener = listener
         self._path = path
         self._sealed = sealed
+        self._guard = guard
         self._pumps: list[threading.Thread] = []
         self._main = threading.Thread(target=self._guarded, args=(self._relay,), daemon=True)
         self._main.start()
@@ -117,10 +124,10 @@ class Relay:
                 name = streaming.asked(criu)
                 if name is None:
                     return
-                if self._sealed is None:
+                if self._guard is None:
                     self._take(criu, streamer, name)
                 else:
-                    self._give(criu, streamer, name, self._sealed)
+                    self._give(criu, streamer, name, self._guard)
 
     def _take(self, criu: socket.socket, streamer: socket.socket, name: str) -> None:
         """CRIU writes an image."""
@@ -138,28 +145,33 @@ class Relay:
             streaming.give_pipe(streamer, theirs)
         self._pump(_noting, source, ours, noted)
 
-    def _give(self, criu: socket.socket, streamer: socket.socket, name: str, sealed: Sealed) -> None:
+    def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
         """CRIU reads an image, if there is one."""
         is_pages = bool(_PAGES.match(name))
-        if not is_pages and name not in sealed.images:
+        noted = None if self._sealed is None or is_pages else self._sealed.images.get(name)
+        if self._sealed is not None and not is_pages and noted is None:
             streaming.answer(criu, exists=False)
             return
         streaming.ask(streamer, name)
         exists = streaming.answered(streamer)
-        if not exists and not is_pages:
+        if not exists and noted is not None:
             raise Broken(f"the generation lacks {name}")
         streaming.answer(criu, exists=exists)
         if not exists:
             return
         sink = streaming.taken_pipe(criu)
-        if is_pages:
+        seen, parts = guard.reads(name), guard.parts(name) if is_pages else []
+        if noted is None and seen is None and not parts:
             with _closing(sink):
                 streaming.give_pipe(streamer, sink)
             return
         ours, theirs = os.pipe()
         with _closing(theirs):
             streaming.give_pipe(streamer, theirs)
-        self._pump(_comparing, ours, sink, sealed.images[name], name)
+        if is_pages:
+            self._pump(_looking, ours, sink, parts)
+        else:
+            self._pump(_comparing, ours, sink, noted, name, seen)
 
     def _pump(self, act: Callable[..., None], *given: object) -> None:
         thread = threading.Thread(target=self._guarded, args=(act, *given), daemon=True)
@@ -178,27 +190,72 @@ def _noting(source: int, sink: int, noted: list[str]) -> None:
             _write(sink, block)
 
 
-def _comparing(source: int, sink: int, noted: list[str], name: str) -> None:
-    """Pass on the blocks that were noted. When another comes, or one is missing, `sink` stays open: CRIU must be
-    killed while it waits, and never takes what it has for the whole image."""
+def _comparing(source: int, sink: int, noted: list[str] | None, name: str, seen: bytearray | None) -> None:
+    """Pass on the blocks that were noted, or all if none was, and put them into `seen` before.
+
+    When another comes, or one is missing, `sink` stays open: CRIU must be killed while it waits, and never takes what
+    it has for the whole image.
+    """
     with _closing(source):
-        for digest in noted:
+        for number in itertools.count():
             block = _block(source)
-            if not hmac.compare_digest(hashlib.sha256(block).hexdigest(), digest):
-                raise Broken(f"{name} is not what was saved")
+            if noted is not None and number < len(noted):
+                if not hmac.compare_digest(hashlib.sha256(block).hexdigest(), noted[number]):
+                    raise Broken(f"{name} is not what was saved")
+            elif not block:
+                break
+            elif noted is not None:
+                raise Broken(f"{name} is longer than what was saved")
+            if seen is not None:
+                seen += block
+                if len(seen) > _MOST_SEEN_BYTES:
+                    raise Broken(f"{name} has more than {_MOST_SEEN_BYTES >> 20} MiB")
             try:
                 _write(sink, block)
             except BrokenPipeError:  # CRIU has read all that it wants
                 return
-        if _block(source):
-            raise Broken(f"{name} is longer than what was saved")
     os.close(sink)
 
 
+def _looking(source: int, sink: int, parts: list[vdso.Part]) -> None:
+    """Pass on pages, and look at these parts before. Where one is forged `sink` stays open, as in `_comparing`."""
+    at = 0
+    with _closing(source):
+        try:
+            for part in parts:
+                at += _moved(source, sink, part.start - at)
+                area = _exactly(source, part.length)
+                wrong = vdso.flaw(area) if len(area) == part.length else "it is cut off"
+                if wrong is not None:
+                    raise vdso.Forged(f"the vDSO of process {part.process} is not a kernel's: {wrong}")
+                _write(sink, area)
+                at += part.length
+            _moved(source, sink, None)
+        except BrokenPipeError:
+            return
+    os.close(sink)
+
+
+def _moved(source: int, sink: int, length: int | None) -> int:
+    """Move so many bytes, or all that come; how many there were."""
+    moved = 0
+    while length is None or moved < length:
+        more = linux.splice(source, sink, BLOCK_BYTES if length is None else min(BLOCK_BYTES, length - moved))
+        if not more:
+            break
+        moved += more
+    return moved
+
+
 def _block(source: int) -> bytes:
+    return _exactly(source, BLOCK_BYTES)
+
+
+def _exactly(source: int, length: int) -> bytes:
+    """So many bytes; fewer where there are no more."""
     got = bytearray()
-    while len(got) < BLOCK_BYTES:
-        more = os.read(source, BLOCK_BYTES - len(got))
+    while len(got) < length:
+        more = os.read(source, length - len(got))
         if not more:
             break
         got += more

@@ -21,7 +21,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import config, folders, links, meeting, own_jobs
+from . import config, folders, links, meeting, own_jobs, vdso
 from .seal import Broken, Relay, Sealed, opened, seal
 from .shim import (
     ANNOTATION_END,
@@ -44,6 +44,7 @@ DESCRIPTORS = "descriptors.json"
 """Where runc keeps which pipes the process had as its standard streams."""
 _LOG_TAIL_BYTES = 64 * 2**10
 _STREAM_CHARS = 4096
+_CLEAN_UP_S = 2.0
 _LOOK_S = 60.0
 """How often the clock is looked at: it may be set."""
 _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
@@ -122,14 +123,19 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
         listener = meeting.listening(own, meeting.SERVE_SOCKET)
-        relay, given = _relayed(own, listener, sealed) if sealed else (None, listener)
+        relay, given = _relayed(own, listener, sealed, vdso.Guard())
         met.say({"listening": True}, given.fileno())
         given.close()
         passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
         options = [(name, value) for name, value in call.options if name in passed]
         words = [*options, ("--detach", None), *_paths(own)]
-        with _without_links(settings, call, own, owner.uid) if sealed else contextlib.nullcontext():
-            status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
+        try:
+            with _without_links(settings, call, own, owner.uid) if sealed else contextlib.nullcontext():
+                status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
+        except Broken as error:
+            with contextlib.suppress(meeting.NotMet):
+                met.say({"status": 1, "log": f"(00.000000) Error (seal.py:0): {error}\n"})
+            raise
         if status == 0:
             with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
                 pass
@@ -154,10 +160,12 @@ def _without_links(settings: config.Config, call: Call, own: str, uid: int) -> G
         links.put_back(own)
 
 
-def _relayed(own: str, listener: socket.socket, sealed: Sealed | None) -> tuple[Relay, socket.socket]:
+def _relayed(
+    own: str, listener: socket.socket, sealed: Sealed | None, guard: vdso.Guard | None = None
+) -> tuple[Relay, socket.socket]:
     """A relay for what CRIU says at `listener`, and the socket at which the other side is to listen instead."""
     given = meeting.listening(own, "relayed.sock")
-    return Relay(listener, os.path.join(own, "relayed.sock"), sealed), given
+    return Relay(listener, os.path.join(own, "relayed.sock"), sealed, guard), given
 
 
 def checked_descriptors(text: object) -> list[str]:
@@ -327,19 +335,26 @@ def _run(
     while True:
         ready = dict(watched.poll(min(max(0.0, end_s - time.time()), _LOOK_S) * 1000))
         if relay is not None and relay.failed in ready and command == "restore":
-            kill_with_descendants(runc.pid)
-            runc.wait()
-            subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
+            _take_down(runc, settings, call)
             raise Broken(relay.reason)
         if ended in ready:
             return runc.wait()
         if relay is not None and relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
             watched.unregister(relay.failed)
         if time.time() >= end_s:
-            kill_with_descendants(runc.pid)
-            runc.wait()
-            subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
+            _take_down(runc, settings, call)
             raise meeting.NotMet("the agent's end has come, and it was not done")
+
+
+def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call) -> None:
+    """End what runc has begun: CRIU first, so that runc takes down what it has mounted, and the container after it."""
+    kill_descendants(runc.pid)
+    try:
+        runc.wait(_CLEAN_UP_S)
+    except subprocess.TimeoutExpired:
+        kill_with_descendants(runc.pid)
+        runc.wait()
+    subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
 
 
 def _paths(own: str) -> list[tuple[str, str | None]]:
