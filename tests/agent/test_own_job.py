@@ -166,6 +166,25 @@ def test_what_another_program_has_saved_is_not_for_this_one(tmp_path: Path) -> N
     assert program_of("pi", ["a", "b"]) != program_of("pi", ["a b"])
 
 
+@pytest.mark.parametrize("harm", ["it cannot be read", "it is cut off"])
+def test_a_record_that_cannot_be_read_lets_nothing_begin_anew_and_nothing_go(tmp_path: Path, harm: str) -> None:
+    at = kept(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    saved(at, 1, 1)
+    record = at.root / "jobs" / str(at.job) / "latest.json"
+    there, before = at.storage.keys(""), record.read_bytes()
+    record.unlink()
+    if harm == "it cannot be read":
+        record.mkdir()
+    else:
+        record.write_bytes(before[:20])
+    for act in (at.latest, lambda: saved(at, 2, 1)):
+        with pytest.raises(StorageError, match=f"latest.json.*scontrol requeue {at.job}") as refused:
+            act()
+        assert "\n" not in str(refused.value)
+    assert set(there) <= set(at.storage.keys(""))
+
+
 def test_a_job_that_starts_for_the_first_time_has_nothing_of_an_older_one_of_its_number(tmp_path: Path) -> None:
     at = kept(tmp_path)
     at.set_up(is_first=True, now_s=0)

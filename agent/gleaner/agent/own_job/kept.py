@@ -79,11 +79,20 @@ class Kept:
             replace(self, job=int(number)).clear()
 
     def latest(self) -> tuple[Generation, ...]:
-        """What counts, the newest first; nothing if it is of another program."""
+        """What counts, the newest first; nothing if it is of another program.
+
+        A record that cannot be read is not one that is not there: whoever took it for that would begin anew, and
+        remove with the next save all that was saved before.
+        """
+        stays = f"what was saved stays: scontrol requeue {self.job} lets it go on from that, once"
         try:
             found = _Record.model_validate_json(self._record.read_bytes())
-        except (OSError, ValidationError):
+        except FileNotFoundError:
             return ()
+        except OSError as error:
+            raise StorageError(f"cannot read {self._record}: {error.strerror}; {stays} that can be read") from error
+        except ValidationError as error:
+            raise StorageError(f"{self._record} says nothing that is known here; {stays} that is mended") from error
         return found.generations if found.program == self.program else ()
 
     def next_attempt(self) -> int:
