@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
@@ -74,7 +75,7 @@ def gone(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[s
     closed = closed.where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
     found: set[str] = set()
     for row in db.execute(closed):
-        facts = row.facts or {}
+        facts: dict[str, Any] = row.facts or {}
         end_s = max(row.end_s, facts.get("end_s", 0.0))
         if not facts.get("unseen") or now_s > end_s + GONE_S:
             found.add(row.name)
