@@ -370,7 +370,22 @@ def test_a_generation_that_is_broken_costs_only_what_came_after_the_one_before(d
     (place / "manifest.json").write_text("{}")
     desk.start("count", "100000")
     desk.until(lambda: desk.runtime.restores)
-    assert any("broken, and set aside" in line for line in desk.says)
+    desk.until(lambda: any("broken, and set aside" in line for line in desk.says))
+    assert newest not in desk.kept.latest(), "else it would count as the one before the next"
+
+
+def test_where_nothing_that_was_saved_can_be_read_nothing_begins_anew_and_all_of_it_stays(desk: Desk) -> None:
+    """It may be this one node's fault."""
+    desk.leave_two_generations()
+    known, there = desk.kept.latest(), desk.kept.storage.keys("jobs/66")
+    for one in known:
+        place = desk.kept.root / f"jobs/66/attempt-{one.attempt}/generation-{one.number}"
+        (place / "manifest.json").write_text("{}")
+    desk.start("count", "100000")
+    assert desk.end() == FAILED
+    assert (desk.kept.latest(), desk.kept.storage.keys("jobs/66")) == (known, there)
+    assert any(f"rm {desk.kept.record}" in line for line in desk.says)
+    assert any("scontrol requeue 66" in line for line in desk.says)
 
 
 def test_after_a_generation_that_broke_while_it_was_restored_the_helper_makes_the_folder_again(

@@ -86,13 +86,13 @@ class Kept:
         """
         stays = f"what was saved stays: scontrol requeue {self.job} lets it go on from that, once"
         try:
-            found = _Record.model_validate_json(self._record.read_bytes())
+            found = _Record.model_validate_json(self.record.read_bytes())
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise StorageError(f"cannot read {self._record}: {error.strerror}; {stays} that can be read") from error
+            raise StorageError(f"cannot read {self.record}: {error.strerror}; {stays} that can be read") from error
         except ValidationError as error:
-            raise StorageError(f"{self._record} says nothing that is known here; {stays} that is mended") from error
+            raise StorageError(f"{self.record} says nothing that is known here; {stays} that is mended") from error
         return found.generations if found.program == self.program else ()
 
     def next_attempt(self) -> int:
@@ -103,11 +103,7 @@ class Kept:
     def note(self, new: Generation) -> None:
         """From now on this one counts, and some of those before; the others go, once that is on the disk."""
         now = counting((new, *self.latest()))
-        text = _Record(program=self.program, generations=now).model_dump_json()
-        try:
-            write_whole(self._record, text.encode(), draft=self._record.with_suffix(".new"))
-        except OSError as error:
-            raise StorageError(f"cannot write {self._record}: {error.strerror}") from error
+        self._write(now)
         self._remove_but({generation_key(self.job, one.attempt, one.number) for one in now})
 
     def before(self, used: Generation) -> Generation | None:
@@ -117,16 +113,24 @@ class Kept:
         return older[0] if older else None
 
     def drop(self, broken: Generation) -> None:
-        """Set one aside that is of no use."""
+        """Set one aside that is of no use; it does not count any more."""
         self.storage.set_aside(generation_key(self.job, broken.attempt, broken.number))
+        self._write(tuple(one for one in self.latest() if one != broken))
+
+    def _write(self, now: tuple[Generation, ...]) -> None:
+        text = _Record(program=self.program, generations=now).model_dump_json()
+        try:
+            write_whole(self.record, text.encode(), draft=self.record.with_suffix(".new"))
+        except OSError as error:
+            raise StorageError(f"cannot write {self.record}: {error.strerror}") from error
 
     def clear(self) -> None:
         """The job has ended."""
         with suppress(FileNotFoundError):
-            self._record.unlink()
+            self.record.unlink()
         self._remove_but(set())
         with suppress(OSError):
-            self._record.parent.rmdir()
+            self.record.parent.rmdir()
 
     def _remove_but(self, kept: set[str]) -> None:
         storage = self.storage
@@ -135,5 +139,6 @@ class Kept:
                 storage.delete(key)
 
     @property
-    def _record(self) -> Path:
+    def record(self) -> Path:
+        """The file that names what counts."""
         return self.root / "jobs" / str(self.job) / "latest.json"
