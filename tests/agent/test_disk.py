@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tests.agent.pretended import PretendedRuntime
 
 from gleaner.agent.disk import DiskLimits, DiskWatch, InTheWay, Room, TooLarge, Verdict, room, verdicts
-from gleaner.agent.privileged.taken import Taken, taken
+from gleaner.agent.privileged.taken import Taken, _Count, taken
 from gleaner.agent.runtime.protocol import ContainerId, RuntimeFault
 from gleaner.agent.unnamed import unnamed
 
@@ -92,20 +93,65 @@ def open_below(folder: Path) -> list[str]:
     return [name for name in found if name.startswith(str(folder))]
 
 
-def test_folders_within_folders_however_deep_do_no_harm(tmp_path: Path) -> None:
-    here = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(1500):
+def nested(place: Path, depth: int) -> int:
+    """Folders within folders, all called `d`; the deepest, opened."""
+    here = os.open(place, os.O_RDONLY)
+    for _ in range(depth):
         os.mkdir("d", dir_fd=here)
         inner = os.open("d", os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = inner
-    os.close(here)
+    return here
+
+
+def test_folders_within_folders_however_deep_hide_nothing(tmp_path: Path) -> None:
+    deepest = nested(tmp_path, 1500)
+    file = os.open("large", os.O_CREAT | os.O_WRONLY, dir_fd=deepest)
+    os.write(file, bytes(MIB))
+    os.close(file)
+    os.close(deepest)
     try:
         found = count(tmp_path)
     finally:  # so deep that what removes the folders of old tests cannot
         subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
-    assert not found.is_whole
-    assert found.inodes >= 200
+    assert (found.is_whole, found.inodes) == (True, 1502)
+    assert found.size_bytes > MIB
+    assert not open_below(tmp_path)
+
+
+def counting(place: Path) -> _Count:
+    return _Count(place.stat(), None, 10**6, time.monotonic() + 60, own=True)
+
+
+def test_a_folder_that_is_renamed_before_it_is_entered_is_found_again(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "large").write_bytes(bytes(MIB))
+    (tmp_path / "gone").mkdir()
+    looking = counting(tmp_path)
+    looking.enter(None, str(tmp_path))
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "gone").rmdir()
+    while looking.levels:
+        looking.step()
+    assert looking.is_whole
+    assert looking.size_bytes > MIB
+
+
+def test_a_folder_that_is_moved_while_it_is_looked_through_is_not_taken_for_the_one_above(tmp_path: Path) -> None:
+    os.close(nested(tmp_path, 500))
+    for up in ("", "d/" * 250):
+        (tmp_path / up / "e" / "f").mkdir(parents=True)
+    looking = counting(tmp_path)
+    looking.enter(None, str(tmp_path))
+    while len(looking.levels) < 500:
+        looking.step()
+    (tmp_path / ("d/" * 100)).rename(tmp_path / "moved")
+    try:
+        while looking.levels:
+            looking.step()
+    finally:
+        subprocess.run(["rm", "-rf", str(tmp_path / "d"), str(tmp_path / "moved")], check=True)
+    assert not looking.is_whole
     assert not open_below(tmp_path)
 
 
@@ -304,3 +350,14 @@ def test_a_process_that_lets_nobody_look_is_not_taken_for_one_that_holds_nothing
     (process(tmp_path, 1, "/gleaner/a") / "fd").touch()
     process(tmp_path, 2, "/gleaner/b")
     assert unnamed([A, B], processes=tmp_path) == {A: Taken(0, 0, is_whole=False), B: Taken()}
+
+
+def test_a_file_on_its_way_through_a_socket_is_not_taken_for_nothing(tmp_path: Path) -> None:
+    place = process(tmp_path, 1, "/gleaner/a")
+    (place / "fd").symlink_to("/proc/self/fd")
+    (place / "fdinfo").symlink_to("/proc/self/fdinfo")
+    here, there = socket.socketpair()
+    with here, there, (tmp_path / "file").open("wb") as file:
+        assert unnamed([A], processes=tmp_path)[A].is_whole
+        socket.send_fds(here, [b"x"], [file.fileno()])
+        assert not unnamed([A], processes=tmp_path)[A].is_whole

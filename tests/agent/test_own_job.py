@@ -166,6 +166,25 @@ def test_what_another_program_has_saved_is_not_for_this_one(tmp_path: Path) -> N
     assert program_of("pi", ["a", "b"]) != program_of("pi", ["a b"])
 
 
+@pytest.mark.parametrize("harm", ["it cannot be read", "it is cut off"])
+def test_a_record_that_cannot_be_read_lets_nothing_begin_anew_and_nothing_go(tmp_path: Path, harm: str) -> None:
+    at = kept(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    saved(at, 1, 1)
+    record = at.root / "jobs" / str(at.job) / "latest.json"
+    there, before = at.storage.keys(""), record.read_bytes()
+    record.unlink()
+    if harm == "it cannot be read":
+        record.mkdir()
+    else:
+        record.write_bytes(before[:20])
+    for act in (at.latest, lambda: saved(at, 2, 1)):
+        with pytest.raises(StorageError, match=f"latest.json.*scontrol requeue {at.job}") as refused:
+            act()
+        assert "\n" not in str(refused.value)
+    assert set(there) <= set(at.storage.keys(""))
+
+
 def test_a_job_that_starts_for_the_first_time_has_nothing_of_an_older_one_of_its_number(tmp_path: Path) -> None:
     at = kept(tmp_path)
     at.set_up(is_first=True, now_s=0)
@@ -351,7 +370,22 @@ def test_a_generation_that_is_broken_costs_only_what_came_after_the_one_before(d
     (place / "manifest.json").write_text("{}")
     desk.start("count", "100000")
     desk.until(lambda: desk.runtime.restores)
-    assert any("broken, and set aside" in line for line in desk.says)
+    desk.until(lambda: any("broken, and set aside" in line for line in desk.says))
+    assert newest not in desk.kept.latest(), "else it would count as the one before the next"
+
+
+def test_where_nothing_that_was_saved_can_be_read_nothing_begins_anew_and_all_of_it_stays(desk: Desk) -> None:
+    """It may be this one node's fault."""
+    desk.leave_two_generations()
+    known, there = desk.kept.latest(), desk.kept.storage.keys("jobs/66")
+    for one in known:
+        place = desk.kept.root / f"jobs/66/attempt-{one.attempt}/generation-{one.number}"
+        (place / "manifest.json").write_text("{}")
+    desk.start("count", "100000")
+    assert desk.end() == FAILED
+    assert (desk.kept.latest(), desk.kept.storage.keys("jobs/66")) == (known, there)
+    assert any(f"rm {desk.kept.record}" in line for line in desk.says)
+    assert any("scontrol requeue 66" in line for line in desk.says)
 
 
 def test_after_a_generation_that_broke_while_it_was_restored_the_helper_makes_the_folder_again(

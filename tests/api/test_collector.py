@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import select
 from tests.api.house import House, detail
 
-from gleaner.agent.protocol import Beat
+from gleaner.agent.protocol import Beat, Farewell
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import Draft, StorageError, generation_key, output_key
 from gleaner.control.collector import Found, collect, is_garbage, sweep_drafts
-from gleaner.control.queue import agents, moves
+from gleaner.control.queue import agents, moves, rooms
 from gleaner.control.queue.engine import connect, transaction
 from gleaner.control.queue.reads import Kept
+from gleaner.control.queue.tables import AGENT
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 from gleaner.control.site import Site
 
@@ -155,17 +157,25 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(house: Hous
         draft.__enter__().add("memory", [b"x" * 100_000])
         return draft
 
+    def swept(at_s: float) -> int:
+        return sweep_drafts(house.site.engine, house.storage, at_s)
+
     drafts = [begin(writer) for writer in (live.name, killed.name, "not-known", "")]
-    assert sweep_drafts(house.site.engine, house.storage) == 0
+    assert swept(house.now_s) == 0
     _lose(house, killed.name)  # silent, but it may live
-    assert sweep_drafts(house.site.engine, house.storage) == 0
+    assert swept(house.now_s) == 0
     with transaction(house.site.engine) as db:
+        end_s = db.execute(select(AGENT.c.end_s).where(AGENT.c.name == killed.name)).scalar_one()
         agents.expire(db, now_s=house.now_s + 10_000, losses_until_held=9)
         agents.beat(db, live.name, Beat(), lease_s=100, now_s=house.now_s + 10_000)
         assert agents.close_silent(db, killed.name, now_s=house.now_s + 10_001, losses_until_held=9, reason="gone")
-    assert sweep_drafts(house.site.engine, house.storage) == 1
+    assert swept(end_s) == 0, "the scheduler has forgotten it; it may live, and save at its own end"
+    assert swept(end_s + rooms.GONE_S + 1) == 1
     assert sorted(house.storage.writers()) == sorted([live.name, "not-known"])
     assert len(list((folder / ".drafts").iterdir())) == 3
+    with transaction(house.site.engine) as db:
+        agents.farewell(db, live.name, Farewell(ended_s=house.now_s, reason="bye"), now_s=house.now_s)
+    assert swept(house.now_s) == 1, "it has said so itself"
     for draft in drafts:
         draft.__exit__(None, None, None)
 

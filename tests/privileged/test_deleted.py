@@ -82,6 +82,26 @@ def test_memory_with_the_name_of_a_path_is_no_file(tmp_path: Path) -> None:
         assert deleted.refused(pid) is None
 
 
+SENT = (
+    "f = open(d + '/x', 'w'); os.unlink(f.name); import socket; pair = socket.socketpair();"
+    " socket.send_fds(pair[0], [b'x'], [f.fileno()]); f.close()"
+)
+SENT_TWICE = "more = socket.socketpair(); socket.send_fds(more[0], [b'x'], [pair[1].fileno()]); pair[1].close()"
+
+
+@only_root
+@pytest.mark.parametrize("then", ["pass", SENT_TWICE])
+def test_a_file_on_its_way_through_a_socket_is_no_way_round(tmp_path: Path, then: str) -> None:
+    with holding(tmp_path, SENT, f"{then}; os.rmdir(d); os.symlink('/etc', d)") as pid:
+        assert "nobody has received yet" in str(deleted.refused(pid))
+
+
+@only_root
+def test_a_file_that_was_received_is_looked_at_again(tmp_path: Path) -> None:
+    with holding(tmp_path, SENT, "held = socket.recv_fds(pair[1], 9, 9)") as pid:
+        assert deleted.refused(pid) is None
+
+
 @only_root
 def test_a_process_that_cannot_be_looked_at_is_not_saved() -> None:
     assert "cannot be looked at" in str(deleted.refused(2**22 + 1))

@@ -273,12 +273,15 @@ def _saved_twice(scene: Scene, count: int) -> tuple[int, ...]:
     return jobs
 
 
-def test_one_node_that_calls_every_generation_broken_destroys_none_and_the_jobs_go_on_elsewhere(scene: Scene) -> None:
+@pytest.mark.parametrize("why", [Why.GENERATION_BROKEN, Why.CANNOT_RESTORE])
+def test_one_node_that_calls_every_generation_broken_destroys_none_and_the_jobs_go_on_elsewhere(
+    scene: Scene, why: Why
+) -> None:
     jobs = _saved_twice(scene, 20)
     scene.agent("bad", node="bad")
     for _ in range(5):
         for work in scene.claim("bad"):
-            scene.given_back(work.job, work.attempt, Why.GENERATION_BROKEN, "wrong digest")
+            scene.given_back(work.job, work.attempt, why, "wrong digest")
     assert [scene.row(job).state for job in jobs] == [State.SAVED] * 20
     for job in jobs:
         assert scene.endings(job).count("given back") == 1
@@ -298,6 +301,24 @@ def test_what_a_bad_node_has_said_of_a_generation_is_forgotten_after_a_while(sce
     assert scene.claim("bad") == ()
     scene.now_s += LONGEST_ELSEWHERE_S
     assert scene.claim_one("bad").generation is not None
+
+
+@pytest.mark.parametrize("why", [Why.GENERATION_BROKEN, Why.CANNOT_RESTORE])
+def test_one_node_that_says_so_for_hours_while_the_others_have_no_room_destroys_nothing(scene: Scene, why: Why) -> None:
+    (job,) = _saved_twice(scene, 1)
+    scene.agent("bad", node="bad")
+    for attempt in range(3, 8):
+        assert not scene.row(job).held
+        scene.claim_one("bad")
+        scene.given_back(job, attempt, why, "wrong digest")
+        scene.now_s += LONGEST_ELSEWHERE_S
+    assert scene.row(job).held
+    assert scene.claim("bad") == ()
+    assert [(each.attempt, each.number) for each in scene.detail(job).generations] == [(1, 1), (2, 1)]
+    scene.release(job)
+    made = scene.claim_one("good").generation
+    assert made is not None
+    assert (made.attempt, made.number) == (2, 1)
 
 
 @pytest.mark.parametrize("whys", [(Why.GENERATION_BROKEN,), (Why.GENERATION_BROKEN, Why.CANNOT_RESTORE)])
@@ -431,12 +452,12 @@ def test_a_save_in_between_shows_that_the_job_gets_on(scene: Scene) -> None:
 
 def test_a_job_whose_saves_can_never_be_restored_does_not_begin_for_ever(scene: Scene) -> None:
     job = scene.job()
-    for name in ("a", "b", "c"):
+    nodes = [scene.agent(name) for name in ("a", "b", "c")]
+    for name in nodes:
         assert not scene.row(job).held
-        scene.agent(name)
         scene.saved(job, scene.claim_one(name).attempt)
-        for _ in range(TRIES_UNTIL_BROKEN):
-            scene.given_back(job, scene.claim_one(name).attempt, Why.CANNOT_RESTORE, "it holds a device")
+        for other in nodes:
+            scene.given_back(job, scene.claim_one(other).attempt, Why.CANNOT_RESTORE, "it holds a device")
         assert scene.row(job).state is State.NEW
     assert scene.look(reads.hold_reason, job) == (
         "nothing that it saved could be restored, although it has begun 3 times; "

@@ -137,7 +137,7 @@ class Node:
 
 def _runtime(kind: str, url: str, root: Path) -> Any:
     if kind == "docker":
-        return DockerRuntime(url, user=USER)
+        return DockerRuntime(url, user=USER, own_way=True)
     settings = Config(
         agent_uid=USER[0],
         meetings=f"{root}{Config(1).meetings}",

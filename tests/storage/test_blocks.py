@@ -379,6 +379,28 @@ def test_a_shared_pack_that_cannot_be_read_is_stored_anew(
     assert read(second)["pages"] == memory
 
 
+@pytest.mark.parametrize("pack", ["blocks.pack", "pack-1"])
+def test_an_older_pack_that_cannot_even_be_opened_costs_no_save(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, pack: str
+) -> None:
+    content = noise(4 * 2**20)
+    before, _ = published(storage, "jobs/1", {"memory": content})
+    opening = os.open
+
+    def open_(path: str, flags: int, *args: int, dir_fd: int | None = None) -> int:
+        if path == pack and not flags & os.O_CREAT:
+            raise OSError(errno.EIO, "Input/output error")
+        return opening(path, flags, *args, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_)
+        with storage.draft("jobs/2", before) as draft:
+            draft.add("memory", [content])
+            made = draft.publish({})
+    assert made.stored_bytes > len(content)
+    assert read(storage.open("jobs/2", made.digest)) == {"memory": content}
+
+
 def test_what_rots_between_the_look_and_the_copy_fails_the_save_and_nothing_is_published(
     storage: Storage, root: Path
 ) -> None:

@@ -94,7 +94,13 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     os.umask(0o077)
     settings.work.mkdir(parents=True, exist_ok=True)
     pulled = settings.work / "pulled-images.json"
-    runtime = chosen(settings.runtime, docker_url=settings.docker_url, images=settings.images, pulled=pulled)
+    runtime = chosen(
+        settings.runtime,
+        docker_url=settings.docker_url,
+        images=settings.images,
+        pulled=pulled,
+        docker_own_way=settings.docker_own_way,
+    )
     able = runtime.facts()
     job = os.environ.get("SLURM_JOB_ID")
     kill_wait_s = settings.kill_wait_s

@@ -27,7 +27,7 @@ class AgentSettings(FileSettings):
     work: Path = Path("/var/lib/gleaner/work")
     """A folder on the node's own disk, for the jobs' folders."""
     runtime: Kind = "auto"
-    """What runs the containers; `auto`: Docker if its engine answers, else the node helper (`criu`)."""
+    """What runs the containers; `auto`: Docker if its engine answers and has our runtime, else the helper (`criu`)."""
     images: Path | None = None
     """With the node helper: a folder with images as files (`runtime.image_files`), for those that a node lacks."""
     images_allowed: tuple[str, ...] = ("gleaner/*",)
@@ -41,6 +41,9 @@ class AgentSettings(FileSettings):
     disk_reserve_mib: int = Field(default=1024, ge=0)
     """When less is free, nothing new begins, and the job that takes most is saved; below half of it, it is ended."""
     docker_url: str = "unix:///var/run/docker.sock"
+    docker_own_way: bool = False
+    """Whether jobs may be saved and restored in Docker's own way: many times slower, and nothing of root's keeps a job
+    that is restored from writing on the node."""
     cpus: int | None = Field(default=None, ge=1)
     """Cores that jobs may use; by default those that the allocation has."""
     memory_mib: int | None = Field(default=None, ge=1)

@@ -53,11 +53,21 @@ def _look(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
                     return False
                 with suppress(OSError):
                     _one(entry, sizes)
+                    if _has_sent_files(process, entry):
+                        return False
     except (FileNotFoundError, ProcessLookupError):
         return True
     except OSError:
         return False
     return True
+
+
+def _has_sent_files(process: Path, entry: os.DirEntry[str]) -> bool:
+    """Whether files are on their way in a socket (unix(7), SCM_RIGHTS): nobody sees what they take."""
+    if not stat.S_ISSOCK(entry.stat().st_mode):
+        return False
+    told = (process / "fdinfo" / entry.name).read_text().splitlines()
+    return any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in told)
 
 
 def _one(entry: os.DirEntry[str], sizes: dict[tuple[int, int], int]) -> None:

@@ -109,15 +109,15 @@ def collect(engine: Engine, storage: Storage, now_s: float) -> list[str]:
     return deleted
 
 
-def sweep_drafts(engine: Engine, storage: Storage) -> int:
-    """Remove what agents that have ended had not published: a save that was killed leaves all that it had written.
+def sweep_drafts(engine: Engine, storage: Storage, now_s: float) -> int:
+    """Remove what agents that are gone had not published: a save that was killed leaves all that it had written.
 
     How many drafts there were. Raises `StorageError` or `QueueError`. The listing comes first: an agent that is not
-    known yet at the look has not ended.
+    known yet at the look is not gone.
     """
     writers = storage.writers()
     with snapshot(engine) as db:
-        ended = rooms.ended(db, writers)
+        ended = rooms.gone(db, writers, now_s=now_s)
     removed = storage.sweep(before_s=0.0, ended=ended) if ended else 0
     if removed:
         _log.info("drafts of ended agents removed", drafts=removed, agents=sorted(ended))

@@ -150,13 +150,13 @@ def left_reports(site: Site, now_s: float) -> None:
         take_left_reports(site, now_s)
 
 
-def left_drafts(site: Site, _now_s: float) -> None:
+def left_drafts(site: Site, now_s: float) -> None:
     """Remove what agents that have ended were still writing."""
     if not site.is_leader:
         return
     try:
         site.check_leads()
-        sweep_drafts(site.engine, site.storage)
+        sweep_drafts(site.engine, site.storage, now_s)
     except (StorageError, QueueError) as error:
         _log.warning("drafts cannot be removed, it will be tried again", reason=str(error))
 

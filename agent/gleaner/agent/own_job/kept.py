@@ -79,11 +79,20 @@ class Kept:
             replace(self, job=int(number)).clear()
 
     def latest(self) -> tuple[Generation, ...]:
-        """What counts, the newest first; nothing if it is of another program."""
+        """What counts, the newest first; nothing if it is of another program.
+
+        A record that cannot be read is not one that is not there: whoever took it for that would begin anew, and
+        remove with the next save all that was saved before.
+        """
+        stays = f"what was saved stays: scontrol requeue {self.job} lets it go on from that, once"
         try:
-            found = _Record.model_validate_json(self._record.read_bytes())
-        except (OSError, ValidationError):
+            found = _Record.model_validate_json(self.record.read_bytes())
+        except FileNotFoundError:
             return ()
+        except OSError as error:
+            raise StorageError(f"cannot read {self.record}: {error.strerror}; {stays} that can be read") from error
+        except ValidationError as error:
+            raise StorageError(f"{self.record} says nothing that is known here; {stays} that is mended") from error
         return found.generations if found.program == self.program else ()
 
     def next_attempt(self) -> int:
@@ -94,11 +103,7 @@ class Kept:
     def note(self, new: Generation) -> None:
         """From now on this one counts, and some of those before; the others go, once that is on the disk."""
         now = counting((new, *self.latest()))
-        text = _Record(program=self.program, generations=now).model_dump_json()
-        try:
-            write_whole(self._record, text.encode(), draft=self._record.with_suffix(".new"))
-        except OSError as error:
-            raise StorageError(f"cannot write {self._record}: {error.strerror}") from error
+        self._write(now)
         self._remove_but({generation_key(self.job, one.attempt, one.number) for one in now})
 
     def before(self, used: Generation) -> Generation | None:
@@ -108,16 +113,24 @@ class Kept:
         return older[0] if older else None
 
     def drop(self, broken: Generation) -> None:
-        """Set one aside that is of no use."""
+        """Set one aside that is of no use; it does not count any more."""
         self.storage.set_aside(generation_key(self.job, broken.attempt, broken.number))
+        self._write(tuple(one for one in self.latest() if one != broken))
+
+    def _write(self, now: tuple[Generation, ...]) -> None:
+        text = _Record(program=self.program, generations=now).model_dump_json()
+        try:
+            write_whole(self.record, text.encode(), draft=self.record.with_suffix(".new"))
+        except OSError as error:
+            raise StorageError(f"cannot write {self.record}: {error.strerror}") from error
 
     def clear(self) -> None:
         """The job has ended."""
         with suppress(FileNotFoundError):
-            self._record.unlink()
+            self.record.unlink()
         self._remove_but(set())
         with suppress(OSError):
-            self._record.parent.rmdir()
+            self.record.parent.rmdir()
 
     def _remove_but(self, kept: set[str]) -> None:
         storage = self.storage
@@ -126,5 +139,6 @@ class Kept:
                 storage.delete(key)
 
     @property
-    def _record(self) -> Path:
+    def record(self) -> Path:
+        """The file that names what counts."""
         return self.root / "jobs" / str(self.job) / "latest.json"

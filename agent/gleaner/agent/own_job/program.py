@@ -24,7 +24,7 @@ from gleaner.agent.joblog import Mark
 from gleaner.agent.own_job.batch import Batch, NotRequeued
 from gleaner.agent.own_job.kept import Kept
 from gleaner.agent.own_job.moments import Plan, Wish, by_clock, by_signal, is_governed
-from gleaner.agent.protocol import Way, Why
+from gleaner.agent.protocol import Generation, Way, Why
 from gleaner.agent.runtime.protocol import (
     CannotCheckpoint,
     ContainerExited,
@@ -143,18 +143,28 @@ class OwnJob:
         return self.exit_code
 
     def _begun(self) -> task.Started | task.NotStarted:
-        """Started, or restored from the newest generation that can be read."""
+        """Started, or restored from the newest generation that can be read here.
+
+        One that cannot is set aside once an older one has been restored. If none can be read it may be the node's
+        fault: all of them stay as they are, and nothing begins anew.
+        """
+        broken: list[tuple[Generation, str]] = []
         while True:
             found = begun(self.runtime, self.spec, self.stored, fill=self._fill)
             used = self.stored.assignment.generation
             if used is None or not isinstance(found, task.NotStarted) or found.why is not Why.GENERATION_BROKEN:
                 break
-            say(f"what was saved last is broken, and set aside: {found.detail}")
-            self.kept.drop(used)
-            self._try(self.readmit, "cannot go on from what was saved before that")
             before = self.kept.before(used)
+            if before is None:
+                say(f"nothing that was saved can be read on this node; if no other can: rm {self.kept.record}")
+                break
+            broken.append((used, found.detail))
+            self._try(self.readmit, "cannot go on from what was saved before that")
             given = self.stored.assignment.model_copy(update={"generation": before})
             self.stored = Stored(self.stored.storage, given, self.stored.node, self.stored.folder)
+        for one, detail in broken if isinstance(found, task.Started) else ():
+            say(f"what was saved last is broken, and set aside: {detail}")
+            self.kept.drop(one)
         if isinstance(found, task.Started):
             self._since_s = time.time()
             if used is not None:

@@ -27,6 +27,11 @@ def refused(init_pid: int) -> str | None:
     """
     try:
         for pid in rights.family(init_pid):
+            if _has_sent_files(pid):
+                return (
+                    "it has sent an open file through a socket, which nobody has received yet, so nobody can look at"
+                    " it: it can be saved when that has been received"
+                )
             for path in sorted(_held(pid)):
                 link = link_on_the_way(f"/proc/{pid}/root", path)
                 if link is not None:
@@ -46,6 +51,19 @@ def _held(pid: int) -> set[str]:
     for folder in ("fd", "map_files"):
         entries += [f"{about}/{folder}/{name}" for name in os.listdir(f"{about}/{folder}")]
     return {path for entry in entries for path in _deleted(entry)}
+
+
+def _has_sent_files(pid: int) -> bool:
+    """Whether files are on their way in one of its sockets (unix(7), SCM_RIGHTS): CRIU saves them as any other, and no
+    process holds them."""
+    about = f"/proc/{pid}"
+    for name in os.listdir(f"{about}/fd"):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"{about}/fd/{name}").startswith("socket:"):
+                with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
+                    if any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in file):
+                        return True
+    return False
 
 
 def _deleted(entry: str) -> Iterator[str]:

@@ -12,8 +12,10 @@ import time
 from typing import NamedTuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_DEEPEST = 200
-"""Folders below this depth are not entered: each on the way is held open."""
+_HELD = 200
+"""So many folders on the way are held open; those above are found again from below."""
+_MOST_TRIES = 1000
+"""So often a folder that has another name by now is looked for, in one look."""
 _LOOK_EVERY = 256
 _BLOCK_BYTES = 512
 MOST_INODES = 10_000_000
@@ -55,12 +57,15 @@ def taken(
     return Taken(count.size_bytes, count.inodes, count.is_whole)
 
 
-class _Level(NamedTuple):
-    folder: int
-    waiting: list[str]
-    """Folders in it that have not been entered."""
-    locked: tuple[int, int] | None
-    """Of one whose mode was changed: a descriptor that changes it back, and its own mode."""
+class _Level:
+    def __init__(self, folder: int, locked: tuple[int, int] | None = None) -> None:
+        self.folder: int | None = folder
+        self.waiting: list[tuple[str, int]] = []
+        """Folders in it that have not been entered: names and inodes."""
+        self.locked = locked
+        """Of one whose mode was changed: a descriptor that changes it back, and its own mode."""
+        facts = os.fstat(folder)
+        self.is_itself = (facts.st_dev, facts.st_ino)
 
 
 class _Count:
@@ -69,6 +74,7 @@ class _Count:
     ) -> None:
         self.size_bytes, self.inodes, self.is_whole = _BLOCK_BYTES * top.st_blocks, 1, True
         self.levels: list[_Level] = []
+        self._tries = self._locked = 0
         self._device, self._several = top.st_dev, set[int]()
         self._most_bytes, self._most_inodes, self._end_s, self._own = most_bytes, most_inodes, end_s, own
 
@@ -88,43 +94,69 @@ class _Count:
         if not here.waiting:
             self._leave()
             return
-        name = here.waiting.pop()
-        if len(self.levels) > _DEEPEST:
+        if here.folder is None or self._locked > _HELD:  # it cannot be found again, or too many would be held open
+            here.waiting.clear()
             self.is_whole = False
             return
-        self.enter(here.folder, name)
+        name, inode = here.waiting.pop()
+        if not self.enter(here.folder, name) and (again := self._other_name(here, inode)) is not None:
+            here.waiting.append((again, inode))
 
-    def enter(self, parent: int | None, name: str) -> None:
-        """Open a folder, and count what is in it."""
+    def enter(self, parent: int | None, name: str) -> bool:
+        """Open a folder, and count what is in it; False if there is none of this name by now."""
         try:
-            level = _Level(os.open(name, _FOLDER, dir_fd=parent), [], None)
+            level = _Level(os.open(name, _FOLDER, dir_fd=parent))
         except PermissionError:
             opened = self._unlocked(parent, name) if self._own else None
             if opened is None:
                 self.is_whole = False
-                return
+                return True
             level = opened
+            self._locked += 1
         except (FileNotFoundError, NotADirectoryError):
-            return  # it has just gone, or is another now
+            return False
         except OSError:
             self.is_whole = False
-            return
+            return True
+        if len(self.levels) >= _HELD:
+            above = self.levels[-_HELD]
+            if above.folder is not None:
+                os.close(above.folder)
+                above.folder = None
         self.levels.append(level)
         try:
             self._look_through(level)
         except PermissionError:  # it can be listed, and what is in it cannot be looked at
-            mode = stat.S_IMODE(os.fstat(level.folder).st_mode)
-            if level.locked is not None or not self._own:
-                self.is_whole = False
-                return
-            self.levels[-1] = again = level._replace(locked=(os.dup(level.folder), mode))
-            try:
-                os.fchmod(level.folder, mode | 0o500)
-                self._look_through(again)
-            except OSError:
-                self.is_whole = False
+            self._look_through_anyway(level)
         except OSError:
             self.is_whole = False
+        return True
+
+    def _look_through_anyway(self, level: _Level) -> None:
+        if level.locked is not None or level.folder is None or not self._own:
+            self.is_whole = False
+            return
+        mode = stat.S_IMODE(os.fstat(level.folder).st_mode)
+        level.locked = (os.dup(level.folder), mode)
+        self._locked += 1
+        try:
+            os.fchmod(level.folder, mode | 0o500)
+            self._look_through(level)
+        except OSError:
+            self.is_whole = False
+
+    def _other_name(self, level: _Level, inode: int) -> str | None:
+        """What a folder that was there is called now; None if it has gone. A job may rename it without an end."""
+        self._tries += 1
+        if self._tries > _MOST_TRIES:
+            self.is_whole = False
+            return None
+        try:
+            with os.scandir(level.folder) as found:
+                return next((entry.name for entry in found if entry.inode() == inode), None)
+        except OSError:
+            self.is_whole = False
+            return None
 
     def _look_through(self, level: _Level) -> None:
         before = (self.size_bytes, self.inodes)
@@ -146,7 +178,7 @@ class _Count:
         if facts.st_dev != self._device:
             return
         if stat.S_ISDIR(facts.st_mode):
-            level.waiting.append(name)
+            level.waiting.append((name, facts.st_ino))
         elif facts.st_nlink > 1:
             if facts.st_ino in self._several:
                 return
@@ -167,7 +199,7 @@ class _Count:
                 # An O_PATH descriptor cannot be given a mode; this link leads to just what it names.
                 os.chmod(f"/proc/self/fd/{itself}", locked[1] | 0o500)
                 opened = os.open(f"/proc/self/fd/{itself}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                return _Level(opened, [], locked)
+                return _Level(opened, locked)
         except OSError:
             pass
         _lock(locked)
@@ -175,9 +207,25 @@ class _Count:
 
     def _leave(self) -> None:
         left = self.levels.pop()
-        os.close(left.folder)
+        if self.levels and left.folder is not None and self.levels[-1].folder is None:
+            self._find_again(self.levels[-1], left.folder)
+        if left.folder is not None:
+            os.close(left.folder)
         if left.locked is not None:
+            self._locked -= 1
             _lock(left.locked)
+
+    def _find_again(self, level: _Level, below: int) -> None:
+        """The folder above, unless what is below was moved away from it."""
+        try:
+            level.folder = os.open("..", _FOLDER, dir_fd=below)
+            facts = os.fstat(level.folder)
+            if (facts.st_dev, facts.st_ino) == level.is_itself:
+                return
+            os.close(level.folder)
+        except OSError:
+            pass
+        level.folder, self.is_whole = None, False
 
     def close(self) -> None:
         """Leave all that is open as it was."""

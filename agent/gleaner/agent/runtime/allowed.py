@@ -41,7 +41,11 @@ def refusal(image: str, allowed: Sequence[str]) -> str:
     ('', '')
     >>> refusal("other.site/x", ["r.site/*"])
     'the image other.site/x may not run here: images_allowed in the settings of the agents has r.site/*'
+    >>> refusal("r.site/physics/../other", ["r.site/physics/*"])
+    "the image 'r.site/physics/../other' may not run here: that is no image's name"
     """
+    if not image.isprintable() or not {"", ".", ".."}.isdisjoint(image.split("/")):
+        return f"the image {image!r} may not run here: that is no image's name"
     if any(_matches(image, pattern) for pattern in allowed):
         return ""
     listed = ", ".join(allowed) or "nothing"

@@ -13,23 +13,25 @@ from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
 log = structlog.get_logger()
 
 Kind = Literal["auto", "docker", "criu"]
-"""`auto`: Docker if its engine answers, else the node helper."""
+"""`auto`: Docker if its engine answers and has our runtime, else the node helper."""
 
 
-def chosen(kind: Kind, *, docker_url: str, images: Path | None, pulled: Path | None = None) -> Runtime:
+def chosen(
+    kind: Kind, *, docker_url: str, images: Path | None, pulled: Path | None = None, docker_own_way: bool = False
+) -> Runtime:
     """The runtime. Raises `RuntimeFault` if this node lacks what it needs."""
     if kind == "criu":
         return _criu(images)
-    docker = DockerRuntime(docker_url, pulled=pulled)
+    docker = DockerRuntime(docker_url, pulled=pulled, own_way=docker_own_way)
     if kind == "auto":
         try:
             docker.facts()
-        except RuntimeFault as no_engine:
+        except RuntimeFault as no_docker:
             try:
                 found = _criu(images)
             except RuntimeFault as no_helper:
-                raise RuntimeFault(f"{no_engine}; and {no_helper}") from no_engine
-            log.info("using the node helper", reason=str(no_engine))
+                raise RuntimeFault(f"{no_docker}; and {no_helper}") from no_docker
+            log.info("using the node helper", reason=str(no_docker))
             return found
     return docker
 

@@ -2,7 +2,8 @@
 
 A container is started without network, capabilities or a way to get more, as the agent's own user, with the job's
 folder as its only mount. Its memory is saved and restored through the OCI runtime shim (`streamed`) where the node has
-it, else in Docker's own way (`own_way`), which is many times slower. Both read what the other has saved.
+it. In Docker's own way (`own_way`), which is many times slower, and in which no program of root's looks at what CRIU is
+about to do, only where the admin says so. Both read what the other has saved.
 """
 
 import contextlib
@@ -35,6 +36,7 @@ from gleaner.agent.runtime.protocol import (
     LABEL_AGENT,
     LABEL_END,
     CannotCheckpoint,
+    CannotRestore,
     CannotStart,
     ContainerExited,
     ContainerId,
@@ -64,14 +66,19 @@ class DockerRuntime:
     """A `Runtime` on one engine. `user` is the uid and gid that the jobs run with: by default the agent's own.
 
     `pulled` is a file that says which images were pulled by agents of this node; without it none is ever removed.
+    `own_way`: Docker may save and restore in its own way.
     """
 
-    def __init__(self, url: str, *, user: tuple[int, int] | None = None, pulled: Path | None = None) -> None:
+    def __init__(
+        self, url: str, *, user: tuple[int, int] | None = None, pulled: Path | None = None, own_way: bool = False
+    ) -> None:
         self._url = url
+        self._may_own_way = own_way
         self._pulled = None if pulled is None else Pulled(pulled)
         self._uid, self._gid = user or (os.getuid(), os.getgid())
         self._attached: dict[ContainerId, Iterator[bytes]] = {}
         """To the output of each container from its beginning, until `live` hands it out."""
+        self._why_no_shim = ""
         if self._uid == 0:
             raise RuntimeFault("jobs would run as root: start the agent as an ordinary service account")
 
@@ -101,13 +108,23 @@ class DockerRuntime:
     @cached_property
     def _streamed(self) -> Streamed | None:
         """The shim, where this node has it."""
-        streamed, why_not = found(self._engine)
-        if streamed is None:
-            log.warning("saving and restoring in Docker's own way, which is many times slower", reason=why_not)
+        streamed, self._why_no_shim = found(self._engine)
+        if streamed is None and self._may_own_way:
+            reason = self._why_no_shim
+            log.warning("saving and restoring in Docker's own way, which is many times slower", reason=reason)
         return streamed
 
     def facts(self) -> RuntimeFacts:
         """An engine that is not experimental runs containers, and cannot save them."""
+        facts = self._facts()
+        if facts.checkpoints and facts.way is Way.DOCKER and not self._may_own_way:
+            raise RuntimeFault(
+                f"Docker at {self._url} lacks Gleaner's runtime ({self._why_no_shim}), without which a restored job may"
+                " write on the node: run deploy/install-node.sh there, or set docker_own_way = true"
+            )
+        return facts
+
+    def _facts(self) -> RuntimeFacts:
         with translated("cannot ask Docker what it is"):
             version = self._engine.version()
             data_folder(self._engine)
@@ -166,6 +183,8 @@ class DockerRuntime:
             try:
                 if self._streamed is not None and inspected["HostConfig"]["Runtime"] == RUNTIME:
                     self._streamed.save(inspected, draft)
+                elif not self._may_own_way:
+                    raise CannotCheckpoint("it would be in Docker's own way, and docker_own_way is off")
                 else:
                     self._own_way.save(inspected, draft)
             except CannotCheckpoint as error:
@@ -177,6 +196,11 @@ class DockerRuntime:
     def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
         image = self._image(spec, parcel)
         with translated(f"cannot restore {spec.name}"):
+            if not self._may_own_way and (self._streamed is None or DESCRIPTORS_PART not in parcel.parts):
+                raise CannotRestore(
+                    "it would be in Docker's own way, in which it was saved or which is all that this node has, and"
+                    " docker_own_way is off"
+                )
             if self._streamed is None or DESCRIPTORS_PART not in parcel.parts:
                 return self._own_way.restore(
                     lambda annotations: self._created(spec, image, {"annotations": annotations}),

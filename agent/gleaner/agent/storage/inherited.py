@@ -162,7 +162,7 @@ def _is_still_there(older: int, before: FolderParcel) -> bool:
         file_bytes = before.layout.pack_bytes[0]
         with opened(open_pack(older, 0, file_bytes)) as file:
             return footer_of(file, file_bytes) == before.layout.footer
-    except Damaged:
+    except (OSError, Damaged):
         return False
 
 
@@ -174,7 +174,7 @@ def _linked(older: int, number: int, folder: int, new: int, before: FolderParcel
         return None
     try:
         return open_pack(folder, new, before.layout.pack_bytes[number])
-    except (Damaged, FileNotFoundError):
+    except (OSError, Damaged):  # what is wrong with the older parcel must not cost the new one
         os.unlink(pack_name(new), dir_fd=folder)
         return None
 

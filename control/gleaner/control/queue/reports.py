@@ -209,8 +209,8 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         put_on_hold(db, row, reason=told, now_s=now_s)
     if report.why is Why.INCOMPATIBLE and row.from_attempt is not None:
         _keep_off(db, row, told, now_s)
-    if report.why is Why.GENERATION_BROKEN and speaks_against_it and not is_broken:
-        _ask_another_node(db, row, now_s)
+    if speaks_against_it and not is_broken:
+        _ask_another_node(db, row, told, now_s)
     if report.why in attempts.FUTILE:
         _hold_if_futile(db, row, told, now_s)
     return True
@@ -236,14 +236,20 @@ def _keep_off(db: Connection, row: Any, told: str, now_s: float) -> None:
         put_on_hold(db, row, reason=f"{len(nodes)} nodes could not restore it, the last said: {told}", now_s=now_s)
 
 
-def _ask_another_node(db: Connection, row: Any, now_s: float) -> None:
-    """Nodes that called the generation broken are offered it no more, as long as there may be another."""
-    told = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number), (Why.GENERATION_BROKEN,))
-    nodes = pauses.unless_nowhere_else(db, row.id, told)
-    if nodes:
-        pauses.keep_off(db, row.id, row.attempt, nodes, now_s=now_s)
-    else:
+def _ask_another_node(db: Connection, row: Any, told: str, now_s: float) -> None:
+    """Nodes that could not restore the generation are offered it no more, as long as there may be another.
+
+    Where the others have no room for so long that the same ones are asked again and again, somebody must look.
+    """
+    tried = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number))
+    nodes = pauses.unless_nowhere_else(db, row.id, tried)
+    if not nodes:
         lanes.open_to(db, row.id)
+        return
+    pauses.keep_off(db, row.id, row.attempt, nodes, now_s=now_s)
+    if len(tried) >= TRIES_UNTIL_BROKEN:
+        where = f"{len(tried)} times on {', '.join(nodes)}, and no other node has tried"
+        put_on_hold(db, row, reason=f"could not be restored {where}; the last time: {told}", now_s=now_s)
 
 
 def _may_report(row: Any, attempt: int) -> bool:
@@ -259,10 +265,15 @@ def _whereto(row: Any, why: Why) -> str:
 
 
 def _is_hopeless(db: Connection, row: Any) -> bool:
-    """Whether the generation is to blame, and not the nodes on which it could not be restored."""
+    """Whether the generation is to blame, and not the nodes on which it could not be restored.
+
+    However often one node says so, as long as there may be another it is no proof.
+    """
     made = attempts.find(db, row.id, row.attempt)
     nodes = [made.node, *attempts.unrestored(db, row.id, (made.from_attempt, made.from_number))]
-    return len(set(nodes)) >= NODES_UNTIL_BROKEN or len(nodes) >= TRIES_UNTIL_BROKEN
+    if len(set(nodes)) >= NODES_UNTIL_BROKEN:
+        return True
+    return len(nodes) >= TRIES_UNTIL_BROKEN and not pauses.unless_nowhere_else(db, row.id, nodes)
 
 
 def _break(db: Connection, row: Any, told: str, now_s: float) -> None:

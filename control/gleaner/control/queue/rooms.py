@@ -2,10 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
 from gleaner.control.queue.tables import AGENT, JOB, LANE, Phase
+
+GONE_S = 600.0
+"""So long after its own end an agent is gone, whatever clocks say and however long Slurm waits to kill it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +62,21 @@ def ended(db: Connection, names: Collection[str]) -> frozenset[str]:
         return frozenset()
     closed = select(AGENT.c.name).where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
     return frozenset(db.execute(closed).scalars())
+
+
+def gone(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[str]:
+    """Which of these agents write nothing any more: those that have said so at their end, and whose time is over.
+
+    One that the scheduler has forgotten may live, cut off from control, until its own end, and save there.
+    """
+    if not names:
+        return frozenset()
+    closed = select(AGENT.c.name, AGENT.c.end_s, AGENT.c.facts)
+    closed = closed.where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
+    found: set[str] = set()
+    for row in db.execute(closed):
+        facts: dict[str, Any] = row.facts or {}
+        end_s = max(row.end_s, facts.get("end_s", 0.0))
+        if not facts.get("unseen") or now_s > end_s + GONE_S:
+            found.add(row.name)
+    return frozenset(found)
