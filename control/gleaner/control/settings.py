@@ -7,7 +7,7 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -19,6 +19,7 @@ from gleaner.control.policy.rates import RateRules
 from gleaner.control.policy.shares import ShareRules
 
 DAY_S = 24 * 3600.0
+SHORTEST_ROUND_S = 30
 
 
 class _Table(BaseModel):
@@ -63,16 +64,17 @@ class QueueSettings(_Table):
 class RoundSettings(_Table):
     """`[rounds]`: when agents end and how many there may be."""
 
-    length_s: float = Field(default=3600, ge=30)
+    length_s: float = Field(default=3600, ge=SHORTEST_ROUND_S)
     """All agents end at multiples of this since `origin_s`."""
     origin_s: float = 0
     synchronised: bool = True
     """False gives every agent the full length from its own start (for comparison; regular jobs suffer)."""
     shortest_slice_s: float = Field(default=600, ge=5)
-    """No agent is submitted for less."""
+    """No agent is submitted for less. Unless it is set, it is half a round at most."""
     agent_needs_s: float = Field(default=55, ge=0)
     """Nor for less than an agent needs to begin any job: its start (5), Slurm's KillWait (30), and of the agents' own
-    settings `margin_s` (10; their last words are in it) and `shortest_slice_s`, of which 10 s are counted here."""
+    settings `margin_s` (10; their last words are in it) and `shortest_slice_s`, of which 10 s are counted here.
+    Unless it is set, it is half a round at most."""
     poll_s: float = Field(default=20, ge=1)
     pending_limit_s: float = Field(default=300, gt=0)
     """A pending agent that has not started after this long is withdrawn."""
@@ -81,6 +83,20 @@ class RoundSettings(_Table):
     """A node on which agents fail this often in a row is left alone."""
     avoid_s: float = Field(default=3600, gt=0)
     """For how long."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _half_a_round_at_most(cls, given: object) -> object:
+        """What is not set fits the rounds: whoever sets short ones need not know of the rest."""
+        if not isinstance(given, Mapping):
+            return given
+        settings = {str(key): value for key, value in cast("Mapping[str, Any]", given).items()}
+        try:
+            half_s = float(settings["length_s"]) / 2
+        except (KeyError, TypeError, ValueError):
+            return settings
+        unset = {name: cls.model_fields[name].default for name in ("shortest_slice_s", "agent_needs_s")}
+        return {name: half_s for name, default in unset.items() if SHORTEST_ROUND_S / 2 <= half_s < default} | settings
 
     @model_validator(mode="after")
     def _a_slice_fits(self) -> Self:
