@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from tests.api.house import Caller, House, detail
 
 from gleaner.control.api.audit import UNKNOWN_A_MINUTE
+from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
 from gleaner.control.pruner import prune
 from gleaner.control.queue import agents, tokens
 from gleaner.control.queue.engine import transaction
@@ -272,3 +273,15 @@ def test_a_write_is_answered_though_the_audit_log_cannot_be_written(
 
 def _handlers(app: Any) -> list[Any]:
     return [each.kwargs["file"] for each in app.user_middleware if "file" in each.kwargs]
+
+
+def test_quotas_are_named_to_who_asks_why_a_job_waits_and_to_who_submits_what_can_never_start(house: House) -> None:
+    house.site.quotas = QuotaRules(GroupMost(group=Most(cores=3)))
+    first, second = (house.user.submit(spec={"cpus": 2}) for _ in range(2))
+    assert "quotas" not in house.user.get(f"/v1/jobs/{first}").json()["waits_because"]
+    assert [each["job"] for each in house.agent().claim(most=5)] == [first]
+    assert house.user.get(f"/v1/jobs/{second}").json()["waits_because"] == (
+        "group atlas has 2 cores running and may have 3: it starts when enough of them are free ([quotas] cores)"
+    )
+    line = detail(house.user.post("/v1/jobs", {"job": {"name": "pi", "image": "pi", "cpus": 4}}), 409)
+    assert line.startswith("it needs 4 cores, and group atlas may have 3 running at once: it can never start;")

@@ -31,7 +31,7 @@ from gleaner.control.api.shapes import (
 from gleaner.control.api.surroundings import places, surroundings
 from gleaner.control.life import WAITING
 from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import groups, kinds, logs, migrating, moves, pauses, reads
+from gleaner.control.queue import groups, kinds, logs, migrating, moves, pauses, quotas, reads
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -118,6 +118,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         found = kinds.obstacles(db, job)
         moves_now = migrating.one(db, job)
         paused_until_s = pauses.until(db, job)
+        quota = quotas.in_the_way(db, caller.site.quotas, job, lambda: caller.site.stored.bytes_by_owner(db))
     wish = Wish(
         detail.job.cpus,
         detail.job.memory_mib,
@@ -126,6 +127,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         group=detail.job.group,
         saved_on=found.saved_on if found else "",
         paused_until_s=paused_until_s,
+        quota=quota,
         moved=moves_now.way if moves_now else "",
         lacking=found.lacking if found else {},
     )
