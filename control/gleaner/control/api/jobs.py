@@ -48,9 +48,13 @@ def own_job(caller: Caller, db: Connection, job: int) -> JobRow:
 
 
 def _named_groups(caller: Caller) -> frozenset[str]:
-    """Those that the settings give a part or a multiplier, or Slurm's accounts where these give the parts."""
+    """Those that the settings give a part, a multiplier, or users whom munge vouches for.
+
+    Where Slurm's accounts give the parts, those of them.
+    """
     rules = caller.site.share_rules
-    return frozenset((*rules.entitled, *rules.multiplier))
+    vouched = (rule.group for rule in caller.site.settings.munge.allow if rule.group is not None)
+    return frozenset((*rules.entitled, *rules.multiplier, *vouched))
 
 
 def job_to_change(caller: Caller, db: Connection, job: int) -> JobRow:
