@@ -5,7 +5,7 @@ them, an admin all that there are.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
@@ -30,8 +30,8 @@ from gleaner.control.api.shapes import (
 )
 from gleaner.control.api.surroundings import places, surroundings
 from gleaner.control.life import WAITING
-from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import groups, kinds, logs, migrating, moves, pauses, quotas, reads
+from gleaner.control.policy.waiting import Place, Wish, fits_somewhere, too_large, waits_because
+from gleaner.control.queue import groups, kinds, logs, migrating, moves, pauses, quotas, reads, rooms
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -64,6 +64,11 @@ def job_to_change(caller: Caller, db: Connection, job: int) -> JobRow:
     return row
 
 
+def _nodes_memory(db: Connection, known: Iterable[Place]) -> frozenset[int]:
+    """What nodes have, and what their agents leave of it for jobs: rounding must take no job beyond either."""
+    return rooms.memory_offered(db) | {place.memory_mib for place in known}
+
+
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION]) -> Submitted:
     """Queue one job, or a campaign of one job an index."""
@@ -87,7 +92,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
             default_retries=site.settings.queue.retries,
             now_s=caller.now_s,
             submitter=caller.identity.name,
-            nodes_memory={place.memory_mib for place in known or ()},
+            nodes_memory=_nodes_memory(db, known) if known else {wish.memory_mib},  # unknown: as it is, it may just fit
             quotas=site.quotas,
             stored_bytes=site.stored.bytes_by_owner,
         )
