@@ -116,6 +116,35 @@ def test_no_job_ends_for_good_by_one_nodes_word(scene: Scene, retries: int) -> N
     assert floor.work_off(jobs, within_s=7200) == {Outcome.SUCCEEDED: 30}
 
 
+def test_a_bad_node_that_is_there_first_in_a_round_ends_no_job_for_good(scene: Scene) -> None:
+    jobs = _jobs(scene, 10, retries=0)
+    scene.agent("yesterday", node="good")
+    scene.farewell("yesterday")
+    scene.agent("bad", node="bad")
+    for _ in jobs:
+        _fail(scene, "bad")
+    scene.now_s += 20
+    scene.agent("good", node="good")
+    assert {each.job for each in scene.claim("good")} == set(jobs)
+
+
+def test_a_job_without_retries_that_waits_in_vain_for_another_node_ends_all_the_same(scene: Scene) -> None:
+    (job,) = _jobs(scene, 1, retries=0)
+    scene.agent("gone", node="gone")
+    scene.farewell("gone")
+    scene.agent("only", node="only")
+    for _ in range(policy.FORGIVEN_UNSEEN_AT_MOST):
+        assert _fail(scene, "only") == job
+        assert scene.claim("only") == ()
+        for wait_s in (100, policy.LONGEST_ELSEWHERE_S):
+            scene.now_s += wait_s
+            scene.beat("only")
+            if wait_s == 100:
+                assert scene.claim("only") == ()
+    assert _fail(scene, "only") == job
+    assert scene.row(job).outcome is Outcome.FAILED
+
+
 def test_a_job_without_retries_that_fails_on_two_good_nodes_has_failed(scene: Scene) -> None:
     (job,) = _jobs(scene, 1, retries=0)
     floor = Floor(scene, ("n1", "n2", "n3"), lambda node, job: AT_ONCE)
