@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, exists, insert, literal, or_, select, update
 
 from gleaner.control.life import State
-from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S, LONGEST_PAUSE_S
 from gleaner.control.queue import lanes
 from gleaner.control.queue.judging_tables import PAUSE
 from gleaner.control.queue.migration_tables import MIGRATION
@@ -66,6 +66,12 @@ def wake(db: Connection, now_s: float) -> None:
 def is_due(db: Connection, now_s: float) -> bool:
     """Return whether a job's time is over, so that it is to be put back."""
     return db.execute(select(PAUSE.c.job).where(PAUSE.c.wakes_s <= now_s).limit(1)).one_or_none() is not None
+
+
+def bound(db: Connection, now_s: float) -> None:
+    """Let no job pause longer than any may, as it would where the clock has been set back."""
+    most_s = max(1.5 * LONGEST_PAUSE_S, LONGEST_ELSEWHERE_S)
+    db.execute(update(PAUSE).where(PAUSE.c.wakes_s > now_s + most_s).values(wakes_s=now_s))
 
 
 def until(db: Connection, job: int) -> float | None:
