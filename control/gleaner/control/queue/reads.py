@@ -360,4 +360,4 @@ def waiting(
         count = int(db.execute(select(func.count()).select_from(some.subquery())).scalar_one())
         mine.take(whose, count * lane.cpus)
         found[lane.cpus, lane.memory_mib, misfits[lane.id]] += count
-    return tuple(Waiting(*size, count, nodes) for (*size, nodes), count in found.items() if count)
+    return tuple(Waiting(cpus, memory_mib, count, nodes) for (cpus, memory_mib, nodes), count in found.items() if count)
