@@ -19,6 +19,7 @@ from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.quotas import OverQuota, Stored
 from gleaner.control.queue.tables import JOB
+from gleaner.control.settings import MOST, QuotaSettings
 
 
 @pytest.fixture
@@ -294,6 +295,25 @@ def test_jobs_that_find_no_node_keep_no_agent_from_others_of_their_group(scene: 
     scene.agent("a", node="n1")
     seen = scene.look(reads.waiting, limits=lambda db, groups: quotas.allowance(db, rules, groups, dict, locks=False))
     assert sorted((sorted(each.misfits), each.count) for each in seen) == [([], 1), (["n1"], 1)]
+
+
+def test_the_largest_quota_that_may_be_set_is_one_that_the_database_can_count_to(scene: Scene) -> None:
+    settings = QuotaSettings.model_validate({"default": {"jobs": MOST, "cores": MOST, "user": {"jobs": MOST}}})
+    submit(scene, settings.rules, runs=2)
+    assert len(claim(scene, settings.rules, scene.agent("a"))) == 2
+    for key in ("jobs", "cores", "sizes"):
+        with pytest.raises(ValueError, match="less than or equal to 1000000000000"):
+            QuotaSettings.model_validate({"default": {key: 2**63 - 1}})
+
+
+def test_a_quota_for_a_name_that_no_group_can_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="should match pattern"):
+        QuotaSettings.model_validate({"group": {"atlas ": {"cores": 1}}})
+
+
+def test_who_limits_users_cores_only_leaves_them_the_usual_number_of_jobs() -> None:
+    most = QuotaSettings.model_validate({"default": {"user": {"cores": 512}}}).rules.default
+    assert (most.user.cores, most.user.jobs) == (512, 200_000)
 
 
 def test_the_quota_that_keeps_a_job_waiting_is_named(scene: Scene) -> None:

@@ -20,6 +20,9 @@ from gleaner.control.policy.shares import ShareRules
 
 DAY_S = 24 * 3600.0
 SHORTEST_ROUND_S = 30
+MOST = 10**12
+"""Of whatever is counted: more than there will be, and what every database holds."""
+GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class _Table(BaseModel):
@@ -295,9 +298,9 @@ class AuditSettings(_Table):
 class Quota(_Table):
     """What one may have. None: as much as there is."""
 
-    jobs: int | None = Field(default=None, ge=0)
+    jobs: int | None = Field(default=None, ge=0, le=MOST)
     """That have not ended."""
-    cores: int | None = Field(default=None, ge=0)
+    cores: int | None = Field(default=None, ge=0, le=MOST)
     """Of running jobs. What runs goes on; no further job is started."""
     stored_gib: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Checkpoints and outputs. Whoever has more submits and starts nothing new; what was begun is saved and goes on."""
@@ -309,13 +312,19 @@ class Quota(_Table):
         return Most(self.jobs, self.cores, stored_bytes)
 
 
+class UserQuota(Quota):
+    """What each user may have."""
+
+    jobs: int | None = Field(default=200_000, ge=0, le=MOST)
+
+
 class GroupQuota(Quota):
     """What one group, and each of its users, may have."""
 
-    jobs: int | None = Field(default=1_000_000, ge=0)
-    sizes: int | None = Field(default=256, ge=1)
+    jobs: int | None = Field(default=1_000_000, ge=0, le=MOST)
+    sizes: int | None = Field(default=256, ge=1, le=MOST)
     """Different sizes (cores and memory) of the jobs that have not ended: each claim looks at every size that waits."""
-    user: Quota = Quota(jobs=200_000)
+    user: UserQuota = UserQuota()
 
     @property
     def group_most(self) -> GroupMost:
@@ -327,7 +336,7 @@ class QuotaSettings(_Table):
     """`[quotas]`: what groups and their users may have at once."""
 
     default: GroupQuota = GroupQuota()
-    group: dict[str, GroupQuota] = {}
+    group: dict[GroupName, GroupQuota] = {}
     """For a group of that name, in place of the default as a whole."""
 
     @property
@@ -347,7 +356,7 @@ class MungeRule(_Table):
     unix_group: UnixName | None = None
     role: Literal["user", "manager", "admin", "metrics"] = "user"
     """`manager`: a user who may change all jobs of the group."""
-    group: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = None
+    group: GroupName | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -368,7 +377,7 @@ class MungeSettings(_Table):
     """The first rule that fits counts. None: everybody needs a token."""
     socket: Path | None = None
     """munged's, if it is not where munge looks for it."""
-    timeout_s: float = Field(default=5, gt=0)
+    timeout_s: float = Field(default=5, gt=0, le=3600)
     """For one call of a munge program."""
 
 
