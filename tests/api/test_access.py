@@ -10,7 +10,7 @@ from tests.api.house import SLICE, House, detail
 from gleaner.control.api.app import described
 from gleaner.control.queue import leader, tokens
 from gleaner.control.queue.engine import transaction
-from gleaner.control.settings import GroupSettings
+from gleaner.control.settings import GroupSettings, MungeRule, MungeSettings
 
 
 def _operations(house: House) -> Iterator[tuple[str, str]]:
@@ -100,6 +100,9 @@ def test_a_job_is_for_a_group_that_there_is(house: House) -> None:
     assert [house.admin.submit(group=group) for group in ("cms", "lhcb")]
     house.site.slurm_shares = {"physics": 50.0}
     house.admin.submit(group="physics")
+    vouched = MungeSettings(allow=(MungeRule(unix_group="users", group="theory"), MungeRule(user="eve", role="admin")))
+    house.site.settings = house.site.settings.model_copy(update={"munge": vouched})
+    house.admin.submit(group="theory")
     assert "there are atals, atlas" in detail(house.admin.post("/v1/jobs", {"job": spec, "group": "nosuch"}), 422)
 
 

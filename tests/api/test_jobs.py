@@ -95,6 +95,20 @@ def test_a_job_larger_than_any_node_is_refused_with_both_sizes(house: House) -> 
     house.user.submit(spec={"cpus": 2, "memory_mib": 4096})
 
 
+def test_a_job_is_not_rounded_beyond_a_node_that_control_has_not_seen_yet(house: House) -> None:
+    assert house.site.cluster is None, "Slurm has not answered since control began to lead"
+    job = house.user.submit(spec={"memory_mib": 64_000})
+    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["memory_mib"] == 64_000
+
+
+def test_a_job_is_not_rounded_beyond_what_agents_leave_of_a_node_for_jobs(house: House) -> None:
+    _cluster(house, Node("n1", 8, 16_384, idle=True))
+    agent = house.agent(memory_mib=15_500)
+    job = house.user.submit(spec={"memory_mib": 15_400})
+    assert agent.ask("claim", {"cpus": 8, "memory_mib": 15_500, "most": 1}).json()["jobs"][0]["job"] == job
+    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["memory_mib"] == 15_500
+
+
 @pytest.mark.parametrize("job", [1, 2**53 - 1])
 def test_an_unknown_job_is_not_found(house: House, job: int) -> None:
     for answer in [

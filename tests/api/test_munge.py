@@ -5,7 +5,9 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from tests.api.house import House, detail, served
 
 from gleaner.control import munge
+from gleaner.control.api.lookups import STRANGERS_AT_ONCE
 from gleaner.control.api.munged import Once
 from gleaner.control.api.shapes import JobFilter, JobSpec, Submission
 from gleaner.control.cli.client import Control
@@ -213,6 +216,29 @@ def test_what_munge_says_is_told_in_one_line(
     there = control(house, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=slow)
     refused = there.client.get("/v1/status", headers=headers)
     assert PROGRAMS[program] in detail(refused, 401 if program.startswith("exit") else 503)
+
+
+def test_a_new_agent_is_heard_while_munge_hangs(
+    house: House, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+    begun.touch()
+    (tmp_path / "unmunge").write_text(f"#!/bin/sh\necho >> {begun}\nwhile [ ! -e {go_on} ]; do sleep 0.1; done\n")
+    (tmp_path / "unmunge").chmod(0o755)
+    headers = proof(daemon)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    there = control(house, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=60)
+    with served(there.site) as client, ThreadPoolExecutor(STRANGERS_AT_ONCE + 2) as pool:
+        asked = [pool.submit(client.get, "/v1/status", headers=headers) for _ in range(STRANGERS_AT_ONCE + 2)]
+        try:
+            while len(begun.read_text()) < STRANGERS_AT_ONCE:
+                time.sleep(0.01)
+            agent = house.agent(registered=False)
+            heard = client.get("/v1/tokens", headers=agent.headers, timeout=10)
+            assert heard.status_code == 403, "control knows who it is"
+        finally:
+            go_on.touch()
+        assert {each.result().status_code for each in asked} == {503}
 
 
 def test_a_credential_whose_maker_wanted_it_to_live_for_long_does_not(

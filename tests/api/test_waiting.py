@@ -74,7 +74,9 @@ def test_a_saved_job_that_all_nodes_have_refused_names_them() -> None:
     tied = replace(SMALL, saved_on="n9", lacking={"n1": "", "n2": ""})
     named = (replace(IDLE, name="n1"), replace(BUSY, name="n2"))
     line = waits_because(tied, replace(CALM, nodes=named))
-    assert line == "waits for another node than n1, n2: it was refused or moved away there (saved on n9)"
+    assert (
+        line == "waits for another node than n1, n2: it has failed there, was refused, or was moved away (saved on n9)"
+    )
 
 
 def test_too_late_in_the_round_names_the_time_of_the_next_in_the_sites_zone() -> None:

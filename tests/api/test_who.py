@@ -9,8 +9,9 @@ from sqlalchemy import func, select
 from tests.api.house import Caller, House, detail
 
 from gleaner.control.api.audit import UNKNOWN_A_MINUTE
+from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
 from gleaner.control.pruner import prune
-from gleaner.control.queue import agents, tokens
+from gleaner.control.queue import agents, moves, tokens
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.tables import TOKEN
 from gleaner.control.settings import AuditSettings
@@ -140,6 +141,33 @@ def test_a_user_sees_and_replaces_only_the_own_tokens(house: House) -> None:
     detail(house.agent().get("/v1/tokens"), 403)
 
 
+def test_a_weaker_token_is_not_made_into_a_stronger_one_of_the_same_owner(house: House) -> None:
+    """One that was lent to a script, or was stolen, would else be worth all that its owner may do."""
+    mary, strong = (made(house, "user", "mary", "atlas", manager=manager) for manager in (False, True))
+    weak = house.admin.get("/v1/tokens").json()
+    ids = {each["manager"]: each["id"] for each in weak if each["name"] == "mary"}
+    line = detail(mary.post(f"/v1/tokens/{ids[True]}/rotate"), 403)
+    assert line == f"token {ids[True]} is that of a manager: rotate it with itself, or ask an admin"
+    assert strong.get("/v1/status").status_code == 200, "a refusal changes nothing"
+    short, (long_,) = made(house, "user", "bob", "atlas", days=1), made_id(house, "bob", days=30)
+    assert short.get("/v1/status").status_code == 200
+    assert "is good for longer than the one that you send" in detail(short.post(f"/v1/tokens/{long_}/rotate"), 403)
+    (endless,) = made_id(house, "bob")
+    assert "is good for longer" in detail(short.post(f"/v1/tokens/{endless}/rotate"), 403)
+    assert short.post("/v1/tokens/own/rotate").status_code == 201
+    assert mary.post(f"/v1/tokens/{ids[True]}/revoke").status_code == 200, "whoever finds one stolen may end it"
+    assert "was revoked" in detail(
+        made(house, "user", "mary", "atlas", manager=True).post(f"/v1/tokens/{ids[True]}/rotate"), 409
+    )
+
+
+def made_id(house: House, name: str, **more: Any) -> set[str]:
+    """The id of a new token of this user."""
+    before = {each["id"] for each in house.admin.get("/v1/tokens").json()}
+    made(house, "user", name, "atlas", **more)
+    return {each["id"] for each in house.admin.get("/v1/tokens").json()} - before
+
+
 def test_a_metrics_token_reads_the_metrics_and_nothing_else(house: House) -> None:
     prometheus = made(house, "metrics", "prometheus")
     assert prometheus.get("/metrics").status_code == 200
@@ -232,6 +260,19 @@ def test_the_audit_log_has_one_line_for_each_write_refused_ones_included(audited
     assert answer["token"] not in text
 
 
+def test_a_write_that_ends_in_a_bug_of_ours_has_its_line_too(
+    audited: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = audited.user.submit()
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(moves, "hold", broken)
+    assert audited.user.post(f"/v1/jobs/{job}/hold").status_code == 500
+    assert [(each["what"], each["status"]) for each in lines(tmp_path)] == [("submit", 201), ("hold", 500)]
+
+
 def test_unknown_callers_cannot_fill_the_audit_log(audited: House, tmp_path: Path) -> None:
     for number in range(UNKNOWN_A_MINUTE + 30):
         audited.client.post("/v1/jobs", headers={"Authorization": f"Bearer {number}"})
@@ -272,3 +313,15 @@ def test_a_write_is_answered_though_the_audit_log_cannot_be_written(
 
 def _handlers(app: Any) -> list[Any]:
     return [each.kwargs["file"] for each in app.user_middleware if "file" in each.kwargs]
+
+
+def test_quotas_are_named_to_who_asks_why_a_job_waits_and_to_who_submits_what_can_never_start(house: House) -> None:
+    house.site.quotas = QuotaRules(GroupMost(group=Most(cores=3)))
+    first, second = (house.user.submit(spec={"cpus": 2}) for _ in range(2))
+    assert "quotas" not in house.user.get(f"/v1/jobs/{first}").json()["waits_because"]
+    assert [each["job"] for each in house.agent().claim(most=5)] == [first]
+    assert house.user.get(f"/v1/jobs/{second}").json()["waits_because"] == (
+        "group atlas has 2 cores running and may have 3: it starts when enough of them are free ([quotas] cores)"
+    )
+    line = detail(house.user.post("/v1/jobs", {"job": {"name": "pi", "image": "pi", "cpus": 4}}), 409)
+    assert line.startswith("it needs 4 cores, and group atlas may have 3 running at once: it can never start;")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import tomllib
 from pathlib import Path
@@ -476,6 +477,19 @@ def test_an_admin_lists_ends_and_replaces_tokens(desk: Desk, admin: Desk, tmp_pa
     assert "root" not in own
     desk.good("token", "rotate", "--to", str(tmp_path / "fresh"))
     assert (tmp_path / "fresh").stat().st_mode & 0o777 == 0o600
+
+
+def test_no_token_ends_for_a_new_one_that_a_full_disk_cannot_take(desk: Desk) -> None:
+    most = (10, resource.RLIM_INFINITY)
+    glean = desk.start(
+        "token", "rotate", "--to", "fresh", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    )
+    _, err = glean.communicate()
+    assert (glean.returncode, err) == (1, "glean: fresh: File too large\n")
+    assert not (desk.folder / "fresh").exists()
+    assert len(desk.good("token", "list").splitlines()) == 2, "the one in use is there still"
+    assert desk.good("token", "rotate", "--to", "fresh")
+    assert (desk.folder / "fresh").read_text().strip() == (desk.folder / "fresh").read_text().removesuffix("\n")
 
 
 def test_a_token_that_has_expired_says_so(desk: Desk, admin: Desk) -> None:

@@ -60,27 +60,46 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             "[groups]\nentitled = {physics = -1}\n",
-            "{file}, line 2: [groups] entitled must be at least 0, found -1",
+            "{file}, line 2: [groups] entitled.physics must be at least 0, found -1",
         ),
         (
             "[groups]\nentitled = {physics = 'half'}\n",
-            "{file}, line 2: [groups] entitled must be a valid number",
+            "{file}, line 2: [groups] entitled.physics must be a valid number",
         ),
-        ("[groups]\nmultiplier = {physics = 0}\n", "{file}, line 2: [groups] multiplier must be more than 0, found 0"),
-        ("[groups]\nentitled = {physics = nan}\n", "{file}, line 2: [groups] entitled must be a finite number"),
+        (
+            "[groups]\nmultiplier = {physics = 0}\n",
+            "{file}, line 2: [groups] multiplier.physics must be more than 0, found 0",
+        ),
+        ("[groups]\nentitled = {physics = nan}\n", "{file}, line 2: [groups] entitled.physics must be a finite number"),
         (
             "[governing]\nentitled = {physics = nan, chemistry = 90}\n",
-            "{file}, line 2: [governing] entitled must be a finite number",
+            "{file}, line 2: [governing] entitled.physics must be a finite number",
         ),
-        ("[governing]\nentitled = {physics = inf}\n", "{file}, line 2: [governing] entitled must be a finite number"),
+        (
+            "[governing]\nentitled = {physics = inf}\n",
+            "{file}, line 2: [governing] entitled.physics must be a finite number",
+        ),
         (
             "[governing]\nentitled = {physics = -1, chemistry = 90}\n",
-            "{file}, line 2: [governing] entitled must be at least 0, found -1",
+            "{file}, line 2: [governing] entitled.physics must be at least 0, found -1",
         ),
         ("[groups]\nothers = 'some'\n", "{file}, line 2: [groups] others must be 'equal' or 'none', found 'some'"),
         (
             "[groups]\nentitled = {physics = 50}\nfrom_slurm = true\n",
             "{file}, line 1: [groups]: entitled and from_slurm contradict each other: the parts come from here or from",
+        ),
+        (
+            "[quotas.group.atlas]\ncore = 3\n",
+            "{file}: [quotas.group.atlas] unknown key 'core', did you mean 'cores'? Allowed here: cores, jobs, sizes,",
+        ),
+        (
+            "[quotas.default]\nuser = {cors = 3}\n",
+            "{file}: [quotas.default.user] unknown key 'cors', did you mean 'cores'? Allowed here: cores, jobs,",
+        ),
+        ("[quotas.default]\njobs = -1\n", "{file}: [quotas] default.jobs must be at least 0, found -1"),
+        (
+            "[[munge.allow]]\nusr = 'ada'\n",
+            "{file}: [munge.allow.0] unknown key 'usr', did you mean 'user'? Allowed here: group, role, unix_group,",
         ),
         (
             "[rounds]\nlength_s = 5\npoll_s = 0\n",

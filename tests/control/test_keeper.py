@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, literal, text
 from tests.control.stage import LEASE_S, settings
+from tests.queue.scene import Scene
 
 from gleaner.agent.protocol import Beat, NodeFacts, Registration
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.control.keeper import Keeper, is_dead, this_program
+from gleaner.control.policy.judging import FIRST_PROBE_S
 from gleaner.control.queue import agents, leader, reads
 from gleaner.control.queue.engine import connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import NotLeading, Refused
@@ -49,6 +51,54 @@ def with_agent(queue_engine: Engine) -> Iterator[Engine]:
 def phase(engine: Engine, now_s: float) -> str:
     with snapshot(engine) as db:
         return reads.agent_rows(db, now_s=now_s)[0].phase
+
+
+def test_a_clock_that_was_set_back_makes_no_job_and_no_node_wait_longer_than_they_ever_may(
+    queue_engine: Engine, tmp_path: Path
+) -> None:
+    scene, day_s = Scene(queue_engine, now_s=1e6), 24 * 3600.0
+    scene.agent("a", node="n1")
+    scene.agent("b", node="n2")
+    jobs = scene.submit(indices=tuple(range(6)), retries=5).jobs
+    for work in scene.claim("a"):
+        scene.completed(work.job, work.attempt, exit_code=1)
+    with transaction(queue_engine) as db:
+        agents.node_failed(db, "n2", now_s=scene.now_s, failures_until_avoided=1, avoid_s=3600)
+    leading, _ = keeper(queue_engine, tmp_path, this_program())
+    leading.tick(scene.now_s)
+    assert scene.claim("b") == (), "all pause"
+    scene.now_s -= day_s
+    leading.tick(scene.now_s)
+    assert scene.look(agents.avoided, scene.now_s) == ()
+    scene.beat("b")
+    assert sorted(each.job for each in scene.claim("b")) == list(jobs)
+    scene.beat("a")
+    scene.now_s += FIRST_PROBE_S + 1
+    scene.job()
+    assert len(scene.claim("a")) == 1
+
+
+def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_has_died(
+    queue_engine: Engine, tmp_path: Path
+) -> None:
+    first, _ = keeper(queue_engine, tmp_path, this_program())
+    second, second_site = keeper(queue_engine, tmp_path, ELSEWHERE)
+    first.tick(1e6)
+    second.tick(1e6)
+    assert not second_site.is_leader
+    second.tick(1e6 - 3600)
+    assert second_site.is_leader
+
+
+def test_a_leader_that_lives_goes_on_where_its_databases_clock_was_set_back(
+    queue_engine: Engine, tmp_path: Path
+) -> None:
+    first, first_site = keeper(queue_engine, tmp_path, this_program())
+    second, second_site = keeper(queue_engine, tmp_path, ELSEWHERE)
+    for now_s in (1e6, 1e6 - 3600, 1e6 - 3595):
+        first.tick(now_s)
+        second.tick(now_s)
+    assert (first_site.is_leader, second_site.is_leader) == (True, False)
 
 
 def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: Engine, tmp_path: Path) -> None:
@@ -132,7 +182,7 @@ def test_a_killed_leader_of_this_machine_is_succeeded_at_once(queue_engine: Engi
         assert other.stdout is not None
         holder = other.stdout.readline().strip()
         with transaction(queue_engine) as db:
-            leader.try_lead(db, holder, now=literal(1000.0), term_s=1000)
+            leader.try_lead(db, holder, now=literal(1000.0), term_s=100)
         mine, site = keeper(queue_engine, tmp_path, this_program())
         mine.tick(1001)
         assert not site.is_leader

@@ -10,6 +10,7 @@ from tests.control.stage import LEASE_S, Stage, end_jobs
 from tests.gateway.places import FakedSlurm
 
 from gleaner.agent.protocol import Completed, Generation, Saved, Slice
+from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
 from gleaner.control.queue import agents, drains, moves
 from gleaner.control.queue.drain_tables import DrainTask
 from gleaner.control.queue.engine import snapshot, transaction
@@ -106,6 +107,18 @@ def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(stage: Sta
     stage.round()
     stage.round()
     assert len(stage.agents()) == len(faked.calls("sbatch")) == 3
+
+
+def test_no_agent_is_submitted_for_jobs_that_a_quota_keeps_waiting(stage: Stage, faked: FakedSlurm) -> None:
+    stage.submit_jobs(3)
+    stage.site.quotas = QuotaRules(GroupMost(group=Most(cores=6)))
+    stage.round()
+    stage.round()
+    (agent,) = stage.agents()
+    stage.register(agent.name, "n1")
+    assert len(stage.claim(agent.name).jobs) == 1
+    stage.round()
+    assert len(stage.agents()) == 1
 
 
 def test_a_program_that_does_not_lead_asks_slurm_nothing(stage: Stage, faked: FakedSlurm) -> None:

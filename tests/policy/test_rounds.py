@@ -120,6 +120,23 @@ def test_the_shipped_settings_leave_each_agent_the_time_that_its_own_settings_wa
     assert control["rounds"]["agent_needs_s"] > needs_s
 
 
+@pytest.mark.parametrize("length_s", [30, 40, "90", 300, 600])
+def test_who_sets_short_rounds_only_gets_what_fits_them(length_s: float) -> None:
+    rounds = RoundSettings(length_s=length_s)
+    assert rounds.shortest_slice_s == rounds.length_s / 2
+    assert rounds.agent_needs_s == min(55, rounds.length_s / 2)
+    assert RoundSettings(length_s=3600) == RoundSettings()
+
+
+def test_what_was_set_and_does_not_fit_the_rounds_is_refused() -> None:
+    for name in ("shortest_slice_s", "agent_needs_s"):
+        with pytest.raises(ValueError, match=f"{name} must be less than length_s"):
+            RoundSettings.model_validate({"length_s": 50, name: 50})
+    for wrong in (29, "long", None):
+        with pytest.raises(ValueError, match="1 validation error for RoundSettings\nlength_s"):
+            RoundSettings.model_validate({"length_s": wrong})
+
+
 def test_unsynchronised_agents_have_the_full_length_from_now() -> None:
     rules = replace(RULES, synchronised=False)
     answer = plan(view(now_s=11 * HOUR - 5, rules=rules))

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, func, select
 from tests.queue.floor import AT_ONCE, CORES, WELL, Floor
 from tests.queue.scene import Scene
 
-from gleaner.agent.protocol import Completed, Slice
+from gleaner.agent.protocol import Completed, Slice, Why
 from gleaner.control.life import Outcome, State
 from gleaner.control.policy import judging as policy
 from gleaner.control.queue import agents, moves, pauses, reads
@@ -114,6 +114,35 @@ def test_no_job_ends_for_good_by_one_nodes_word(scene: Scene, retries: int) -> N
     jobs = _jobs(scene, 30, retries=retries)
     floor = Floor(scene, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else WELL)
     assert floor.work_off(jobs, within_s=7200) == {Outcome.SUCCEEDED: 30}
+
+
+def test_a_bad_node_that_is_there_first_in_a_round_ends_no_job_for_good(scene: Scene) -> None:
+    jobs = _jobs(scene, 10, retries=0)
+    scene.agent("yesterday", node="good")
+    scene.farewell("yesterday")
+    scene.agent("bad", node="bad")
+    for _ in jobs:
+        _fail(scene, "bad")
+    scene.now_s += 20
+    scene.agent("good", node="good")
+    assert {each.job for each in scene.claim("good")} == set(jobs)
+
+
+def test_a_job_without_retries_that_waits_in_vain_for_another_node_ends_all_the_same(scene: Scene) -> None:
+    (job,) = _jobs(scene, 1, retries=0)
+    scene.agent("gone", node="gone")
+    scene.farewell("gone")
+    scene.agent("only", node="only")
+    for _ in range(policy.FORGIVEN_UNSEEN_AT_MOST):
+        assert _fail(scene, "only") == job
+        assert scene.claim("only") == ()
+        for wait_s in (100, policy.LONGEST_ELSEWHERE_S):
+            scene.now_s += wait_s
+            scene.beat("only")
+            if wait_s == 100:
+                assert scene.claim("only") == ()
+    assert _fail(scene, "only") == job
+    assert scene.row(job).outcome is Outcome.FAILED
 
 
 def test_a_job_without_retries_that_fails_on_two_good_nodes_has_failed(scene: Scene) -> None:
@@ -272,6 +301,38 @@ def test_a_job_that_only_one_node_can_take_waits_a_bounded_time_for_another(scen
     assert scene.claim("n1") == ()
     scene.now_s += policy.LONGEST_ELSEWHERE_S
     assert scene.claim_one("n1").job == job
+
+
+def _lose_all_agents_and_wait(scene: Scene, back: str) -> None:
+    """All agents are lost; much later one of them is heard again."""
+    scene.silence()
+    scene.now_s += policy.LONGEST_ELSEWHERE_S
+    scene.beat(back)
+
+
+def test_a_job_kept_off_a_node_for_a_while_may_go_there_again_though_its_next_agent_was_lost(scene: Scene) -> None:
+    (job,) = _jobs(scene, 1)
+    for node in ("n1", "bad"):
+        scene.agent(node, node=node)
+    scene.saved(job, scene.claim_one("n1").attempt)
+    assert _fail(scene, "bad") == job
+    scene.now_s += 20
+    assert scene.claim("bad") == ()
+    assert scene.claim_one("n1").job == job
+    _lose_all_agents_and_wait(scene, "bad")
+    assert scene.claim_one("bad").job == job
+
+
+def test_a_node_that_called_a_generation_broken_gets_it_again_though_the_next_agent_was_lost(scene: Scene) -> None:
+    (job,) = _jobs(scene, 1)
+    for node in ("n1", "bad"):
+        scene.agent(node, node=node)
+    scene.saved(job, scene.claim_one("n1").attempt)
+    scene.given_back(job, scene.claim_one("bad").attempt, Why.GENERATION_BROKEN)
+    assert scene.claim("bad") == ()
+    assert scene.claim_one("n1").job == job
+    _lose_all_agents_and_wait(scene, "bad")
+    assert scene.claim_one("bad").job == job
 
 
 def test_what_is_known_of_failures_outlives_a_restart_of_control(queue_engine: Engine) -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.queue.scene import Scene
 
 from gleaner.agent.protocol import Order, Why
-from gleaner.control.queue import lanes, migrating, reads
+from gleaner.control.queue import lanes, migrating, pauses, reads
 from gleaner.control.queue.errors import Refused
 
 PATIENCE_S = 100.0
@@ -180,3 +180,41 @@ def test_a_job_kept_off_by_refusals_is_kept_off_by_one_more(scene: Scene) -> Non
     scene.saved(job, 1)
     assert scene.do(lanes.keep_off, job, "n2") == ("n2",)
     assert scene.do(lanes.keep_off, job, "n1") == ("n1", "n2")
+
+
+def test_a_job_that_was_moved_waits_for_no_node_alone_though_its_agent_there_is_lost(scene: Scene) -> None:
+    job = two_agents(scene)
+    scene.agent("three")
+    ask(scene, job, to="node-of-two")
+    scene.saved(job, 1)
+    assert scene.claim("three") == ()
+    assert scene.claim_one("two").job == job
+    assert tend(scene) == (job,)
+    scene.silence()
+    scene.beat("three")
+    assert scene.claim_one("three").job == job
+
+
+def test_a_move_that_comes_to_nothing_takes_the_job_to_no_node_that_has_refused_it(scene: Scene) -> None:
+    job = two_agents(scene)
+    scene.saved(job, 1)
+    scene.given_back(job, scene.claim_one("two").attempt, Why.INCOMPATIBLE, "CPU")
+    again = scene.claim_one("one").attempt
+    scene.agent("three")
+    ask(scene, job, to="node-of-three")
+    scene.now_s += PATIENCE_S + 1
+    tend(scene)
+    scene.given_back(job, again, Why.NODE_FAULT)
+    scene.beat("two")
+    assert scene.claim("two") == ()
+
+
+def test_a_move_that_comes_to_nothing_ends_no_pause_after_a_failure(scene: Scene) -> None:
+    job = two_agents(scene)
+    ask(scene, job, to="node-of-two")
+    scene.completed(job, 1, exit_code=1)
+    until_s = scene.look(pauses.until, job)
+    assert until_s is not None
+    scene.do(migrating.tend, patience_s=0.1, now_s=scene.now_s + 1)
+    assert scene.look(pauses.until, job) == until_s
+    assert scene.claim("two") == ()

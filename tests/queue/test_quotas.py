@@ -14,11 +14,12 @@ from gleaner.agent.protocol import Ask
 from gleaner.control.api.shapes import JobSpec, Submission
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
 from gleaner.control.policy.sizes import stepped
-from gleaner.control.queue import moves, quotas
+from gleaner.control.queue import lanes, moves, quotas, reads
 from gleaner.control.queue.claims import OCCUPIED
 from gleaner.control.queue.engine import transaction
 from gleaner.control.queue.quotas import OverQuota, Stored
 from gleaner.control.queue.tables import JOB
+from gleaner.control.settings import MOST, QuotaSettings
 
 
 @pytest.fixture
@@ -237,6 +238,107 @@ def test_a_group_has_jobs_of_no_more_sizes_than_allowed(scene: Scene) -> None:
         submit(scene, rules, cpus=4)
     scene.cancel(1)
     submit(scene, rules, cpus=4)
+
+
+def test_a_job_of_more_cores_than_may_ever_run_is_refused_when_it_is_submitted(scene: Scene) -> None:
+    rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
+    before = scene.everything()
+    with pytest.raises(OverQuota) as refused:
+        submit(scene, rules, cpus=5)
+    assert str(refused.value) == (
+        "it needs 5 cores, and alice of group physics may have 4 running at once: it can never start; ask for fewer, or"
+        " ask an admin for more ([quotas] user.cores)"
+    )
+    with pytest.raises(OverQuota, match=r"group physics may have 6 running at once.*\(\[quotas\] cores\)"):
+        submit(scene, rules, cpus=7)
+    assert scene.everything() == before
+    submit(scene, rules, cpus=4)
+
+
+def _foreseen(scene: Scene, rules: QuotaRules, **stored: int) -> list[tuple[int, int]]:
+    """What the planner sees: cores, and how many jobs of so many."""
+    has_bytes = {(group, ""): count for group, count in stored.items()}
+    seen = scene.look(
+        reads.waiting,
+        limits=lambda db, groups: quotas.allowance(db, rules, groups, lambda: has_bytes, locks=False),
+    )
+    return sorted((each.cpus, each.count) for each in seen)
+
+
+def test_the_planner_counts_only_jobs_that_may_start(scene: Scene) -> None:
+    rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
+    for user in ("alice", "bob"):
+        submit(scene, rules, user=user, runs=9, cpus=2)
+    assert _foreseen(scene, rules) == [(2, 3)], "of one user two at most, of the group three"
+    assert len(claim(scene, rules, scene.agent("a"), most=2)) == 2
+    assert _foreseen(scene, rules) == [(2, 1)]
+    claim(scene, rules, "a")
+    assert _foreseen(scene, rules) == []
+    scene.job(group="theory", cpus=1)
+    assert _foreseen(scene, QuotaRules(groups={"physics": rules.default})) == [(1, 1)]
+    assert _foreseen(scene, QuotaRules()) == [(1, 1), (2, 15)]
+
+
+def test_the_planner_counts_no_jobs_that_may_not_begin_as_too_much_is_stored(scene: Scene) -> None:
+    rules = of_group(stored_bytes=999)
+    submit(scene, rules, runs=3)
+    assert claim(scene, rules, scene.agent("a"), most=1) == [1]
+    scene.saved(1, 1)
+    assert _foreseen(scene, rules, physics=999) == [(1, 3)]
+    assert _foreseen(scene, rules, physics=1000) == [(1, 1)], "what was begun goes on"
+
+
+def test_jobs_that_find_no_node_keep_no_agent_from_others_of_their_group(scene: Scene) -> None:
+    rules = of_group(cores=2)
+    first, _ = submit(scene, rules, runs=2, cpus=2)
+    scene.do(lanes.keep_off, first, "n1")
+    scene.agent("a", node="n1")
+    seen = scene.look(reads.waiting, limits=lambda db, groups: quotas.allowance(db, rules, groups, dict, locks=False))
+    assert sorted((sorted(each.misfits), each.count) for each in seen) == [([], 1), (["n1"], 1)]
+
+
+def test_the_largest_quota_that_may_be_set_is_one_that_the_database_can_count_to(scene: Scene) -> None:
+    settings = QuotaSettings.model_validate({"default": {"jobs": MOST, "cores": MOST, "user": {"jobs": MOST}}})
+    submit(scene, settings.rules, runs=2)
+    assert len(claim(scene, settings.rules, scene.agent("a"))) == 2
+    for key in ("jobs", "cores", "sizes"):
+        with pytest.raises(ValueError, match="less than or equal to 1000000000000"):
+            QuotaSettings.model_validate({"default": {key: 2**63 - 1}})
+
+
+def test_a_quota_for_a_name_that_no_group_can_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="should match pattern"):
+        QuotaSettings.model_validate({"group": {"atlas ": {"cores": 1}}})
+
+
+def test_who_limits_users_cores_only_leaves_them_the_usual_number_of_jobs() -> None:
+    most = QuotaSettings.model_validate({"default": {"user": {"cores": 512}}}).rules.default
+    assert (most.user.cores, most.user.jobs) == (512, 200_000)
+
+
+def test_the_quota_that_keeps_a_job_waiting_is_named(scene: Scene) -> None:
+    first, second, third = submit(scene, QuotaRules(), runs=3, cpus=3)
+    rules = of_group(cores=5)
+
+    def why(job: int, rules: QuotaRules, has_bytes: int = 0) -> str:
+        return scene.look(quotas.in_the_way, rules, job, lambda: {("physics", ""): has_bytes})
+
+    assert why(first, rules) == ""
+    assert claim(scene, rules, scene.agent("a")) == [first]
+    assert why(second, rules) == (
+        "group physics has 3 cores running and may have 5: it starts when enough of them are free ([quotas] cores)"
+    )
+    assert "it can never start" in why(third, of_group(cores=2))
+    assert "nothing new begins" in why(third, of_group(stored_bytes=1), 2)
+    scene.saved(first, 1)
+    assert why(first, of_group(stored_bytes=1), 2) == ""
+    assert why(second, QuotaRules()) == ""
+    limited = of_user(cores=4)
+    mine, other = submit(scene, limited, user="bob", runs=2, cpus=4)
+    for job in (first, second, third):
+        scene.hold(job)
+    assert claim(scene, limited, "a") == [mine]
+    assert "bob of group physics has 4 cores running" in why(other, limited)
 
 
 def test_a_job_that_pauses_goes_on_under_its_users_limit_and_stops_no_claim(scene: Scene) -> None:

@@ -9,7 +9,8 @@ A program leads only tables of its own version. One that stood by while a newer 
 and one that led then stops.
 
 Lease time does not run while control is away. Every live agent gets a full lease when a program begins to lead,
-and after any gap in which this did not run: the machine slept, the program was stopped, or the database was away.
+and after any gap in which this did not run: the machine slept, the program was stopped, or the database was away. Then,
+and when the clock was set, nothing waits longer than it ever may.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from gleaner.control.queue import agents, leader
+from gleaner.control.queue import agents, judging, leader, pauses
 from gleaner.control.queue.engine import BUSY_TIMEOUT_S, check_tables, snapshot, transaction
 from gleaner.control.queue.errors import NotLeading, QueueError, SchemaMismatch
 from gleaner.control.site import Site
@@ -95,6 +96,9 @@ class Keeper:
         with self._site.writing() as db:
             if self._last_s is None or not 0 <= now_s - self._last_s <= GAP_TICKS * self.tick_s:
                 agents.renew_leases(db, now_s=now_s, lease_s=queue.lease_s)
+                agents.bound(db, now_s=now_s, avoid_s=self._site.settings.rounds.avoid_s)
+                judging.bound(db, now_s)
+                pauses.bound(db, now_s)
             silent = agents.expire(db, now_s=now_s, losses_until_held=queue.losses_until_held)
         if silent:
             _log.warning("agents fell silent; their jobs wait again", agents=silent)

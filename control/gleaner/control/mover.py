@@ -50,7 +50,7 @@ class Mover:
         settings = self._settings
         with snapshot(self._site.engine) as db:
             nodes, jobs = movables(db, settled_s=settings.every_s, assumed_s=settings.assumed_s, now_s=now_s)
-            waiting, moving = reads.waiting(db), migrating.all_of_them(db)
+            waiting, moving = reads.waiting(db, limits=self._site.foreseen), migrating.all_of_them(db)
         return MoveView(
             now_s=now_s,
             algorithm="priorities" if settings.policy == "priorities" else "compaction",

@@ -134,7 +134,7 @@ class Rounds:
             with self._site.writing() as db:
                 pauses.wake(db, now_s)
         with snapshot(self._site.engine) as db:
-            waiting = reads.waiting(db)
+            waiting = reads.waiting(db, limits=self._site.foreseen)
             avoided = {*agents.avoided(db, now_s), *drains.emptied_now(db)}
             doubted = judging.doubted(db, now_s)
         return plan(

@@ -7,7 +7,7 @@ The file is the one named by `GLEANER_SETTINGS`, else `/etc/gleaner/gleaner.toml
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -19,6 +19,10 @@ from gleaner.control.policy.rates import RateRules
 from gleaner.control.policy.shares import ShareRules
 
 DAY_S = 24 * 3600.0
+SHORTEST_ROUND_S = 30
+MOST = 10**12
+"""Of whatever is counted: more than there will be, and what every database holds."""
+GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class _Table(BaseModel):
@@ -63,16 +67,17 @@ class QueueSettings(_Table):
 class RoundSettings(_Table):
     """`[rounds]`: when agents end and how many there may be."""
 
-    length_s: float = Field(default=3600, ge=30)
+    length_s: float = Field(default=3600, ge=SHORTEST_ROUND_S)
     """All agents end at multiples of this since `origin_s`."""
     origin_s: float = 0
     synchronised: bool = True
     """False gives every agent the full length from its own start (for comparison; regular jobs suffer)."""
     shortest_slice_s: float = Field(default=600, ge=5)
-    """No agent is submitted for less."""
+    """No agent is submitted for less. Unless it is set, it is half a round at most."""
     agent_needs_s: float = Field(default=55, ge=0)
     """Nor for less than an agent needs to begin any job: its start (5), Slurm's KillWait (30), and of the agents' own
-    settings `margin_s` (10; their last words are in it) and `shortest_slice_s`, of which 10 s are counted here."""
+    settings `margin_s` (10; their last words are in it) and `shortest_slice_s`, of which 10 s are counted here.
+    Unless it is set, it is half a round at most."""
     poll_s: float = Field(default=20, ge=1)
     pending_limit_s: float = Field(default=300, gt=0)
     """A pending agent that has not started after this long is withdrawn."""
@@ -81,6 +86,20 @@ class RoundSettings(_Table):
     """A node on which agents fail this often in a row is left alone."""
     avoid_s: float = Field(default=3600, gt=0)
     """For how long."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _half_a_round_at_most(cls, given: object) -> object:
+        """What is not set fits the rounds: whoever sets short ones need not know of the rest."""
+        if not isinstance(given, Mapping):
+            return given
+        settings = {str(key): value for key, value in cast("Mapping[str, Any]", given).items()}
+        try:
+            half_s = float(settings["length_s"]) / 2
+        except (KeyError, TypeError, ValueError):
+            return settings
+        unset = {name: cls.model_fields[name].default for name in ("shortest_slice_s", "agent_needs_s")}
+        return {name: half_s for name, default in unset.items() if SHORTEST_ROUND_S / 2 <= half_s < default} | settings
 
     @model_validator(mode="after")
     def _a_slice_fits(self) -> Self:
@@ -279,9 +298,9 @@ class AuditSettings(_Table):
 class Quota(_Table):
     """What one may have. None: as much as there is."""
 
-    jobs: int | None = Field(default=None, ge=0)
+    jobs: int | None = Field(default=None, ge=0, le=MOST)
     """That have not ended."""
-    cores: int | None = Field(default=None, ge=0)
+    cores: int | None = Field(default=None, ge=0, le=MOST)
     """Of running jobs. What runs goes on; no further job is started."""
     stored_gib: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Checkpoints and outputs. Whoever has more submits and starts nothing new; what was begun is saved and goes on."""
@@ -293,13 +312,19 @@ class Quota(_Table):
         return Most(self.jobs, self.cores, stored_bytes)
 
 
+class UserQuota(Quota):
+    """What each user may have."""
+
+    jobs: int | None = Field(default=200_000, ge=0, le=MOST)
+
+
 class GroupQuota(Quota):
     """What one group, and each of its users, may have."""
 
-    jobs: int | None = Field(default=1_000_000, ge=0)
-    sizes: int | None = Field(default=256, ge=1)
+    jobs: int | None = Field(default=1_000_000, ge=0, le=MOST)
+    sizes: int | None = Field(default=256, ge=1, le=MOST)
     """Different sizes (cores and memory) of the jobs that have not ended: each claim looks at every size that waits."""
-    user: Quota = Quota(jobs=200_000)
+    user: UserQuota = UserQuota()
 
     @property
     def group_most(self) -> GroupMost:
@@ -311,7 +336,7 @@ class QuotaSettings(_Table):
     """`[quotas]`: what groups and their users may have at once."""
 
     default: GroupQuota = GroupQuota()
-    group: dict[str, GroupQuota] = {}
+    group: dict[GroupName, GroupQuota] = {}
     """For a group of that name, in place of the default as a whole."""
 
     @property
@@ -331,7 +356,7 @@ class MungeRule(_Table):
     unix_group: UnixName | None = None
     role: Literal["user", "manager", "admin", "metrics"] = "user"
     """`manager`: a user who may change all jobs of the group."""
-    group: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = None
+    group: GroupName | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -352,7 +377,7 @@ class MungeSettings(_Table):
     """The first rule that fits counts. None: everybody needs a token."""
     socket: Path | None = None
     """munged's, if it is not where munge looks for it."""
-    timeout_s: float = Field(default=5, gt=0)
+    timeout_s: float = Field(default=5, gt=0, le=3600)
     """For one call of a munge program."""
 
 

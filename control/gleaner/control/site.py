@@ -78,6 +78,10 @@ class Site:
         """What these groups and their users may still start."""
         return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db))
 
+    def foreseen(self, db: Connection, groups: Collection[str]) -> Allowance:
+        """The same for who plans, and starts nothing: nobody waits for it."""
+        return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db), locks=False)
+
     @property
     def is_leader(self) -> bool:
         """Whether this program leads now. It stops to believe so by itself, also while a call to the database hangs."""

@@ -88,9 +88,8 @@ class Gate:
         self._app = app
         self._site = site
         self._meters = meters
-        strangers = Strangers()
-        self._lookups = Lookups(site, strangers)
-        self._munged = Munged(site.settings.munge, strangers)
+        self._lookups = Lookups(site, Strangers())
+        self._munged = Munged(site.settings.munge, Strangers())  # its own: where munge hangs, new agents are heard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 without a known token, 413 to a body that says it is too large."""

@@ -29,6 +29,7 @@ LOGGER = "gleaner.audit"
 UNKNOWN_A_MINUTE = 20
 LONGEST_PATH = 300
 ERROR = 400
+BUG = 500
 UNAUTHORIZED = 401
 MIB = 2**20
 
@@ -97,12 +98,21 @@ class Audit:
             await self._app(scope, receive, send)
             return
 
+        is_noted = False
+
         async def sending(message: Message) -> None:
+            nonlocal is_noted
             if message["type"] == "http.response.start":
+                is_noted = True
                 await self._note(scope, int(message["status"]))
             await send(message)
 
-        await self._app(scope, receive, sending)
+        try:
+            await self._app(scope, receive, sending)
+        except Exception:  # a bug of ours: the answer is given further out
+            if not is_noted:
+                await self._note(scope, BUG)
+            raise
 
     async def _note(self, scope: Scope, status: int) -> None:
         state = scope.get("state", {})

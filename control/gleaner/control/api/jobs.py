@@ -5,7 +5,7 @@ them, an admin all that there are.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
@@ -30,8 +30,8 @@ from gleaner.control.api.shapes import (
 )
 from gleaner.control.api.surroundings import places, surroundings
 from gleaner.control.life import WAITING
-from gleaner.control.policy.waiting import Wish, fits_somewhere, too_large, waits_because
-from gleaner.control.queue import groups, kinds, logs, migrating, moves, pauses, reads
+from gleaner.control.policy.waiting import Place, Wish, fits_somewhere, too_large, waits_because
+from gleaner.control.queue import groups, kinds, logs, migrating, moves, pauses, quotas, reads, rooms
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -48,9 +48,13 @@ def own_job(caller: Caller, db: Connection, job: int) -> JobRow:
 
 
 def _named_groups(caller: Caller) -> frozenset[str]:
-    """Those that the settings give a part or a multiplier, or Slurm's accounts where these give the parts."""
+    """Those that the settings give a part, a multiplier, or users whom munge vouches for.
+
+    Where Slurm's accounts give the parts, those of them.
+    """
     rules = caller.site.share_rules
-    return frozenset((*rules.entitled, *rules.multiplier))
+    vouched = (rule.group for rule in caller.site.settings.munge.allow if rule.group is not None)
+    return frozenset((*rules.entitled, *rules.multiplier, *vouched))
 
 
 def job_to_change(caller: Caller, db: Connection, job: int) -> JobRow:
@@ -58,6 +62,11 @@ def job_to_change(caller: Caller, db: Connection, job: int) -> JobRow:
     row = own_job(caller, db, job)
     caller.may_change(f"job {job}", group=row.group, submitter=row.submitter)
     return row
+
+
+def _nodes_memory(db: Connection, known: Iterable[Place]) -> frozenset[int]:
+    """What nodes have, and what their agents leave of it for jobs: rounding must take no job beyond either."""
+    return rooms.memory_offered(db) | {place.memory_mib for place in known}
 
 
 @router.post("", status_code=201, responses=documented(409, 413, 422))
@@ -83,7 +92,7 @@ def submit(caller: User, submission: Annotated[Submission, examples.A_SUBMISSION
             default_retries=site.settings.queue.retries,
             now_s=caller.now_s,
             submitter=caller.identity.name,
-            nodes_memory={place.memory_mib for place in known or ()},
+            nodes_memory=_nodes_memory(db, known) if known else {wish.memory_mib},  # unknown: as it is, it may just fit
             quotas=site.quotas,
             stored_bytes=site.stored.bytes_by_owner,
         )
@@ -118,6 +127,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         found = kinds.obstacles(db, job)
         moves_now = migrating.one(db, job)
         paused_until_s = pauses.until(db, job)
+        quota = quotas.in_the_way(db, caller.site.quotas, job, lambda: caller.site.stored.bytes_by_owner(db))
     wish = Wish(
         detail.job.cpus,
         detail.job.memory_mib,
@@ -126,6 +136,7 @@ def show(caller: User, job: JobPath) -> JobDetail:
         group=detail.job.group,
         saved_on=found.saved_on if found else "",
         paused_until_s=paused_until_s,
+        quota=quota,
         moved=moves_now.way if moves_now else "",
         lacking=found.lacking if found else {},
     )

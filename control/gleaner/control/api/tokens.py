@@ -65,7 +65,9 @@ def revoke(caller: User, token: TokenId) -> TokenRow:
 def rotate(caller: User, token: TokenId) -> TokenIssued:
     """Replace a token by a new one of the same owner. The new secret is shown this once, the old one ends."""
     with caller.writing() as db:
-        made = tokens.rotate(db, _own(caller, db, token), now_s=caller.now_s)
+        id_ = _own(caller, db, token)
+        _check_is_no_stronger(caller, db, id_)
+        made = tokens.rotate(db, id_, now_s=caller.now_s)
     caller.about.append(f"new token {made.id}")
     return _told(made)
 
@@ -79,6 +81,20 @@ def _own(caller: Caller, db: Connection, token: str) -> str:
     if not _may_see(caller, found):
         raise Unknown(f"there is no token {id_} of yours")
     return id_
+
+
+def _check_is_no_stronger(caller: Caller, db: Connection, token: str) -> None:
+    """Raise 403 for a token that may do more than the one sent, or for longer: a stolen one would be worth as much."""
+    me = caller.identity
+    if me.role == "admin" or token == me.token:
+        return
+    found = tokens.one(db, token)
+    if found.manager and not me.manager:
+        raise HTTPException(403, f"token {token} is that of a manager: rotate it with itself, or ask an admin")
+    if me.expires_s is not None and tokens.lasts_s(found) > tokens.lasts_s(tokens.one(db, me.token)):
+        raise HTTPException(
+            403, f"token {token} is good for longer than the one that you send: rotate it with itself, or ask an admin"
+        )
 
 
 def _may_see(caller: Caller, token: Token) -> bool:

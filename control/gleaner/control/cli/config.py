@@ -3,9 +3,9 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -104,13 +104,32 @@ def _complaint(
         where = f"{path}, line {line}" if line is not None else str(path)
     else:
         where = "environment variables " + ", ".join(sorted(v for (t, _), v in variables.items() if t == table))
+    *inner, last = [str(part) for part in error["loc"][1:] if part != "[key]"] or [""]
     if error["type"] == "extra_forbidden":
-        said = unknown_key(key or table, TABLES[table].model_fields if table in TABLES else TABLES)
-        said = f"[{table}] {said}" if key else said
+        said = unknown_key(last or table, _keys(table, error["loc"][1:-1]))
+        said = f"[{'.'.join((table, *inner))}] {said}" if last else said
     else:
-        said = complaint(f"[{table}] {key}".rstrip(), error)
+        said = complaint(f"[{table}] {'.'.join((*inner, last))}".rstrip(), error)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return one_line(f"{where}: {said}{more}")
+
+
+def _keys(table: str, inner: Sequence[object]) -> Iterable[str]:
+    """What may stand in a table, or in one inside it."""
+    if table not in TABLES:
+        return TABLES
+    model = TABLES[table]
+    for part in inner:
+        field = model.model_fields.get(str(part))  # else the key of a map, or a number: the field's own is known by now
+        model = model if field is None else _model_in(field.annotation) or model
+    return model.model_fields
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model that an annotation names, also as what a map or a list holds."""
+    if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _line(text: str, table: str, key: str) -> int | None:

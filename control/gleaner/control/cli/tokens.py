@@ -24,6 +24,8 @@ from gleaner.control.simulation.figures.tables import Table
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, end and replace tokens.")
 
+LONGEST_SECRET = 256
+
 To = Annotated[Path | None, typer.Option(metavar="FILE", help="A new file, mode 0600; else printed.")]
 
 
@@ -157,7 +159,7 @@ def _issue_locally(request: TokenRequest) -> str:
 
 
 def _write(path: Path, issued: Callable[[], str]) -> str:
-    """Make the file first, so that no token is issued that nobody has."""
+    """Make the file first, with room for it, so that no token is issued, or ended for it, that nobody has."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -166,7 +168,13 @@ def _write(path: Path, issued: Callable[[], str]) -> str:
         raise BadInput(f"{path}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(issued() + "\n")
+            file.write(" " * LONGEST_SECRET)
+            file.flush()
+            os.fsync(descriptor)
+            secret = issued()
+            file.seek(0)
+            file.write(secret + "\n")
+            file.truncate()
     except BaseException as error:
         with suppress(OSError):
             path.unlink()

@@ -33,6 +33,8 @@ LONGEST_ELSEWHERE_S = 600.0
 """So long a job waits for a node on which it has not failed; then any will do, for there may be no other."""
 FORGIVEN_AT_MOST = 10
 """Of one job's failures at most so many cost it nothing: whatever nodes are blamed for, it ends."""
+FORGIVEN_UNSEEN_AT_MOST = 2
+"""So many where no other node is there, but may come: each costs the job `LONGEST_ELSEWHERE_S` of waiting for one."""
 
 
 class Verdict(StrEnum):
@@ -100,6 +102,8 @@ class Failed:
     """Other nodes with a live agent, in good standing, large enough for it, on which it has not failed."""
     forgiven: int
     """How many of its failures have cost it nothing."""
+    is_another_known: bool = False
+    """Whether an agent was ever on another node that could take it. It may come: rounds begin node by node."""
 
 
 def counts(failed: Failed) -> bool:
@@ -112,7 +116,8 @@ def counts(failed: Failed) -> bool:
         return True
     if failed.verdict is not Verdict.TRUSTED:
         return False
-    return not (failed.is_its_last and failed.others and not failed.other_nodes_failed)
+    another = failed.others > 0 or (failed.is_another_known and failed.forgiven < FORGIVEN_UNSEEN_AT_MOST)
+    return not (failed.is_its_last and another and not failed.other_nodes_failed)
 
 
 def is_quick(*, computed_s: float, lasted_s: float) -> bool:

@@ -70,6 +70,11 @@ class Allowance:
         """Whether a job that has nothing saved may be started."""
         return not any(each in self.full for each in _concerned(whose))
 
+    def most(self, whose: Whose, cpus: int) -> int | None:
+        """How many jobs of so many cores may be started; None: as many as there are."""
+        left = [max(0, each) // cpus for each in map(self._left, _concerned(whose)) if each is not None]
+        return min(left, default=None)
+
     def take(self, whose: Whose, cpus: int) -> None:
         """One of so many cores is started."""
         for each in _concerned(whose):
@@ -97,6 +102,31 @@ cancel some, or ask an admin for more ([quotas] jobs)'
     return (
         f"{who} has {has:,} jobs that have not ended and may have {most:,}: {more:,} more are too many; wait until"
         f" some end, cancel some, or ask an admin for more ([quotas] {key})"
+    )
+
+
+def over_cores(who: str, *, cpus: int, most: int, key: str) -> str:
+    """Says that a job can never start.
+
+    >>> over_cores("group atlas", cpus=64, most=32, key="cores")
+    'it needs 64 cores, and group atlas may have 32 running at once: it can never start; ask for fewer, or ask an \
+admin for more ([quotas] cores)'
+    """
+    return (
+        f"it needs {cpus:,} {'core' if cpus == 1 else 'cores'}, and {who} may have {most:,} running at once: it can"
+        f" never start; ask for fewer, or ask an admin for more ([quotas] {key})"
+    )
+
+
+def cores_in_use(who: str, *, has: int, most: int, key: str) -> str:
+    """Says that a job starts when others have ended.
+
+    >>> cores_in_use("group atlas", has=30, most=32, key="cores")
+    'group atlas has 30 cores running and may have 32: it starts when enough of them are free ([quotas] cores)'
+    """
+    return (
+        f"{who} has {has:,} cores running and may have {most:,}: it starts when enough of them are free"
+        f" ([quotas] {key})"
     )
 
 

@@ -9,7 +9,7 @@ def stepped(memory_mib: int, nodes: Collection[int] = ()) -> int:
     """The memory that a job gets which asks for so much: the next step, at most an eighth more.
 
     Powers of two, and whatever else people write in few digits, are steps themselves. So is what a node of the site
-    has (`nodes`), so that a job which asks for all of a node still fits it.
+    has (`nodes`), or its agents leave of that, so that a job which asks for all of a node still fits it.
 
     >>> [stepped(memory_mib) for memory_mib in (16, 500, 512, 513, 1536, 4000, 65_536)]
     [16, 512, 512, 576, 1536, 4096, 65536]

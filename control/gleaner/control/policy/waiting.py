@@ -31,10 +31,12 @@ class Wish:
     group: str = ""
     paused_until_s: float | None = None
     """Until when it pauses after a failure, if it does."""
+    quota: str = ""
+    """Which quota keeps it from starting, if one does."""
     moved: str = ""
     """Where it is being moved from and to, if it is."""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What nodes lack on which it cannot go on, by name; empty where the agent has refused it, or it was moved away."""
+    """What nodes lack on which it cannot go on, by name; empty where it has failed, was refused, or was moved away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def cannot_go_on(wish: Wish, nodes: Sequence[Place]) -> str:
     saved = f" (saved on {wish.saved_on})" if wish.saved_on else ""
     if least:
         return f"waits for a node with {least[0]}{saved}"
-    return f"waits for another node than {', '.join(sorted(lacking))}: it was refused or moved away there{saved}"
+    others = ", ".join(sorted(lacking))
+    return f"waits for another node than {others}: it has failed there, was refused, or was moved away{saved}"
 
 
 def behind_others(group: str, shares: Shares) -> str:
@@ -132,6 +135,8 @@ def waits_because(wish: Wish, around: Surroundings) -> str:
         return f"it has failed, and is tried again after a pause that ends at {then:%H:%M:%S}"
     if wish.moved:
         return f"it is being moved {wish.moved}"
+    if wish.quota:
+        return wish.quota
     behind = behind_others(wish.group, around.shares)
     return _in_the_way(wish, around) + (f" ({behind})" if behind else "")
 

@@ -290,6 +290,11 @@ def node_worked(db: Connection, node: str) -> None:
     db.execute(worked.values(failures=0, avoided_until_s=null()))
 
 
+def bound(db: Connection, *, now_s: float, avoid_s: float) -> None:
+    """Leave no node alone for longer than `avoid_s`, as it would be where the clock has been set back."""
+    db.execute(update(NODE).where(NODE.c.avoided_until_s > now_s + avoid_s).values(avoided_until_s=now_s))
+
+
 def avoided(db: Connection, now_s: float) -> tuple[str, ...]:
     """The nodes that are left alone now, for what agents or jobs met there."""
     names = select(NODE.c.name).where(NODE.c.avoided_until_s > now_s)

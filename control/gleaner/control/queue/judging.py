@@ -120,6 +120,16 @@ def doubted(db: Connection, now_s: float) -> dict[str, Doubted]:
     }
 
 
+def bound(db: Connection, now_s: float) -> None:
+    """Let no node be left alone or doubted longer than any may, as it would where the clock has been set back."""
+    for column, most_s in (
+        (DOUBT.c.last_s, 0.0),
+        (DOUBT.c.probe_s, judging.LONGEST_AVOID_S),
+        (DOUBT.c.avoided_until_s, judging.LONGEST_AVOID_S),
+    ):
+        db.execute(update(DOUBT).where(column > now_s + most_s).values({column: now_s}))
+
+
 def forget(db: Connection, node: str) -> bool:
     """Trust the node again; whether it was doubted."""
     return bool(db.execute(delete(DOUBT).where(DOUBT.c.node == node)).rowcount)

@@ -14,7 +14,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Float, Select, String, and_, bindparam, case, cast, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Select,
+    String,
+    and_,
+    bindparam,
+    case,
+    cast,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import BigInteger
@@ -22,6 +35,9 @@ from sqlalchemy.types import BigInteger
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.site_tables import LEADER
 
+TERMS_AHEAD = 10
+"""Nobody leads for so long ahead: the database's clock was set back, and whoever leads still will have said so since
+(its next term is by the clock as it is now)."""
 _MINE = LEADER.c.id == 1
 
 
@@ -70,7 +86,8 @@ def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s
     values = {"id": 1, "holder": holder, "until_s": now + term_s, "epoch": whole_s}
     if (made := db.execute(first.values(values)).scalar_one_or_none()) is not None:
         return int(made)
-    is_free = and_(_MINE, LEADER.c.until_s <= now)
+    has_ended = or_(LEADER.c.until_s <= now, LEADER.c.until_s > now + TERMS_AHEAD * term_s)
+    is_free = and_(_MINE, has_ended)
     # Waits for the transactions that the last leader has begun: see `holds`.
     if db.execute(select(LEADER.c.id).where(is_free).with_for_update()).one_or_none() is None:
         return None

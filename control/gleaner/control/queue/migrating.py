@@ -7,11 +7,11 @@ migration is there from the asking until the job runs again, or until nobody cou
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, false, func, insert, select, update
+from sqlalchemy import Connection, and_, delete, exists, false, func, insert, select
 
 from gleaner.control.life import State
 from gleaner.control.policy.waiting import cores
-from gleaner.control.queue import attempts, lanes, places, savable
+from gleaner.control.queue import attempts, lanes, pauses, places, savable
 from gleaner.control.queue.arrows import lock, record
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.migration_tables import MIGRATION
@@ -126,6 +126,7 @@ def tend(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, ...]:
         if row.latest > row.attempt:
             what, detail = "migrated", f"from {row.from_node} to {attempts.find(db, row.job, row.latest).node}"
             moved.append(row.job)
+            _let_go(db, row.job)  # if it is lost there before it is saved again, it need not wait for that node
         elif row.state is not State.COMPLETE and not is_late:
             continue
         elif row.state is State.RUNNING:
@@ -144,9 +145,6 @@ def tend(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, ...]:
 
 
 def _let_go(db: Connection, job: int) -> None:
-    """It may go on wherever it can be restored."""
-    mine: Any = db.execute(
-        select(LANE).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job).with_for_update(of=JOB)
-    ).one()
-    lane = lanes.of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, submitter=mine.submitter)
-    db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
+    """It may go on wherever it can be restored, and has not been refused; one that pauses does so to its end."""
+    if lock(db, job).state is not State.COMPLETE and pauses.until(db, job) is None:
+        lanes.open_to(db, job)

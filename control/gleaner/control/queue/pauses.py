@@ -7,12 +7,13 @@ next after its time puts it back.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, insert, literal, or_, select, update
+from sqlalchemy import Connection, and_, delete, exists, insert, literal, or_, select, update
 
-from gleaner.control.life import WAITING
-from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S
+from gleaner.control.life import State
+from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S, LONGEST_PAUSE_S
 from gleaner.control.queue import lanes
 from gleaner.control.queue.judging_tables import PAUSE
+from gleaner.control.queue.migration_tables import MIGRATION
 from gleaner.control.queue.site_tables import ANY_KIND, FIT, NODE
 from gleaner.control.queue.tables import JOB, LANE
 
@@ -50,12 +51,13 @@ def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple
 def wake(db: Connection, now_s: float) -> None:
     """Put back the jobs whose time is over. Those that another claim puts back at this moment are passed over."""
     due = (
-        select(PAUSE, JOB.c.state, JOB.c.attempt.label("latest"))
+        select(PAUSE, JOB.c.state, JOB.c.attempt.label("latest"), MIGRATION.c.job.is_not(None).label("is_moved"))
         .join_from(PAUSE, JOB, JOB.c.id == PAUSE.c.job)
+        .outerjoin(MIGRATION, and_(MIGRATION.c.job == JOB.c.id, PAUSE.c.attempt < JOB.c.attempt))
         .where(PAUSE.c.wakes_s <= now_s)
         .order_by(PAUSE.c.wakes_s, PAUSE.c.job)
         .limit(WOKEN_AT_ONCE)
-        .with_for_update(skip_locked=True)
+        .with_for_update(of=[PAUSE, JOB], skip_locked=True)
     )
     for row in db.execute(due).all():
         _wake(db, row, now_s)
@@ -66,6 +68,12 @@ def is_due(db: Connection, now_s: float) -> bool:
     return db.execute(select(PAUSE.c.job).where(PAUSE.c.wakes_s <= now_s).limit(1)).one_or_none() is not None
 
 
+def bound(db: Connection, now_s: float) -> None:
+    """Let no job pause longer than any may, as it would where the clock has been set back."""
+    most_s = max(1.5 * LONGEST_PAUSE_S, LONGEST_ELSEWHERE_S)
+    db.execute(update(PAUSE).where(PAUSE.c.wakes_s > now_s + most_s).values(wakes_s=now_s))
+
+
 def until(db: Connection, job: int) -> float | None:
     """Until when the job pauses; None if it does not."""
     found = select(PAUSE.c.wakes_s).join(JOB, JOB.c.id == PAUSE.c.job).where(PAUSE.c.job == job)
@@ -74,12 +82,14 @@ def until(db: Connection, job: int) -> float | None:
 
 
 def _wake(db: Connection, row: Any, now_s: float) -> None:
-    if row.latest != row.attempt or row.state not in WAITING:
-        db.execute(delete(PAUSE).where(PAUSE.c.job == row.job))
-        return
-    lanes.open_to(db, row.job, not_on=row.not_on.split())
     mine = PAUSE.c.job == row.job
-    if row.not_on:
+    if row.state is State.COMPLETE or row.is_moved:
+        db.execute(delete(PAUSE).where(mine))
+        return
+    # Also one that was claimed since: lost before it is saved again, it would wait for other nodes for ever.
+    is_later = row.latest != row.attempt
+    lanes.open_to(db, row.job, not_on=() if is_later else row.not_on.split())
+    if row.not_on and not is_later:
         db.execute(update(PAUSE).where(mine).values(wakes_s=now_s + LONGEST_ELSEWHERE_S, not_on=""))
     else:
         db.execute(delete(PAUSE).where(mine))

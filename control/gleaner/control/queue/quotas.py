@@ -13,7 +13,17 @@ from collections.abc import Callable, Collection, Mapping
 
 from sqlalchemy import Connection, bindparam, func, select, text
 
-from gleaner.control.policy.quotas import Allowance, Most, QuotaRules, Whose, over_jobs, over_stored
+from gleaner.control.life import State
+from gleaner.control.policy.quotas import (
+    Allowance,
+    Most,
+    QuotaRules,
+    Whose,
+    cores_in_use,
+    over_cores,
+    over_jobs,
+    over_stored,
+)
 from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.tables import GENERATION, JOB, LANE, Standing
 
@@ -37,6 +47,12 @@ _RUNNING = (
     .where(JOB.c.group == bindparam("group_"), _RUNS)
     .group_by(JOB.c.group, JOB.c.submitter)
 )
+_WAITING = (
+    select(JOB.c.state, JOB.c.group, LANE.c.submitter, LANE.c.cpus)
+    .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
+    .where(JOB.c.id == bindparam("job_"))
+)
+"""Of a lane of before users were limited, its submitter is empty: its jobs count for the group alone."""
 _CHECKPOINTS = (
     select(JOB.c.group, JOB.c.submitter, func.sum(GENERATION.c.size_bytes).label("bytes"))
     .join_from(JOB, GENERATION, GENERATION.c.job == JOB.c.id)
@@ -102,6 +118,8 @@ def check_submission(
         has = has_bytes.get((group, user), 0)
         if limit.stored_bytes is not None and has > limit.stored_bytes:
             raise OverQuota(over_stored(who, has_bytes=has, most_bytes=limit.stored_bytes, key=f"{key}stored_gib"))
+        if limit.cores is not None and size[0] > limit.cores and (user or not key):
+            raise OverQuota(over_cores(who, cpus=size[0], most=limit.cores, key=f"{key}cores"))
     if most.sizes is None and most.group.jobs is None and most.user.jobs is None:
         return
     _lock(db, group)
@@ -129,9 +147,17 @@ def _unended(db: Connection, group: str, user: str, *, at_most: int) -> int:
 
 
 def allowance(
-    db: Connection, rules: QuotaRules, groups: Collection[str], stored_bytes: Callable[[], Mapping[Whose, int]]
+    db: Connection,
+    rules: QuotaRules,
+    groups: Collection[str],
+    stored_bytes: Callable[[], Mapping[Whose, int]],
+    *,
+    locks: bool = True,
 ) -> Allowance:
-    """What these groups and their users may still start. Nothing is counted of a group that is not limited."""
+    """What these groups and their users may still start. Nothing is counted of a group that is not limited.
+
+    Without `locks` it may have changed by the time it is read: enough for who plans, and starts nothing.
+    """
     limited = sorted(group for group in groups if _limits_running(rules, group))
     if not limited:
         return Allowance()
@@ -141,7 +167,8 @@ def allowance(
         most = rules.of(group)
         if most.group.cores is None and most.user.cores is None:
             continue
-        _lock(db, group)
+        if locks:
+            _lock(db, group)
         running = {row.submitter: int(row.cpus) for row in db.execute(_RUNNING, {"group_": group})}
         if most.group.cores is not None:
             left[group, ""] = most.group.cores - sum(running.values())
@@ -157,6 +184,32 @@ def allowance(
         if limit is not None and has_bytes > limit
     ]
     return Allowance(left, each_user, frozenset(full))
+
+
+def in_the_way(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable[[], Mapping[Whose, int]]) -> str:
+    """Which quota keeps a waiting job from starting, for people; empty if none does."""
+    row = db.execute(_WAITING, {"job_": job}).one()
+    most = rules.of(row.group)
+    whose = [(f"group {row.group}", "", most.group, "")]
+    if row.submitter:
+        whose.append((f"{row.submitter} of group {row.group}", row.submitter, most.user, "user."))
+    for who, _, limit, key in whose:
+        if limit.cores is not None and row.cpus > limit.cores:
+            return over_cores(who, cpus=row.cpus, most=limit.cores, key=f"{key}cores")
+    if row.state is not State.SAVED and any(limit.stored_bytes is not None for *_, limit, _ in whose):
+        has_bytes = stored_bytes()
+        for who, user, limit, key in whose:
+            has = has_bytes.get((row.group, user), 0)
+            if limit.stored_bytes is not None and has > limit.stored_bytes:
+                return over_stored(who, has_bytes=has, most_bytes=limit.stored_bytes, key=f"{key}stored_gib")
+    if all(limit.cores is None for *_, limit, _ in whose):
+        return ""
+    running = {each.submitter: int(each.cpus) for each in db.execute(_RUNNING, {"group_": row.group})}
+    for who, user, limit, key in whose:
+        has = running.get(user, 0) if user else sum(running.values())
+        if limit.cores is not None and has + row.cpus > limit.cores:
+            return cores_in_use(who, has=has, most=limit.cores, key=f"{key}cores")
+    return ""
 
 
 def _both(rules: QuotaRules, group: str) -> tuple[Most, Most]:

@@ -1,8 +1,8 @@
 """Looking at the queue: nothing here writes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, case, func, select, text
@@ -20,8 +20,9 @@ from gleaner.control.api.shapes import (
     JobRow,
 )
 from gleaner.control.life import Outcome, State
+from gleaner.control.policy.quotas import Allowance
 from gleaner.control.queue import kinds
-from gleaner.control.queue.claims import OCCUPIED
+from gleaner.control.queue.claims import OCCUPIED, no_limits
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.queue.places import NOWHERE
 from gleaner.control.queue.specs import filled_in, self_save
@@ -332,13 +333,31 @@ _OCCUPIED = text(
 )
 
 
-def waiting(db: Connection, *, at_most: int = 100_000) -> tuple[Waiting, ...]:
-    """How many jobs of each size an agent could claim; each count stops at `at_most`, to bound the time it takes."""
+def waiting(
+    db: Connection,
+    *,
+    at_most: int = 100_000,
+    limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
+) -> tuple[Waiting, ...]:
+    """How many jobs of each size an agent could claim; each count stops at `at_most`, to bound the time it takes.
+
+    `limits` is asked what the groups may still start. Jobs that can go on at other nodes have all of it for themselves:
+    those that find no node must not keep agents from the rest.
+    """
     found: Counter[tuple[int, int, frozenset[str]]] = Counter()
     lanes = db.execute(_OCCUPIED).all()
     misfits = kinds.misfits(db, lanes)
+    allowed = limits(db, {lane.group for lane in lanes})
+    left: dict[frozenset[str], Allowance] = {}
     for lane in lanes:
+        mine = left.setdefault(misfits[lane.id], replace(allowed, cores=dict(allowed.cores)))
+        whose = (lane.group, lane.submitter)
+        most = mine.most(whose, lane.cpus)
         some = select(JOB.c.id).where(JOB.c.lane == lane.id, text(WAITS))
-        count = db.execute(select(func.count()).select_from(some.limit(at_most).subquery())).scalar_one()
-        found[lane.cpus, lane.memory_mib, misfits[lane.id]] += int(count)
-    return tuple(Waiting(cpus, memory_mib, count, nodes) for (cpus, memory_mib, nodes), count in found.items())
+        if not mine.may_begin(whose):
+            some = some.where(JOB.c.state == State.SAVED)
+        some = some.limit(at_most if most is None else min(most, at_most))
+        count = int(db.execute(select(func.count()).select_from(some.subquery())).scalar_one())
+        mine.take(whose, count * lane.cpus)
+        found[lane.cpus, lane.memory_mib, misfits[lane.id]] += count
+    return tuple(Waiting(cpus, memory_mib, count, nodes) for (cpus, memory_mib, nodes), count in found.items() if count)

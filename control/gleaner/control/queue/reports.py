@@ -124,7 +124,8 @@ def _failed(
     row = lock(db, job)  # what the node has cost it before may have been given back
     is_its_last = row.failures >= row.retries or row.from_attempt is not None
     failures = row.failures
-    if counts(replace(failed, is_its_last=is_its_last)):
+    known = bool(pauses.unless_nowhere_else(db, job, judging.nodes_failed_on(db, job)))
+    if counts(replace(failed, is_its_last=is_its_last, is_another_known=known)):
         failures += judging.count(db, job, attempt)
     detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
     if failures > row.retries:

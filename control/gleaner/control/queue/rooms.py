@@ -10,6 +10,7 @@ from gleaner.control.queue.tables import AGENT, JOB, LANE, Phase
 
 GONE_S = 600.0
 """So long after its own end an agent is gone, whatever clocks say and however long Slurm waits to kill it."""
+OFFERS_LOOKED_AT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,12 @@ class AgentHere:
     node: str | None
     free_cpus: int | None
     free_memory_mib: int | None
+
+
+def memory_offered(db: Connection) -> frozenset[int]:
+    """The memory, in MiB, that the latest agents have had for jobs: their settings may leave less than the node has."""
+    latest = select(AGENT.c.facts).order_by(AGENT.c.name.desc()).limit(OFFERS_LOOKED_AT)
+    return frozenset(int(facts["memory_mib"]) for facts in db.execute(latest).scalars() if facts)
 
 
 def agents_here(db: Connection) -> tuple[AgentHere, ...]:

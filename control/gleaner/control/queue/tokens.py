@@ -4,6 +4,7 @@ A token has an id for people, the beginning of its hash: it tells nothing of the
 """
 
 import hashlib
+import math
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,11 @@ class Token:
     issued_s: float
     expires_s: float | None
     revoked_s: float | None
+
+
+def lasts_s(token: Token) -> float:
+    """How long it was meant to be good for; infinite for one that does not end by itself."""
+    return math.inf if token.expires_s is None else token.expires_s - token.issued_s
 
 
 @dataclass(frozen=True, slots=True)
