@@ -131,7 +131,7 @@ class Agent:
             can_save=self.can_save,
             end_s=lambda: self.end_s,
             now_s=self.clock.now_s,
-            cut_s=lambda: max(self.gone_s, self.end_s - LEAVES_BEFORE_S) - self._last_words_s,
+            cut_s=lambda: self._latest_s - self._last_words_s,
             images_allowed=told.images_allowed,
             limits=limits,
         )
@@ -226,8 +226,13 @@ class Agent:
 
     @property
     def leave_s(self) -> float:
-        """When this process ends at the latest, seconds since the epoch."""
-        return max(self.gone_s, min(self._leave_s, self.end_s - LEAVES_BEFORE_S))
+        """When this process ends at the latest, as things stand, seconds since the epoch."""
+        return max(self.gone_s, min(self._leave_s, self._latest_s))
+
+    @property
+    def _latest_s(self) -> float:
+        """When it ends whatever happens, with all of the grace used."""
+        return max(self.gone_s, self.end_s - LEAVES_BEFORE_S)
 
     def _saves_early(self, now_s: float) -> bool:
         """Save all jobs early, once, where too little is known of what saves cost here.
