@@ -11,6 +11,8 @@ from gleaner.agent import main
 from gleaner.agent.clock import Clock
 from gleaner.agent.protocol import NodeRates
 from gleaner.agent.runner import Agent
+from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId
+from gleaner.agent.storage.protocol import Draft
 from gleaner.control.life import State
 from gleaner.control.queue import rates, reads
 from gleaner.control.queue.engine import snapshot
@@ -74,6 +76,28 @@ def test_a_save_that_is_late_uses_the_grace_that_nobody_needs_and_is_lost_only_a
     agent = control.brief("a1", kill_wait_s=8)
     asyncio.run(agent.live())
     assert agent.gone_s < time.time() <= agent.end_s
+    assert control.job(job).job.state is State.SAVED
+
+
+def test_a_save_that_fails_when_the_agent_planned_to_be_gone_is_tried_again_in_the_grace(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = control.submit("100000")
+    agent = control.brief("a1", kill_wait_s=8)
+    checkpoint = control.runtime.checkpoint
+    tries: list[float] = []
+
+    def fail_late(container: ContainerId, draft: Draft) -> None:
+        tries.append(time.time())
+        if len(tries) == 1:
+            time.sleep(max(0.0, agent.gone_s - agent._last_words_s - time.time()) + 0.2)
+            raise CannotCheckpoint("it did not stand still in time")
+        checkpoint(container, draft)
+
+    monkeypatch.setattr(control.runtime, "checkpoint", fail_late)
+    asyncio.run(agent.live())
+    assert len(tries) == 2
+    assert time.time() <= agent.end_s
     assert control.job(job).job.state is State.SAVED
 
 

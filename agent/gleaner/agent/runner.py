@@ -208,8 +208,8 @@ class Agent:
     def _is_over(self, now_s: float) -> bool:
         """Whether nothing is waited for any more.
 
-        What is being stored when the agent planned to be gone goes on through the rest of Slurm's kill wait, as long as
-        the storage answers: a late save costs more than a reserve that nobody needs.
+        What is being stored when the agent planned to be gone, or is to be tried again, goes on through the rest of
+        Slurm's kill wait, as long as the storage answers: a late save costs more than a reserve that nobody needs.
         """
         planned_s = self.gone_s - self._last_words_s
         is_storing = any(shell.is_storing for shell in self._shells)
@@ -263,7 +263,7 @@ class Agent:
         computing = [shell for shell in self._shells if shell.is_computing]
         if self._vacating:
             for shell in computing:
-                if shell.save_again_s <= now_s < self.gone_s - self._last_words_s:
+                if shell.save_again_s <= now_s < self._latest_s - self._last_words_s:
                     shell.feed(task.AgentEnds())
             return
         save_point_s = self._save_point_s()

@@ -134,6 +134,8 @@ class TaskShell:
     @property
     def is_storing(self) -> bool:
         """Whether something of it may still come to the storage if it is given time."""
+        if isinstance(self.state, task.Running):  # its save has failed, and is tried again
+            return self.state.leaving and self.state.failed_saves < task.SAVE_TRIES
         return isinstance(self.state, task.Saving | task.Signalled | task.Storing | task.Finishing)
 
     @property
