@@ -95,6 +95,7 @@ class TaskShell:
     """Saves that failed since the last report of one that did not."""
     _saving: "_SaveUnderWay | None" = None
     _was_told_to_leave: bool = False
+    """Before it had begun: then what it did not find in time says nothing of the node."""
     _signalled_s: float = 0.0
     _measured: Measured | None = None
     """What the latest published generation cost."""
@@ -158,6 +159,8 @@ class TaskShell:
         """Tell the task what happened; what is to be done is queued."""
         before = self.state
         self.stored.hurry.set()  # whatever it was: nothing that is being prepared waits any more
+        if isinstance(before, task.Preparing) and isinstance(event, task.VacateAsked | task.AgentEnds):
+            self._was_told_to_leave = True
         self.state, todos = task.step(self.state, event)
         if self.state is not before:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
