@@ -1,6 +1,5 @@
 """All agents of a round end together, and that is what lets a wide regular job start."""
 
-import time
 from typing import Any
 
 import pytest
@@ -30,6 +29,13 @@ def agents_that_end_together() -> list[dict[str, Any]] | None:
     found = [a for a in scenes.agents() if a["state"] == "RUNNING"]
     ends_s = [a["end_s"] for a in found]
     return found if len(found) == 3 and max(ends_s) - min(ends_s) <= 1 else None
+
+
+def agents_with_their_own_ends() -> list[dict[str, Any]] | None:
+    """The three of them, as soon as each has lowered its end to the one in its name."""
+    found = [a for a in scenes.agents() if a["state"] == "RUNNING"]
+    own = [a for a in found if a["end_s"] <= int(a["name"].split("-")[1]) + 1]
+    return found if len(own) == len(found) == 3 else None
 
 
 def wide_job() -> str:
@@ -64,8 +70,8 @@ def test_with_unsynchronised_ends_it_does_not(quiet: None) -> None:
     cluster.set_preemption(on=False)
     cluster.configure({"rounds": {"length_s": LENGTH_S, "shortest_slice_s": 15, "synchronised": False}})
     staggered_agents(6)
-    time.sleep(4)
-    first_end_s = min(a["end_s"] for a in scenes.agents() if a["state"] == "RUNNING")
+    found = cluster.until("each agent to have lowered its own end", agents_with_their_own_ends, timeout_s=30)
+    first_end_s = min(a["end_s"] for a in found)
     wide = wide_job()
     scenes.sleep_until(first_end_s + 2)
     assert not scenes.has_started(wide)
