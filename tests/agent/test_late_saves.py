@@ -9,13 +9,15 @@ from tests.agent.controlled import FAR_S, Control
 
 from gleaner.agent import main
 from gleaner.agent.clock import Clock
-from gleaner.agent.protocol import NodeRates
+from gleaner.agent.estimates import Estimates, Load
+from gleaner.agent.leastsquares import MIB
+from gleaner.agent.protocol import NodeRates, Way
 from gleaner.agent.runner import Agent
 from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId
 from gleaner.agent.storage.protocol import Draft
 from gleaner.control.life import State
-from gleaner.control.queue import rates, reads
-from gleaner.control.queue.engine import snapshot
+from gleaner.control.queue import flags, rates, reads
+from gleaner.control.queue.engine import snapshot, transaction
 
 pytestmark = [
     pytest.mark.slow,
@@ -157,6 +159,32 @@ def test_a_wall_clock_that_is_set_back_does_not_make_an_agent_late(control: Cont
     assert time.monotonic() - began_s < FAR_S
     assert time.time() <= agent.end_s
     assert control.job(job).job.state is State.SAVED
+
+
+def test_a_clock_that_is_set_during_a_save_is_not_taken_for_what_saves_cost_there(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=7200)
+    shift = [0.0]
+    agent.clock._wall = lambda: time.time() + shift[0]
+    checkpoint = control.runtime.checkpoint
+
+    def while_the_clock_is_set(container: ContainerId, draft: Draft) -> None:
+        shift[0] = 600.0
+        checkpoint(container, draft)
+
+    def hold() -> None:
+        with transaction(control.site.engine) as db:
+            flags.hold(db, job, reason="by its owner", now_s=time.time())
+
+    monkeypatch.setattr(control.runtime, "checkpoint", while_the_clock_is_set)
+    control.once_it_counts(hold)
+    asyncio.run(agent.live())
+    assert control.job(job).job.state is State.SAVED
+    line = Estimates(Way.CRIU, at_once=1)
+    line.learn(told(control, agent))
+    assert line.expected_s(Load(16 * MIB, Way.CRIU)) < 300
 
 
 @pytest.mark.parametrize(("shift_s", "ahead_s"), [(-3600.0, 0.0), (3600.0, 3600.0)], ids=["back", "forward"])

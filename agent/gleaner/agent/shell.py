@@ -55,6 +55,7 @@ class _SaveUnderWay:
     """A save that has begun. `line`: what was known of the cost of saves then; None: nothing was."""
 
     began_s: float
+    """By the monotonic clock: a node's clock that is set meanwhile must not be taken for the cost of its saves."""
     lane: Lane
     line: Line | None
 
@@ -97,6 +98,7 @@ class TaskShell:
     _was_told_to_leave: bool = False
     """Before it had begun: then what it did not find in time says nothing of the node."""
     _signalled_s: float = 0.0
+    """By the monotonic clock; 0: it was not."""
     _measured: Measured | None = None
     """What the latest published generation cost."""
     _log: JobLog = field(default_factory=JobLog)
@@ -256,7 +258,7 @@ class TaskShell:
             case task.Signal(container, name):
                 await asyncio.to_thread(self._signal, container, name)
             case task.StoreFolder():
-                began_s = self._signalled_s or self.bench.now_s()  # it may have saved itself without being told to
+                began_s = self._signalled_s or time.monotonic()  # it may have saved itself without being told to
                 self._times.turn_to(Doing.SAVING)
                 await self._drain_log()
                 if kept := await self._persistently(self.stored.save_folder):
@@ -296,7 +298,7 @@ class TaskShell:
                 return
             load, estimates = self.load, self.bench.estimates
             line = estimates.line(load.way) if estimates.knows(load.way) else None
-            under_way = self._saving = _SaveUnderWay(self.bench.now_s(), lane, line)
+            under_way = self._saving = _SaveUnderWay(time.monotonic(), lane, line)
             saved = await asyncio.to_thread(self._save, container)
             self._saving = None
             if isinstance(saved, Kept):
@@ -354,7 +356,7 @@ class TaskShell:
     def _note(self, kept: Kept, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
         """Learn from what a save cost, and keep it for the report."""
         self._times.turn_to(Doing.OVER)  # it is published; if it goes on, that is said by whoever lets it
-        load, took_s, estimates = self.load, elapsed_s(save.began_s, self.bench.now_s()), self.bench.estimates
+        load, took_s, estimates = self.load, time.monotonic() - save.began_s, self.bench.estimates
         at_once, expected_s = save.lane.at_once, save.expected_s(load)
         estimates.note(load, at_once=at_once, took_s=took_s)
         self.saved_s = self.bench.now_s()
@@ -382,7 +384,7 @@ class TaskShell:
 
     def _signal(self, container: ContainerId, name: str) -> None:
         """What stands still would not hear it."""
-        self._signalled_s = self._signalled_s or self.bench.now_s()
+        self._signalled_s = self._signalled_s or time.monotonic()
         self._times.turn_to(Doing.SAVING)
         try:
             self.bench.runtime.unpause(container)
@@ -465,7 +467,7 @@ class TaskShell:
         return Measured(
             memory_bytes=self.memory_bytes,
             stored_bytes=0,
-            took_s=elapsed_s(save.began_s, self.bench.now_s()),
+            took_s=time.monotonic() - save.began_s,
             expected_s=save.expected_s(self.load),
             at_once=save.lane.at_once,
             way=self.load.way,
