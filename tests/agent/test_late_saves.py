@@ -131,6 +131,27 @@ def test_what_was_given_back_is_told_before_the_farewell_and_never_called_unstar
     assert {ending_of(control, job).partition(":")[2][:9] for job in jobs} == {" too late"}
 
 
+@pytest.mark.parametrize(("cause", "said"), [("limit", "failed"), ("killed", "given back: node fault")])
+def test_how_a_job_ended_is_told_before_the_farewell_though_its_container_cannot_be_removed(
+    control: Control, cause: str, said: str
+) -> None:
+    control.runtime.remove_takes_s = TOO_LONG_S
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=FAR_S, disk_mib_per_job=2)
+
+    def end_it() -> None:
+        if cause == "killed":
+            control.runtime.kill_all()
+        else:
+            (folder,) = (control.folder / "work" / "a1").glob(f"{job}-*")
+            (folder / "large").write_bytes(bytes(3 * 2**20))
+        control.once(lambda: not control.runtime.counting(), lambda: control.end_soon(agent))
+
+    control.once_it_counts(end_it)
+    asyncio.run(agent.live())
+    assert ending_of(control, job).startswith(said)
+
+
 def test_jobs_that_wait_for_their_save_stand_still(control: Control) -> None:
     control.runtime.checkpoint_takes_s = 2
     jobs = [control.submit("100000") for _ in range(3)]

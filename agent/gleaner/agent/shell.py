@@ -173,11 +173,10 @@ class TaskShell:
             # What must not wait for a thread that may hang: after the next step this process may be gone.
             if isinstance(todo, task.ReportSaved):
                 self._report_saved(todo.generation)
-            elif isinstance(todo, task.GiveBack) and isinstance(event, task.OutOfTime):
-                self.flush_log()
-                self._give_back(todo.why, todo.detail)
             else:
                 self._todos.put_nowait(todo)
+        if isinstance(event, task.OutOfTime):
+            self._tell_what_waits()
 
     async def run(self) -> None:
         """Prepare the job and see it through."""
@@ -247,6 +246,31 @@ class TaskShell:
         self.flush_log(all_of_it=True)
         self._report("saved", Saved(generation=generation, slice=self._times.slice(), measured=self._measured))
 
+    def _tell_what_waits(self) -> None:
+        """Report at once what stands in line, perhaps behind a container that cannot be removed: control gives what it
+        has not heard of before the farewell back as unstarted."""
+        for todo in [self._todos.get_nowait() for _ in range(self._todos.qsize())]:
+            match todo:
+                case task.ReportCheckpointed(generation):
+                    self._report_checkpointed(generation)
+                case task.ReportStopped(reason):
+                    self._report_stopped(reason)
+                case task.GiveBack(why, detail):
+                    self.flush_log()
+                    self._give_back(why, detail)
+                case _:
+                    self._todos.put_nowait(todo)
+
+    def _report_checkpointed(self, generation: Generation) -> None:
+        self.flush_log()
+        told = Checkpointed(generation=generation, slice=self._times.slice(), measured=self._measured)
+        self._report("checkpointed", told)
+
+    def _report_stopped(self, reason: str) -> None:
+        self.flush_log()
+        lines, spent = self._log.written, self._times.slice()
+        self._report("completed", Completed(exit_code=STOPPED, reason=reason, log_lines=lines, slice=spent))
+
     # ── what the task says ──
 
     async def _do(self, todo: task.Todo) -> None:  # noqa: PLR0912 - one case a thing to do
@@ -274,15 +298,12 @@ class TaskShell:
             case task.ReportSaved():
                 raise AssertionError("what is published is reported at once")
             case task.ReportCheckpointed(generation):
-                self.flush_log()
-                told = Checkpointed(generation=generation, slice=self._times.slice(), measured=self._measured)
-                self._report("checkpointed", told)
+                self._report_checkpointed(generation)
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
             case task.ReportStopped(reason):
                 await self._drain_log()
-                lines, spent = self._log.written, self._times.slice()
-                self._report("completed", Completed(exit_code=STOPPED, reason=reason, log_lines=lines, slice=spent))
+                self._report_stopped(reason)
             case task.GiveBack(why, detail):
                 await self._drain_log() if self.has_run else None
                 self._give_back(why, detail)
