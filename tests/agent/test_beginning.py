@@ -1,5 +1,6 @@
 """What is looked at before anything of the node is touched."""
 
+import asyncio
 import dataclasses
 import threading
 import time
@@ -16,8 +17,9 @@ from gleaner.agent.estimates import Estimates
 from gleaner.agent.joblog import Mark
 from gleaner.agent.lanes import Lanes
 from gleaner.agent.node import node_facts
-from gleaner.agent.protocol import Assignment, Generation, SelfSave, Way, Why
+from gleaner.agent.protocol import Assignment, Generation, GivenBack, SelfSave, Way, Why
 from gleaner.agent.runtime.protocol import ContainerId
+from gleaner.agent.shell import TaskShell
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import Parcel, ParcelMissing
 from gleaner.agent.stored import Stored
@@ -221,3 +223,26 @@ def test_what_is_there_and_damaged_is_broken_at_once(storage: FolderStorage, tmp
     begun, _ = Node(tmp_path / "n2", storage, "avx").begin(attempt=2, generation=made)
     assert isinstance(begun, task.NotStarted)
     assert begun.why is Why.GENERATION_BROKEN
+
+
+def test_a_job_that_was_told_to_leave_while_it_looked_for_its_generation_is_no_fault_of_the_node(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    generation = Node(tmp_path / "first", storage).saved()
+    node = Node(tmp_path / "second", storage)
+    lost = {"job": 8, "attempt": 2, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
+    shell = TaskShell(
+        node.bench, Assignment.model_validate({**lost, "command": ("count", "9"), "generation": generation})
+    )
+
+    async def told_to_leave() -> None:
+        running = asyncio.create_task(shell.run())
+        await asyncio.sleep(0)
+        shell.feed(task.AgentEnds())
+        await running
+
+    asyncio.run(told_to_leave())
+    (report,) = node.bench.outbox._waiting
+    assert isinstance(report.message, GivenBack)
+    assert report.message.why is Why.STORAGE_FAULT
+    assert not shell.node_fault

@@ -9,11 +9,15 @@ from tests.agent.controlled import FAR_S, Control
 
 from gleaner.agent import main
 from gleaner.agent.clock import Clock
-from gleaner.agent.protocol import NodeRates
+from gleaner.agent.estimates import Estimates, Load
+from gleaner.agent.leastsquares import MIB
+from gleaner.agent.protocol import NodeRates, Way
 from gleaner.agent.runner import Agent
+from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId
+from gleaner.agent.storage.protocol import Draft
 from gleaner.control.life import State
-from gleaner.control.queue import rates, reads
-from gleaner.control.queue.engine import snapshot
+from gleaner.control.queue import flags, rates, reads
+from gleaner.control.queue.engine import snapshot, transaction
 
 pytestmark = [
     pytest.mark.slow,
@@ -77,6 +81,28 @@ def test_a_save_that_is_late_uses_the_grace_that_nobody_needs_and_is_lost_only_a
     assert control.job(job).job.state is State.SAVED
 
 
+def test_a_save_that_fails_when_the_agent_planned_to_be_gone_is_tried_again_in_the_grace(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = control.submit("100000")
+    agent = control.brief("a1", kill_wait_s=8)
+    checkpoint = control.runtime.checkpoint
+    tries: list[float] = []
+
+    def fail_late(container: ContainerId, draft: Draft) -> None:
+        tries.append(time.time())
+        if len(tries) == 1:
+            time.sleep(max(0.0, agent.gone_s - agent._last_words_s - time.time()) + 0.2)
+            raise CannotCheckpoint("it did not stand still in time")
+        checkpoint(container, draft)
+
+    monkeypatch.setattr(control.runtime, "checkpoint", fail_late)
+    asyncio.run(agent.live())
+    assert len(tries) == 2
+    assert time.time() <= agent.end_s
+    assert control.job(job).job.state is State.SAVED
+
+
 def test_a_save_that_comes_too_late_is_not_held_against_the_job_and_makes_the_next_margin_larger(
     control: Control,
 ) -> None:
@@ -103,6 +129,27 @@ def test_what_was_given_back_is_told_before_the_farewell_and_never_called_unstar
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=1), jobs=3)
     asyncio.run(agent.live())
     assert {ending_of(control, job).partition(":")[2][:9] for job in jobs} == {" too late"}
+
+
+@pytest.mark.parametrize(("cause", "said"), [("limit", "failed"), ("killed", "given back: node fault")])
+def test_how_a_job_ended_is_told_before_the_farewell_though_its_container_cannot_be_removed(
+    control: Control, cause: str, said: str
+) -> None:
+    control.runtime.remove_takes_s = TOO_LONG_S
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=FAR_S, disk_mib_per_job=2)
+
+    def end_it() -> None:
+        if cause == "killed":
+            control.runtime.kill_all()
+        else:
+            (folder,) = (control.folder / "work" / "a1").glob(f"{job}-*")
+            (folder / "large").write_bytes(bytes(3 * 2**20))
+        control.once(lambda: not control.runtime.counting(), lambda: control.end_soon(agent))
+
+    control.once_it_counts(end_it)
+    asyncio.run(agent.live())
+    assert ending_of(control, job).startswith(said)
 
 
 def test_jobs_that_wait_for_their_save_stand_still(control: Control) -> None:
@@ -133,6 +180,32 @@ def test_a_wall_clock_that_is_set_back_does_not_make_an_agent_late(control: Cont
     assert time.monotonic() - began_s < FAR_S
     assert time.time() <= agent.end_s
     assert control.job(job).job.state is State.SAVED
+
+
+def test_a_clock_that_is_set_during_a_save_is_not_taken_for_what_saves_cost_there(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=7200)
+    shift = [0.0]
+    agent.clock._wall = lambda: time.time() + shift[0]
+    checkpoint = control.runtime.checkpoint
+
+    def while_the_clock_is_set(container: ContainerId, draft: Draft) -> None:
+        shift[0] = 600.0
+        checkpoint(container, draft)
+
+    def hold() -> None:
+        with transaction(control.site.engine) as db:
+            flags.hold(db, job, reason="by its owner", now_s=time.time())
+
+    monkeypatch.setattr(control.runtime, "checkpoint", while_the_clock_is_set)
+    control.once_it_counts(hold)
+    asyncio.run(agent.live())
+    assert control.job(job).job.state is State.SAVED
+    line = Estimates(Way.CRIU, at_once=1)
+    line.learn(told(control, agent))
+    assert line.expected_s(Load(16 * MIB, Way.CRIU)) < 300
 
 
 @pytest.mark.parametrize(("shift_s", "ahead_s"), [(-3600.0, 0.0), (3600.0, 3600.0)], ids=["back", "forward"])

@@ -450,6 +450,15 @@ def test_a_variable_is_name_and_value(wrong: str) -> None:
         main.variables([wrong])
 
 
+@pytest.mark.parametrize(("text", "said"), [("4Q", "must be like 4096 (in MiB) or 4G"), ("3", "at least 6, found 3")])
+def test_memory_takes_units_as_glean_submit_does(text: str, said: str) -> None:
+    assert main.memory_of("4G") == 4096
+    with pytest.raises(main.Unfit) as refused:
+        main.memory_of(text)
+    assert str(refused.value).startswith("--memory-mib ")
+    assert said in str(refused.value)
+
+
 def test_places_are_looked_at_before_anything_is_computed(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(main.Unfit, match="there already"):

@@ -49,10 +49,12 @@ def test_what_is_asked_is_stored_at_once_and_done_later(slurm: House) -> None:
         (["n1 n2"], "'n1 n2' names no nodes"),
         (["--all"], "'--all' names no nodes"),
         (["n[1-x]"], "names no nodes"),
+        (["n[5-1]"], "5-1 names no nodes; write 1-5"),
+        (["n1,n[1-2,7-6]"], "7-6 names no nodes; write 6-7"),
         (["n[1-999999999]"], "these are 999999999 nodes; at most 1000"),
         (["n[1-100][1-100]"], "these are 10000 nodes"),
     ],
-    ids=["none", "blank", "option", "letters", "many", "product"],
+    ids=["none", "blank", "option", "letters", "backwards", "partly backwards", "many", "product"],
 )
 def test_what_names_no_nodes_is_refused_in_one_line(slurm: House, nodes: list[str], why: str) -> None:
     assert why in detail(slurm.admin.post("/v1/nodes/drain", {"nodes": nodes}), 422)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gleaner.agent.memory import memory_mib
 from gleaner.agent.protocol import SelfSave
 from gleaner.control.api.shapes import JobSpec, Submission
 from gleaner.control.cli import campaign
@@ -134,14 +135,14 @@ def test_what_is_wrong_in_a_campaign_file_is_named_with_its_line(text: str, said
     ],
 )
 def test_memory_is_a_number_of_mib_or_has_a_unit(text: str, mib: int) -> None:
-    assert campaign.memory_mib(text) == mib
+    assert memory_mib(text) == mib
     assert campaign.parse(f"image: a\nmemory_mib: {text}\n", "runs.yaml")["memory_mib"].value == mib
 
 
 @pytest.mark.parametrize("text", ["", "G", "4X", "4GG", "1e3", "0x10", "4 G 2", "٣G", "-4G", "1.2.3G", "9" * 30])
 def test_memory_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be like 4096 .in MiB. or 4G, found "):
-        campaign.memory_mib(text)
+        memory_mib(text)
 
 
 def test_aliases_that_multiply_are_not_followed_into_depth() -> None:

@@ -132,6 +132,7 @@ def test_a_group_that_nobody_has_is_refused(desk: Desk, admin: Desk) -> None:
     assert said.startswith("group: there is no group nosuchgroup; there are atlas. `glean token create ")
     assert json.loads(admin.good("list", "--json"))["total"] == 0
     admin.good("submit", "--image", "a", "--group", "atlas")
+    assert admin.refused("list", "--group", "nosuchgroup", code=2).startswith("group: there is no group nosuchgroup;")
 
 
 def test_a_group_that_is_not_ones_own_is_refused(desk: Desk) -> None:
@@ -416,13 +417,22 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(desk: Desk) -> None:
     assert process.wait(timeout=20) in {0, 1}
 
 
-def test_an_answer_that_cannot_be_written_is_one_line(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("full", "arguments", "code", "said"),
+    [
+        (">/dev/full", "list", 1, "glean: cannot write the answer: No space left on device\n"),
+        (">/dev/full", "list --help", 1, "glean: cannot write the answer: No space left on device\n"),
+        ("2>/dev/full", "show 4711", 1, ""),
+        ("2>/dev/full", "show", 2, ""),
+    ],
+)
+def test_an_answer_that_cannot_be_written_is_one_line(
+    desk: Desk, full: str, arguments: str, code: int, said: str
+) -> None:
     submit(desk)
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [GLEAN, "list"], env=os.environ | desk.environment, stdout=full, stderr=subprocess.PIPE, check=False
-        )
-    assert (done.returncode, done.stderr) == (1, b"glean: cannot write the answer: No space left on device\n")
+    words = ["sh", "-c", f"exec {GLEAN} {arguments} {full}"]
+    done = subprocess.run(words, env=os.environ | desk.environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The real cluster, shared by all tests here. `make test` has brought it up; nothing is brought up from here."""
 
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -45,7 +46,17 @@ def left_for_the_next(left_in_order: None, request: pytest.FixtureRequest) -> It
 @pytest.fixture
 def quiet(left_for_the_next: None) -> Iterator[None]:
     """No job of ours or of anybody's, all nodes idle, control with the tests' settings; tidied up afterwards."""
-    cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 15}})
+    yield from _quiet({"length_s": ROUND_S})
+
+
+@pytest.fixture
+def one_round(left_for_the_next: None) -> Iterator[None]:
+    """As `quiet`, and no round ends during the test: its jobs are not saved and claimed anew meanwhile."""
+    yield from _quiet({"length_s": 3000, "origin_s": int(time.time()) - 5})
+
+
+def _quiet(rounds: dict[str, object]) -> Iterator[None]:
+    cluster.configure({"rounds": {"shortest_slice_s": 15, **rounds}})
     cluster.clear()
     cluster.set_preemption(on=True)
     yield

@@ -47,7 +47,7 @@ def kill_control_for_good() -> None:
 
 
 def test_all_that_is_held_is_let_go_when_control_is_killed() -> None:
-    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 200", user="carol")
+    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 900", user="carol")
     s.wait_for_state(busy, "RUNNING")
     held, top, array = s.submit(), s.submit("--nice=5", user="bob"), s.submit("--array=1-2")
     others = s.submit(user="bob")
@@ -83,7 +83,7 @@ def switch(*options: str) -> None:
 
 
 def test_what_is_held_in_a_partition_that_is_not_governed_any_more_is_let_go() -> None:
-    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 200", user="carol")
+    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 900", user="carol")
     s.wait_for_state(busy, "RUNNING")
     job = s.submit()
     kill_control_for_good()
@@ -116,7 +116,7 @@ def test_when_gleaner_is_taken_away_no_job_waits_for_it_any_more() -> None:
 
 
 def test_what_was_let_go_can_be_held_again_when_control_is_back() -> None:
-    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 200", user="carol")
+    busy = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 900", user="carol")
     s.wait_for_state(busy, "RUNNING")
     job = s.submit()
     kill_control_for_good()

@@ -102,11 +102,20 @@ def test_owners_jobs_leave_as_they_declare_and_an_undeclared_one_is_left_alone_e
     preemptible = s.submit("--ntasks=1", declared="preemptible")
     node = wait_until_it_runs(preemptible)
     checkpointable = s.submit("--ntasks=1", declared="checkpointable", script=SAVES_ITSELF)
-    foreign = s.submit("--ntasks=1", f"--nodelist={node}", user="bob", script="sleep 20")
+    # It ends when the drain has found it, whenever that is.
+    until_told = "while [ ! -e /tmp/end-$SLURM_JOB_ID ]; do sleep 0.3; done"
+    foreign = s.submit("--ntasks=1", f"--nodelist={node}", user="bob", script=until_told)
     assert wait_until_it_runs(checkpointable) == wait_until_it_runs(foreign) == node, "Slurm fills one node first"
     number = ask("drain", node)
     cluster.kill_control()  # whoever comes next goes on
-    assert outcome(number, timeout_s=70)["phase"] == "empty"
+    cluster.until(
+        "all three to be found", lambda: len(cluster.api("GET", f"/drains/{number}")["jobs"]) == 3, timeout_s=60
+    )
+    try:
+        cluster.run(node, "touch", f"/tmp/end-{foreign}")
+        assert outcome(number, timeout_s=70)["phase"] == "empty"
+    finally:
+        cluster.run(node, "rm", "-f", f"/tmp/end-{foreign}")
     assert cluster.regular_job(foreign).state == "COMPLETED"
     for job in (preemptible, checkpointable):
         assert wait_until_it_runs(job) not in {"", node}

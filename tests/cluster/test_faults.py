@@ -5,15 +5,13 @@ import time
 import pytest
 from demo import cluster
 from tests.cluster import scenes
-from tests.cluster.scenes import ROUND_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 SAMPLES = "500000000"
 
 
-def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(quiet: None) -> None:
-    scenes.early_in_a_round(ROUND_S, left_s=40)
+def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(one_round: None) -> None:
     jobs = scenes.submit_pi(2, samples=SAMPLES, cpus=6)
     job, victim = next(iter(scenes.wait_running(jobs).items()))
     try:
@@ -30,7 +28,7 @@ def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(quiet: No
     cluster.until("nothing of ours to be left there", lambda: not cluster.containers(victim), timeout_s=120)
 
 
-def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(quiet: None) -> None:
+def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: None) -> None:
     jobs = scenes.submit_pi(3, samples=SAMPLES, cpus=3)
     scenes.wait_running(jobs)
     before = {job: scenes.job(job)["job"]["attempt"] for job in jobs}
@@ -60,7 +58,7 @@ def test_what_agents_saved_while_control_was_away_counts(quiet: None) -> None:
     assert first["ending"] == "saved"
 
 
-def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(quiet: None) -> None:
+def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(one_round: None) -> None:
     jobs = scenes.submit_pi(1)
     (node,) = scenes.wait_running(jobs).values()
     assert cluster.containers(node)
@@ -94,9 +92,7 @@ def test_the_watchdog_ends_what_has_outlived_its_agent_and_nothing_else(quiet: N
         cluster.run("node1", "sh", "-c", f"docker rm --force {' '.join(started)} 2>/dev/null || true")
 
 
-def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(quiet: None) -> None:
-    cluster.configure({"rounds": {"length_s": 600, "shortest_slice_s": 60}})
-    scenes.early_in_a_round(600, left_s=150)
+def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(one_round: None) -> None:
     jobs = scenes.submit_pi(1)
     (node,) = scenes.wait_running(jobs).values()
     asked_s = time.time()

@@ -40,8 +40,8 @@ def agents_that_end_together() -> list[dict[str, Any]] | None:
 
 
 def three_that_end_apart() -> list[dict[str, Any]] | None:
-    """The three of them, as soon as Slurm has an end of its own for each."""
-    found = running_agents()
+    """The three of them, as soon as each has lowered its end to the one in its name."""
+    found = [a for a in running_agents() if a["end_s"] <= int(a["name"].split("-")[1]) + 1]
     ends_s = sorted(a["end_s"] for a in found)
     apart = all(later - earlier >= APART_S for earlier, later in itertools.pairwise(ends_s))
     return found if len(found) == 3 and apart else None

@@ -96,6 +96,19 @@ def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others
     assert "squeue" not in (tmp_path / "told").read_text(), "without a name it would answer for all nodes"
 
 
+@pytest.mark.parametrize("name", ["munge1", "authentication"])
+def test_a_name_that_reads_like_a_slurm_that_is_away_is_refused_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else a drain of it would wait for ever for a Slurm that has answered."""
+    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [NODE]}))
+    (tmp_path / "scontrol").write_text(SCONTROL.replace("nodeX", name).format(folder=tmp_path))
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = SlurmNodes(SlurmOwners(("shared",), agents="gleaner", timeout_s=5), timeout_s=5).look([name])
+    assert (dict(found.nodes), found.jobs) == ({}, ())
+
+
 def test_what_is_no_answer_is_an_error_in_one_line() -> None:
     with pytest.raises(GatewayError, match="squeue said 'slurm_load_jobs"):
         parse({}, "slurm_load_jobs error", ["n1"])

@@ -96,6 +96,23 @@ def test_a_save_that_came_too_late_counts_as_longer_than_it_took_and_is_remember
     assert not told(scene, "n1").late
 
 
+def test_a_save_that_began_just_before_the_end_makes_no_node_look_faster(scene: Scene) -> None:
+    job = running_on(scene, "n1")
+    learn(scene, job, saved(measured(10.0)))
+    for _ in range(3):
+        learn(scene, job, GivenBack(why=Why.TOO_LATE, slice=SPENT, measured=measured(0.2, 10.0)))
+    assert told(scene, "n1").save_mib_s == pytest.approx(10)
+
+
+def test_what_is_published_after_it_was_given_up_was_late_all_the_same(scene: Scene) -> None:
+    job = running_on(scene, "n1")
+    scene.given_back(job, 1, Why.TOO_LATE)
+    learn(scene, job, GivenBack(why=Why.TOO_LATE, slice=SPENT, measured=measured(10.0, 4.0)))
+    scene.saved(job, 1)
+    learn(scene, job, saved(measured(11.0, 4.0)))
+    assert told(scene, "n1").late
+
+
 def test_a_save_that_had_not_begun_says_nothing_of_the_node(scene: Scene) -> None:
     job = running_on(scene, "n1")
     learn(scene, job, GivenBack(why=Why.TOO_LATE, slice=SPENT))

@@ -143,11 +143,11 @@ class Report:
 
     @property
     def is_log(self) -> bool:
-        """Whether these are lines of output: they may come late, and after the attempt's end."""
+        """Return whether these are lines of output: they may come late, and after the attempt's end."""
         return isinstance(self.message, LogLines)
 
     def is_final(self, status: int) -> bool:
-        """Whether this answer says that the report will never count, and not only that it does not now.
+        """Return whether this answer says that the report will never count, and not only that it does not now.
 
         >>> [Report("/jobs/7/attempts/1/saved", Message()).is_final(status) for status in (403, 409, 404, 422)]
         [True, True, False, False]
@@ -155,7 +155,7 @@ class Report:
         return status in _FINAL or (self.is_log and status == UNPROCESSABLE)
 
     def halves(self) -> "tuple[Report, Report] | None":
-        """The same lines of output as two reports; None for anything else, and for a single line."""
+        """Return the same lines of output as two reports; None for anything else, and for a single line."""
         told = self.message
         if not isinstance(told, LogLines) or len(told.lines) <= 1:
             return None
@@ -197,11 +197,11 @@ class Outbox:
             self._waiting.append(report)
 
     def waits_for(self, prefix: str) -> bool:
-        """Whether a report below this path has not been delivered yet."""
+        """Return whether a report below this path has not been delivered yet."""
         return any(report.path.startswith(prefix) for report in self._waiting.copy())
 
     def room_bytes(self, path: str) -> int:
-        """How much more a job's lines of output may take here. `path` is where they are reported."""
+        """Return how much more a job's lines of output may take here. `path` is where they are reported."""
         waiting = self._waiting.copy()
         free_bytes = LOG_BYTES - sum(report.log_bytes for report in waiting)
         return min(free_bytes, LOG_BYTES_A_JOB - sum(report.log_bytes for report in waiting if report.path == path))
@@ -228,7 +228,7 @@ class Outbox:
                 raise ControlSilent(f"not taken, to be tried again: {next(iter(held_up.values()))}")
 
     def _next(self, held_up: Collection[str]) -> Report | None:
-        """The first report that may be sent now."""
+        """Return the first report that may be sent now."""
         is_held_up = False
         for report in self._waiting.copy():
             if isinstance(report.message, Farewell) and is_held_up:
@@ -265,7 +265,7 @@ def _trust(ca_file: Path | None) -> bool | ssl.SSLContext:
 
 
 def _is_controls(answer: httpx.Response) -> bool:
-    """Whether control itself has said no, and not something in between."""
+    """Return whether control itself has said no, and not something in between."""
     try:
         _Problem.model_validate_json(answer.content)
     except ValidationError:

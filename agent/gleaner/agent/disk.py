@@ -47,14 +47,14 @@ class DiskLimits:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is free on the fullest file system that jobs write to."""
+    """The room left on the fullest file system that jobs write to."""
 
     place: str
     free_bytes: int
     is_short_of_inodes: bool = False
 
     def is_short(self, reserve_bytes: int) -> bool:
-        """Whether the reserve is touched."""
+        """Return whether the reserve is touched."""
         return self.free_bytes < reserve_bytes or self.is_short_of_inodes
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ Verdict: TypeAlias = TooLarge | InTheWay
 
 
 def verdicts(found: Mapping[ContainerId, Taken], room: Room | None, limits: DiskLimits) -> dict[ContainerId, Verdict]:
-    """What must become of which job.
+    """Return what must become of which job.
 
     >>> verdicts({ContainerId("a"): Taken(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
     {'a': TooLarge(detail='it takes at least 3072 MiB of the disk, and may take 2048 MiB (disk_mib_per_job)')}
@@ -110,7 +110,7 @@ def verdicts(found: Mapping[ContainerId, Taken], room: Room | None, limits: Disk
 
 
 def room(places: Sequence[Path | str]) -> Room | None:
-    """Of the fullest; None if none of them can be asked."""
+    """Return the room on the fullest of them; None if none can be asked."""
     found: list[Room] = []
     for place in places:
         try:
@@ -143,11 +143,11 @@ class DiskWatch:
 
     @property
     def is_short(self) -> bool:
-        """Whether nothing new should begin here."""
+        """Return whether nothing new should begin here."""
         return self.room is not None and self.room.is_short(self.limits.reserve_mib * _MIB)
 
     def look(self, jobs: Mapping[ContainerId, Path]) -> dict[ContainerId, Verdict]:
-        """What must become of which job; each with its folder. Blocks, for a bounded time."""
+        """Return what must become of which job; `jobs` has the folder of each. Blocks, for a bounded time."""
         self.room = room([self.work, *self._places()])
         if self.is_short and self._prune(_FRESH_S, enough=self._has_room):
             self.room = room([self.work, *self._places()])
@@ -168,14 +168,14 @@ class DiskWatch:
         return self._one_at_a_time(verdicts(found, self.room, self.limits))
 
     def _is_due(self) -> bool:
-        """When it is time, and before that where room goes fast or is short."""
+        """Return whether it is time for a look: earlier where room goes fast or is short."""
         now_s = time.monotonic()
         free_bytes = self.room.free_bytes if self.room else 0
         is_urgent = self.is_short or free_bytes < self._free_bytes - min(_FALL_MIB * _MIB, self._free_bytes // 8)
         return now_s >= self._next_s or (is_urgent and now_s >= self._urgent_s)
 
     def _one_at_a_time(self, judged: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
-        """After one had to go for the reserve, no other has to until there was time to remove what it had."""
+        """Leave out who would have to go for the reserve until there was time to remove what the last one had."""
         for container, verdict in list(judged.items()):
             if isinstance(verdict, InTheWay) and container != self._going:
                 if time.monotonic() < self._gone_s:
@@ -204,7 +204,7 @@ class DiskWatch:
         return found is not None and not found.is_short(self.limits.reserve_mib * _MIB)
 
     def _prune(self, unused_for_s: float, *, enough: Callable[[], bool]) -> bool:
-        """Whether any image went. Not more often than once a minute, and by age once for each agent."""
+        """Remove unused images, once a minute at most and by age once for each agent; return whether any went."""
         if self._pruned_s is not None and time.monotonic() - self._pruned_s < _PRUNE_EVERY_S:
             return False
         self._pruned_s = time.monotonic()
@@ -218,7 +218,7 @@ class DiskWatch:
         return bool(gone)
 
     def _say(self, what: str, reason: str) -> None:
-        """Once, until there is something else to say."""
+        """Log it once, until there is something else to say."""
         if self._said != reason:
             self._said = reason
             log.warning(what, reason=reason)

@@ -13,7 +13,6 @@ import os
 import signal
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,15 +22,17 @@ from gleaner.agent import slurm, task
 from gleaner.agent.bench import Bench
 from gleaner.agent.client import ControlClient, ControlRefused, ControlSilent, Outbox
 from gleaner.agent.clock import Clock
-from gleaner.agent.disk import DiskLimits, DiskWatch, InTheWay, TooLarge, Verdict
+from gleaner.agent.disk import DiskLimits, DiskWatch
+from gleaner.agent.disk_guard import DiskGuard
 from gleaner.agent.estimates import Estimates
 from gleaner.agent.lanes import Lanes, default_saves_at_once
+from gleaner.agent.last_saves import LastSaves
 from gleaner.agent.leftovers import reap, sweep, sweep_sockets
 from gleaner.agent.margin import LAST_WORDS_S, gone_s, last_words_s, save_point_s, saving_order
 from gleaner.agent.parting import say_farewell
 from gleaner.agent.periods import early_save_s, interval_s, is_due
 from gleaner.agent.protocol import Ask, AttemptRef, Beat, Farewell, NodeFacts, Order, Registration, Way
-from gleaner.agent.runtime.protocol import ContainerExited, ContainerId, Runtime, RuntimeFault
+from gleaner.agent.runtime.protocol import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
 from gleaner.agent.shell import TaskShell
 from gleaner.agent.storage.probe import Probe
@@ -88,7 +89,7 @@ class Agent:
     what then hangs, and for the farewell."""
     _leave_s: float = 0.0
     """Until when something that is being stored, or its last words, use the rest of the grace."""
-    _saves_of_the_end: "_SavesOfTheEnd | None" = None
+    _last_saves: LastSaves | None = None
     _saved_early: list[TaskShell] | None = None
     """The jobs whose early saves are the measurement; None: none have been asked for."""
     outbox: Outbox = field(init=False)
@@ -131,7 +132,7 @@ class Agent:
             can_save=self.can_save,
             end_s=lambda: self.end_s,
             now_s=self.clock.now_s,
-            cut_s=lambda: max(self.gone_s, self.end_s - LEAVES_BEFORE_S) - self._last_words_s,
+            cut_s=lambda: self._latest_s - self._last_words_s,
             images_allowed=told.images_allowed,
             limits=limits,
         )
@@ -208,8 +209,8 @@ class Agent:
     def _is_over(self, now_s: float) -> bool:
         """Whether nothing is waited for any more.
 
-        What is being stored when the agent planned to be gone goes on through the rest of Slurm's kill wait, as long as
-        the storage answers: a late save costs more than a reserve that nobody needs.
+        What is being stored when the agent planned to be gone, or is to be tried again, goes on through the rest of
+        Slurm's kill wait, as long as the storage answers: a late save costs more than a reserve that nobody needs.
         """
         planned_s = self.gone_s - self._last_words_s
         is_storing = any(shell.is_storing for shell in self._shells)
@@ -226,8 +227,13 @@ class Agent:
 
     @property
     def leave_s(self) -> float:
-        """When this process ends at the latest, seconds since the epoch."""
-        return max(self.gone_s, min(self._leave_s, self.end_s - LEAVES_BEFORE_S))
+        """When this process ends at the latest, as things stand, seconds since the epoch."""
+        return max(self.gone_s, min(self._leave_s, self._latest_s))
+
+    @property
+    def _latest_s(self) -> float:
+        """When it ends whatever happens, with all of the grace used."""
+        return max(self.gone_s, self.end_s - LEAVES_BEFORE_S)
 
     def _saves_early(self, now_s: float) -> bool:
         """Save all jobs early, once, where too little is known of what saves cost here.
@@ -258,7 +264,7 @@ class Agent:
         computing = [shell for shell in self._shells if shell.is_computing]
         if self._vacating:
             for shell in computing:
-                if shell.save_again_s <= now_s < self.gone_s - self._last_words_s:
+                if shell.save_again_s <= now_s < self._latest_s - self._last_words_s:
                     shell.feed(task.AgentEnds())
             return
         save_point_s = self._save_point_s()
@@ -276,7 +282,7 @@ class Agent:
 
     async def _part(self) -> None:
         """Say farewell, and see that control hears all there is to hear."""
-        saves = self._saves_of_the_end
+        saves = self._last_saves
         farewell = Farewell(
             ended_s=self.clock.now_s(),
             reason=self._ending_because,
@@ -434,27 +440,10 @@ class Agent:
 
     async def _watch_disk(self) -> None:
         """End what takes more of the node's disk than it may."""
+        guard = DiskGuard(self._disk, self.runtime)
         while True:
-            here = {shell.container: shell for shell in self._shells if shell.container is not None}
-            folders = {container: shell.stored.folder for container, shell in here.items()}
-            for container, verdict in (await asyncio.to_thread(self._disk.look, folders)).items():
-                await self._heed_disk(here[container], container, verdict)
+            await guard.look(self._shells)
             await asyncio.sleep(DISK_EVERY_S)
-
-    async def _heed_disk(self, shell: TaskShell, container: ContainerId, verdict: Verdict) -> None:
-        if shell.container != container:
-            return
-        log.warning("the disk", job=shell.assignment.job, verdict=verdict)
-        match verdict:
-            case TooLarge(detail):
-                with suppress(ContainerExited):  # that will be heard
-                    with suppress(RuntimeFault):  # until it is killed it may have to wait, and writes no more
-                        await asyncio.to_thread(self.runtime.pause, container)
-                    shell.feed(task.LimitPassed(detail))
-            case InTheWay(detail, at_once=True):
-                shell.feed(task.Lost(detail))
-            case InTheWay():
-                shell.feed(task.VacateAsked())
 
     def _vacate(self, why: str) -> None:
         if self._vacating:
@@ -464,10 +453,7 @@ class Agent:
         self._vacating = True
         self._ending_because = why
         self._feed_in_order(self._shells, task.AgentEnds())
-        saving = [shell for shell in self._shells if shell.is_saving and shell.load.way is not Way.SELF]
-        if saving and self._bench.estimates.knows(self.way):
-            expected_s = self._bench.estimates.all_s([shell.load for shell in saving], with_safety=False)
-            self._saves_of_the_end = _SavesOfTheEnd(self.clock.now_s(), expected_s, saving)
+        self._last_saves = LastSaves.begun(self._shells, self._bench.estimates, now_s=self.clock.now_s())
         for shell in self._shells:
             if shell.is_saving:  # while it waits for its save it stands still: the others' saves go the faster
                 self._keep(asyncio.create_task(asyncio.to_thread(shell.stop)))
@@ -511,25 +497,3 @@ class Agent:
         now_s = self.clock.now_s()
         self.gone_s = min(self.gone_s, gone_s(self.end_s, now_s=now_s, kill_wait_s=kill_wait_s))
         self._last_words_s = min(self._last_words_s, last_words_s(self.gone_s, now_s=now_s))
-
-
-@dataclass(frozen=True, slots=True)
-class _SavesOfTheEnd:
-    """The saves of memory that the agent's end has asked for, as one piece of work."""
-
-    began_s: float
-    expected_s: float
-    """Without safety."""
-    shells: list[TaskShell]
-
-    @property
-    def was_late(self) -> bool:
-        """Whether one of them was given up."""
-        return any(shell.is_given_up for shell in self.shells)
-
-    def took_s(self, now_s: float) -> float | None:
-        """How long they took, or have taken by now if one was given up; None: none of them was done."""
-        if self.was_late:
-            return max(now_s - self.began_s, 0.0)
-        saved_s = [shell.saved_s for shell in self.shells if shell.saved_s >= self.began_s]
-        return max(saved_s) - self.began_s if saved_s else None

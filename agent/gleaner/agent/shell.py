@@ -55,6 +55,7 @@ class _SaveUnderWay:
     """A save that has begun. `line`: what was known of the cost of saves then; None: nothing was."""
 
     began_s: float
+    """By the monotonic clock: a node's clock that is set meanwhile must not be taken for the cost of its saves."""
     lane: Lane
     line: Line | None
 
@@ -95,7 +96,9 @@ class TaskShell:
     """Saves that failed since the last report of one that did not."""
     _saving: "_SaveUnderWay | None" = None
     _was_told_to_leave: bool = False
+    """Before it had begun: then what it did not find in time says nothing of the node."""
     _signalled_s: float = 0.0
+    """By the monotonic clock; 0: it was not."""
     _measured: Measured | None = None
     """What the latest published generation cost."""
     _log: JobLog = field(default_factory=JobLog)
@@ -134,6 +137,8 @@ class TaskShell:
     @property
     def is_storing(self) -> bool:
         """Whether something of it may still come to the storage if it is given time."""
+        if isinstance(self.state, task.Running):  # its save has failed, and is tried again
+            return self.state.leaving and self.state.failed_saves < task.SAVE_TRIES
         return isinstance(self.state, task.Saving | task.Signalled | task.Storing | task.Finishing)
 
     @property
@@ -156,6 +161,8 @@ class TaskShell:
         """Tell the task what happened; what is to be done is queued."""
         before = self.state
         self.stored.hurry.set()  # whatever it was: nothing that is being prepared waits any more
+        if isinstance(before, task.Preparing) and isinstance(event, task.VacateAsked | task.AgentEnds):
+            self._was_told_to_leave = True
         self.state, todos = task.step(self.state, event)
         if self.state is not before:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
@@ -166,11 +173,10 @@ class TaskShell:
             # What must not wait for a thread that may hang: after the next step this process may be gone.
             if isinstance(todo, task.ReportSaved):
                 self._report_saved(todo.generation)
-            elif isinstance(todo, task.GiveBack) and isinstance(event, task.OutOfTime):
-                self.flush_log()
-                self._give_back(todo.why, todo.detail)
             else:
                 self._todos.put_nowait(todo)
+        if isinstance(event, task.OutOfTime):
+            self._tell_what_waits()
 
     async def run(self) -> None:
         """Prepare the job and see it through."""
@@ -240,6 +246,31 @@ class TaskShell:
         self.flush_log(all_of_it=True)
         self._report("saved", Saved(generation=generation, slice=self._times.slice(), measured=self._measured))
 
+    def _tell_what_waits(self) -> None:
+        """Report at once what stands in line, perhaps behind a container that cannot be removed: control gives what it
+        has not heard of before the farewell back as unstarted."""
+        for todo in [self._todos.get_nowait() for _ in range(self._todos.qsize())]:
+            match todo:
+                case task.ReportCheckpointed(generation):
+                    self._report_checkpointed(generation)
+                case task.ReportStopped(reason):
+                    self._report_stopped(reason)
+                case task.GiveBack(why, detail):
+                    self.flush_log()
+                    self._give_back(why, detail)
+                case _:
+                    self._todos.put_nowait(todo)
+
+    def _report_checkpointed(self, generation: Generation) -> None:
+        self.flush_log()
+        told = Checkpointed(generation=generation, slice=self._times.slice(), measured=self._measured)
+        self._report("checkpointed", told)
+
+    def _report_stopped(self, reason: str) -> None:
+        self.flush_log()
+        lines, spent = self._log.written, self._times.slice()
+        self._report("completed", Completed(exit_code=STOPPED, reason=reason, log_lines=lines, slice=spent))
+
     # ── what the task says ──
 
     async def _do(self, todo: task.Todo) -> None:  # noqa: PLR0912 - one case a thing to do
@@ -251,7 +282,7 @@ class TaskShell:
             case task.Signal(container, name):
                 await asyncio.to_thread(self._signal, container, name)
             case task.StoreFolder():
-                began_s = self._signalled_s or self.bench.now_s()  # it may have saved itself without being told to
+                began_s = self._signalled_s or time.monotonic()  # it may have saved itself without being told to
                 self._times.turn_to(Doing.SAVING)
                 await self._drain_log()
                 if kept := await self._persistently(self.stored.save_folder):
@@ -267,15 +298,12 @@ class TaskShell:
             case task.ReportSaved():
                 raise AssertionError("what is published is reported at once")
             case task.ReportCheckpointed(generation):
-                self.flush_log()
-                told = Checkpointed(generation=generation, slice=self._times.slice(), measured=self._measured)
-                self._report("checkpointed", told)
+                self._report_checkpointed(generation)
             case task.ReportUnstartable(exit_code, reason):
                 self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=self._times.slice()))
             case task.ReportStopped(reason):
                 await self._drain_log()
-                lines, spent = self._log.written, self._times.slice()
-                self._report("completed", Completed(exit_code=STOPPED, reason=reason, log_lines=lines, slice=spent))
+                self._report_stopped(reason)
             case task.GiveBack(why, detail):
                 await self._drain_log() if self.has_run else None
                 self._give_back(why, detail)
@@ -291,7 +319,7 @@ class TaskShell:
                 return
             load, estimates = self.load, self.bench.estimates
             line = estimates.line(load.way) if estimates.knows(load.way) else None
-            under_way = self._saving = _SaveUnderWay(self.bench.now_s(), lane, line)
+            under_way = self._saving = _SaveUnderWay(time.monotonic(), lane, line)
             saved = await asyncio.to_thread(self._save, container)
             self._saving = None
             if isinstance(saved, Kept):
@@ -349,7 +377,7 @@ class TaskShell:
     def _note(self, kept: Kept, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
         """Learn from what a save cost, and keep it for the report."""
         self._times.turn_to(Doing.OVER)  # it is published; if it goes on, that is said by whoever lets it
-        load, took_s, estimates = self.load, elapsed_s(save.began_s, self.bench.now_s()), self.bench.estimates
+        load, took_s, estimates = self.load, time.monotonic() - save.began_s, self.bench.estimates
         at_once, expected_s = save.lane.at_once, save.expected_s(load)
         estimates.note(load, at_once=at_once, took_s=took_s)
         self.saved_s = self.bench.now_s()
@@ -377,7 +405,7 @@ class TaskShell:
 
     def _signal(self, container: ContainerId, name: str) -> None:
         """What stands still would not hear it."""
-        self._signalled_s = self._signalled_s or self.bench.now_s()
+        self._signalled_s = self._signalled_s or time.monotonic()
         self._times.turn_to(Doing.SAVING)
         try:
             self.bench.runtime.unpause(container)
@@ -460,7 +488,7 @@ class TaskShell:
         return Measured(
             memory_bytes=self.memory_bytes,
             stored_bytes=0,
-            took_s=elapsed_s(save.began_s, self.bench.now_s()),
+            took_s=time.monotonic() - save.began_s,
             expected_s=save.expected_s(self.load),
             at_once=save.lane.at_once,
             way=self.load.way,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gleaner.agent import slurm
+from gleaner.agent import memory, slurm
 from gleaner.agent.node import node_facts
 from gleaner.agent.own_job.batch import Batch
 from gleaner.agent.own_job.kept import Kept, program_of
@@ -70,7 +70,9 @@ def run(  # noqa: PLR0917 - by Typer, who gives them by their names
     input: Annotated[Path | None, typer.Option(help="A folder whose content it finds in /job when it begins.")] = None,
     save_every: Annotated[float | None, typer.Option(min=1, help="Save it so often meanwhile (seconds).")] = None,
     cpus: Annotated[int | None, typer.Option(min=1, help="[all that the job has here]")] = None,
-    memory_mib: Annotated[int | None, typer.Option(min=_LEAST_MIB, help="[what the job has, but 150 MiB]")] = None,
+    memory_mib: Annotated[
+        str | None, typer.Option(metavar="MIB", help="Or with a unit: 4G. [what the job has, but 150 MiB]")
+    ] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, any number of times.")] = None,
 ) -> None:
     """Run a container in a Slurm job of your own that can be saved at any time and goes on elsewhere.
@@ -87,7 +89,7 @@ def run(  # noqa: PLR0917 - by Typer, who gives them by their names
             begin_with=input,
             save_every_s=save_every,
             cpus=cpus,
-            memory_mib=memory_mib,
+            memory_mib=None if memory_mib is None else memory_of(memory_mib),
             environment=variables(env or ()),
         )
         job = job_of(os.environ)
@@ -97,6 +99,21 @@ def run(  # noqa: PLR0917 - by Typer, who gives them by their names
     except (Unfit, Unknown, RuntimeFault, StorageError, config.Misconfigured, OSError) as error:
         say(" ".join(str(error).split()))
         sys.exit(WRONG)
+
+
+def memory_of(text: str) -> int:
+    """Return the memory that an option asks for, in MiB. Raises `Unfit`.
+
+    >>> memory_of("1.5G")
+    1536
+    """
+    try:
+        mib = memory.memory_mib(text)
+    except ValueError as error:
+        raise Unfit(f"--memory-mib {error}") from None
+    if mib < _LEAST_MIB:
+        raise Unfit(f"--memory-mib must be at least {_LEAST_MIB}, found {mib}")
+    return mib
 
 
 def variables(given: Sequence[str]) -> dict[str, str]:

@@ -111,7 +111,10 @@ def list_jobs(caller: User, wanted: Annotated[JobFilter, Query()]) -> JobList:
             raise HTTPException(403, f"this token sees the jobs of group {caller.group} only")
         wanted = wanted.model_copy(update={"group": caller.group})
     with caller.reading() as db:
-        return reads.job_list(db, wanted)
+        found = reads.job_list(db, wanted)
+        if not found.total and wanted.group is not None and caller.group is None:
+            groups.must_exist(db, wanted.group, named=_named_groups(caller))
+    return found
 
 
 @router.get("/{job}", responses=documented(404, 422))

@@ -127,3 +127,9 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         _give_up_stdout()  # the reader has gone, as in `glean list | head`
         return 1
+    except OSError as error:
+        if error.filename is not None:  # no stream of ours
+            raise
+        _give_up_stdout()
+        render.remark(f"cannot write the answer: {error.strerror}")
+        return 1

@@ -4,16 +4,15 @@ Every value remembers where it was written, so that a complaint can name the lin
 as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's own guesses are not asked for.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
 
+from gleaner.agent.memory import memory_mib
 from gleaner.control.api.shapes import JobSpec, Submission
 from gleaner.control.cli.failures import BadInput, one_line
 from gleaner.control.cli.wording import complaint, unknown_key
@@ -92,23 +91,6 @@ def indices(text: str) -> tuple[int, ...]:
             raise ValueError(f"hold at most {MOST_RUNS:,} runs, found {len(found) + len(some):,} in {_short(text)}")
         found.extend(some)
     return _without_twins(found)
-
-
-def memory_mib(text: str) -> int:
-    """Memory in MiB: a plain number, or one with a unit. As in Slurm, and in RAM, a K is 1024; parts are rounded up.
-
-    Raises `ValueError` with what is wrong.
-
-    >>> memory_mib("512"), memory_mib("4G"), memory_mib("1.5GiB"), memory_mib("100k")
-    (512, 4096, 1536, 1)
-    """
-    plain = re.fullmatch(r"\s*([-+]?\d{1,18})\s*", text, flags=re.ASCII)
-    if plain:
-        return int(plain[1])
-    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT])(?:i?B|i)?\s*", text, flags=re.ASCII | re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"must be like 4096 (in MiB) or 4G, found {_short(text)}")
-    return math.ceil(Fraction(match[1]) * Fraction(1024) ** ("KMGT".index(match[2].upper()) - 1))
 
 
 def self_save(text: str) -> dict[str, object]:

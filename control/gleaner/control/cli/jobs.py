@@ -10,6 +10,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
+from gleaner.agent.memory import memory_mib
 from gleaner.control.api.drain_shapes import MigrateRequest
 from gleaner.control.api.shapes import Change, JobFilter, JobRow
 from gleaner.control.cli import campaign as campaigns
@@ -247,7 +248,7 @@ def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
 
 def _memory_mib(text: str) -> int:
     try:
-        return campaigns.memory_mib(text)
+        return memory_mib(text)
     except ValueError as error:
         raise BadInput(one_line(f"--memory-mib {error}")) from None
 

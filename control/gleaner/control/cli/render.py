@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 from pydantic_core import to_json
@@ -125,9 +125,10 @@ def _cell_widths(column: Column, console: Console) -> Iterator[int]:
 
 
 def remark(text: str) -> None:
-    """One line on stderr, from us."""
-    sys.stderr.write(f"glean: {one_line(text)}\n")
-    sys.stderr.flush()
+    """One line on stderr, from us. Where that takes none, the exit code still says how it went."""
+    with suppress(OSError):
+        sys.stderr.write(f"glean: {one_line(text)}\n")
+        sys.stderr.flush()
 
 
 def progress(standings: Iterable[CampaignStatus]) -> CampaignStatus:

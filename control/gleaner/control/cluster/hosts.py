@@ -31,6 +31,9 @@ def chosen(words: Sequence[str], *, at_most: int) -> tuple[str, ...]:
     for word in words:
         if len(word) > LONGEST_LIST or not _LIST.fullmatch(word):
             raise ValueError(f"{word[:60]!r} names no nodes; write them like node1 or node[1-3]")
+        for first, last in re.findall(r"(\d+)-(\d+)(?=[,\]])", "".join(re.findall(r"\[[^\]]*\]", word))):
+            if int(last) < int(first):
+                raise ValueError(f"{word[:60]!r}: {first}-{last} names no nodes; write {last}-{first}")
         many += sum(math.prod(map(_count, re.findall(r"\[([^\]]*)\]", each))) for each in _words(word))
     if many > at_most:
         raise ValueError(f"these are {many} nodes; at most {at_most} can be named at once")

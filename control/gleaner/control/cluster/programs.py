@@ -1,6 +1,7 @@
 """Running Slurm's command-line programs. Their failures are translated here, once."""
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
@@ -51,7 +52,7 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: floa
     if done.returncode == 0:
         return done.stdout
     said = complaint(done.stderr)
-    if is_no_answer(done.stderr):
+    if is_no_answer(without(done.stderr, words)):
         raise GatewayUnavailable(f"Slurm does not answer: {program} says {said!r}")
     raise GatewayRefused(f"Slurm refuses: {program} says {said!r}")
 
@@ -60,6 +61,16 @@ def is_no_answer(stderr: str) -> bool:
     """Whether a program failed because Slurm did not answer, rather than refused."""
     lower = stderr.lower()
     return any(sign in lower for sign in _NO_ANSWER)
+
+
+def without(stderr: str, words: Sequence[str]) -> str:
+    """Return what a program said, without the names that it was given: one may read like a sign of `is_no_answer`.
+
+    >>> without("Node munge1 not found", ["scontrol", "show", "nodes", "n1,munge1"])
+    'Node  not found'
+    """
+    given = {name for word in words for name in re.split(r"[,=]", word) if name}
+    return re.sub(r"[\w.-]+", lambda found: "" if found[0] in given else found[0], stderr)
 
 
 def complaint(stderr: str) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gleaner.agent.leastsquares import LEAST_MIB, MIB, Sums
+from gleaner.agent.leastsquares import LEAST_MIB, MIB, Sums, line
 from gleaner.agent.margin import LEAST_FIXED_S
 
 ERRORS_KEPT = 20
@@ -45,6 +45,21 @@ def added(sums: Sums, *, size_bytes: int, at_once: int, took_s: float, half_life
         mib_mib=sums.mib_mib * keep + mib * mib,
         mib_s=sums.mib_s * keep + mib * took_s,
     )
+
+
+def at_least_s(sums: Sums, *, size_bytes: int, at_once: int, took_s: float, expected_s: float | None) -> float:
+    """Return how long a save counts that was given up after `took_s`: longer, and no shorter than was thought before.
+
+    One that began just before the end has taken hardly any time by then, which says nothing of how long it would have.
+
+    >>> known = added(Sums(), size_bytes=100 * MIB, at_once=1, took_s=10.0, half_life=20)
+    >>> [at_least_s(known, size_bytes=200 * MIB, at_once=1, took_s=s, expected_s=None) for s in (0.5, 60.0)]
+    [20.0, 90.0]
+    """
+    known = line(sums)
+    mib = max(size_bytes / MIB, LEAST_MIB) * at_once
+    before_s = known.fixed_s + mib / known.mib_s if known else 0.0
+    return max(took_s * LATE_FACTOR, before_s, expected_s or 0.0)
 
 
 def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | None) -> list[float]:

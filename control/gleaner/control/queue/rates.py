@@ -11,13 +11,14 @@ from gleaner.control.policy.rates import (
     LATE_FACTOR,
     RateRules,
     added,
+    at_least_s,
     faded,
     mean_time_between_losses_s,
     with_error,
 )
 from gleaner.control.queue.arrows import insert_unless_there
 from gleaner.control.queue.site_tables import NODE, RATE
-from gleaner.control.queue.tables import AGENT, ATTEMPT
+from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT
 
 BOUNDARY_S = 120.0
 """Saves within so many seconds belong to one boundary."""
@@ -53,7 +54,6 @@ def learn(
     """
     # What a save costs beside jobs that compute says little of the end of an agent, where they stand still.
     measured = None if isinstance(report, Completed | Checkpointed) else report.measured
-    took_longer = LATE_FACTOR if isinstance(report, GivenBack) else 1.0
     spent = None if isinstance(report, Checkpointed) else report.slice
     restored = spent.restored if spent and spent.restored and spent.restored.way is not Way.SELF else None
     if measured is None and restored is None:
@@ -65,11 +65,13 @@ def learn(
         cost: dict[str, Any] = {
             "size_bytes": measured.memory_bytes,
             "at_once": measured.at_once,
-            "took_s": measured.took_s * took_longer,
+            "took_s": measured.took_s,
         }
+        if isinstance(report, GivenBack):
+            cost["took_s"] = at_least_s(Sums(*row.saves), **cost, expected_s=measured.expected_s)
         if measured.way is not Way.SELF:
             values["saves"] = list(astuple(added(Sums(*row.saves), **cost, half_life=rules.half_life)))
-            values["late"] = isinstance(report, GivenBack)
+            values["late"] = isinstance(report, GivenBack) or (row.late and _came_too_late(db, job, attempt))
         if isinstance(report, Saved):
             is_same = now_s - row.boundary_s < BOUNDARY_S
             values["boundary_s"] = row.boundary_s if is_same else now_s
@@ -79,6 +81,12 @@ def learn(
         values["restores"] = list(astuple(added(Sums(*row.restores), **cost, half_life=rules.half_life)))
     if values:
         db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
+
+
+def _came_too_late(db: Connection, job: int, attempt: int) -> bool:
+    """Return whether the attempt had been given back before it told of what it saved."""
+    told = select(EVENT.c.id).where(EVENT.c.job == job, EVENT.c.attempt == attempt, EVENT.c.what == "give back")
+    return db.execute(told.limit(1)).first() is not None
 
 
 def learn_end(db: Connection, agent: str, report: Farewell) -> None:
