@@ -126,3 +126,49 @@ def test_a_command_line_is_taken_apart_as_runc_does() -> None:
     assert (call.folder, call.log, call.container) == ("/r/name", "/l", "name")
     assert call.options == [("--bundle", "/b"), ("--no-pivot", None), ("--pid-file", "/p"), ("-b", "/c")]
     assert call.option("--bundle", "-b") == "/c"
+
+
+DOCKERS = {
+    "defaultAction": "SCMP_ACT_ERRNO",
+    "syscalls": [
+        {"names": ["read", "socketpair", "socketcall"], "action": "SCMP_ACT_ALLOW"},
+        {"names": ["socket"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "value": 40, "op": "SCMP_CMP_NE"}]},
+        {"names": ["clone3", "socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
+    ],
+}
+
+
+def let(shim: Shim, seccomp: object, *, annotations: object) -> list[dict[str, object]]:
+    """The rules that concern sockets, after a container was made."""
+    folder = shim.bundle(annotations=annotations, linux={"seccomp": seccomp})
+    assert shim("create", "--bundle", folder, "c").returncode == 7
+    made = json.loads((shim.folder / "config.json").read_text())["linux"]["seccomp"]
+    return [rule for rule in made["syscalls"] if any("socket" in name for name in rule["names"])] if made else []
+
+
+OURS = {"org.gleaner.meeting": "m"}
+
+
+def test_a_job_of_ours_gets_the_usual_sockets_alone(shim: Shim) -> None:
+    rules = let(shim, DOCKERS, annotations=OURS)
+    allowed = [rule for rule in rules if rule["action"] == "SCMP_ACT_ALLOW"]
+    assert all(rule["names"] in (["socket"], ["socketpair"]) and rule["args"] for rule in allowed)
+    assert [rule["args"][0]["value"] for rule in allowed if rule["names"] == ["socket"]] == [1, 2, 10, 16]  # type: ignore[index]
+    assert {"names": ["clone3", "socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38} in rules
+    assert "SCMP_ACT_ALLOW" not in {
+        rule["action"] for rule in let(shim, {"defaultAction": "SCMP_ACT_ALLOW"}, annotations=OURS)
+    }
+    assert let(shim, None, annotations=OURS) == []
+
+
+def test_containers_of_others_keep_their_filter(shim: Shim) -> None:
+    for annotations in ({}, None, {"a": "org.gleaner.meeting"}):
+        assert let(shim, DOCKERS, annotations=annotations) == DOCKERS["syscalls"]
+
+
+def test_a_filter_that_cannot_be_read_is_one_line_and_no_container(shim: Shim) -> None:
+    folder = shim.bundle(annotations=OURS, linux={"seccomp": {"syscalls": [{"no": "names"}]}})
+    said = shim("create", "--bundle", folder, "c")
+    assert said.returncode == 1
+    assert said.stderr.startswith("gleaner-runc: the container's filter of system calls cannot be set: ")
+    assert said.stderr.count("\n") == 1

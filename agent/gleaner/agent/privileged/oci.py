@@ -10,6 +10,7 @@ from __future__ import annotations  # the node may have Python 3.9
 
 from typing import Any, NamedTuple
 
+from . import sockets
 from .request import LABEL_END, Spec, is_text
 from .shim import ANNOTATION_END, ANNOTATION_IMAGE, ANNOTATION_MEETING, ANNOTATION_OWNER, ANNOTATION_RESTORE
 
@@ -21,11 +22,6 @@ _PERIOD_US = 100_000
 _PIDS = 4096
 _SHM = "/dev/shm"  # noqa: S108 - the container's own
 _MIB = 2**20
-_SOCKETS = {1: "UNIX", 2: "INET", 10: "INET6", 16: "NETLINK"}
-_NETLINK, _ROUTE = 16, 0
-_MOST_FAMILIES = 64
-"""Linux has fewer; the filter denies what is beyond, and every number that only looks like one in 32 bits."""
-_SOCKETCALL_SOCKET, _SOCKETCALL_PAIR = 1, 8
 _ENOSYS = 38
 
 _MASKED = (
@@ -254,31 +250,6 @@ def _seccomp() -> dict[str, Any]:
             deny(list(_DENIED)),
             *(deny(["clone"], with_flag(bit)) for bit in bits),
             deny(["clone3"], error=_ENOSYS),  # its flags are out of a filter's sight; glibc then takes clone
-            *(deny([name], argument) for name in ("socket", "socketpair") for argument in _families_denied()),
-            *(
-                deny(
-                    [name],
-                    {"index": 0, "value": _NETLINK, "op": "SCMP_CMP_EQ"},
-                    {"index": 2, "value": _ROUTE, "op": "SCMP_CMP_NE"},
-                )
-                for name in ("socket", "socketpair")
-            ),
-            # How programs of i386 once made sockets: their family is out of a filter's sight. They have `socket`, too.
-            *(
-                deny(["socketcall"], {"index": 0, "value": number, "op": "SCMP_CMP_EQ"})
-                for number in (_SOCKETCALL_SOCKET, _SOCKETCALL_PAIR)
-            ),
+            *sockets.denied(),
         ],
     }
-
-
-def _families_denied() -> list[dict[str, Any]]:
-    """All kinds of sockets but those that programs need. Others have the kernel load modules that nobody uses.
-
-    A filter knows no "none of these": so each one is named, and all beyond.
-    """
-    others = [number for number in range(_MOST_FAMILIES) if number not in _SOCKETS]
-    return [
-        *({"index": 0, "value": number, "op": "SCMP_CMP_EQ"} for number in others),
-        {"index": 0, "value": _MOST_FAMILIES, "op": "SCMP_CMP_GE"},
-    ]

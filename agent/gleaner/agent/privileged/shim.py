@@ -5,6 +5,7 @@ that carry an agent's annotation `org.gleaner.meeting`, which comes from the eng
 image nor from a job's environment:
 
 - `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
+- `create`: the container may make sockets of the usual kinds only (`sockets`).
 - `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and the
   `start` that follows has nothing left to do. So a plain `docker start` resumes a saved job.
 
@@ -137,6 +138,8 @@ def main(runc: str | None = None) -> NoReturn:
             status = transfer.run(call)
             if status is not None:
                 sys.exit(status)
+        if call.command == "create" and _says(_config_of(call), ANNOTATION_MEETING):
+            _restrict_sockets(call)
     if runc is None:
         from . import config
 
@@ -151,14 +154,30 @@ def may_be_ours(call: Call) -> bool:
     What cannot be read is runc's to complain of.
     """
     if call.command == "create":
-        path, sought = os.path.join(call.option("--bundle", "-b") or ".", "config.json"), ANNOTATION_RESTORE
-    else:
-        path, sought = os.path.join(call.folder, "state.json"), ANNOTATION_MEETING
+        return _says(_config_of(call), ANNOTATION_RESTORE)
+    return _says(os.path.join(call.folder, "state.json"), ANNOTATION_MEETING)
+
+
+def _config_of(call: Call) -> str:
+    return os.path.join(call.option("--bundle", "-b") or ".", "config.json")
+
+
+def _says(path: str, sought: str) -> bool:
     try:
         with open(path, "rb") as file:
             return sought.encode() in file.read()
     except OSError:
         return False
+
+
+def _restrict_sockets(call: Call) -> None:
+    from . import sockets
+
+    try:
+        sockets.restrict(os.path.dirname(_config_of(call)), ANNOTATION_MEETING)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sys.stderr.write(f"gleaner-runc: the container's filter of system calls cannot be set: {error}\n")
+        sys.exit(1)
 
 
 def _was_restored(call: Call) -> bool:
