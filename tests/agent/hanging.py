@@ -65,7 +65,7 @@ def live() -> None:
         settings=settings,
         client=ControlClient(url=url, name="a1", token="secret-of-a1", ca_file=None, timeout_s=1),
         runtime=runtime,
-        storage=HangingStorage(folder / "storage"),
+        storage=FolderStorage(folder / "disk") if "frozen" in sys.argv else HangingStorage(folder / "storage"),
         facts=node_facts(runtime.facts(), cpus=4, memory_mib=1000),
         kill_wait_s=kill_wait_s,
     )

@@ -23,10 +23,10 @@ def test_an_engine_that_is_not_there_gives_one_clear_line(tmp_path: Path) -> Non
     assert "\n" not in str(fault.value)
 
 
-def without_shim(*, own_way: bool) -> DockerRuntime:
+def without_shim(*, own_way: bool, driver: str = "overlay2") -> DockerRuntime:
     """An engine that can save, and has no runtime of ours."""
     made = DockerRuntime("unix:///engine", user=USER, own_way=own_way)
-    told = {"Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "Runtimes": {"runc": {}}}
+    told = {"Driver": driver, "DockerRootDir": "/var/lib/docker", "Runtimes": {"runc": {}}}
     vars(made)["_engine"] = types.SimpleNamespace(
         version=lambda: {"Version": "26.1.5", "Experimental": True}, info=lambda: told
     )
@@ -38,6 +38,12 @@ def test_an_engine_without_our_runtime_is_refused_in_one_line_unless_the_admin_a
         without_shim(own_way=False).facts()
     assert "\n" not in str(fault.value)
     assert without_shim(own_way=True).facts().way is Way.DOCKER
+
+
+def test_an_engine_that_keeps_its_images_in_containerd_is_refused_before_a_job_begins() -> None:
+    """New installations of Docker 29 do. There a job whose image has lost its name could not be restored."""
+    with pytest.raises(RuntimeFault, match="storage driver is overlayfs: only overlay2 is supported"):
+        without_shim(own_way=True, driver="overlayfs").facts()
 
 
 def test_what_was_saved_in_dockers_own_way_is_not_restored_by_it_unless_the_admin_allows_it(work: Work) -> None:
