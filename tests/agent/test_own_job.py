@@ -115,8 +115,12 @@ def test_the_newest_two_generations_stay_and_nothing_after_the_end(tmp_path: Pat
     assert (at.before(third), at.before(second), at.before(first)) == (second, None, None)
     assert len(at.storage.keys("jobs/66")) == 2
     assert at.next_attempt() == 2
+    at.drop(third)
+    assert at.latest() == (second,)
+    (at.root / ".broken" / "jobs--661--attempt-1--generation-1--0").mkdir()
     at.clear()
     assert not (at.root / "jobs").exists()
+    assert [one.name for one in (at.root / ".broken").iterdir()] == ["jobs--661--attempt-1--generation-1--0"]
 
 
 def test_besides_the_newest_two_the_newest_that_shares_no_file_with_the_newest_stays(tmp_path: Path) -> None:

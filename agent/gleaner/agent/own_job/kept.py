@@ -129,6 +129,7 @@ class Kept:
         with suppress(FileNotFoundError):
             self.record.unlink()
         self._remove_but(set())
+        self.storage.remove_set_aside(f"jobs/{self.job}")
         with suppress(OSError):
             self.record.parent.rmdir()
 

@@ -101,6 +101,14 @@ class FolderStorage:
             with translated(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
                 os.fsync(broken)
 
+    def remove_set_aside(self, folder: str) -> None:
+        """Remove what was set aside of the parcels whose keys begin with `folder/`."""
+        mine = f"{folder}/".replace("/", "--")
+        with translated(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
+            for name in entries(broken):
+                if name.startswith(mine):
+                    remove_tree(broken, name)
+
     def writers(self) -> Collection[str]:
         """Whose drafts are there, as far as they have names."""
         with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
