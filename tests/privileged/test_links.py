@@ -183,7 +183,7 @@ def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
     monkeypatch.setattr(transfer, "_run", run)
     monkeypatch.setattr(transfer.meeting, "listening", lambda *_: socket.socket(socket.AF_UNIX))  # long paths
     monkeypatch.setattr(transfer, "opened", lambda *_: Sealed('["/dev/null", "/dev/null", "/dev/null"]', {}))
-    monkeypatch.setattr(transfer, "_relayed", lambda _own, listener, _sealed: (None, listener))
+    monkeypatch.setattr(transfer, "_relayed", lambda _own, listener, *_: (None, listener))
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(transfer, "_met", lambda *_: (transfer._Owner(USER, b"k"), transfer.meeting.Meeting(ours, 5)))
     transfer.meeting.Meeting(theirs, 5).say({})

@@ -104,7 +104,9 @@ def test_a_job_that_starts_over_may_start_wherever_it_can_be_saved(scene: Scene)
 
 def test_a_job_without_a_whole_generation_may_start_anywhere(scene: Scene) -> None:
     job = _saved_on(scene, **NEWER)
-    scene.broken(scene.agent("b", **NEWER))
+    for node in ("n-b", "n-c", "n-d"):
+        work = scene.claim_one(scene.agent(node, node=node, **NEWER))
+        scene.given_back(work.job, work.attempt, Why.GENERATION_BROKEN, "")
     assert scene.row(job).state is State.NEW
     assert scene.claim_one(scene.agent("a")).job == job
 

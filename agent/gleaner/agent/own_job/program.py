@@ -163,8 +163,8 @@ class OwnJob:
             given = self.stored.assignment.model_copy(update={"generation": before})
             self.stored = Stored(self.stored.storage, given, self.stored.node, self.stored.folder)
         for one, detail in broken if isinstance(found, task.Started) else ():
-            say(f"what was saved last is broken, and set aside: {detail}")
             self.kept.drop(one)
+            say(f"what was saved last is broken, and set aside: {detail}")
         if isinstance(found, task.Started):
             self._since_s = time.time()
             if used is not None:
