@@ -113,6 +113,9 @@ def main() -> int:
     if not wanted:
         console.print(f"no row is called {options.only}; they are {', '.join(map(name_of, cases(_options([]))))}")
         return 2
+    if options.resume:
+        rows += _kept()
+        wanted = [case for case in wanted if not any(_is_of(row, case) for row in rows)]
     _build()
     try:
         with _node() as node, _progress(console, wanted) as advance:
@@ -137,7 +140,22 @@ def _options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--slices", type=int, help="so many slices a row; by default 36 to 168, about three hours")
     parser.add_argument("--slice-s", type=float, default=30.0, help="seconds a slice; storage of 10 MB/s: twice that")
     parser.add_argument("--only", help="one row, for example cold-2-full-25: nodes, processes a core, MB/s, MB a job")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of before, and measure those that lack")
     return parser.parse_args(words)
+
+
+def _kept() -> list[Row]:
+    """Return the rows that were measured before."""
+    try:
+        return [Row(**row) for row in json.loads(OUTPUT.read_text())]
+    except FileNotFoundError:
+        return []
+
+
+def _is_of(row: Row, case: Case) -> bool:
+    """Return whether a row is what this case would measure."""
+    same = ("nodes", "oversubscribed", "storage_mb_s", "job_mb", "slice_s")
+    return row.slices >= case.slices and all(getattr(row, name) == getattr(case, name) for name in same)
 
 
 def _write(rows: list[Row]) -> None:
