@@ -149,13 +149,14 @@ def test_a_job_that_spans_nodes_or_a_mark_of_somebody_elses_stops_it() -> None:
 
 
 def test_a_job_is_migrated_where_its_owner_says_and_partly_used_agents_are_emptied() -> None:
+    began_s = time.time()
     large = scenes.submit_pi(2, cpus=4)
     first, second = scenes.wait_running(large).values()
     (small,) = scenes.submit_pi(1, cpus=2)
     (here,) = scenes.wait_running([small]).values()
     there = second if here == first else first
     (neither,) = set(cluster.NODES) - {first, second}
-    with pytest.raises(cluster.ClusterError, match="no live agent there has 2 cores and 208 MiB free"):
+    with pytest.raises(cluster.ClusterError, match=r"no live agent there has 2 cores and 20[08] MiB free"):
         cluster.glean("migrate", str(small), "--to", neither)
     assert scenes.job(small)["job"]["attempt"] == 1
 
@@ -171,7 +172,12 @@ def test_a_job_is_migrated_where_its_owner_says_and_partly_used_agents_are_empti
         cluster.api("POST", f"/jobs/{job}/cancel")
     cluster.until("one agent to end", lambda: len(scenes.agents()) == 1, timeout_s=90)
     assert len(set(scenes.wait_running([small, tiny]).values())) == 1
-    moved = next(job for job in (small, tiny) if any(e["what"] == "migrated" for e in scenes.job(job)["events"][-4:]))
-    (decision,) = cluster.api("GET", f"/decisions?subject=job%20{moved}&limit=1")
+    decided = [
+        row
+        for job in (small, tiny)
+        for row in cluster.api("GET", f"/decisions?subject=job%20{job}&limit=10")
+        if row["at_s"] >= began_s
+    ]
+    (decision,) = decided
     assert (decision["kind"], decision["policy"]) == ("migrate", "moving")
     assert decision["answer"]["move"]["gain_core_s"] > decision["answer"]["move"]["cost_core_s"] > 0
