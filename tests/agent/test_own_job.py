@@ -28,6 +28,7 @@ from gleaner.agent.protocol import Assignment, Generation
 from gleaner.agent.runtime.protocol import ContainerId, ContainerSpec
 from gleaner.agent.storage.protocol import Parcel, ParcelBroken, StorageError, generation_key
 from gleaner.agent.stored import Stored
+from gleaner.control.steward.marks import ASKED_TO_SAVE
 
 
 def job(**changes: Any) -> SlurmJob:
@@ -334,6 +335,22 @@ def test_a_governed_job_is_requeued_held(desk: Desk) -> None:
     desk.until(desk.computes)
     desk.leave()
     assert desk.requeued == ["requeuehold 66"]
+
+
+@pytest.mark.parametrize(("restarts", "leaves"), [(0, True), (1, False)])
+def test_a_signal_that_came_before_anybody_could_hear_it_is_obeyed_all_the_same(
+    desk: Desk, restarts: int, leaves: bool
+) -> None:
+    told = slurm.job(admin_comment=ASKED_TO_SAVE, restart_cnt=restarts)
+    (desk.place / "66.json").write_text(json.dumps({"jobs": [told]}))
+    at = desk.start("count", "100000")
+    if not leaves:  # that was before it was released again
+        desk.until(desk.computes)
+        assert desk.requeued == []
+        at.happened.put(signal.SIGUSR1)
+    desk.until(lambda: desk.requeued)
+    assert desk.requeued == ["requeuehold 66"]
+    assert len(desk.kept.latest()) == (0 if leaves else 1), "what has not begun has nothing to save"
 
 
 def test_a_job_that_cannot_be_saved_says_so_and_goes_on(desk: Desk) -> None:

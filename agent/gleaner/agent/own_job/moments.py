@@ -12,6 +12,9 @@ MARGIN_S = 5.0
 GOVERNED = "gleaner"
 """What the comment of a job begins with that Gleaner lets start (Slurm's AdminComment)."""
 
+ASKED_TO_LEAVE = "gleaner: was asked to save itself"
+"""The same, when Gleaner has sent the job its signal."""
+
 
 class Wish(Enum):
     """What is to be done with a job that computes."""
@@ -77,3 +80,11 @@ def by_signal(number: int, job: SlurmJob | None) -> Wish:
 def is_governed(job: SlurmJob | None) -> bool:
     """Whether Gleaner decides when it starts again: then it is requeued held."""
     return job is not None and job.admin_comment.startswith(GOVERNED)
+
+
+def was_asked_before(job: SlurmJob) -> bool:
+    """Return whether the job was asked to leave before it could hear that: Slurm drops a signal that no step takes.
+
+    Of a job that starts again the comment may be of an earlier time, if its owner has released it without Gleaner.
+    """
+    return job.restarts == 0 and job.admin_comment.startswith(ASKED_TO_LEAVE)

@@ -23,7 +23,7 @@ from gleaner.agent.exits import exit_of
 from gleaner.agent.joblog import Mark
 from gleaner.agent.own_job.batch import Batch, NotRequeued
 from gleaner.agent.own_job.kept import Kept
-from gleaner.agent.own_job.moments import Plan, Wish, by_clock, by_signal, is_governed
+from gleaner.agent.own_job.moments import Plan, Wish, by_clock, by_signal, is_governed, was_asked_before
 from gleaner.agent.protocol import Generation, Way, Why
 from gleaner.agent.runtime.protocol import (
     CannotCheckpoint,
@@ -134,6 +134,7 @@ class OwnJob:
     def run(self) -> int:
         """See it through; the workload's exit code, if it comes to one."""
         begun_with = self._begun()
+        self._hear_what_was_missed()
         self._notice()
         self._follow(begun_with)
         while not isinstance(self.state, task.Ended):
@@ -217,6 +218,11 @@ class OwnJob:
             if isinstance(self.state, task.Running):  # a job of one's own may be asked to leave any number of times
                 self.state = replace(self.state, failed_saves=0)
             happened += [then for todo in todos if (then := self._do(todo)) is not None]
+
+    def _hear_what_was_missed(self) -> None:
+        """A signal that Slurm sent before there was a step of ours is gone; what Gleaner has written down stays."""
+        if self.happened.empty() and (job := self.batch.look()) is not None and was_asked_before(job):
+            self.happened.put(signal.SIGUSR1)
 
     def _notice(self) -> None:
         """Signals that came while something was being done: a save that was to go on becomes the last one."""
