@@ -43,8 +43,8 @@ def restrict(bundle: str, annotation: str) -> None:
     """
     path = os.path.join(bundle, "config.json")
     with open(path, encoding="utf-8") as file:
-        config = json.load(file)
-    seccomp = (config.get("linux") or {}).get("seccomp")
+        config: dict[str, Any] = json.load(file)
+    seccomp: dict[str, Any] = (config.get("linux") or {}).get("seccomp") or {}
     if not seccomp or annotation not in (config.get("annotations") or {}):
         return
     seccomp["syscalls"] = _restricted(seccomp.get("defaultAction"), seccomp.get("syscalls") or [])
