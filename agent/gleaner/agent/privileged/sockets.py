@@ -44,10 +44,12 @@ def restrict(bundle: str, annotation: str) -> None:
     path = os.path.join(bundle, "config.json")
     with open(path, encoding="utf-8") as file:
         config: dict[str, Any] = json.load(file)
-    seccomp: dict[str, Any] = (config.get("linux") or {}).get("seccomp") or {}
-    if not seccomp or annotation not in (config.get("annotations") or {}):
+    linux: dict[str, Any] = config.get("linux") or dict[str, Any]()
+    seccomp: dict[str, Any] | None = linux.get("seccomp")
+    if not seccomp or annotation not in (config.get("annotations") or ()):
         return
-    seccomp["syscalls"] = _restricted(seccomp.get("defaultAction"), seccomp.get("syscalls") or [])
+    rules: list[dict[str, Any]] | None = seccomp.get("syscalls")
+    seccomp["syscalls"] = _restricted(seccomp.get("defaultAction"), rules or [])
     new = f"{path}.new"
     with open(new, "w", encoding="utf-8") as file:
         json.dump(config, file)
