@@ -342,7 +342,12 @@ def _run(
         if relay is not None and relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
             watched.unregister(relay.failed)
         if time.time() >= end_s:
-            _take_down(runc, settings, call)
+            if command == "restore":
+                _take_down(runc, settings, call)
+            else:  # a container that CRIU may have left in disorder must not go on meanwhile
+                kill_with_descendants(runc.pid)
+                runc.wait()
+                subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
             raise meeting.NotMet("the agent's end has come, and it was not done")
 
 
