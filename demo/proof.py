@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 
 CPU_TOLERANCE = 0.15
-SLOWEST_PACE = 1.4
-"""More is not put down to the machine: runs that all computed themselves twice must not hide in it."""
+PACE_AT_MOST = 1.4
+"""More is not put down to the machine, nor less than its inverse: runs that all computed themselves twice must not hide
+in it."""
 _OUTSIDE = ("node fault", "storage fault")
 
 
@@ -64,8 +65,8 @@ def cpu_s(log: Sequence[str]) -> float | None:
 def pace(pairs: Iterable[tuple[Run, Run]]) -> float:
     """Return how much more processor time the runs of a campaign took than the uninterrupted ones: the median.
 
-    The uninterrupted runs were made at another hour, and what else a machine does changes its speed by a fifth. That
-    slows all runs of a campaign alike; one that computed a part twice still stands out from the others.
+    The uninterrupted runs were made at another hour, and what else a machine does changes its speed by up to a third,
+    either way. All runs of a campaign share that; one that computed a part twice still stands out from the others.
 
     >>> runs = [Run({}, ["cpu_s 12"]), Run({}, ["cpu_s 11"]), Run({}, ["cpu_s 30"])]
     >>> pace((run, Run({}, ["cpu_s 10"])) for run in runs)
@@ -73,7 +74,7 @@ def pace(pairs: Iterable[tuple[Run, Run]]) -> float:
     """
     taken = ((cpu_s(mine.log), cpu_s(whole.log)) for mine, whole in pairs)
     found = [mine / whole for mine, whole in taken if mine and whole]
-    return min(SLOWEST_PACE, max(1.0, median(found))) if found else 1.0
+    return min(PACE_AT_MOST, max(1 / PACE_AT_MOST, median(found))) if found else 1.0
 
 
 def files_differ(sliced: Run, whole: Run) -> list[str]:

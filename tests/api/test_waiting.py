@@ -84,6 +84,12 @@ def test_too_late_in_the_round_names_the_time_of_the_next_in_the_sites_zone() ->
     assert waits_because(SMALL, late).endswith("agents start again at 03:00")
 
 
+def test_what_the_next_round_does_not_change_is_said_before_the_next_round() -> None:
+    tied = replace(SMALL, saved_on="n9", lacking={"n1": "CPU feature amx"})
+    late = replace(CALM, now_s=3100, nodes=(replace(IDLE, name="n1"), replace(BUSY, name="n9")))
+    assert "CPU feature amx" in waits_because(tied, late)
+
+
 def test_the_cap_is_named() -> None:
     assert "cap of 2 agents" in waits_because(SMALL, replace(CALM, agents_live=2, agents_at_most=2))
 

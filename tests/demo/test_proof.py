@@ -50,7 +50,7 @@ def test_a_fresh_start_in_place_of_a_restore_leaves_the_right_files_and_is_doubt
     ]
 
 
-def test_a_slower_machine_slows_all_runs_and_one_that_computed_a_part_twice_stands_out() -> None:
+def test_a_machine_that_is_slower_or_faster_changes_all_runs_and_one_that_computed_a_part_twice_stands_out() -> None:
     def run(cpu_s: float) -> Run:
         return Run(FILES, log(numbers=[1, 2, 3, 4, 5], cpu_s=cpu_s))
 
@@ -58,6 +58,9 @@ def test_a_slower_machine_slows_all_runs_and_one_that_computed_a_part_twice_stan
     assert doubts(replace(GOOD, run=run(12.4)), WHOLE, events=EVENTS, at_pace=slow) == []
     for wrong in (15.0, 9.9):
         assert len(doubts(replace(GOOD, run=run(wrong)), WHOLE, events=EVENTS, at_pace=slow)) == 1
+    fast = pace((run(cpu_s), WHOLE) for cpu_s in (7.4, 8.0, 7.7))
+    assert doubts(replace(GOOD, run=run(7.4)), WHOLE, events=EVENTS, at_pace=fast) == []
+    assert len(doubts(replace(GOOD, run=run(10.0)), WHOLE, events=EVENTS, at_pace=fast)) == 1
     all_of_them_twice = pace((run(20.0), WHOLE) for _ in range(6))
     assert len(doubts(replace(GOOD, run=run(20.0)), WHOLE, events=EVENTS, at_pace=all_of_them_twice)) == 1
 

@@ -1,5 +1,7 @@
 """The event generator, saved and restored twenty times over between two nodes: the result is identical."""
 
+from pathlib import Path
+
 import pytest
 from demo import proof, reference
 from tests.runtime.nodes import Node, Work, wait_for
@@ -18,7 +20,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_twenty_saves_between_two_nodes_leave_the_result_identical(pair: tuple[Node, Node], work: Work) -> None:
+def test_twenty_saves_between_two_nodes_leave_the_result_identical(
+    pair: tuple[Node, Node], work: Work, tmp_path: Path
+) -> None:
     whole = reference.compute(WANTED, reference.folder(reference.image_id()) / "twenty-saves")
     for node in pair:
         if node.kind == "criu":
@@ -38,5 +42,9 @@ def test_twenty_saves_between_two_nodes_leave_the_result_identical(pair: tuple[N
     work.read_to_end()
     files = {path.name: path.read_bytes() for path in sorted(work.folder(here).iterdir())}
     run = proof.SlicedRun(run=proof.Run(files=files, log=work.lines), nodes=nodes, restores=SAVES)
-    assert proof.doubts(run, whole, events=EVENTS, restores_at_least=SAVES) == []
+    # The machine's speed changes within minutes: the uninterrupted run is made before and after, and its processor time
+    # may have been either or anything between.
+    afterwards = reference.compute(WANTED, tmp_path / "afterwards")
+    *_, at_pace, _ = sorted([1.0, proof.pace([(run.run, whole)]), proof.pace([(afterwards, whole)])])
+    assert proof.doubts(run, whole, events=EVENTS, restores_at_least=SAVES, at_pace=at_pace) == []
     here.runtime.remove(container)

@@ -154,9 +154,6 @@ def _in_the_way(wish: Wish, around: Surroundings) -> str:
         return f"waiting for agents that were submitted and have not started yet: {around.agents_pending}"
     if agents >= around.agents_at_most:
         return f"the site's cap of {around.agents_at_most} agents is reached"
-    if usable and around.boundary_s - around.now_s < around.shortest_slice_s:
-        next_round = datetime.fromtimestamp(around.boundary_s, around.zone)
-        return f"too little is left of this round: agents start again at {next_round:%H:%M}"
     if not fits_somewhere(wish, usable):
         if usable:
             return "no idle node is large enough"
@@ -165,6 +162,9 @@ def _in_the_way(wish: Wish, around: Surroundings) -> str:
         return "all agents are busy and no other node is idle" if around.agents_live else "no node is idle"
     if nowhere := cannot_go_on(wish, usable):
         return f"no idle node can {'restore' if wish.saved_on else 'start'} it: {nowhere}"
+    if around.boundary_s - around.now_s < around.shortest_slice_s:
+        next_round = datetime.fromtimestamp(around.boundary_s, around.zone)
+        return f"too little is left of this round: agents start again at {next_round:%H:%M}"
     if around.problem:
         return f"the scheduler does not answer: {around.problem}"
     return "nothing is in its way: the next free agent takes it"
