@@ -70,6 +70,11 @@ class Case:
     job_mb: int = 25
     slice_s: float = 30.0
 
+    @property
+    def memory_mib(self) -> int:
+        """What a job asks for: a step that control does not round up, so that all jobs have room at once."""
+        return 128 * math.ceil((self.job_mb + 100) / 128)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -302,7 +307,7 @@ class _Control:
 
     def submit(self, jobs: int, case: Case) -> None:
         words = ("--samples", str(10**12), "--seed", "1", "--out", ".", "--memory", str(case.job_mb))
-        spec = JobSpec(name="pi", image=WORKLOAD, command=words, cpus=1, memory_mib=case.job_mb + 100)
+        spec = JobSpec(name="pi", image=WORKLOAD, command=words, cpus=1, memory_mib=case.memory_mib)
         with transaction(self._engine) as db:
             for _ in range(jobs):
                 moves.submit(db, Submission(job=spec), group="bench", default_retries=0, now_s=time.time())
@@ -337,7 +342,7 @@ class _Control:
             "STORAGE": storage,
             "WORK": "/data/work",
             "CPUS": str(jobs),
-            "MEMORY_MIB": str(jobs * (case.job_mb + 100)),
+            "MEMORY_MIB": str(jobs * case.memory_mib),
             "MARGIN_S": "5",
             "KILL_WAIT_S": str(KILL_WAIT_S),
             "SHORTEST_SLICE_S": "1",

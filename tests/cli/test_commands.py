@@ -417,6 +417,14 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(desk: Desk) -> None:
     assert process.wait(timeout=20) in {0, 1}
 
 
+def with_streams(desk: Desk, arguments: str, streams: str) -> tuple[int, str, str]:
+    """Return the exit code, stdout and stderr of `glean` with some of its streams redirected by a shell."""
+    submit(desk)
+    words = ["sh", "-c", f"exec {GLEAN} {arguments} {streams}"]
+    done = subprocess.run(words, env=os.environ | desk.environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(
     ("full", "arguments", "code", "said"),
     [
@@ -429,10 +437,7 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(desk: Desk) -> None:
 def test_an_answer_that_cannot_be_written_is_one_line(
     desk: Desk, full: str, arguments: str, code: int, said: str
 ) -> None:
-    submit(desk)
-    words = ["sh", "-c", f"exec {GLEAN} {arguments} {full}"]
-    done = subprocess.run(words, env=os.environ | desk.environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+    assert with_streams(desk, arguments, full) == (code, "", said)
 
 
 @pytest.mark.parametrize(
@@ -448,10 +453,7 @@ def test_an_answer_that_cannot_be_written_is_one_line(
 def test_a_closed_stdout_or_stderr_is_one_line_and_no_traceback(
     desk: Desk, closed: str, arguments: str, code: int, said: str
 ) -> None:
-    submit(desk)
-    words = ["sh", "-c", f"exec {GLEAN} {arguments} {closed}"]
-    done = subprocess.run(words, env=os.environ | desk.environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+    assert with_streams(desk, arguments, closed) == (code, "", said)
 
 
 def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(desk: Desk) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from demo import cluster, proof, reference
+from demo.campaign import left_by as files_and_log
 from tests.cluster import scenes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -19,10 +20,8 @@ def references() -> tuple[list[reference.Wanted], list[proof.Run]]:
 def left_by(job: int, results: Path) -> proof.SlicedRun:
     shown = scenes.job(job)
     attempts = [a for a in shown["attempts"] if a["started_s"] is not None]
-    folder = results / f"pythia-{shown['job']['index']}"
-    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
     return proof.SlicedRun(
-        run=proof.Run(files=files, log=cluster.log_of(job)),
+        run=files_and_log(shown, shown["job"]["index"], results),
         nodes=[a["node"] for a in attempts],
         restores=sum(a["restored_from"] is not None for a in attempts),
     )

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gleaner.agent.privileged.deleted import holds_sent_files
 from gleaner.agent.privileged.taken import Taken
 from gleaner.agent.runtime.protocol import ContainerId
 
@@ -53,21 +54,13 @@ def _look(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
                     return False
                 with suppress(OSError):
                     _one(entry, sizes)
-                    if _has_sent_files(process, entry):
-                        return False
+                    if stat.S_ISSOCK(entry.stat().st_mode) and holds_sent_files(str(process), entry.name):
+                        return False  # nobody sees what they take
     except (FileNotFoundError, ProcessLookupError):
         return True
     except OSError:
         return False
     return True
-
-
-def _has_sent_files(process: Path, entry: os.DirEntry[str]) -> bool:
-    """Whether files are on their way in a socket (unix(7), SCM_RIGHTS): nobody sees what they take."""
-    if not stat.S_ISSOCK(entry.stat().st_mode):
-        return False
-    told = (process / "fdinfo" / entry.name).read_text().splitlines()
-    return any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in told)
 
 
 def _one(entry: os.DirEntry[str], sizes: dict[tuple[int, int], int]) -> None:

@@ -16,7 +16,7 @@ import sys
 from typing import NoReturn
 
 from . import config, confined, deleted, links, rights
-from .protobuf import NotUnderstood, Value, field, fields
+from .protobuf import NotUnderstood, Value, field, fields, number_in
 from .transfer import kill_descendants
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
@@ -104,12 +104,6 @@ def _text(value: Value) -> str:
     return value.decode()
 
 
-def _number_of(value: Value) -> int:
-    if isinstance(value, bytes):
-        raise NotUnderstood("a text where a number is wanted")
-    return value
-
-
 def main() -> NoReturn:
     """Entry point: `criu swrk FD`, and anything else that runc calls CRIU for."""
     words = sys.argv[1:]
@@ -136,7 +130,7 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
     words += options(wanted, os.getppid())
     uid, said = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
-    saved, root = _number_of(said.get(2, 0)), None
+    saved, root = number_in(said.get(2, 0)), None
     if kind == DUMP and (why := deleted.refused(saved)) is not None:
         raise NotUnderstood(why)
     if kind == RESTORE:

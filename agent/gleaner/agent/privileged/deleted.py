@@ -27,7 +27,7 @@ def refused(init_pid: int) -> str | None:
     """
     try:
         for pid in rights.family(init_pid):
-            if _has_sent_files(pid):
+            if _has_sent_files(f"/proc/{pid}"):
                 return (
                     "it has sent an open file through a socket, which nobody has received yet, so nobody can look at"
                     " it: it can be saved when that has been received"
@@ -53,17 +53,19 @@ def _held(pid: int) -> set[str]:
     return {path for entry in entries for path in _deleted(entry)}
 
 
-def _has_sent_files(pid: int) -> bool:
-    """Whether files are on their way in one of its sockets (unix(7), SCM_RIGHTS): CRIU saves them as any other, and no
-    process holds them."""
-    about = f"/proc/{pid}"
+def _has_sent_files(about: str) -> bool:
+    """Return whether files are on their way in one of its sockets: CRIU saves them, and no process holds them."""
     for name in os.listdir(f"{about}/fd"):
         with suppress(FileNotFoundError):
-            if os.readlink(f"{about}/fd/{name}").startswith("socket:"):
-                with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
-                    if any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in file):
-                        return True
+            if os.readlink(f"{about}/fd/{name}").startswith("socket:") and holds_sent_files(about, name):
+                return True
     return False
+
+
+def holds_sent_files(about: str, name: str) -> bool:
+    """Return whether files are on their way in the socket `fd/NAME` below `/proc/PID` (unix(7), SCM_RIGHTS)."""
+    with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
+        return any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in file)
 
 
 def _deleted(entry: str) -> Iterator[str]:

@@ -34,6 +34,13 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
             raise NotUnderstood(f"a field of type {tag & 7}")
 
 
+def number_in(value: Value) -> int:
+    """Return a field's value where it has to be a number. Raises `NotUnderstood` for bytes."""
+    if isinstance(value, bytes):
+        raise NotUnderstood("bytes where a number is wanted")
+    return value
+
+
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:

@@ -335,28 +335,29 @@ def _run(
     while True:
         ready = dict(watched.poll(min(max(0.0, end_s - time.time()), _LOOK_S) * 1000))
         if relay is not None and relay.failed in ready and command == "restore":
-            _take_down(runc, settings, call)
+            _take_down(runc, settings, call, patience_s=_CLEAN_UP_S)
             raise Broken(relay.reason)
         if ended in ready:
             return runc.wait()
         if relay is not None and relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
             watched.unregister(relay.failed)
         if time.time() >= end_s:
-            if command == "restore":
-                _take_down(runc, settings, call)
-            else:  # a container that CRIU may have left in disorder must not go on meanwhile
-                kill_with_descendants(runc.pid)
-                runc.wait()
-                subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
+            # After a save, CRIU may have left the container in disorder: it must not go on meanwhile.
+            _take_down(runc, settings, call, patience_s=_CLEAN_UP_S if command == "restore" else None)
             raise meeting.NotMet("the agent's end has come, and it was not done")
 
 
-def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call) -> None:
-    """End what runc has begun: CRIU first, so that runc takes down what it has mounted, and the container after it."""
-    kill_descendants(runc.pid)
-    try:
-        runc.wait(_CLEAN_UP_S)
-    except subprocess.TimeoutExpired:
+def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call, *, patience_s: float | None) -> None:
+    """End what runc has begun, and the container after it.
+
+    With patience CRIU is ended first, and runc has this long to take down what it has mounted. Without it all end at
+    once.
+    """
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        if patience_s is not None:
+            kill_descendants(runc.pid)
+            runc.wait(patience_s)
+    if runc.returncode is None:
         kill_with_descendants(runc.pid)
         runc.wait()
     subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])

@@ -11,10 +11,10 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .protobuf import NotUnderstood, Value, fields
+from .protobuf import NotUnderstood, Value, fields, number_in
 
 _IS_READ = re.compile(r"(?:mm|pagemap)-[0-9]{1,10}\.img\Z")
 _OF_PROCESS = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")
@@ -158,10 +158,13 @@ class Guard:
                 continue
             process = matched.group(1)
             try:
-                head, *runs = _messages(bytes(content))
+                messages = _messages(bytes(content))
+                head = next(messages, None)
+                if head is None:
+                    raise ValueError("it is empty")
                 if f"pages-{_number(dict(fields(head)), 1)}.img" == pages:
                     areas = _vdso_areas(bytes(self._seen.get(f"mm-{process}.img", b"")), process)
-                    found += _places(runs, areas, process)
+                    found += _places(messages, areas, process)
             except (NotUnderstood, ValueError, struct.error) as error:
                 raise Forged(f"what is said of the memory of process {process} cannot be read: {error}") from error
         return sorted(found)
@@ -196,11 +199,11 @@ def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
     return found
 
 
-def _places(runs: list[bytes], areas: list[tuple[int, int]], process: str) -> list[Part]:
+def _places(runs: Iterable[bytes], areas: list[tuple[int, int]], process: str) -> list[Part]:
     """Where those areas are in the image of pages. Raises `Forged` if one is not wholly there."""
     found: dict[tuple[int, int], dict[int, int]] = {area: {} for area in areas}
     at = 0
-    for run in runs if areas else []:
+    for run in runs if areas else ():
         said = dict(fields(run))
         first, flags = _number(said, 1), _number(said, 4)
         length = _PAGE * (_number(said, 5) or _number(said, 2))
@@ -220,7 +223,4 @@ def _places(runs: list[bytes], areas: list[tuple[int, int]], process: str) -> li
 
 
 def _number(message: dict[int, Value], number: int) -> int:
-    value = message.get(number, 0)
-    if not isinstance(value, int):
-        raise NotUnderstood("bytes where a number is wanted")
-    return value
+    return number_in(message.get(number, 0))

@@ -195,13 +195,14 @@ class DockerRuntime:
 
     def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
         image = self._image(spec, parcel)
+        streamed = self._streamed if DESCRIPTORS_PART in parcel.parts else None
         with translated(f"cannot restore {spec.name}"):
-            if not self._may_own_way and (self._streamed is None or DESCRIPTORS_PART not in parcel.parts):
+            if streamed is None and not self._may_own_way:
                 raise CannotRestore(
                     "it would be in Docker's own way, in which it was saved or which is all that this node has, and"
                     " docker_own_way is off"
                 )
-            if self._streamed is None or DESCRIPTORS_PART not in parcel.parts:
+            if streamed is None:
                 return self._own_way.restore(
                     lambda annotations: self._created(spec, image, {"annotations": annotations}),
                     parcel,
@@ -211,7 +212,7 @@ class DockerRuntime:
                 )
             container = self._created(spec, image, self._marks(spec, restored=True))
             with self._removed_on_failure(container):
-                self._streamed.restore(container, spec.name, parcel)
+                streamed.restore(container, spec.name, parcel)
             return container
 
     @contextlib.contextmanager

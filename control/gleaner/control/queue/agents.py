@@ -246,7 +246,7 @@ def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: 
         return False
     lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} is gone: {reason}")
     _close(db, name, ended_s=now_s, reason=reason)
-    # Nobody has seen its end: what it may still be writing stays until it must be gone (`rooms.ended`).
+    # Nobody has seen its end: what it may still be writing stays until it must be gone (`rooms.gone`).
     db.execute(update(AGENT).where(AGENT.c.name == name).values(facts=row.facts | {"unseen": True}))
     tokens.end_later(db, agent=name, now_s=now_s)
     return True

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, bindparam, func, select, text
 from gleaner.control.life import State
 from gleaner.control.policy.quotas import (
     Allowance,
+    GroupMost,
     Most,
     QuotaRules,
     Whose,
@@ -113,18 +114,18 @@ def check_submission(
 ) -> None:
     """Raise `OverQuota` if so many jobs of that size (cores, memory) are more than the group or the user may have."""
     most = rules.of(group)
-    whose = ((f"group {group}", "", most.group, ""), (f"{submitter} of group {group}", submitter, most.user, "user."))
-    for who, user, limit, key in whose:
+    limits = _limits(most, group, submitter)
+    for who, user, limit, key in limits:
         has = has_bytes.get((group, user), 0)
         if limit.stored_bytes is not None and has > limit.stored_bytes:
             raise OverQuota(over_stored(who, has_bytes=has, most_bytes=limit.stored_bytes, key=f"{key}stored_gib"))
-        if limit.cores is not None and size[0] > limit.cores and (user or not key):
+        if limit.cores is not None and size[0] > limit.cores:
             raise OverQuota(over_cores(who, cpus=size[0], most=limit.cores, key=f"{key}cores"))
     if most.sizes is None and most.group.jobs is None and most.user.jobs is None:
         return
     _lock(db, group)
-    for who, user, limit, key in whose:
-        if limit.jobs is None or (key and not user):
+    for who, user, limit, key in limits:
+        if limit.jobs is None:
             continue
         has = _unended(db, group, user, at_most=limit.jobs)
         if has + jobs > limit.jobs:
@@ -189,27 +190,32 @@ def allowance(
 def in_the_way(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable[[], Mapping[Whose, int]]) -> str:
     """Which quota keeps a waiting job from starting, for people; empty if none does."""
     row = db.execute(_WAITING, {"job_": job}).one()
-    most = rules.of(row.group)
-    whose = [(f"group {row.group}", "", most.group, "")]
-    if row.submitter:
-        whose.append((f"{row.submitter} of group {row.group}", row.submitter, most.user, "user."))
-    for who, _, limit, key in whose:
+    limits = _limits(rules.of(row.group), row.group, row.submitter)
+    for who, _, limit, key in limits:
         if limit.cores is not None and row.cpus > limit.cores:
             return over_cores(who, cpus=row.cpus, most=limit.cores, key=f"{key}cores")
-    if row.state is not State.SAVED and any(limit.stored_bytes is not None for *_, limit, _ in whose):
+    if row.state is not State.SAVED and any(limit.stored_bytes is not None for *_, limit, _ in limits):
         has_bytes = stored_bytes()
-        for who, user, limit, key in whose:
+        for who, user, limit, key in limits:
             has = has_bytes.get((row.group, user), 0)
             if limit.stored_bytes is not None and has > limit.stored_bytes:
                 return over_stored(who, has_bytes=has, most_bytes=limit.stored_bytes, key=f"{key}stored_gib")
-    if all(limit.cores is None for *_, limit, _ in whose):
+    if all(limit.cores is None for *_, limit, _ in limits):
         return ""
     running = {each.submitter: int(each.cpus) for each in db.execute(_RUNNING, {"group_": row.group})}
-    for who, user, limit, key in whose:
+    for who, user, limit, key in limits:
         has = running.get(user, 0) if user else sum(running.values())
         if limit.cores is not None and has + row.cpus > limit.cores:
             return cores_in_use(who, has=has, most=limit.cores, key=f"{key}cores")
     return ""
+
+
+def _limits(most: GroupMost, group: str, submitter: str) -> list[tuple[str, str, Most, str]]:
+    """Return the limits that count for a job: whose in words, the user or empty, the limit, its setting's prefix."""
+    found = [(f"group {group}", "", most.group, "")]
+    if submitter:
+        found.append((f"{submitter} of group {group}", submitter, most.user, "user."))
+    return found
 
 
 def _both(rules: QuotaRules, group: str) -> tuple[Most, Most]:
