@@ -58,7 +58,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A save of `bytes` takes `fixed_s + bytes / rate`; the rate is in bytes per second."""
+    """A save of `bytes` takes `fixed_s + bytes / rate`, and `LEAST_FIXED_S` at least; the rate is in bytes per second."""
 
     fixed_s: float
     rate: float
@@ -69,7 +69,7 @@ class Line:
         >>> Line(0.5, 100 * MIB).save_s(100 * MIB), Line(0.5, 100 * MIB).save_s(100 * MIB, at_once=3)
         (1.5, 3.5)
         """
-        return self.fixed_s + memory_bytes * at_once / self.rate
+        return max(self.fixed_s + memory_bytes * at_once / self.rate, LEAST_FIXED_S)
 
     def all_s(self, memory_bytes: Sequence[int], *, at_once: int) -> float:
         """How long it takes to save them all, `at_once` at a time, without safety.
@@ -77,7 +77,8 @@ class Line:
         >>> Line(0.5, 100 * MIB).all_s([100 * MIB] * 3, at_once=2)
         4.0
         """
-        return self.fixed_s * math.ceil(len(memory_bytes) / at_once) + sum(memory_bytes) / self.rate
+        batches = math.ceil(len(memory_bytes) / at_once)
+        return max(self.fixed_s * batches + sum(memory_bytes) / self.rate, LEAST_FIXED_S * batches)
 
 
 def told(rates: NodeRates | None) -> list[Save]:
@@ -109,7 +110,7 @@ def fitted(saves: Sequence[Save], *, assumed: float, fixed_s: float = COLD_FIXED
     )
     if found is None:
         return Line(fixed_s, assumed)
-    return Line(round(max(found.fixed_s, LEAST_FIXED_S), 6), round(max(found.mib_s * MIB, SLOWEST), 3))
+    return Line(round(found.fixed_s, 6), round(max(found.mib_s * MIB, SLOWEST), 3))
 
 
 def safety(errors: Sequence[float], *, at_least: float) -> float:
