@@ -58,7 +58,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A save of `bytes` takes `fixed_s + bytes / rate`, and `LEAST_FIXED_S` at least; the rate is in bytes per second."""
+    """A save of `bytes` takes `fixed_s + bytes / rate`, `LEAST_FIXED_S` at least; the rate is in bytes per second."""
 
     fixed_s: float
     rate: float
