@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -207,14 +208,14 @@ def test_what_is_published_while_its_writer_is_swept_away_stays_whole(root: Path
         while not ended.is_set():
             storage.sweep(before_s=0, ended={"a-1"})
 
-    sweeping = threading.Thread(target=sweep)
-    sweeping.start()
     published: dict[str, str] = {}
-    for number in range(40):
-        with suppress(StorageError):
-            published[f"jobs/{number}"] = publish(own, f"jobs/{number}")
-    ended.set()
-    sweeping.join()
+    with ThreadPoolExecutor(1) as beside:
+        sweeping = beside.submit(sweep)
+        for number in range(40):
+            with suppress(StorageError):
+                published[f"jobs/{number}"] = publish(own, f"jobs/{number}")
+        ended.set()
+    sweeping.result()
     for key in storage.keys(""):
         manifest = (root / key / "manifest.json").read_bytes()
         parcel = storage.open(key, f"sha256:{hashlib.sha256(manifest).hexdigest()}")

@@ -14,6 +14,7 @@ The folder must have been set up once (`prepare`): a node on which the shared fi
 says so, instead of finding every parcel missing or keeping its own on the local disk.
 """
 
+import errno
 import os
 import secrets
 from collections.abc import Collection, Iterator, Sequence
@@ -128,7 +129,12 @@ class FolderStorage:
                 hidden = secrets.token_hex(16)
                 with suppress(FileNotFoundError):  # published or given up just now
                     os.rename(name, hidden, src_dir_fd=drafts, dst_dir_fd=drafts)
-                    remove_tree(drafts, hidden)
+                    try:
+                        remove_tree(drafts, hidden)
+                    except OSError as error:
+                        if error.errno != errno.ENOTEMPTY:
+                            raise
+                        # Its writer lives, and has put a file there just now: what is left goes by its age.
             return len(stale)
 
     def _move_away(self, key: str, target: str) -> bool:
