@@ -62,7 +62,7 @@ def test_a_guess_is_pessimistic_and_says_so_until_this_node_has_saved() -> None:
 
 
 def test_of_saves_as_large_as_those_that_were_measured_nothing_is_expected_but_what_these_took() -> None:
-    """What is always reserved computes nothing: four waves of saves had half a second each too much."""
+    """Time that is reserved computes nothing, and four waves of saves had half a second each too much."""
     estimates = Estimates(Way.SHIM, at_once=2)
     for took_s in (0.7, 0.9, 0.8):
         estimates.note(Load(28 * MIB, Way.SHIM), at_once=2, took_s=took_s)

@@ -72,7 +72,7 @@ class Case:
 
     @property
     def memory_mib(self) -> int:
-        """What a job asks for: a step that control does not round up, so that all jobs have room at once."""
+        """Return what a job asks for: a step that control does not round up, so that all jobs have room at once."""
         return 128 * math.ceil((self.job_mb + 100) / 128)
 
 

@@ -27,7 +27,7 @@ def refused(init_pid: int) -> str | None:
     """
     try:
         for pid in rights.family(init_pid):
-            if _has_sent_files(f"/proc/{pid}"):
+            if _has_sent_files(pid):
                 return (
                     "it has sent an open file through a socket, which nobody has received yet, so nobody can look at"
                     " it: it can be saved when that has been received"
@@ -53,8 +53,9 @@ def _held(pid: int) -> set[str]:
     return {path for entry in entries for path in _deleted(entry)}
 
 
-def _has_sent_files(about: str) -> bool:
+def _has_sent_files(pid: int) -> bool:
     """Return whether files are on their way in one of its sockets: CRIU saves them, and no process holds them."""
+    about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
         with suppress(FileNotFoundError):
             if os.readlink(f"{about}/fd/{name}").startswith("socket:") and holds_sent_files(about, name):
