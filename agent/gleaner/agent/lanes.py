@@ -71,10 +71,10 @@ def default_saves_at_once(cores: int) -> int:
 
     A streamed save keeps about two cores busy: one hashes and compresses while CRIU and the engine copy. On two
     cores, four saves of 256 MiB reached the disk in the same time (1.0 to 2.1 s, without order) whether one, two,
-    three or four went on at once. One more than the cores can feed fills the gaps in which another pauses its
-    process, syncs, or waits for the engine. Past eight it is the storage that bounds a node.
+    three or four went on at once. Fewer than four leave slow storage idle while they pause, copy and sync. One more
+    than the cores can feed fills such gaps on larger nodes. Past eight it is the storage that bounds a node.
 
-    >>> [default_saves_at_once(cores) for cores in (1, 2, 6, 64)]
-    [1, 2, 4, 8]
+    >>> [default_saves_at_once(cores) for cores in (1, 2, 10, 64)]
+    [4, 4, 6, 8]
     """
-    return min(cores // 2 + 1, 8)
+    return min(max(cores // 2 + 1, 4), 8)
