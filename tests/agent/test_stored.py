@@ -1,6 +1,7 @@
 """What a job has on the storage: its generations under their numbers, and on which nodes they can be restored."""
 
 import random
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from tests.agent.pretended import PretendedRuntime
 from gleaner.agent.joblog import Mark
 from gleaner.agent.protocol import Assignment, Generation, NodeFacts, Stream
 from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, ContainerSpec
+from gleaner.agent.storage import inherited
 from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.storage.inside import pread_into
 from gleaner.agent.storage.protocol import ParcelBroken, StorageError, StorageFull
 from gleaner.agent.stored import Stored, unfit
 
@@ -205,6 +208,37 @@ def test_a_generation_saved_on_top_of_one_that_has_rotted_is_whole(storage: Fold
         parcel = storage.open(f"jobs/7/attempt-1/generation-{made.number}", made.digest)
         with nullcontext() if is_whole else pytest.raises(ParcelBroken):
             assert all(b"".join(parcel.read(name)) is not None for name in parcel.parts)
+
+
+@pytest.mark.parametrize(("ago_s", "reads_again"), [(0, False), (4000, True)])
+def test_what_was_just_read_to_restore_a_job_is_not_read_again_to_save_it(
+    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float, reads_again: bool
+) -> None:
+    """On slow storage a save of what has not changed would take as long as the restore did."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    first = Attempt(storage, tmp_path / "job")
+    first.runtime.pause(first.container)
+    before = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {})).generation
+    second = Attempt(storage, tmp_path / "job", number=2, generation=before)
+    second.runtime.pause(second.container)
+    parcel = second.stored.open()
+    assert parcel is not None
+    for name in parcel.parts:
+        assert all(parcel.read(name))
+    sizes: list[int] = []
+
+    def counted(file: int, room: memoryview, offset: int) -> bool:
+        sizes.append(len(room))
+        return pread_into(file, room, offset)
+
+    monkeypatch.setattr(inherited, "pread_into", counted)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + ago_s)
+    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
+    assert (sum(sizes) > 2**19) is reads_again
+    sizes.clear()
+    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
+    assert sum(sizes) > 2**19, "what has been read once is read again for the generation after the next"
 
 
 def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, tmp_path: Path) -> None:

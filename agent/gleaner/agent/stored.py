@@ -3,6 +3,7 @@
 Everything here blocks, in a worker thread, for as long as the storage does.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -35,6 +36,8 @@ MISSING_FOR_S = 60.0
 """What is missing is asked for again for so long: an NFS client believes for up to `acdirmax` (60 s, nfs(5)) that there
 is no file where it saw none, although another node has written one since."""
 MISSING_EVERY_S = 2.0
+RELIED_ON_FOR_S = 3600.0
+"""What was read well to restore a job is not read again for its next generation, for so long."""
 LONGEST_CHAIN = 8
 """Of so many generations in a row one shares no file with an earlier one: what rots in a shared file, after it was
 looked at, breaks no more than these."""
@@ -86,6 +89,10 @@ class Stored:
     """By the monotonic clock; None: nothing is going on."""
     _latest: Generation | None = None
     """What the next generation shares blocks with."""
+    _restored: Parcel | None = None
+    """What the job went on from, until the next generation."""
+    _restored_s: float = -math.inf
+    """When that was opened, by the monotonic clock."""
     _tries: int = 0
     _chain: Chain | None = None
     """Where the one that is being written stands."""
@@ -114,7 +121,8 @@ class Stored:
         while True:
             try:
                 with self._inside():
-                    return self._open(generation)
+                    self._restored, self._restored_s = self._open(generation), time.monotonic()
+                    return self._restored
             except ParcelMissing as error:
                 if time.monotonic() >= give_up_s:
                     raise
@@ -203,6 +211,11 @@ class Stored:
         return None
 
     def _before(self) -> Parcel | None:
+        """The generation before, if it can be opened. The one that was restored knows what of it has been read well."""
+        restored, self._restored = self._restored, None
+        is_fresh = time.monotonic() - self._restored_s < RELIED_ON_FOR_S
+        if restored is not None and is_fresh and self._latest is self.assignment.generation:
+            return restored
         try:
             return None if self._latest is None else self._open(self._latest)
         except StorageError:

@@ -62,6 +62,12 @@ class FolderParcel:
         self._workers = workers
         self._parts = parts
         self._facts = facts
+        self._read_well = {name: bytearray(len(blocks)) for name, blocks in layout.blocks.items()}
+
+    @property
+    def read_well(self) -> bytes:
+        """For each block, in the layout's order, 1 if it has been read here and was what was written."""
+        return b"".join(self._read_well.values())
 
     @property
     def parts(self) -> Mapping[str, Part]:
@@ -89,7 +95,7 @@ class FolderParcel:
             try:
                 with translated(self._root):
                     files = self._open_packs(stack, part, {block.pack for block in blocks if block.stored_bytes})
-                yield from self._read_ahead(files, blocks)
+                yield from self._read_ahead(files, part.name, blocks)
             except Damaged as error:
                 raise ParcelBroken(f"{self._key}: part {part.name!r} is not what was saved: {error}") from error
 
@@ -105,11 +111,13 @@ class FolderParcel:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ParcelBroken(f"{self._key}: part {part.name!r} is gone") from error
 
-    def _read_ahead(self, files: Mapping[int, int], blocks: Blocks) -> Iterator[bytes]:
+    def _read_ahead(self, files: Mapping[int, int], name: str, blocks: Blocks) -> Iterator[bytes]:
         tasks: deque[Future[list[bytes]]] = deque()
+        start = 0
         try:
             for batch in _batches(blocks):
-                tasks.append(self._workers.submit(self._read, files, batch))
+                tasks.append(self._workers.submit(self._read, files, name, start, batch))
+                start += len(batch)
                 if len(tasks) > _AHEAD:
                     yield from self._result(tasks.popleft())
             while tasks:
@@ -121,13 +129,15 @@ class FolderParcel:
         with translated(self._root):
             return task.result()
 
-    def _read(self, files: Mapping[int, int], batch: Sequence[Block]) -> list[bytes]:
-        return [
+    def _read(self, files: Mapping[int, int], name: str, start: int, batch: Sequence[Block]) -> list[bytes]:
+        content = [
             self._workers.decoded(
                 block, pread_all(files[block.pack], block.stored_bytes, block.offset) if block.stored_bytes else b""
             )
             for block in batch
         ]
+        self._read_well[name][start : start + len(batch)] = b"\x01" * len(batch)
+        return content
 
 
 def open_parcel(root: Path, key: str, digest: str, workers: Workers) -> FolderParcel:
