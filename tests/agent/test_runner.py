@@ -244,7 +244,7 @@ def test_what_is_published_counts_although_its_container_cannot_be_removed_in_ti
 def test_long_lines_reach_control_in_pieces_that_it_takes(control: Control) -> None:
     control.runtime.first_lines = ["\x01" * 60_000 for _ in range(100)]
     job = control.submit("5")
-    asyncio.run(control.agent("a1", lives_s=FAR_S, request_timeout_s=10).live())
+    asyncio.run(control.agent("a1", lives_s=FAR_S).live())
     assert list(control.log(job).lines[:100]) == control.runtime.first_lines
     assert len(control.log(job).lines) == 105
 

@@ -23,7 +23,9 @@ HOLDS = {
         " os.unlink(d + '/x')"
     ),
     "an open pipe": "os.mkfifo(d + '/x'); held = os.open(d + '/x', os.O_RDWR); os.unlink(d + '/x')",
-    "a file of a child": "held = open(d + '/x', 'w'); os.unlink(held.name); child = os.fork(); child or held.close()",
+    "a file of a child": (
+        "held = open(d + '/x', 'w'); os.unlink(held.name); child = os.fork(); child or time.sleep(60); held.close()"
+    ),
 }
 
 
