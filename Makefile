@@ -40,9 +40,9 @@ test-cluster:  ## the tests on the real cluster alone (ARGS as above, or files)
 check: venv  ## format, lint, types, imports and unit tests; less than two minutes
 	@$(MAKE) --no-print-directory -j2 static unit
 
-# Only to collect the cases of the API's schema, all of them slow, takes each worker seconds.
+# Only to load what draws the cases of the API's schema, and to collect these, all of them slow, takes each worker seconds.
 unit: venv
-	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q $(SIDE_BY_SIDE) -m "not cluster and not postgres and not slow" --ignore tests/api/test_schema.py
+	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q $(SIDE_BY_SIDE) -p no:schemathesis -m "not cluster and not postgres and not slow" --ignore tests/api/test_schema.py
 
 static: venv
 	@$(BIN)/ruff format --check .

@@ -50,6 +50,7 @@ def test_the_agent_extra_brings_no_server_libraries() -> None:
     assert locked & SERVER == set()
 
 
+@pytest.mark.slow
 def test_the_agent_program_loads_no_server_libraries_and_nothing_of_control() -> None:
     program = "import sys, gleaner.agent.main; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -99,6 +100,7 @@ def test_the_licence_is_apache_2_and_goes_along() -> None:
     assert (ROOT / "LICENSE").read_text().split()[:4] == ["Apache", "License", "Version", "2.0,"]
 
 
+@pytest.mark.slow
 def test_no_file_names_a_package_index_or_a_folder_of_somebodys_machine() -> None:
     found: list[str] = []
     for path in _files():

@@ -121,6 +121,7 @@ def flush(log: JobLog, outbox: Outbox, *, all_of_it: bool = False) -> None:
         outbox.put(PATH, one.lines, log_bytes=one.size_bytes)
 
 
+@pytest.mark.slow
 def test_six_thousand_long_lines_take_little_of_the_agents_memory_while_control_is_silent() -> None:
     """0.4 GiB were printed by a process that has ended: nothing holds it back any more."""
     log, outbox = JobLog.going_on(None), Outbox(lambda _path, _body: "")

@@ -317,6 +317,7 @@ def test_a_job_that_ends_delivers_its_files_and_its_exit_code_and_leaves_nothing
     assert desk.kept.storage.keys("jobs/66") == []
 
 
+@pytest.mark.slow
 def test_asked_to_leave_it_is_saved_requeued_and_goes_on_where_it_was(desk: Desk) -> None:
     desk.start("count", "120")
     desk.until(desk.computes)
@@ -353,6 +354,7 @@ def test_a_signal_that_came_before_anybody_could_hear_it_is_obeyed_all_the_same(
     assert len(desk.kept.latest()) == (0 if leaves else 1), "what has not begun has nothing to save"
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_saved_says_so_and_goes_on(desk: Desk) -> None:
     desk.runtime.checkpoints_that_fail = 4
     at = desk.start("count", "250")
@@ -365,6 +367,7 @@ def test_a_job_that_cannot_be_saved_says_so_and_goes_on(desk: Desk) -> None:
     assert desk.requeued == []
 
 
+@pytest.mark.slow
 def test_a_job_that_slurm_does_not_requeue_goes_on_here(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "_REQUEUE_WITHIN_S", 0.0)
     (desk.place / "refused").touch()

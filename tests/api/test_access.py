@@ -19,6 +19,7 @@ def _operations(house: House) -> Iterator[tuple[str, str]]:
             yield method.upper(), re.sub(r"\{.*?\}", "1", path)
 
 
+@pytest.mark.slow
 def test_nothing_but_health_answers_without_a_token(house: House) -> None:
     assert len(list(_operations(house))) > 20
     for method, path in [*_operations(house), ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/nowhere")]:
@@ -38,6 +39,7 @@ def test_a_wrong_token_is_no_token(house: House, header: str) -> None:
     detail(answer, 401)
 
 
+@pytest.mark.slow
 def test_every_call_says_whom_it_is_for(house: House) -> None:
     """The gate asks only for some token; an agent's opens nothing but agents' calls, a user's none of those."""
     agent = house.agent()

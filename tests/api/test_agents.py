@@ -106,6 +106,7 @@ def test_an_agent_that_never_registered_is_refused(house: House) -> None:
     detail(agent.ask("beat", {}), 409)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
@@ -143,6 +144,7 @@ def test_a_periodic_save_counts_under_the_reports_guards(house: House) -> None:
     assert "it has ended" in detail(agent.checkpointed(job, 1, house.publish_generation(job, 1, 3), 3), 409)
 
 
+@pytest.mark.slow
 def test_a_report_with_too_many_words_is_cut_not_refused(house: House) -> None:
     job = house.user.submit(spec={"retries": 0})
     agent = house.agent()

@@ -18,6 +18,7 @@ AGENTS = 20
 JOBS = 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def test_many_agents_at_once_run_every_job_exactly_once(
     database: str, request: pytest.FixtureRequest, tmp_path: Path

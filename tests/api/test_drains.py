@@ -42,6 +42,7 @@ def test_what_is_asked_is_stored_at_once_and_done_later(slurm: House) -> None:
     assert slurm.admin.post("/v1/nodes/drain", {"nodes": ["n2"], "dry_run": True}).status_code == 202
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "why"),
     [
@@ -81,6 +82,7 @@ def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: H
     assert shown("idle") == "", "somebody else has set it back"
 
 
+@pytest.mark.slow
 def test_its_owner_moves_a_job_and_nobody_else(house: House) -> None:
     one, other = house.agent("n1"), house.agent("n2")
     job = house.user.submit()

@@ -34,6 +34,7 @@ def test_a_campaign_is_one_job_an_index_with_the_index_filled_in(house: House) -
     assert house.user.get("/v1/jobs", campaign=answer.json()["campaign"]).json()["total"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -73,6 +74,7 @@ def test_indices_must_be_distinct_small_numbers(house: House, indices: list[obje
     assert "indices" in detail(house.user.post("/v1/jobs", {"job": SPEC, "indices": indices}), 422)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body", [b"", b"[", b"null", b"[1]", b"\xff\xfe", b"1" * 5000, b"[" * 100_000, b'{"job": NaN}', b'{"job": 1e999}']
 )
@@ -261,6 +263,7 @@ def test_nodes_show_who_uses_them_and_which_are_left_alone(house: House) -> None
     assert status["nodes"][1]["avoided_until_s"] is None
 
 
+@pytest.mark.slow
 def test_a_node_on_which_jobs_fail_at_once_is_named_with_the_reason_and_an_admin_forgets_it(house: House) -> None:
     seen = tuple(Node(name, 8, 16384, idle=True, state="IDLE") for name in ("n1", "n2"))
     house.site.cluster = ClusterView(house.now_s, seen, (), frozenset())

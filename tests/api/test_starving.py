@@ -53,6 +53,7 @@ def asked(client: httpx.Client, path: str) -> Iterator[list[int]]:
         yield statuses
 
 
+@pytest.mark.slow
 def test_beats_are_answered_while_the_look_ups_of_500_unknown_tokens_hang(house: House) -> None:
     agent = house.agent()
     known = tokens.digest(agent.headers["Authorization"].removeprefix("Bearer "))
@@ -86,6 +87,7 @@ def test_an_unknown_token_is_not_looked_up_again_at_once(house: House) -> None:
     assert hanging.asked == 2
 
 
+@pytest.mark.slow
 def test_beats_are_answered_while_500_ask_for_the_health_of_a_database_that_hangs(house: House) -> None:
     agent = house.agent()
     hanging = Hanging(house, "FROM leader")

@@ -31,6 +31,7 @@ def changes(job: int) -> list[tuple[str, object]]:
     return [*verbs, (f"/v1/jobs/{job}/migrate", {})]
 
 
+@pytest.mark.slow
 def test_a_job_is_changed_by_its_submitter_the_groups_managers_and_admins_only(house: House) -> None:
     job = house.user.submit()
     bob = house.caller("user", "bob", "atlas")
@@ -58,6 +59,7 @@ def test_a_campaign_is_changed_by_its_submitter_the_groups_managers_and_admins_o
     assert manager.post("/v1/campaigns/1/cancel").json()["cancelled"] == 2
 
 
+@pytest.mark.slow
 def test_jobs_of_before_submitters_were_kept_are_still_their_groups(house: House) -> None:
     job = house.user.submit()
     with transaction(house.site.engine) as db:
@@ -66,6 +68,7 @@ def test_jobs_of_before_submitters_were_kept_are_still_their_groups(house: House
     detail(house.caller("user", "carol", "cms").post(f"/v1/jobs/{job}/release"), 403)
 
 
+@pytest.mark.slow
 def test_every_change_names_its_actor_in_the_jobs_events(house: House) -> None:
     house.user.submit(indices=[0])
     manager = made(house, "user", "mary", "atlas", manager=True)
@@ -99,6 +102,7 @@ def test_a_token_that_has_expired_is_refused_with_one_line_that_says_so(house: H
     assert "this token expired at " in detail(bob.get("/v1/status"), 401)
 
 
+@pytest.mark.slow
 def test_tokens_are_listed_without_secrets_ended_and_replaced(house: House) -> None:
     bob = made(house, "user", "bob", "atlas", days=10)
     secret = bob.headers["Authorization"].removeprefix("Bearer ")
@@ -141,6 +145,7 @@ def test_a_user_sees_and_replaces_only_the_own_tokens(house: House) -> None:
     detail(house.agent().get("/v1/tokens"), 403)
 
 
+@pytest.mark.slow
 def test_a_weaker_token_is_not_made_into_a_stronger_one_of_the_same_owner(house: House) -> None:
     """One that was lent to a script, or was stolen, would else be worth all that its owner may do."""
     mary, strong = (made(house, "user", "mary", "atlas", manager=manager) for manager in (False, True))
@@ -168,6 +173,7 @@ def made_id(house: House, name: str, **more: Any) -> set[str]:
     return {each["id"] for each in house.admin.get("/v1/tokens").json()} - before
 
 
+@pytest.mark.slow
 def test_a_metrics_token_reads_the_metrics_and_nothing_else(house: House) -> None:
     prometheus = made(house, "metrics", "prometheus")
     assert prometheus.get("/metrics").status_code == 200
@@ -183,6 +189,7 @@ def test_a_metrics_token_reads_the_metrics_and_nothing_else(house: House) -> Non
     )
 
 
+@pytest.mark.slow
 def test_an_agents_token_ends_an_hour_after_its_farewell_and_is_removed(house: House) -> None:
     agent = house.agent()
     assert agent.ask("farewell", {"ended_s": house.now_s}).status_code == 204
@@ -226,6 +233,7 @@ def lines(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_audit_log_has_one_line_for_each_write_refused_ones_included(audited: House, tmp_path: Path) -> None:
     alice = audited.user
     alice.submit(indices=[4, 5])
@@ -273,6 +281,7 @@ def test_a_write_that_ends_in_a_bug_of_ours_has_its_line_too(
     assert [(each["what"], each["status"]) for each in lines(tmp_path)] == [("submit", 201), ("hold", 500)]
 
 
+@pytest.mark.slow
 def test_unknown_callers_cannot_fill_the_audit_log(audited: House, tmp_path: Path) -> None:
     for number in range(UNKNOWN_A_MINUTE + 30):
         audited.client.post("/v1/jobs", headers={"Authorization": f"Bearer {number}"})

@@ -132,6 +132,7 @@ def test_a_url_that_a_token_must_not_travel_to_is_refused(
     assert line.endswith(complaint)
 
 
+@pytest.mark.slow
 def test_a_control_program_that_does_not_run_is_named_with_its_url(
     token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +278,7 @@ def test_a_write_is_never_repeated_by_itself(token: Path, said: Said, monkeypatc
     assert requests == ["POST /v1/jobs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "body", "code", "line"),
     [
@@ -321,6 +323,7 @@ def test_a_proxy_of_the_environment_never_sees_the_token(
     assert seen == []
 
 
+@pytest.mark.slow
 def test_a_certificate_is_checked_and_the_sites_authority_is_trusted(
     token: Path, said: Said, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

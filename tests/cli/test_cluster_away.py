@@ -2,11 +2,13 @@
 
 import json
 
+import pytest
 from tests.cli.desk import Desk
 
 AWAY = "Slurm does not answer: sinfo says 'Unable to contact slurm controller (connect failure)'"
 
 
+@pytest.mark.slow
 def test_while_slurm_does_not_answer_nodes_and_show_say_so_and_jobs_are_taken(desk: Desk) -> None:
     desk.site.problem = AWAY
     assert desk.good("nodes").splitlines()[-1] == f"problem: {AWAY}"

@@ -62,6 +62,7 @@ def waits_between_others(admin: Desk, desk: Desk) -> int:
     return job
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_says_which_decision_started_it(admin: Desk, desk: Desk) -> None:
     job = waits_between_others(admin, desk)
     desk.node.claim()
@@ -76,6 +77,7 @@ def test_a_job_that_runs_says_which_decision_started_it(admin: Desk, desk: Desk)
     assert "cms" in shown
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_says_for_what(desk: Desk) -> None:
     job = submit(desk)
     assert desk.good("why", str(job)) == f"job {job} is New and waits: the cluster is not read yet.\n"
@@ -95,6 +97,7 @@ def test_a_job_that_has_ended_or_started_without_a_question_says_so(desk: Desk) 
     assert json.loads(desk.good("why", str(job), "--json"))["decision"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("acted", "was"), [(True, "It was"), (False, "But for the dry run it would have been")], ids=["acted", "dry"]
 )
@@ -121,12 +124,14 @@ def test_what_is_no_job_is_one_clear_line(desk: Desk, job: str) -> None:
     assert "JOB must be a job's number, or slurm:NUMBER" in desk.refused("why", "--", job, code=2)
 
 
+@pytest.mark.slow
 def test_decisions_that_are_not_there_or_not_ones_own_are_one_clear_line(admin: Desk, desk: Desk) -> None:
     assert desk.refused("explain", "99", code=1).startswith("there is no decision 99")
     assert "about jobs of other groups" in desk.refused("explain", str(stored(admin, "job 77")), code=3)
     assert desk.refused("why", "99", code=1) == "there is no job 99"
 
 
+@pytest.mark.slow
 def test_a_decision_of_a_live_claim_replayed_is_the_same(admin: Desk, desk: Desk) -> None:
     job = waits_between_others(admin, desk)
     desk.node.claim()
@@ -147,6 +152,7 @@ def test_a_saved_decision_is_replayed_without_control(desk: Desk) -> None:
     assert "the same" in desk.good("simulate", "replay", "decision.json")
 
 
+@pytest.mark.slow
 def test_another_answer_is_shown_and_the_exit_code_says_so(admin: Desk) -> None:
     number = stored(admin, "job 1", answer=ANSWER | {"start": [1, 2]})
     code, out, _ = admin.run("simulate", "replay", str(number))
@@ -160,6 +166,7 @@ def test_another_answer_is_shown_and_the_exit_code_says_so(admin: Desk) -> None:
     assert (code, json.loads(out)["same"], len(json.loads(out)["differences"])) == (1, False, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -35,6 +35,7 @@ def nodes(admin: Desk) -> Generator[MadeNodes]:
     part.join()
 
 
+@pytest.mark.slow
 def test_a_drain_says_what_happened_to_what_was_there(admin: Desk, nodes: MadeNodes) -> None:
     nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
     out = admin.good("drain", "n[1-2]")
@@ -45,6 +46,7 @@ def test_a_drain_says_what_happened_to_what_was_there(admin: Desk, nodes: MadeNo
     assert nodes.marked == set()
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: Desk, nodes: MadeNodes) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN)
     out = admin.good("drain", "--dry-run", "n1")
@@ -53,6 +55,7 @@ def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: Desk,
     assert nodes.acts == []
 
 
+@pytest.mark.slow
 def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: Desk, nodes: MadeNodes) -> None:
     nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
     code, out, _ = admin.run("drain", "n1")
@@ -63,6 +66,7 @@ def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: Desk, node
     assert out.endswith("n1: not set back: not drained by us: n1 (not drained)\n")
 
 
+@pytest.mark.slow
 def test_a_node_that_slurm_does_not_know_is_one_line_and_exit_code_1(admin: Desk, nodes: MadeNodes) -> None:
     code, out, _ = admin.run("drain", "nodeX")
     assert code == 1
@@ -79,6 +83,7 @@ def test_without_waiting_it_only_asks(admin: Desk, nodes: MadeNodes) -> None:
     assert row["phase"] == "asked"
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: Desk, nodes: MadeNodes) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN, until_s=None)
     program = admin.start("drain", "n1")

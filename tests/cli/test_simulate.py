@@ -275,6 +275,7 @@ def test_a_full_disk_is_one_line(glean: Glean) -> None:
     assert (code, err) == (1, "glean: /dev/full: cannot be written: No space left on device\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "numba", "jinja2"])
 def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, library: str) -> None:
     (tmp_path / "trace.swf").write_text(TRACE)
@@ -289,12 +290,14 @@ def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, library: 
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
+@pytest.mark.slow
 def test_help_loads_none_of_the_libraries() -> None:
     program = "import sys, gleaner.control.cli.app; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert {"numpy", "numba", "scipy", "jinja2", "matplotlib"} & set(loaded.stdout.split()) == set()
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_bar_says_what_is_done_and_what_is_left(tmp_path: Path) -> None:
     (tmp_path / "trace.swf").write_text(TRACE)
     ours, theirs = os.openpty()
@@ -314,6 +317,7 @@ def test_on_a_terminal_a_bar_says_what_is_done_and_what_is_left(tmp_path: Path) 
     assert b"replaying" not in out
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_quietly(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trace.swf")  # nobody writes to it: the run waits for ever
     running = subprocess.Popen(

@@ -95,6 +95,7 @@ def test_jobs_that_are_made_are_tuned_for_too(source: str, tmp_path: Path, capsy
     assert waits[0] != waits[1]
 
 
+@pytest.mark.slow
 def test_jobs_that_can_never_start_are_counted_and_the_others_tuned_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

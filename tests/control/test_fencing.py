@@ -235,6 +235,7 @@ def test_the_databases_own_clock_is_the_time_in_seconds(queue_engine: Engine) ->
 steps = st.lists(st.tuples(st.sampled_from(["tick", "write", "pass"]), st.integers(0, 2)), min_size=20, max_size=40)
 
 
+@pytest.mark.slow
 @given(steps)
 @settings(max_examples=40)
 def test_whatever_is_stopped_when_no_older_epoch_writes_after_a_newer_one(steps: list[tuple[str, int]]) -> None:

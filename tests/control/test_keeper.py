@@ -172,6 +172,7 @@ def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine, 
     assert (first_site.is_leader, second_site.is_leader) == (False, True)
 
 
+@pytest.mark.slow
 def test_a_killed_leader_of_this_machine_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "from gleaner.control.keeper import this_program as t; print(t(), flush=True); input()"],
@@ -222,6 +223,7 @@ def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: 
         agents.beat(db, "a", Beat(), lease_s=LEASE_S, now_s=back_s + LEASE_S - 1)
 
 
+@pytest.mark.slow
 def test_a_database_that_is_locked_or_old_takes_no_leases(sqlite_url: str, tmp_path: Path) -> None:
     engine = connect(sqlite_url.replace("queue.db", "empty.db"))
     mine, site = keeper(engine, tmp_path, this_program())

@@ -59,6 +59,7 @@ def test_a_report_that_can_never_be_right_is_kept_with_the_reason_and_holds_up_n
 NEWER = '{"exit_code": 0, "slice": {"started_s": 1.0}, "colour": {"is": "blue"}}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

@@ -48,6 +48,7 @@ def wrote(scene: Scene, agent: str, lines: int) -> int:
     return job
 
 
+@pytest.mark.slow
 def test_after_the_days_to_keep_only_the_jobs_themselves_are_left(scene: Scene, site: Site) -> None:
     scene.agent("a")
     old = [wrote(scene, "a", 3) for _ in range(pruner.TRIMMED + 1)]

@@ -94,6 +94,7 @@ def test_the_shares_that_slurm_tells_are_what_groups_are_entitled_to(site: Site,
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "reason"),
     [

@@ -39,6 +39,7 @@ def counted(office: Office) -> int:
         return governed.told_since(db, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SAVED, KILLED])
 @pytest.mark.parametrize("after", range(6))
 def test_control_may_be_killed_right_after_any_act_and_the_next_one_goes_on(

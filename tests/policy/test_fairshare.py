@@ -159,6 +159,7 @@ jobs = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)  # the first may compile
 @given(
     waiting=st.lists(jobs, max_size=12),

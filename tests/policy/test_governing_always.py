@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.policy.governed_views import FIXED, NODES, NOW_S, RULES, SAVED, SHARES, agent, runs, view, wants
@@ -63,6 +64,7 @@ def victims_of(rulings: tuple[Ruling, ...], running: tuple[RunningJob, ...]) -> 
     return [there[victim] for ruling in rulings for victim in ruling.victims]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(contended())
 def test_only_who_is_above_its_entitlement_and_may_be_asked_gives_way(asked: GovernView) -> None:
@@ -82,6 +84,7 @@ def test_only_who_is_above_its_entitlement_and_may_be_asked_gives_way(asked: Gov
             assert held - sum(mine) + max(mine) > SHARES.get(owner, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(contended())
 def test_only_claims_have_owners_jobs_give_way_and_nobody_holds_fixed_jobs_above_its_entitlement(
@@ -124,6 +127,7 @@ def played(asked: GovernView, rulings: tuple[Ruling, ...]) -> GovernView:
     return view(waiting, running, asked.rules)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(contended())
 def test_what_was_vacated_never_takes_back_from_whom_it_went_to(asked: GovernView) -> None:
@@ -137,6 +141,7 @@ def test_what_was_vacated_never_takes_back_from_whom_it_went_to(asked: GovernVie
     assert not {one.owner for one in victims} & set(took.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(contended())
 def test_where_nothing_comes_and_nothing_ends_everything_comes_to_rest(asked: GovernView) -> None:

@@ -127,6 +127,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(message=st.dictionaries(st.sampled_from(["do", "name", "image", "signal", "x"]), values, max_size=4))
 def test_whatever_is_said_is_answered(helper: Config, message: dict[str, Any]) -> None:

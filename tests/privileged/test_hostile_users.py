@@ -63,6 +63,7 @@ def test_an_answer_is_as_old_as_the_question(tmp_path: Path) -> None:
     assert asked.job("66", anew=True).is_running
 
 
+@pytest.mark.slow
 def test_who_asks_for_what_is_not_there_keeps_nobody_else_waiting(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_jobs, "WRONG_S", 0.4)
     wrong = [threading.Thread(target=node.own_jobs_asked, args=(BOB, str(1000 + at)), daemon=True) for at in range(5)]

@@ -175,6 +175,7 @@ members = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(layers=st.lists(st.lists(members, max_size=8), max_size=3), is_image=st.booleans())
 def test_no_archive_reaches_outside(tmp_path: Path, layers: list[list[Member]], is_image: bool) -> None:

@@ -156,6 +156,7 @@ def test_the_waiting_jobs_are_found_by_index_and_never_by_a_scan(sqlite_url: str
             assert not [line for line in plan if line.startswith("SCAN job")], plan
 
 
+@pytest.mark.slow
 def test_claims_at_once_never_share_a_job(queue_engine: Engine) -> None:
     scene = Scene(queue_engine)
     jobs = [*scene.submit(indices=tuple(range(150))).jobs, *scene.submit(indices=tuple(range(150)), cpus=2).jobs]

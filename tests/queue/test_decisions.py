@@ -80,6 +80,7 @@ def test_of_too_many_decisions_the_oldest_go(scene: Scene) -> None:
     assert scene.look(decisions.surplus, keep=3, keep_bytes=10**9) == 0
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 9), max_size=12), keep=st.integers(1, 9), keep_hundreds=st.integers(1, 60))
 @settings(max_examples=40)
 def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(

@@ -47,6 +47,7 @@ def test_one_bad_node_cannot_eat_a_queue(scene: Scene, takes_s: float) -> None:
         assert connection.execute(counted).scalar_one() <= at_most
 
 
+@pytest.mark.slow
 def test_a_bad_node_is_found_out_also_while_the_good_one_has_no_room(scene: Scene) -> None:
     jobs = _jobs(scene, 40)
     floor = Floor(scene, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else WELL, busy={"good": 1500.0})
@@ -68,6 +69,7 @@ def test_jobs_that_fail_everywhere_make_no_node_bad(scene: Scene) -> None:
     assert tries <= MANY * 3 + 30
 
 
+@pytest.mark.slow
 def test_on_one_node_alone_failures_are_the_jobs_own(scene: Scene) -> None:
     jobs = _jobs(scene, 20)
     floor = Floor(scene, ("only",), lambda node, job: AT_ONCE)
@@ -84,6 +86,7 @@ def test_a_bad_job_among_good_ones_fails_alone(scene: Scene) -> None:
     assert len({attempt.node for attempt in scene.detail(jobs[7]).attempts}) == 2
 
 
+@pytest.mark.slow
 def test_the_bad_jobs_of_a_campaign_that_one_node_took_alone_do_not_make_it_bad(scene: Scene) -> None:
     jobs = _jobs(scene, 60)
     floor = Floor(scene, ("n1", "n2"), lambda node, job: AT_ONCE if job in jobs[:CORES] else WELL)
@@ -92,6 +95,7 @@ def test_the_bad_jobs_of_a_campaign_that_one_node_took_alone_do_not_make_it_bad(
     assert floor.ever_avoided == set()
 
 
+@pytest.mark.slow
 def test_a_node_on_which_jobs_fail_late_is_not_judged(scene: Scene) -> None:
     jobs = _jobs(scene, 24)
     floor = Floor(scene, ("slow", "good"), lambda node, job: (600.0, 1) if node == "slow" else WELL)
@@ -109,6 +113,7 @@ def test_two_bad_nodes_of_three_are_found_out(scene: Scene) -> None:
     assert max(floor.failures_until_avoided.values()) <= 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 1])
 def test_no_job_ends_for_good_by_one_nodes_word(scene: Scene, retries: int) -> None:
     jobs = _jobs(scene, 30, retries=retries)
@@ -128,6 +133,7 @@ def test_a_bad_node_that_is_there_first_in_a_round_ends_no_job_for_good(scene: S
     assert {each.job for each in scene.claim("good")} == set(jobs)
 
 
+@pytest.mark.slow
 def test_a_job_without_retries_that_waits_in_vain_for_another_node_ends_all_the_same(scene: Scene) -> None:
     (job,) = _jobs(scene, 1, retries=0)
     scene.agent("gone", node="gone")
@@ -203,6 +209,7 @@ def test_failures_of_before_a_node_was_found_bad_are_given_back(scene: Scene) ->
     assert found.reason == "3 different jobs in a row failed within 30 s of their start, and run elsewhere"
 
 
+@pytest.mark.slow
 def test_a_bad_node_is_probed_with_one_job_and_a_success_clears_it(scene: Scene) -> None:
     _jobs(scene, 40)
     floor = Floor(scene, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (5.0, 0))
@@ -219,6 +226,7 @@ def test_a_bad_node_is_probed_with_one_job_and_a_success_clears_it(scene: Scene)
     assert scene.look(agents.node_failures, now_s=scene.now_s) == {}
 
 
+@pytest.mark.slow
 def test_a_probe_that_fails_leaves_the_node_alone_for_longer(scene: Scene) -> None:
     _jobs(scene, 40)
     floor = Floor(scene, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (5.0, 0))

@@ -131,6 +131,7 @@ def test_jobs_of_before_groups_had_lanes_of_their_own_move_to_them(
     assert [job.job for job in scene.claim("a")] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOTH)
 def test_decisions_of_before_they_were_compressed_are_read_as_they_were_made(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -302,6 +303,7 @@ def test_after_the_server_has_dropped_all_connections_the_queue_works_again(post
         assert reads.status(db).new == 0
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_brings_its_migrations(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]

@@ -77,6 +77,7 @@ def ignored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [0, 1])
 def test_an_attached_connection_that_nobody_reads_to_its_end_leaves_no_traceback_in_the_log(
     read: int, engine: Engine, speaks: threading.Event, ignored: list[str]

@@ -50,6 +50,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_restore_takes_as_long_as_its_memory_is_read(url: str) -> None:
     slow = Engine(url, patience_s=1)
     slow.start("c", patience_s=LONG_PATIENCE_S)

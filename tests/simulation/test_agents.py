@@ -55,6 +55,7 @@ FOUR_JOBS = workload_of(
 COSTS: dict[str, Any] = {"save": CostSettings(constant_s=1), "restore": CostSettings(constant_s=1)}
 
 
+@pytest.mark.slow
 def test_synchronised_agents_end_together_and_regular_jobs_wait_for_them() -> None:
     # 111112223333   At 2 no node is free for job 2, as one would be without agents: it takes one of job 1's at 5. Job 3
     # 111114443333   is promised 9 then, when job 2 has reached its limit, so job 4 may overtake. All have ended at 8,
@@ -198,6 +199,7 @@ def some_agents(draw: st.DrawFn, *, preemption: bool | None = None, free: bool =
     )
 
 
+@pytest.mark.slow
 @every_kind
 @without_deadline
 @given(workloads(), st.data())
@@ -216,6 +218,7 @@ def test_it_agrees_with_agents_second_by_second(kind: str, case: tuple[Workload,
         }
 
 
+@pytest.mark.slow
 @every_kind
 @without_deadline
 @given(workloads(), some_agents())
@@ -231,6 +234,7 @@ def test_no_more_nodes_are_used_than_there_are(kind: str, case: tuple[Workload, 
     assert not np.isnan(schedule.end_s).any()
 
 
+@pytest.mark.slow
 @every_kind
 @without_deadline
 @given(workloads(least_run_s=1), some_agents(preemption=True, free=True))
@@ -244,6 +248,7 @@ def test_with_free_preemption_no_regular_job_starts_at_another_time(
     assert with_agents.start_s.tolist() == alone.start_s.tolist()
 
 
+@pytest.mark.slow
 @every_kind
 @without_deadline
 @given(workloads(), some_agents(preemption=False))
@@ -294,6 +299,7 @@ def test_the_first_job_starts_no_later_than_promised_though_agents_come(
                 break
 
 
+@pytest.mark.slow
 @without_deadline
 @given(workloads(), some_agents())
 def test_an_endless_queue_and_one_too_long_to_end_are_the_same(

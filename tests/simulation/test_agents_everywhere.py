@@ -57,6 +57,7 @@ def machine_for(name: str, nodes: int) -> Machine:
     return Machine((many, NodeClass(nodes // 2, priority=1)) if nodes > 1 else (many,), Allocation.CORES)
 
 
+@pytest.mark.slow
 @everywhere
 @settings(deadline=None, max_examples=30)
 @given(workloads(), some_agents(preemption=False))
@@ -71,6 +72,7 @@ def test_without_low_priority_work_agents_change_nothing(
     assert len(beside.agents) == 0
 
 
+@pytest.mark.slow
 @everywhere
 def test_effective_load_with_agents_is_at_least_that_without_them(name: str) -> None:
     """Endless queue, fixed window, free saves: as a paired mean over many workloads."""

@@ -61,6 +61,7 @@ def test_agents_leave_the_nodes_to_a_promise_that_it_is_for() -> None:
     assert schedule.agents.node.tolist() == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fcfs", "easy"])
 @given(data=st.data(), case=cases(), synchronised=st.booleans())
 def test_agents_and_jobs_never_share_a_node(
@@ -82,6 +83,7 @@ def test_agents_and_jobs_never_share_a_node(
         assert (ours.end_s[mine][:-1] <= ours.start_s[mine][1:]).all()
 
 
+@pytest.mark.slow
 @given(case=cases(), synchronised=st.booleans())
 def test_where_nodes_are_alike_agents_do_the_same_as_where_they_are_counted(
     case: tuple[Workload, Machine], synchronised: bool

@@ -90,6 +90,7 @@ def test_a_log_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path: Pa
         reading(tmp_path, "2 0 5 -1 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "jobs"), [("KTH-SP2.pyssEASY.swf.gz", 28481), ("SDSC-SP2.pyssEASY.swf.gz", 54006)])
 def test_no_job_of_the_reference_answers_is_lost_or_changed(name: str, jobs: int) -> None:
     found = read(trace(name))
@@ -97,6 +98,7 @@ def test_no_job_of_the_reference_answers_is_lost_or_changed(name: str, jobs: int
     assert not np.isnan(found.wait_s).any()
 
 
+@pytest.mark.slow
 def test_cleaning_a_real_log_says_what_it_did() -> None:
     found = read(trace("RICC-2010-2.swf.gz"))
     assert found.cleaning.read == 447794

@@ -16,6 +16,7 @@ blank = st.sampled_from([" ", "  ", "\t"])
 end = st.sampled_from(["\n", "\r\n", " \n", "\n\n"])
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # the first call may compile
 @given(st.lists(st.tuples(plain, blank, plain, blank, plain, end), max_size=10))
 def test_plain_numbers_are_read_to_the_last_bit(lines: list[tuple[str, ...]]) -> None:

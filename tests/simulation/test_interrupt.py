@@ -26,6 +26,7 @@ def ctrl_c_after(delay_s: float) -> Generator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_interrupted_says_so() -> None:
     workload = busy(jobs=200_000, days=2000, processors=16)
     replay(workload.only(np.arange(100)), of_processors(16), SchedulerSettings())  # compiled before the clock runs

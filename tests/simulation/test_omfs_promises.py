@@ -79,6 +79,7 @@ def longest_denied_s(jobs: list[Job], found: Schedule) -> float:
     return longest_s
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(jobs=may_start, quantum_s=st.sampled_from([0.0, 7.0, 20.0]), save_s=st.integers(0, 3), protects=st.booleans())
 def test_nobody_with_fitting_demand_is_below_its_entitlement_for_longer_than_a_quantum_and_a_save(

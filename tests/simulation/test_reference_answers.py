@@ -33,6 +33,7 @@ def test_what_differs_from_the_other_simulator_is_its_rule_for_ends_at_one_insta
     assert wait_s.tolist() == reference.wait_s.tolist()
 
 
+@pytest.mark.slow
 def test_a_real_log_is_scheduled_as_the_readable_scheduler_does() -> None:
     workload = traces.read(trace("KTH-SP2.pyssEASY.swf.gz"), processors=100).workload
     assert replay(workload, of_processors(100), EASY).start_s.tolist() == starts("easy", jobs_of(workload), 100)

@@ -67,6 +67,7 @@ def test_other_inputs_have_other_keys() -> None:
     assert sweep().digest() != sweep(margins_s=(10.0,)).digest()
 
 
+@pytest.mark.slow
 def test_what_a_trial_refuses_is_refused_with_its_own_words(tmp_path: Path) -> None:
     workload = busy()
     small = Sweep(workload, variation(workload), Conditions(of_processors(4), SchedulerSettings(), (10.0,), 0.25))
@@ -74,6 +75,7 @@ def test_what_a_trial_refuses_is_refused_with_its_own_words(tmp_path: Path) -> N
         small.outcomes(tasks(1), journal=lambda _: Journal(tmp_path / "journal.jsonl"), workers=2)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_one_clear_line_and_loses_nothing(tmp_path: Path) -> None:
     def kill_one(finished: int, _all: int) -> None:
         if finished == 2:

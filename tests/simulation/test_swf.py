@@ -252,6 +252,7 @@ def test_the_projects_own_trace_is_whole() -> None:
     assert found.workload.processors.max() <= shipped.PROCESSORS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "processors", "jobs", "users"),
     [

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.validated import FULL, MACHINE, WIDE, really, why, workload
@@ -102,6 +103,7 @@ TRIES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(TRIES)
 @settings(max_examples=50, deadline=None)
 def test_of_our_own_replay_every_start_is_allowed_at_its_instant(jobs: list[tuple[int, int, int, int]]) -> None:

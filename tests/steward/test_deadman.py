@@ -141,6 +141,7 @@ def test_a_heartbeat_that_is_old_missing_or_nonsense_is_none(tmp_path: Path, bea
     assert "scontrol release 7" in head.told
 
 
+@pytest.mark.slow
 def test_after_a_clock_has_jumped_control_has_a_moment_to_say_that_it_lives(tmp_path: Path) -> None:
     """What it shows does not count then: it is written again."""
     head = Head(tmp_path)

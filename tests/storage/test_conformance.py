@@ -38,6 +38,7 @@ chunked = st.lists(
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True).filter(lambda name: name != "manifest.json")
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.dictionaries(names, chunked, max_size=4), facts=st.dictionaries(st.text(), st.text() | st.integers()))
 def test_a_parcel_comes_back_as_it_was_published(

@@ -54,6 +54,7 @@ for number in itertools.count():
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_whole_parcels_or_nothing_visible(
     storage: FolderStorage, root: Path
 ) -> None:
@@ -264,6 +265,7 @@ def test_a_reader_of_a_parcel_that_is_deleted_meanwhile_finds_out(storage: Folde
         list(parcel.read("folder.tar"))
 
 
+@pytest.mark.slow
 def test_publishing_goes_on_while_a_neighbour_is_deleted(storage: FolderStorage) -> None:
     """Deleting removes empty folders, perhaps the very one that a new parcel is about to be put into."""
     stop = threading.Event()
