@@ -121,6 +121,7 @@ def main() -> int:
     if options.resume:
         rows += _kept()
         wanted = [case for case in wanted if not any(_is_of(row, case) for row in rows)]
+    OUTPUT.parent.mkdir(exist_ok=True)
     _build()
     try:
         with _node() as node, _progress(console, wanted) as advance:
