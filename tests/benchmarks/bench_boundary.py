@@ -97,7 +97,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     for storage_mb_s in (None, 50, 10):
         for oversubscribed in (1, 2, 4):
             is_first_aim = storage_mb_s is None and oversubscribed <= 2
-            wanted = options.slices or ({1: 84, 2: 168}[oversubscribed] if is_first_aim else 36)
+            wanted = options.slices or ({1: 84, 2: 168}[oversubscribed] if is_first_aim else 32)
             slice_s = options.slice_s * (2 if storage_mb_s == 10 else 1)
             for nodes in ("cold", "warm"):
                 found.append(Case(nodes, oversubscribed, storage_mb_s, wanted, slice_s=slice_s))
@@ -143,7 +143,7 @@ def main() -> int:
 
 def _options(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--slices", type=int, help="so many slices a row; by default 36 to 168, about three hours")
+    parser.add_argument("--slices", type=int, help="so many slices a row; by default 32 to 168, about three hours")
     parser.add_argument("--slice-s", type=float, default=30.0, help="seconds a slice; storage of 10 MB/s: twice that")
     parser.add_argument("--only", help="one row, for example cold-2-full-25: nodes, processes a core, MB/s, MB a job")
     parser.add_argument("--resume", action="store_true", help="keep the rows of before, and measure those that lack")
