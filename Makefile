@@ -72,7 +72,7 @@ bench-queue: venv  ## claims and completions a second, at up to a million waitin
 bench-simulate: venv  ## jobs a second of the simulator, beside AccaSim (ARGS=--quick: two minutes)
 	@$(BIN)/python tests/benchmarks/bench_simulate.py $(ARGS)
 
-bench-boundary:  ## slices lost at the shared end, and time computed; three hours (ARGS="--slices 8": half an hour; ARGS=--resume: what lacks)
+bench-boundary:  ## slices lost at the shared end, and time computed; two and a half hours (ARGS="--slices 8": half an hour; ARGS=--resume: what lacks)
 	@deploy/setup.sh
 	@$(MAKE) --no-print-directory venv
 	@$(BIN)/python tests/benchmarks/bench_boundary.py $(ARGS)

@@ -57,6 +57,7 @@ KILL_WAIT_S = 4.0
 WARM_UP = 2
 """So many slices teach control what a warm node's saves cost."""
 CORES = os.cpu_count() or 1
+_JOB_MB = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ class Case:
     oversubscribed: int
     storage_mb_s: int | None
     slices: int
-    job_mb: int = 25
-    slice_s: float = 30.0
+    job_mb: int = _JOB_MB
+    slice_s: float = 20.0
 
     @property
     def memory_mib(self) -> int:
@@ -98,7 +99,8 @@ def cases(options: argparse.Namespace) -> list[Case]:
         for oversubscribed in (1, 2, 4):
             is_first_aim = storage_mb_s is None and oversubscribed <= 2
             wanted = options.slices or ({1: 84, 2: 168}[oversubscribed] if is_first_aim else 32)
-            slice_s = options.slice_s * (2 if storage_mb_s == 10 else 1)
+            writing_s = CORES * oversubscribed * _JOB_MB / storage_mb_s if storage_mb_s else 0.0
+            slice_s = round(options.slice_s + 3 * writing_s, 1)
             for nodes in ("cold", "warm"):
                 found.append(Case(nodes, oversubscribed, storage_mb_s, wanted, slice_s=slice_s))
     found.append(Case("cold", 1, None, options.slices or 30, job_mb=500, slice_s=2 * options.slice_s))
@@ -143,8 +145,9 @@ def main() -> int:
 
 def _options(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--slices", type=int, help="so many slices a row; by default 32 to 168, about three hours")
-    parser.add_argument("--slice-s", type=float, default=30.0, help="seconds a slice; storage of 10 MB/s: twice that")
+    parser.add_argument("--slices", type=int, help="so many slices a row; by default 32 to 168, two and a half hours")
+    said = "seconds a slice; on slow storage longer by what all jobs take to be written three times"
+    parser.add_argument("--slice-s", type=float, default=20.0, help=said)
     parser.add_argument("--only", help="one row, for example cold-2-full-25: nodes, processes a core, MB/s, MB a job")
     parser.add_argument("--resume", action="store_true", help="keep the rows of before, and measure those that lack")
     return parser.parse_args(words)
@@ -240,6 +243,11 @@ def _node() -> Iterator[Node]:
 
 
 def _remove(engine: docker.DockerClient) -> None:
+    # Stopped within a save, a job is frozen, and what is frozen cannot be killed with its node.
+    cgroups = Path("/sys/fs/cgroup")
+    for file, thawed in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+        for state in [*cgroups.glob(f"{NAME}/*/{file}"), *cgroups.glob(f"*/{NAME}/*/{file}")]:
+            state.write_text(thawed)
     for left in engine.containers.list(all=True, filters={"name": f"^{NAME}$"}):
         left.remove(force=True)
     shutil.rmtree(PLACE, ignore_errors=True)
