@@ -1,14 +1,17 @@
 """Saves while a job goes on, workloads that save themselves, and nodes that do not fit; on the real control API."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.agent.controlled import FAR_S, Control, controlled
 
+from gleaner.agent import runner, stored
 from gleaner.agent.protocol import SelfSave, Way
 from gleaner.agent.runner import Agent
 from gleaner.agent.storage.folder import FolderStorage
@@ -104,6 +107,31 @@ def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
     assert control.runtime.checkpoints_that_fail < 3
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
     control.in_order(job, 200)
+
+
+def test_what_is_to_be_written_as_a_whole_once_more_is_saved_before_the_end_and_shared_at_the_end(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "LONGEST_CHAIN", 2)
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
+    job = control.submit("100000")
+    chains: list[list[object]] = []
+    for attempt in (1, 2, 3):
+        agent = control.agent(f"a{attempt}", lives_s=FAR_S, periodic_saves=False)
+        end_soon = partial(control.end_soon, agent, computes_s=1)
+        if attempt < 3:
+            control.once_it_counts(end_soon)
+        else:  # it goes on from the second of a chain
+            control.once(lambda: any(one.attempt == 3 for one in control.job(job).generations), end_soon)
+        asyncio.run(agent.live())
+        chains.append([chain_of(control, key) for key in control.storage.keys(f"jobs/{job}/attempt-{attempt}")])
+    assert chains == [["1/1"], ["1/1"], ["3/1", "3/1"]]
+
+
+def chain_of(control: Control, key: str) -> object:
+    """Return which generations this one may share files with."""
+    manifest = json.loads((control.folder / "storage" / key / "manifest.json").read_text())
+    return manifest["facts"]["chain"]
 
 
 def test_without_periodic_saves_there_is_one_generation_a_slice(control: Control) -> None:

@@ -17,7 +17,7 @@ from gleaner.agent.storage import inherited
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.inside import pread_into
 from gleaner.agent.storage.protocol import ParcelBroken, StorageError, StorageFull
-from gleaner.agent.stored import Stored, unfit
+from gleaner.agent.stored import Kept, Stored, unfit
 
 HERE = NodeFacts(
     node="n1",
@@ -83,11 +83,14 @@ class Attempt:
         )
         self.stored = Stored(storage, given, HERE, place)
 
-    def save(self) -> Generation:
+    def save(self, *, at_the_end: bool = False) -> Generation:
+        return self.keep(at_the_end=at_the_end).generation
+
+    def keep(self, *, at_the_end: bool = False) -> Kept:
         self.runtime.pause(self.container)
         try:
             mark = Mark(12, {Stream.STDOUT: "YWI="})
-            return self.stored.save_memory(self.runtime, self.container, lambda: mark).generation
+            return self.stored.save_memory(self.runtime, self.container, lambda: mark, at_the_end=at_the_end)
         finally:
             self.runtime.unpause(self.container)
 
@@ -165,6 +168,33 @@ def test_every_eighth_generation_of_a_job_shares_no_file_with_earlier_ones_over_
     for number, mine in enumerate(files):
         for earlier in range(number):
             assert chains[earlier] == chains[number] or not mine & files[earlier]
+
+
+def test_at_an_agents_end_a_chain_may_be_twice_as_long_since_writing_everything_may_come_too_late(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    made = [attempt.keep(at_the_end=True) for _ in range(17)]
+    assert [one.generation.chain for one in made] == ["1/1"] * 16 + ["1/17"]
+    assert [one.begins_chain for one in made] == [False] * 16 + [True], "the first could share with nothing"
+
+
+def test_before_the_end_it_is_known_that_the_next_generation_writes_everything_also_over_attempts(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    first = Attempt(storage, tmp_path / "job")
+    known: list[bool] = []
+    for _ in range(8):
+        known.append(first.stored.is_to_begin_chain)
+        last = first.save(at_the_end=True)
+    assert known == [False] * 8
+    assert first.stored.is_to_begin_chain
+    second = Attempt(storage, tmp_path / "job", number=2, generation=last)
+    assert not second.stored.is_to_begin_chain, "nothing has been looked at yet"
+    second.stored.open()
+    assert second.stored.is_to_begin_chain
+    assert second.keep().begins_chain
+    assert not second.stored.is_to_begin_chain
 
 
 def test_on_a_generation_of_a_version_that_says_nothing_of_chains_nothing_is_built(

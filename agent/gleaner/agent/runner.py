@@ -260,7 +260,10 @@ class Agent:
             shells[at].feed(event)
 
     def _ask_for_saves(self, now_s: float) -> None:
-        """At the end, of all whose save failed or that have just started; before, of those whose period is over."""
+        """At the end, of all whose save failed or that have just started; before, of those whose period is over.
+
+        Before the end also of those that are to be written as a whole once more: at the end that may take too long.
+        """
         computing = [shell for shell in self._shells if shell.is_computing]
         if self._vacating:
             for shell in computing:
@@ -269,10 +272,22 @@ class Agent:
             return
         save_point_s = self._save_point_s()
         for shell in computing:
+            if self._is_due_as_a_whole(shell, now_s):
+                shell.feed(task.SaveDue())
+                continue
             save_s, shortest_s = self._bench.estimates.expected_s(shell.load), self.settings.shortest_period_s
             period_s = interval_s(self.settings.periodic_saves, save_s, mtbf_s=self._mtbf_s, shortest_s=shortest_s)
             if period_s and is_due(now_s, since_s=shell.since_s, interval_s=period_s, save_point_s=save_point_s):
                 shell.feed(task.SaveDue())
+
+    def _is_due_as_a_whole(self, shell: TaskShell, now_s: float) -> bool:
+        """Whether the next save of a job writes all that it has, and is made now. It is tried once a slice."""
+        return (
+            shell.stored.is_to_begin_chain
+            and shell.since_s <= shell.began_s
+            and shell.load.way is not Way.SELF
+            and early_save_s(shell.began_s, gone_s=self.gone_s) <= now_s < self._save_point_s()
+        )
 
     def _look_at_the_storage(self) -> None:
         expected_s = self._bench.estimates.all_s(shell.load for shell in self._shells)

@@ -361,7 +361,12 @@ class TaskShell:
             self._times.turn_to(Doing.SAVING)
             self._pause(container)
             paused_s = time.monotonic()
-            return self.stored.save_memory(bench.runtime, container, lambda: self._log.mark(paused_s=paused_s))
+            return self.stored.save_memory(
+                bench.runtime,
+                container,
+                lambda: self._log.mark(paused_s=paused_s),
+                at_the_end=self._is_leaving(),
+            )
         except ContainerExited as error:
             return task.SaveFailed(f"it exited first: {error}")
         except (CannotCheckpoint, StorageError, RuntimeFault, OSError) as error:
@@ -376,11 +381,16 @@ class TaskShell:
 
     def _note(self, kept: Kept, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
         """Learn from what a save cost, and keep it for the report."""
+        failed, self._failed, self.storage_fault = self._failed, 0, ""
         self._times.turn_to(Doing.OVER)  # it is published; if it goes on, that is said by whoever lets it
         load, took_s, estimates = self.load, time.monotonic() - save.began_s, self.bench.estimates
         at_once, expected_s = save.lane.at_once, save.expected_s(load)
-        estimates.note(load, at_once=at_once, took_s=took_s)
         self.saved_s = self.bench.now_s()
+        if kept.begins_chain:  # what it took says nothing of the next one, which writes only what has changed
+            self._measured = None
+            self._say("saved with all that it has", number=kept.generation.number, took_s=round(took_s, 2))
+            return
+        estimates.note(load, at_once=at_once, took_s=took_s)
         self._measured = Measured(
             memory_bytes=memory_bytes,
             stored_bytes=kept.stored_bytes,
@@ -388,9 +398,8 @@ class TaskShell:
             expected_s=expected_s,
             at_once=at_once,
             way=load.way,
-            failed=self._failed,
+            failed=failed,
         )
-        self._failed, self.storage_fault = 0, ""
         self._say("saved", number=kept.generation.number, took_s=round(took_s, 2), expected_s=expected_s)
 
     def _note_failure(self, error: Exception) -> None:

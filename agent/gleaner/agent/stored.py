@@ -41,6 +41,8 @@ RELIED_ON_FOR_S = 3600.0
 LONGEST_CHAIN = 8
 """Of so many generations in a row one shares no file with an earlier one: what rots in a shared file, after it was
 looked at, breaks no more than these."""
+LONGEST_CHAIN_AT_THE_END = 2 * LONGEST_CHAIN
+"""At an agent's end, where a save that writes everything may come too late, so many may be in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Kept:
 
     generation: Generation
     stored_bytes: int
+    begins_chain: bool = False
+    """It shares nothing, although it could: it has written far more than those before it and after it."""
 
 
 @dataclass(slots=True)
@@ -95,7 +99,9 @@ class Stored:
     """When that was opened, by the monotonic clock."""
     _tries: int = 0
     _chain: Chain | None = None
-    """Where the one that is being written stands."""
+    """Where the one that is being written stands, or else the latest."""
+    _begins_chain: bool = False
+    """Whether it shares nothing because those before it were as many as may share."""
     _is_full: bool = False
     """Whether there was no room for the last one that was tried."""
 
@@ -122,6 +128,7 @@ class Stored:
             try:
                 with self._inside():
                     self._restored, self._restored_s = self._open(generation), time.monotonic()
+                    self._chain = Chain.of(self._restored.facts)
                     return self._restored
             except ParcelMissing as error:
                 if time.monotonic() >= give_up_s:
@@ -141,12 +148,20 @@ class Stored:
         with self._inside():
             folder.unpack(parcel.read(FOLDER_PART), self.folder)
 
-    def save_memory(self, runtime: Runtime, container: ContainerId, mark: Callable[[], Mark]) -> Kept:
+    @property
+    def is_to_begin_chain(self) -> bool:
+        """Whether the next generation is to share nothing with the latest, and so writes all that the job has."""
+        return self._latest is not None and self._chain is not None and self._chain.place >= LONGEST_CHAIN
+
+    def save_memory(
+        self, runtime: Runtime, container: ContainerId, mark: Callable[[], Mark], *, at_the_end: bool = False
+    ) -> Kept:
         """Publish a generation of a paused container. `mark` is asked last: how far the output has come.
 
+        `at_the_end`: there is no time to write all that the job has if a part will do.
         Raises what the runtime's `checkpoint` and the storage raise; then there is none.
         """
-        with self._inside(), self._draft() as draft:
+        with self._inside(), self._draft(at_the_end=at_the_end) as draft:
             runtime.checkpoint(container, draft)
             draft.add(FOLDER_PART, folder.pack(self.folder))
             facts = {"image_id": runtime.image_id(container), "paused_s": time.time()}
@@ -179,7 +194,7 @@ class Stored:
         return self.storage.open(key, generation.digest)
 
     @contextmanager
-    def _draft(self) -> Generator[Draft]:
+    def _draft(self, *, at_the_end: bool = False) -> Generator[Draft]:
         """A draft under the next number. Each try has its own, as one that failed at its very end may be visible.
 
         If the storage fails, the next one stands on its own: perhaps the one before was the reason. Not so where it is
@@ -187,7 +202,8 @@ class Stored:
         """
         self._tries += 1
         key = generation_key(self.assignment.job, self.assignment.attempt, self._tries)
-        before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}")
+        longest = LONGEST_CHAIN_AT_THE_END if at_the_end else LONGEST_CHAIN
+        before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}", longest)
         try:
             with self.storage.draft(key, before) as draft:
                 yield draft
@@ -199,15 +215,16 @@ class Stored:
             raise
         self._is_full = False
 
-    def _before_in_chain(self, name: str) -> Parcel | None:
-        """What the one of this name may share files with: nothing, if the chain is long enough, or if nothing is known
+    def _before_in_chain(self, name: str, longest: int) -> Parcel | None:
+        """What the one of this name may share files with: nothing, if the chain is that long, or if nothing is known
         of it. Where the storage is full, a longer chain is better than no generation."""
         before = self._before()
         older = Chain.of(before.facts) if before is not None else None
-        if before is not None and (self._is_full or (older is not None and older.place < LONGEST_CHAIN)):
+        self._begins_chain = False
+        if before is not None and (self._is_full or (older is not None and older.place < longest)):
             self._chain = older.next if older is not None else None
             return before
-        self._chain = Chain(name, 1)
+        self._chain, self._begins_chain = Chain(name, 1), older is not None
         return None
 
     def _before(self) -> Parcel | None:
@@ -239,7 +256,7 @@ class Stored:
             chain=self._chain.name if self._chain is not None else None,
             has_memory=has_memory,
         )
-        return Kept(self._latest, published.stored_bytes)
+        return Kept(self._latest, published.stored_bytes, begins_chain=self._begins_chain)
 
 
 def unfit(facts: Mapping[str, object], node: NodeFacts) -> str:

@@ -4,6 +4,7 @@ The shell around `agent.task` for one job: it does what the task says, one thing
 Nobody is reported to. What Slurm has to know it is told as the job's owner.
 """
 
+import math
 import queue
 import signal
 import sys
@@ -24,6 +25,7 @@ from gleaner.agent.joblog import Mark
 from gleaner.agent.own_job.batch import Batch, NotRequeued
 from gleaner.agent.own_job.kept import Kept
 from gleaner.agent.own_job.moments import Plan, Wish, by_clock, by_signal, is_governed, was_asked_before
+from gleaner.agent.periods import early_save_s
 from gleaner.agent.protocol import Generation, Way, Why
 from gleaner.agent.runtime.protocol import (
     CannotCheckpoint,
@@ -257,6 +259,9 @@ class OwnJob:
             self._weigh(self.state.container)
         save_s = self._estimates.all_s([self._load])
         wish = by_clock(self.plan, now_s=now_s, since_s=self._since_s, save_s=save_s)
+        if wish is None and self.stored.is_to_begin_chain:  # at the end it may take too long to write all there is
+            is_due = now_s >= early_save_s(self._since_s, gone_s=self.plan.end_s or math.inf)
+            wish = Wish.SAVE if is_due else None
         return None if now_s < self._since_s + _AGAIN_S else wish
 
     # ── what the task says ──
@@ -301,10 +306,12 @@ class OwnJob:
         try:
             self._weigh(container)
             self.runtime.pause(container)
-            saved = self.stored.save_memory(self.runtime, container, self._mark)
+            at_the_end = self._wish is not Wish.SAVE
+            saved = self.stored.save_memory(self.runtime, container, self._mark, at_the_end=at_the_end)
             self.kept.note(saved.generation)
             took_s = elapsed_s(began_s)
-            self._estimates.note(self._load, at_once=1, took_s=took_s)
+            if not saved.begins_chain:
+                self._estimates.note(self._load, at_once=1, took_s=took_s)
             self._notice()
             if self._wish is Wish.SAVE:
                 say(f"saved in {took_s:.1f} s; it goes on")
