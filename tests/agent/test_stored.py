@@ -269,6 +269,9 @@ def test_what_was_just_read_to_restore_a_job_is_not_read_again_to_save_it(
     sizes.clear()
     second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
     assert sum(sizes) > 2**19, "what has been read once is read again for the generation after the next"
+    sizes.clear()
+    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}), at_the_end=True)
+    assert not sizes, "but at the end there is no time for what was written a moment ago"
 
 
 def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ MISSING_FOR_S = 60.0
 is no file where it saw none, although another node has written one since."""
 MISSING_EVERY_S = 2.0
 RELIED_ON_FOR_S = 3600.0
-"""What was read well to restore a job is not read again for its next generation, for so long."""
+"""What was read well to restore a job is not read again for its next generation, for so long. At an agent's end neither
+is what the same agent has written."""
 LONGEST_CHAIN = 8
 """Of so many generations in a row one shares no file with an earlier one: what rots in a shared file, after it was
 looked at, breaks no more than these."""
@@ -97,6 +98,8 @@ class Stored:
     """What the job went on from, until the next generation."""
     _restored_s: float = -math.inf
     """When that was opened, by the monotonic clock."""
+    _written_s: float = -math.inf
+    """When this attempt has last published a generation, by the monotonic clock."""
     _tries: int = 0
     _chain: Chain | None = None
     """Where the one that is being written stands, or else the latest."""
@@ -202,8 +205,7 @@ class Stored:
         """
         self._tries += 1
         key = generation_key(self.assignment.job, self.assignment.attempt, self._tries)
-        longest = LONGEST_CHAIN_AT_THE_END if at_the_end else LONGEST_CHAIN
-        before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}", longest)
+        before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}", at_the_end=at_the_end)
         try:
             with self.storage.draft(key, before) as draft:
                 yield draft
@@ -215,10 +217,13 @@ class Stored:
             raise
         self._is_full = False
 
-    def _before_in_chain(self, name: str, longest: int) -> Parcel | None:
-        """What the one of this name may share files with: nothing, if the chain is that long, or if nothing is known
+    def _before_in_chain(self, name: str, *, at_the_end: bool) -> Parcel | None:
+        """What the one of this name may share files with: nothing, if the chain is long enough, or if nothing is known
         of it. Where the storage is full, a longer chain is better than no generation."""
+        longest = LONGEST_CHAIN_AT_THE_END if at_the_end else LONGEST_CHAIN
         before = self._before()
+        if before is not None and at_the_end and time.monotonic() - self._written_s < RELIED_ON_FOR_S:
+            before.rely_on_all()
         older = Chain.of(before.facts) if before is not None else None
         self._begins_chain = False
         if before is not None and (self._is_full or (older is not None and older.place < longest)):
@@ -256,6 +261,7 @@ class Stored:
             chain=self._chain.name if self._chain is not None else None,
             has_memory=has_memory,
         )
+        self._written_s = time.monotonic()
         return Kept(self._latest, published.stored_bytes, begins_chain=self._begins_chain)
 
 

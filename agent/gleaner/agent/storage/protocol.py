@@ -115,6 +115,10 @@ class Parcel(Protocol):
     @property
     def facts(self) -> Mapping[str, object]: ...
 
+    def rely_on_all(self) -> None:
+        """Take all blocks for read well: who calls this has just written them, and has no time to read them."""
+        ...
+
     def read(self, name: str) -> Iterator[bytes]:
         """The part's content in chunks, each compared with its digest before it is given out.
 
