@@ -439,7 +439,7 @@ def test_wherever_an_older_pack_has_rotted_what_is_saved_on_top_is_whole(
 
 
 def open_below(root: Path) -> list[str]:
-    """What this process has open there."""
+    """Return the files below `root` that this process has open."""
     found: list[str] = []
     for file in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # of another thread, and closed just now

@@ -272,7 +272,7 @@ class Agent:
             return
         save_point_s = self._save_point_s()
         for shell in computing:
-            if self._is_due_as_a_whole(shell, now_s):
+            if self._is_due_as_a_whole(shell, now_s, save_point_s=save_point_s):
                 shell.feed(task.SaveDue())
                 continue
             save_s, shortest_s = self._bench.estimates.expected_s(shell.load), self.settings.shortest_period_s
@@ -280,13 +280,13 @@ class Agent:
             if period_s and is_due(now_s, since_s=shell.since_s, interval_s=period_s, save_point_s=save_point_s):
                 shell.feed(task.SaveDue())
 
-    def _is_due_as_a_whole(self, shell: TaskShell, now_s: float) -> bool:
-        """Whether the next save of a job writes all that it has, and is made now. It is tried once a slice."""
+    def _is_due_as_a_whole(self, shell: TaskShell, now_s: float, *, save_point_s: float) -> bool:
+        """Return True if the next save of a job writes all that it has and is due now; it is tried once a slice."""
         return (
             shell.stored.is_to_begin_chain
             and shell.since_s <= shell.began_s
             and shell.load.way is not Way.SELF
-            and early_save_s(shell.began_s, gone_s=self.gone_s) <= now_s < self._save_point_s()
+            and early_save_s(shell.began_s, gone_s=self.gone_s) <= now_s < save_point_s
         )
 
     def _look_at_the_storage(self) -> None:

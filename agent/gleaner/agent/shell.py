@@ -381,26 +381,25 @@ class TaskShell:
 
     def _note(self, kept: Kept, save: "_SaveUnderWay", *, memory_bytes: int) -> None:
         """Learn from what a save cost, and keep it for the report."""
-        failed, self._failed, self.storage_fault = self._failed, 0, ""
         self._times.turn_to(Doing.OVER)  # it is published; if it goes on, that is said by whoever lets it
         load, took_s, estimates = self.load, time.monotonic() - save.began_s, self.bench.estimates
         at_once, expected_s = save.lane.at_once, save.expected_s(load)
         self.saved_s = self.bench.now_s()
-        if kept.begins_chain:  # what it took says nothing of the next one, which writes only what has changed
-            self._measured = None
-            self._say("saved with all that it has", number=kept.generation.number, took_s=round(took_s, 2))
-            return
-        estimates.note(load, at_once=at_once, took_s=took_s)
-        self._measured = Measured(
-            memory_bytes=memory_bytes,
-            stored_bytes=kept.stored_bytes,
-            took_s=took_s,
-            expected_s=expected_s,
-            at_once=at_once,
-            way=load.way,
-            failed=failed,
-        )
-        self._say("saved", number=kept.generation.number, took_s=round(took_s, 2), expected_s=expected_s)
+        self._measured = None
+        if not kept.begins_chain:  # else it says nothing of the next one, which writes only what has changed
+            estimates.note(load, at_once=at_once, took_s=took_s)
+            self._measured = Measured(
+                memory_bytes=memory_bytes,
+                stored_bytes=kept.stored_bytes,
+                took_s=took_s,
+                expected_s=expected_s,
+                at_once=at_once,
+                way=load.way,
+                failed=self._failed,
+            )
+        self._failed, self.storage_fault = 0, ""
+        said = "saved with all that it has" if kept.begins_chain else "saved"
+        self._say(said, number=kept.generation.number, took_s=round(took_s, 2), expected_s=expected_s)
 
     def _note_failure(self, error: Exception) -> None:
         self.storage_fault = str(error) if isinstance(error, StorageError) else ""

@@ -37,8 +37,8 @@ MISSING_FOR_S = 60.0
 is no file where it saw none, although another node has written one since."""
 MISSING_EVERY_S = 2.0
 RELIED_ON_FOR_S = 3600.0
-"""What was read well to restore a job is not read again for its next generation, for so long. At an agent's end neither
-is what the same agent has written."""
+"""For so long, blocks that were read well to restore a job are not read again for its next generation. At an agent's
+end neither are those that the same agent has written."""
 LONGEST_CHAIN = 8
 """Of so many generations in a row one shares no file with an earlier one: what rots in a shared file, after it was
 looked at, breaks no more than these."""
@@ -95,16 +95,16 @@ class Stored:
     _latest: Generation | None = None
     """What the next generation shares blocks with."""
     _restored: Parcel | None = None
-    """What the job went on from, until the next generation."""
+    """The generation that the job went on from, until the next one."""
     _restored_s: float = -math.inf
     """When that was opened, by the monotonic clock."""
     _written_s: float = -math.inf
     """When this attempt has last published a generation, by the monotonic clock."""
     _tries: int = 0
     _chain: Chain | None = None
-    """Where the one that is being written stands, or else the latest."""
+    """The place of the generation that is being written, or else of the latest."""
     _begins_chain: bool = False
-    """Whether it shares nothing because those before it were as many as may share."""
+    """True if it shares nothing because those before it were as many as may share."""
     _is_full: bool = False
     """Whether there was no room for the last one that was tried."""
 
@@ -153,7 +153,7 @@ class Stored:
 
     @property
     def is_to_begin_chain(self) -> bool:
-        """Whether the next generation is to share nothing with the latest, and so writes all that the job has."""
+        """True if the next generation is to share nothing with the latest, and so writes all that the job has."""
         return self._latest is not None and self._chain is not None and self._chain.place >= LONGEST_CHAIN
 
     def save_memory(
