@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.simulation.made import busy
@@ -87,6 +89,27 @@ def test_a_worker_that_is_killed_is_one_clear_line_and_loses_nothing(tmp_path: P
     with Journal(tmp_path / "journal.jsonl") as journal:
         assert len(journal.outcomes) >= 2
     assert done(tmp_path, seeds=1) == done(tmp_path / "fresh", seeds=1)
+
+
+@pytest.mark.slow
+def test_workers_are_given_few_tasks_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C waits until they are: to hand out 84,000 tasks at once took half a minute on a busy machine."""
+    given = 0
+    submit = ProcessPoolExecutor.submit
+
+    def counted(*args: Any, **kwargs: Any) -> Future[Any]:
+        nonlocal given
+        given += 1
+        return submit(*args, **kwargs)
+
+    def at_first(finished: int, _all: int) -> None:
+        if finished:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", counted)
+    with pytest.raises(KeyboardInterrupt):
+        done(tmp_path, workers=2, seeds=100, progress=at_first)
+    assert 0 < given < 100
 
 
 SWEEPER = """

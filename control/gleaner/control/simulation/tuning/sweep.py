@@ -13,11 +13,12 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from gleaner.control.simulation.tuning.journal import Journal, Outcome, key_of
 from gleaner.control.simulation.tuning.trial import Conditions, trial
 from gleaner.control.simulation.tuning.variants import Variation, variant
 from gleaner.control.simulation.workload import Workload
+
+_AHEAD = 16
+"""So many tasks of each worker are handed out at once: few, since Ctrl-C waits until they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +119,17 @@ def _run(folder: str, rest: _Rest, tasks: dict[str, Task], workers: int) -> Gene
         for key, task in tasks.items():
             yield key, _perform(folder, rest, task)
         return
+    rest_of_them, running = iter(tasks.items()), dict[Future[Outcome], str]()
     with _processes(workers) as pool:
-        with later(signal.SIGINT):  # workers start here, and inherit that
-            started: dict[Future[Outcome], str] = {
-                pool.submit(_perform, folder, rest, task): key for key, task in tasks.items()
-            }
         try:
-            for future in as_completed(started):
-                yield started[future], future.result()
+            while True:
+                with later(signal.SIGINT):  # workers start here, and inherit that
+                    for key, task in islice(rest_of_them, _AHEAD * workers - len(running)):
+                        running[pool.submit(_perform, folder, rest, task)] = key
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
         except BrokenProcessPool as error:
             raise SimulationError(
                 "a worker was killed, perhaps for want of memory; what is done is kept: try fewer --workers"
