@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.agent.controlled import FAR_S, Control
 
-from gleaner.agent import main
+from gleaner.agent import main, runner
 from gleaner.agent.clock import Clock
 from gleaner.agent.estimates import Estimates, Load
 from gleaner.agent.leastsquares import MIB
@@ -61,15 +61,21 @@ def test_on_a_node_that_nobody_has_measured_all_jobs_are_saved_early_and_only_wh
         assert ending_of(control, job).startswith("given back: too late")
 
 
-def test_a_node_whose_saves_are_known_is_not_saved_early(control: Control) -> None:
-    control.submit("100000")
-    asyncio.run(control.brief("a1", early_saves=True).live())
-    job = control.submit("100000")
-    agent = control.agent("a2", lives_s=FAR_S, early_saves=True)
-    control.once_it_counts(lambda: control.end_soon(agent, computes_s=6), jobs=2)
+def test_on_a_node_whose_saves_are_known_only_what_was_never_saved_is_saved_early(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first save writes all that a job has: where all that was measured had shared, it would come too late."""
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
+    old = control.submit("100000")
+    asyncio.run(control.brief("a1", early_saves=True, periodic_saves=False).live())
+    new = control.submit("100000")
+    agent = control.agent("a2", lives_s=FAR_S, early_saves=True, periodic_saves=False)
+    control.once(lambda: bool(control.job(new).generations), lambda: control.end_soon(agent, computes_s=1))
     asyncio.run(agent.live())
-    (generation,) = control.job(job).generations
-    assert generation.number == 1
+    made = {job: control.storage.keys(f"jobs/{job}/attempt-{attempt}") for job, attempt in ((old, 2), (new, 1))}
+    assert (len(made[old]), len(made[new])) == (1, 2)
+    (measured,) = agent._bench.estimates._own.values()
+    assert len(measured) == 2, "what the first one took says nothing of the next"
 
 
 def test_a_save_that_is_late_uses_the_grace_that_nobody_needs_and_is_lost_only_at_the_end(control: Control) -> None:

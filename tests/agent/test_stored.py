@@ -176,24 +176,24 @@ def test_at_an_agents_end_a_chain_may_be_twice_as_long_since_writing_everything_
     attempt = Attempt(storage, tmp_path / "job")
     made = [attempt.keep(at_the_end=True) for _ in range(17)]
     assert [one.generation.chain for one in made] == ["1/1"] * 16 + ["1/17"]
-    assert [one.begins_chain for one in made] == [False] * 16 + [True], "the first could share with nothing"
+    assert [one.wrote_all for one in made] == [True] + [False] * 15 + [True]
 
 
 def test_before_the_end_it_is_known_that_the_next_generation_writes_everything_also_over_attempts(
     storage: FolderStorage, tmp_path: Path
 ) -> None:
     first = Attempt(storage, tmp_path / "job")
-    known: list[bool] = []
+    known: list[tuple[bool, bool]] = []
     for _ in range(8):
-        known.append(first.stored.is_to_begin_chain)
+        known.append((first.stored.is_first, first.stored.is_to_begin_chain))
         last = first.save(at_the_end=True)
-    assert known == [False] * 8
+    assert known == [(True, False)] + [(False, False)] * 7
     assert first.stored.is_to_begin_chain
     second = Attempt(storage, tmp_path / "job", number=2, generation=last)
     assert not second.stored.is_to_begin_chain, "nothing has been looked at yet"
     second.stored.open()
     assert second.stored.is_to_begin_chain
-    assert second.keep().begins_chain
+    assert second.keep().wrote_all
     assert not second.stored.is_to_begin_chain
 
 

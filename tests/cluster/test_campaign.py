@@ -55,16 +55,16 @@ def test_a_job_saved_on_one_node_and_completed_on_another_gives_the_identical_re
 def test_a_fresh_start_in_place_of_a_restore_is_found_out(
     quiet: None, references: tuple[list[reference.Wanted], list[proof.Run]], tmp_path: Path
 ) -> None:
-    """The proof must be able to fail: here the saved generation is broken, so the job has to start over."""
+    """The proof must be able to fail: here all that was saved is broken, so the job has to start over."""
     wanted, whole = references
     events = wanted[0].events
     cluster.configure({"rounds": {"length_s": 45, "shortest_slice_s": 10}})
     campaign, jobs = scenes.submit_pythia("1-1", events, cpus=1)
     company = scenes.submit_pi(scenes.IDLE_CPUS - 1, cpus=1)  # else the run is done before its first round ends
     scenes.wait_running(jobs)
-    cluster.until("the first save", lambda: scenes.job(jobs[0])["generations"], timeout_s=80)
-    broken = f"/srv/gleaner/jobs/{jobs[0]}/attempt-1/generation-1/blocks.pack"
-    cluster.run("head", "sh", "-c", f"echo broken >> {broken}", user=cluster.SERVICE_USER)
+    cluster.until("the first slice's end", lambda: scenes.states(jobs) == ["Saved"], timeout_s=80)
+    packs = f"/srv/gleaner/jobs/{jobs[0]}/attempt-1/generation-*/blocks.pack"
+    cluster.run("head", "sh", "-c", f"for pack in {packs}; do echo broken >> $pack; done", user=cluster.SERVICE_USER)
     cluster.glean("cancel", *(str(job) for job in company))
     cluster.until("the job to end", lambda: scenes.states(jobs) == ["Complete"], timeout_s=300)
     row = scenes.job(jobs[0])

@@ -53,6 +53,8 @@ class Estimates:
     _is_borrowed: bool = False
     _was_late: bool = False
     _crowd: float = 1.0
+    _began_as_guess: bool = True
+    """False once control has told what to trust."""
     _own: dict[Way, list[Save]] = field(default_factory=dict[Way, list[Save]])
 
     def learn(self, rates: NodeRates | None) -> None:
@@ -61,6 +63,15 @@ class Estimates:
         self._crowd = crowd(rates.saves_elsewhere) if rates and not self._told else 1.0
         if rates is not None:
             self._told_errors, self._is_borrowed, self._was_late = rates.errors, rates.borrowed, rates.late
+        self._began_as_guess = self.is_guess
+
+    def is_telling(self, way: Way, *, wrote_all: bool) -> bool:
+        """Return True if what a save took tells what the next one will take.
+
+        One that wrote all that a job has takes longer than the next, which writes only what has changed. So it counts
+        only where too little else is known.
+        """
+        return not wrote_all or way is Way.SELF or self._began_as_guess
 
     def note(self, load: Load, *, at_once: int, took_s: float) -> None:
         """One save more."""

@@ -262,7 +262,8 @@ class Agent:
     def _ask_for_saves(self, now_s: float) -> None:
         """At the end, of all whose save failed or that have just started; before, of those whose period is over.
 
-        Before the end also of those that are to be written as a whole once more: at the end that may take too long.
+        Before the end also of those that are to be written as a whole, for the first time or once more: at the end
+        that may take too long.
         """
         computing = [shell for shell in self._shells if shell.is_computing]
         if self._vacating:
@@ -282,8 +283,9 @@ class Agent:
 
     def _is_due_as_a_whole(self, shell: TaskShell, now_s: float, *, save_point_s: float) -> bool:
         """Return True if the next save of a job writes all that it has and is due now; it is tried once a slice."""
+        is_first = self.settings.early_saves and shell.stored.is_first
         return (
-            shell.stored.is_to_begin_chain
+            (is_first or shell.stored.is_to_begin_chain)
             and shell.since_s <= shell.began_s
             and shell.load.way is not Way.SELF
             and early_save_s(shell.began_s, gone_s=self.gone_s) <= now_s < save_point_s

@@ -386,7 +386,7 @@ class TaskShell:
         at_once, expected_s = save.lane.at_once, save.expected_s(load)
         self.saved_s = self.bench.now_s()
         self._measured = None
-        if not kept.begins_chain:  # else it says nothing of the next one, which writes only what has changed
+        if estimates.is_telling(load.way, wrote_all=kept.wrote_all):
             estimates.note(load, at_once=at_once, took_s=took_s)
             self._measured = Measured(
                 memory_bytes=memory_bytes,
@@ -398,7 +398,7 @@ class TaskShell:
                 failed=self._failed,
             )
         self._failed, self.storage_fault = 0, ""
-        said = "saved with all that it has" if kept.begins_chain else "saved"
+        said = "saved with all that it has" if kept.wrote_all else "saved"
         self._say(said, number=kept.generation.number, took_s=round(took_s, 2), expected_s=expected_s)
 
     def _note_failure(self, error: Exception) -> None:

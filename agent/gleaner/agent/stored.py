@@ -75,8 +75,8 @@ class Kept:
 
     generation: Generation
     stored_bytes: int
-    begins_chain: bool = False
-    """It shares nothing, although it could: it has written far more than those before it and after it."""
+    wrote_all: bool = False
+    """It shares nothing: it has written far more than one that shares files with the one before."""
 
 
 @dataclass(slots=True)
@@ -103,8 +103,8 @@ class Stored:
     _tries: int = 0
     _chain: Chain | None = None
     """The place of the generation that is being written, or else of the latest."""
-    _begins_chain: bool = False
-    """True if it shares nothing because those before it were as many as may share."""
+    _wrote_all: bool = False
+    """True if that one shares nothing."""
     _is_full: bool = False
     """Whether there was no room for the last one that was tried."""
 
@@ -150,6 +150,11 @@ class Stored:
         """Put the job's folder back as it was. Raises `ParcelBroken`, `StorageError` or `OSError`."""
         with self._inside():
             folder.unpack(parcel.read(FOLDER_PART), self.folder)
+
+    @property
+    def is_first(self) -> bool:
+        """True if the next generation is the job's first, as far as is known: it writes all that the job has."""
+        return self._latest is None
 
     @property
     def is_to_begin_chain(self) -> bool:
@@ -206,6 +211,7 @@ class Stored:
         self._tries += 1
         key = generation_key(self.assignment.job, self.assignment.attempt, self._tries)
         before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}", at_the_end=at_the_end)
+        self._wrote_all = before is None
         try:
             with self.storage.draft(key, before) as draft:
                 yield draft
@@ -225,11 +231,10 @@ class Stored:
         if before is not None and at_the_end and time.monotonic() - self._written_s < RELIED_ON_FOR_S:
             before.rely_on_all()
         older = Chain.of(before.facts) if before is not None else None
-        self._begins_chain = False
         if before is not None and (self._is_full or (older is not None and older.place < longest)):
             self._chain = older.next if older is not None else None
             return before
-        self._chain, self._begins_chain = Chain(name, 1), older is not None
+        self._chain = Chain(name, 1)
         return None
 
     def _before(self) -> Parcel | None:
@@ -262,7 +267,7 @@ class Stored:
             has_memory=has_memory,
         )
         self._written_s = time.monotonic()
-        return Kept(self._latest, published.stored_bytes, begins_chain=self._begins_chain)
+        return Kept(self._latest, published.stored_bytes, wrote_all=self._wrote_all)
 
 
 def unfit(facts: Mapping[str, object], node: NodeFacts) -> str:

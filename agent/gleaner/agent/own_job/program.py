@@ -310,7 +310,7 @@ class OwnJob:
             saved = self.stored.save_memory(self.runtime, container, self._mark, at_the_end=at_the_end)
             self.kept.note(saved.generation)
             took_s = elapsed_s(began_s)
-            if not saved.begins_chain:
+            if self._estimates.is_telling(self._load.way, wrote_all=saved.wrote_all):
                 self._estimates.note(self._load, at_once=1, took_s=took_s)
             self._notice()
             if self._wish is Wish.SAVE:
