@@ -161,6 +161,21 @@ def test_a_node_that_refuses_a_generation_is_not_offered_it_again_and_nothing_is
     assert scene.claim_one("a").job == job
 
 
+@pytest.mark.parametrize("why", [Why.INCOMPATIBLE, Why.GENERATION_BROKEN, Why.CANNOT_RESTORE])
+def test_an_attempt_says_nothing_against_a_generation_that_it_has_published_itself(scene: Scene, why: Why) -> None:
+    """It never restored it: such a word would keep the node off for good, or set aside what was just saved."""
+    job = scene.job()
+    for name in ("a", "b", "c"):
+        scene.agent(name, node=f"n-{name}")
+    scene.claim_one("a")
+    scene.checkpointed(job, 1)
+    scene.given_back(job, 1, why)
+    assert (scene.row(job).state, scene.row(job).held) == (State.SAVED, False)
+    again = scene.claim_one("a").generation
+    assert again is not None
+    assert (again.attempt, again.number) == (1, 1)
+
+
 def test_a_generation_that_many_nodes_refuse_is_held(scene: Scene) -> None:
     job = _saved_on(scene)
     for number in range(REFUSALS_UNTIL_HELD):

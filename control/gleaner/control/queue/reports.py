@@ -193,7 +193,7 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
         raise NotCurrent(job, attempt, what)
     record(db, job, "give back", now_s=now_s, attempt=attempt, detail=told)
-    speaks_against_it = report.why in attempts.UNRESTORED and row.from_attempt is not None
+    speaks_against_it = report.why in attempts.UNRESTORED and _is_what_it_went_on_from(row, before)
     is_broken = speaks_against_it and _is_hopeless(db, row)
     if is_broken:
         _break(db, row, told, now_s)
@@ -208,7 +208,7 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         attempts.end(db, job, attempt, end)
     if report.why in (Why.IMAGE_MISSING, Why.IMAGE_REFUSED):
         put_on_hold(db, row, reason=told, now_s=now_s)
-    if report.why is Why.INCOMPATIBLE and row.from_attempt is not None:
+    if report.why is Why.INCOMPATIBLE and _is_what_it_went_on_from(row, before):
         _keep_off(db, row, told, now_s)
     if speaks_against_it and not is_broken:
         _ask_another_node(db, row, told, now_s)
@@ -251,6 +251,15 @@ def _ask_another_node(db: Connection, row: Any, told: str, now_s: float) -> None
     if len(tried) >= TRIES_UNTIL_BROKEN:
         where = f"{len(tried)} times on {', '.join(nodes)}, and no other node has tried"
         put_on_hold(db, row, reason=f"could not be restored {where}; the last time: {told}", now_s=now_s)
+
+
+def _is_what_it_went_on_from(row: Any, made: Any) -> bool:
+    """Return True if the attempt was to go on from the job's latest generation, and so may speak against it.
+
+    What it has published itself since was never restored by it.
+    """
+    latest = (row.from_attempt, row.from_number)
+    return row.from_attempt is not None and (made.from_attempt, made.from_number) == latest
 
 
 def _may_report(row: Any, attempt: int) -> bool:
