@@ -5,11 +5,13 @@ a faked Slurm.
 import os
 import random
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 from sqlalchemy import Engine
 from tests.databases import new_sqlite
@@ -27,6 +29,8 @@ settings.register_profile("brief", settings(), deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 # Whoever starts the tests in the background has this signal ignored, in all that the tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# What loops beside a test say must not come into the output of a command that runs in this process meanwhile.
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

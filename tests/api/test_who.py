@@ -308,7 +308,7 @@ def test_an_audit_log_that_is_too_large_is_renamed_and_only_so_many_are_kept(hou
 
 
 def test_a_write_is_answered_though_the_audit_log_cannot_be_written(
-    audited: House, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    audited: House, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "audit.jsonl").unlink()
     (tmp_path / "audit.jsonl").mkdir()
@@ -317,7 +317,7 @@ def test_a_write_is_answered_though_the_audit_log_cannot_be_written(
     for handler in _handlers(app):
         handler.close()
     assert audited.user.submit() == 1
-    assert "the audit log cannot be written" in capsys.readouterr().out
+    assert "the audit log cannot be written" in capfd.readouterr().err
 
 
 def _handlers(app: Any) -> list[Any]:

@@ -236,7 +236,7 @@ def test_a_database_that_is_locked_or_old_takes_no_leases(sqlite_url: str, tmp_p
 
 
 def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
-    queue_engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    queue_engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mine, site = keeper(queue_engine, tmp_path, this_program())
     with queue_engine.begin() as db:
@@ -245,7 +245,7 @@ def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
     assert not site.is_leader
     with snapshot(queue_engine) as db:
         assert leader.leader(db, now=literal(1000.0)) is None
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = capfd.readouterr().err.splitlines()
     assert "does not lead" in line
     assert "(9999): install a newer Gleaner" in line
 
