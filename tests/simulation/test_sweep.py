@@ -112,6 +112,20 @@ def test_workers_are_given_few_tasks_ahead(tmp_path: Path, monkeypatch: pytest.M
     assert 0 < given < 100
 
 
+@pytest.mark.slow
+def test_no_thread_of_the_workers_is_left_after_ctrl_c(tmp_path: Path) -> None:
+    """One that ends together with Python writes into a pipe that is closed, and prints the error after our line."""
+
+    def at_once(_finished: int, _all: int) -> None:
+        if set(threading.enumerate()) - before:
+            raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        done(tmp_path, workers=2, seeds=100, progress=at_once)
+    assert set(threading.enumerate()) <= before
+
+
 SWEEPER = """
 import sys
 from pathlib import Path

@@ -144,11 +144,10 @@ def _processes(workers: int) -> Generator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
         raise
-    finally:
+    finally:  # its thread has ended then: one that still ends when Python does may print an error
         pool.shutdown(cancel_futures=True)
 
 
