@@ -5,12 +5,13 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import requests
 
-from gleaner.agent.runtime import engine
+from gleaner.agent.runtime import docker, engine
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.engine import LONG_PATIENCE_S, Engine
 from gleaner.agent.runtime.protocol import ContainerId, RuntimeFault
@@ -19,7 +20,7 @@ SLOW_S = 1.5
 
 
 class Answers(socketserver.StreamRequestHandler):
-    """Slow to start a container, and slower to end one."""
+    """An engine, as far as it is needed here."""
 
     def handle(self) -> None:
         while (line := self.rfile.readline().decode()) != "":
@@ -28,12 +29,11 @@ class Answers(socketserver.StreamRequestHandler):
             path = line.split()[1]
             if path.endswith("/version"):
                 self.say("200 OK", '{"ApiVersion": "1.43"}')
-            elif path.endswith("/wait"):
-                time.sleep(2 * SLOW_S)
-                self.say("200 OK", '{"StatusCode": 137}')
             else:
-                time.sleep(SLOW_S if path.endswith("/start") else 0)
-                self.say("204 No Content", "")
+                self.answer(path)
+
+    def answer(self, path: str) -> None:
+        raise NotImplementedError
 
     def say(self, status: str, content: str) -> None:
         head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -41,13 +41,31 @@ class Answers(socketserver.StreamRequestHandler):
             self.wfile.write((head + content).encode())
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "socket"), Answers) as server:
+class SlowAnswers(Answers):
+    """Slow to start a container, and slower to end one."""
+
+    def answer(self, path: str) -> None:
+        if path.endswith("/wait"):
+            time.sleep(2 * SLOW_S)
+            self.say("200 OK", '{"StatusCode": 137}')
+        else:
+            time.sleep(SLOW_S if path.endswith("/start") else 0)
+            self.say("204 No Content", "")
+
+
+@contextmanager
+def serving(folder: Path, answers: type[Answers]) -> Iterator[str]:
+    with socketserver.ThreadingUnixStreamServer(str(folder / "socket"), answers) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http+unix://{tmp_path}/socket"
+        yield f"http+unix://{folder}/socket"
         server.shutdown()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with serving(tmp_path, SlowAnswers) as url:
+        yield url
 
 
 @pytest.mark.slow
@@ -62,3 +80,30 @@ def test_a_container_that_does_not_end_was_not_killed(url: str, monkeypatch: pyt
     monkeypatch.setattr(engine, "PATIENCE_S", 1)
     with pytest.raises(RuntimeFault, match="does not end"):
         DockerRuntime(url, user=(4200, 4200)).kill(ContainerId("c"))
+
+
+class HardToPause(Answers):
+    """The container runs, and cannot be paused the first two times."""
+
+    tries = 0
+
+    def answer(self, path: str) -> None:
+        if path.endswith("/pause"):
+            type(self).tries += 1
+            failed = ("500 Internal Server Error", '{"message": "unable to freeze"}')
+            self.say(*(failed if self.tries <= 2 else ("204 No Content", "")))
+        else:
+            self.say("200 OK", '{"State": {"Running": true, "Paused": false, "ExitCode": 0}}')
+
+
+def test_a_container_that_the_kernel_does_not_stop_in_time_is_paused_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save on a busy node must not fail for that."""
+    with serving(tmp_path, HardToPause) as url:
+        DockerRuntime(url, user=(4200, 4200)).pause(ContainerId("c"))
+        assert HardToPause.tries == 3
+        monkeypatch.setattr(docker, "_PAUSE_WITHIN_S", 0.0)
+        HardToPause.tries = 0
+        with pytest.raises(RuntimeFault, match="unable to freeze"):
+            DockerRuntime(url, user=(4200, 4200)).pause(ContainerId("c"))

@@ -43,7 +43,6 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 
-PAUSE_TRIES = 3
 STOPPED = 153
 """The exit code of a job that was ended for what it wrote: as of a process that a limit of size ends (SIGXFSZ)."""
 SAVE_PAUSE_S = 10.0
@@ -344,12 +343,7 @@ class TaskShell:
             self._pause(container)
 
     def _pause(self, container: ContainerId) -> None:
-        """Freeze it. Tried again at once: on a busy node the kernel may not have stopped all its threads in time."""
         with self._pausing:
-            for _ in range(PAUSE_TRIES - 1):
-                with suppress(RuntimeFault):
-                    self.bench.runtime.pause(container)
-                    return
             self.bench.runtime.pause(container)
 
     def _save(self, container: ContainerId) -> Kept | task.SaveFailed:

@@ -28,6 +28,9 @@ _END_WITHIN_S = 30.0
 _RUNC_WITHIN_S = 60
 _FIRST_WORD_BYTES = 2**16
 _COUNT_WITHIN_S = 10.0
+_PAUSE_WITHIN_S = 5.0
+"""On a busy node the kernel may not stop all threads in the time that runc gives it: then it is tried again."""
+_PAUSE_AGAIN_S = 0.2
 _LOOK_S = 30.0
 """So often it is looked whether a job goes on that keeps us waiting."""
 
@@ -132,9 +135,15 @@ def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
 def pause(settings: config.Config, made: Bundle) -> None:
     """Freeze it; one that is frozen stays so."""
     made.facts()
-    if _runc(settings, "pause", made.name) is not None and state(settings, made) != "paused":
+    until_s = time.monotonic() + _PAUSE_WITHIN_S
+    while True:
+        reason = _runc(settings, "pause", made.name)
+        if reason is None or state(settings, made) == "paused":
+            return
         _must_run(settings, made)
-        raise Failed("fault", f"runc cannot pause {made.name}")
+        if time.monotonic() > until_s:
+            raise Failed("fault", f"runc cannot pause {made.name}: {reason}")
+        time.sleep(_PAUSE_AGAIN_S)
 
 
 def unpause(settings: config.Config, made: Bundle) -> None:

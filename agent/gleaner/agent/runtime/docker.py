@@ -57,6 +57,9 @@ log = structlog.get_logger()
 _PULL_PATIENCE_S = 900
 _LOOK_PATIENCE_S = 30
 """To look at what a container has written must not keep the look at the others waiting."""
+_PAUSE_WITHIN_S = 5.0
+"""On a busy node the kernel may not stop all threads in the time that runc gives it: then it is tried again."""
+_PAUSE_AGAIN_S = 0.2
 _PIDS = 4096
 _LOG = {"max-size": "64m", "max-file": "3"}
 _MIB = 2**20
@@ -155,16 +158,22 @@ class DockerRuntime:
 
     def pause(self, container: ContainerId) -> None:
         with translated(f"cannot pause {container[:12]}"):
-            try:
-                self._engine.pause(container)
-            except docker.errors.NotFound:
-                raise
-            except docker.errors.APIError as error:
-                state = self._state(container)
-                if not state["Running"]:
-                    raise ContainerExited(f"it has ended with exit code {state['ExitCode']}") from error
-                if not state["Paused"]:
+            until_s = time.monotonic() + _PAUSE_WITHIN_S
+            while True:
+                try:
+                    self._engine.pause(container)
+                    return
+                except docker.errors.NotFound:
                     raise
+                except docker.errors.APIError as error:
+                    state = self._state(container)
+                    if not state["Running"]:
+                        raise ContainerExited(f"it has ended with exit code {state['ExitCode']}") from error
+                    if state["Paused"]:
+                        return
+                    if time.monotonic() > until_s:
+                        raise
+                time.sleep(_PAUSE_AGAIN_S)
 
     def unpause(self, container: ContainerId) -> None:
         with translated(f"cannot let {container[:12]} go on"):
