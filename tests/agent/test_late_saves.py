@@ -3,17 +3,19 @@
 import asyncio
 import threading
 import time
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from tests.agent.controlled import FAR_S, Control
 
-from gleaner.agent import main, runner
+from gleaner.agent import estimates, main, runner, task
 from gleaner.agent.clock import Clock
 from gleaner.agent.estimates import Estimates, Load
 from gleaner.agent.leastsquares import MIB
 from gleaner.agent.protocol import NodeRates, Way
 from gleaner.agent.runner import Agent
-from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId
+from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, RuntimeFault, Usage
+from gleaner.agent.shell import TaskShell
 from gleaner.agent.storage.protocol import Draft
 from gleaner.control.life import State
 from gleaner.control.queue import flags, rates, reads
@@ -262,3 +264,36 @@ def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
     with snapshot(control.site.engine) as db:
         (row,) = reads.agent_rows(db, now_s=time.time())
     assert row.ended_s is not None
+
+
+def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To try takes seconds, and is done twice: to let the job stand still, and for its save, which has the lane."""
+    bad, good = control.submit("100000"), control.submit("100000")
+    given = {"margin_s": 10.0, "saves_at_once": 1, "periodic_saves": False, "save_bandwidth_mib_s": 10_000}
+    agent = control.agent("a1", lives_s=FAR_S, **given)
+    pause, usage = control.runtime.pause, control.runtime.usage
+
+    def cannot_pause(container: ContainerId) -> None:
+        if container in {shell.container for shell in agent._shells if shell.assignment.job == bad}:
+            time.sleep(5)
+            raise RuntimeFault("unable to freeze")
+        pause(container)
+
+    def take_a_while(containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
+        time.sleep(0.1)  # so the save comes second
+        return usage(containers)
+
+    def in_order(_agent: object, shells: Iterable[TaskShell], event: task.Event) -> None:
+        for shell in sorted(shells, key=lambda shell: shell.assignment.job):
+            shell.feed(event)
+
+    monkeypatch.setattr(control.runtime, "pause", cannot_pause)
+    monkeypatch.setattr(control.runtime, "usage", take_a_while)
+    monkeypatch.setattr(estimates, "COLD_FIXED_S", 0.3)
+    monkeypatch.setattr(estimates, "UNKNOWN_SAFETY", 1.5)
+    monkeypatch.setattr(runner.Agent, "_feed_in_order", in_order)
+    control.once_it_counts(lambda: control.end_soon(agent, computes_s=5), jobs=2)
+    asyncio.run(agent.live())
+    assert control.job(good).job.state is State.SAVED

@@ -4,6 +4,7 @@ Blocking work runs in threads of its own; everything that decides runs on the ev
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -102,6 +103,10 @@ class TaskShell:
     """What the latest published generation cost."""
     _log: JobLog = field(default_factory=JobLog)
     _pausing: threading.Lock = field(default_factory=threading.Lock)
+    _refused: str = ""
+    """Why it could not be paused the last time that this failed."""
+    _refused_s: float = -math.inf
+    """When that was, by the monotonic clock."""
 
     def __post_init__(self) -> None:
         self.state = task.Preparing(self.assignment.saves_itself)
@@ -343,8 +348,16 @@ class TaskShell:
             self._pause(container)
 
     def _pause(self, container: ContainerId) -> None:
+        """Freeze it. What was tried in vain while this call waited is not tried once more: that takes seconds."""
+        came_s = time.monotonic()
         with self._pausing:
-            self.bench.runtime.pause(container)
+            if self._refused_s >= came_s:
+                raise RuntimeFault(self._refused)
+            try:
+                self.bench.runtime.pause(container)
+            except RuntimeFault as error:
+                self._refused, self._refused_s = str(error), time.monotonic()
+                raise
 
     def _save(self, container: ContainerId) -> Kept | task.SaveFailed:
         """Pause, checkpoint, copy, publish. The container is left paused: only a published generation frees it."""

@@ -31,6 +31,8 @@ _COUNT_WITHIN_S = 10.0
 _PAUSE_WITHIN_S = 5.0
 """On a busy node the kernel may not stop all threads in the time that runc gives it: then it is tried again."""
 _PAUSE_AGAIN_S = 0.2
+_PAUSE_TRIES = 2
+"""At least so often: with cgroups of version 2 runc itself waits for 10 s."""
 _LOOK_S = 30.0
 """So often it is looked whether a job goes on that keeps us waiting."""
 
@@ -135,13 +137,13 @@ def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
 def pause(settings: config.Config, made: Bundle) -> None:
     """Freeze it; one that is frozen stays so."""
     made.facts()
-    until_s = time.monotonic() + _PAUSE_WITHIN_S
+    until_s, tries = time.monotonic() + _PAUSE_WITHIN_S, 0
     while True:
-        reason = _runc(settings, "pause", made.name)
-        if reason is None or state(settings, made) == "paused":
+        reason, tries = _runc(settings, "pause", made.name), tries + 1
+        if reason is None or (found := state(settings, made)) == "paused":
             return
-        _must_run(settings, made)
-        if time.monotonic() > until_s:
+        _must_run(made, found)
+        if time.monotonic() > until_s and tries >= _PAUSE_TRIES:
             raise Failed("fault", f"runc cannot pause {made.name}: {reason}")
         time.sleep(_PAUSE_AGAIN_S)
 
@@ -247,8 +249,9 @@ def state(settings: config.Config, made: Bundle) -> str:
         return ""
 
 
-def _must_run(settings: config.Config, made: Bundle) -> None:
-    if state(settings, made) == "running":
+def _must_run(made: Bundle, found: str) -> None:
+    """Raise `Failed` if it has ended. `found` is what runc calls it: nothing, perhaps, after a freeze that failed."""
+    if found == "running" or (not found and made.is_monitored()):
         return
     made.until_ended(None, wait_s=_END_WITHIN_S)
     found = made.exit()

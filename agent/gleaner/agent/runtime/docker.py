@@ -60,6 +60,8 @@ _LOOK_PATIENCE_S = 30
 _PAUSE_WITHIN_S = 5.0
 """On a busy node the kernel may not stop all threads in the time that runc gives it: then it is tried again."""
 _PAUSE_AGAIN_S = 0.2
+_PAUSE_TRIES = 2
+"""At least so often: with cgroups of version 2 runc itself waits for 10 s."""
 _PIDS = 4096
 _LOG = {"max-size": "64m", "max-file": "3"}
 _MIB = 2**20
@@ -158,8 +160,9 @@ class DockerRuntime:
 
     def pause(self, container: ContainerId) -> None:
         with translated(f"cannot pause {container[:12]}"):
-            until_s = time.monotonic() + _PAUSE_WITHIN_S
+            until_s, tries = time.monotonic() + _PAUSE_WITHIN_S, 0
             while True:
+                tries += 1
                 try:
                     self._engine.pause(container)
                     return
@@ -171,7 +174,7 @@ class DockerRuntime:
                         raise ContainerExited(f"it has ended with exit code {state['ExitCode']}") from error
                     if state["Paused"]:
                         return
-                    if time.monotonic() > until_s:
+                    if time.monotonic() > until_s and tries >= _PAUSE_TRIES:
                         raise
                 time.sleep(_PAUSE_AGAIN_S)
 
