@@ -254,8 +254,8 @@ def _must_run(made: Bundle, found: str) -> None:
     if found == "running" or (not found and made.is_monitored()):
         return
     made.until_ended(None, wait_s=_END_WITHIN_S)
-    found = made.exit()
-    raise Failed("ended", f"it has ended with exit code {found['exit_code']}" if found else "it has ended")
+    end = made.exit()
+    raise Failed("ended", f"it has ended with exit code {end['exit_code']}" if end else "it has ended")
 
 
 def _runc(settings: config.Config, *words: str, program: str | None = None, end_s: float | None = None) -> str | None:
