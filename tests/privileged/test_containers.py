@@ -1,4 +1,4 @@
-"""What the node helper does with what runc says; runc is a script here."""
+"""The node helper pauses a container; runc is a script here, and says what the kernel or runc may say."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,6 @@
 """How long an engine may take for what it is asked; against one that is slow, and not Docker's."""
 
+import abc
 import contextlib
 import socketserver
 import threading
@@ -19,7 +20,7 @@ from gleaner.agent.runtime.protocol import ContainerId, RuntimeFault
 SLOW_S = 1.5
 
 
-class Answers(socketserver.StreamRequestHandler):
+class Answers(socketserver.StreamRequestHandler, abc.ABC):
     """An engine, as far as it is needed here."""
 
     def handle(self) -> None:
@@ -32,8 +33,9 @@ class Answers(socketserver.StreamRequestHandler):
             else:
                 self.answer(path)
 
+    @abc.abstractmethod
     def answer(self, path: str) -> None:
-        raise NotImplementedError
+        """Say what the engine says to a request for this path."""
 
     def say(self, status: str, content: str) -> None:
         head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"

@@ -103,8 +103,6 @@ class Stored:
     _tries: int = 0
     _chain: Chain | None = None
     """The place of the generation that is being written, or else of the latest."""
-    _wrote_all: bool = False
-    """True if that one shares nothing."""
     _is_full: bool = False
     """Whether there was no room for the last one that was tried."""
 
@@ -211,7 +209,6 @@ class Stored:
         self._tries += 1
         key = generation_key(self.assignment.job, self.assignment.attempt, self._tries)
         before = self._before_in_chain(f"{self.assignment.attempt}/{self._tries}", at_the_end=at_the_end)
-        self._wrote_all = before is None
         try:
             with self.storage.draft(key, before) as draft:
                 yield draft
@@ -267,7 +264,8 @@ class Stored:
             has_memory=has_memory,
         )
         self._written_s = time.monotonic()
-        return Kept(self._latest, published.stored_bytes, wrote_all=self._wrote_all)
+        begins_chain = self._chain is not None and self._chain.place == 1
+        return Kept(self._latest, published.stored_bytes, wrote_all=begins_chain)
 
 
 def unfit(facts: Mapping[str, object], node: NodeFacts) -> str:

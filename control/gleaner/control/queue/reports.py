@@ -193,7 +193,8 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
         raise NotCurrent(job, attempt, what)
     record(db, job, "give back", now_s=now_s, attempt=attempt, detail=told)
-    speaks_against_it = report.why in attempts.UNRESTORED and _is_what_it_went_on_from(row, before)
+    may_speak = _is_what_it_went_on_from(row, before)
+    speaks_against_it = may_speak and report.why in attempts.UNRESTORED
     is_broken = speaks_against_it and _is_hopeless(db, row)
     if is_broken:
         _break(db, row, told, now_s)
@@ -208,7 +209,7 @@ def given_back(db: Connection, job: int, attempt: int, report: GivenBack, *, now
         attempts.end(db, job, attempt, end)
     if report.why in (Why.IMAGE_MISSING, Why.IMAGE_REFUSED):
         put_on_hold(db, row, reason=told, now_s=now_s)
-    if report.why is Why.INCOMPATIBLE and _is_what_it_went_on_from(row, before):
+    if may_speak and report.why is Why.INCOMPATIBLE:
         _keep_off(db, row, told, now_s)
     if speaks_against_it and not is_broken:
         _ask_another_node(db, row, told, now_s)
