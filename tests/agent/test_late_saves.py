@@ -297,3 +297,42 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=5), jobs=2)
     asyncio.run(agent.live())
     assert control.job(good).job.state is State.SAVED
+
+
+@pytest.mark.parametrize("event", [task.DropAsked(), task.LimitPassed("it has written 3 TiB")], ids=["drop", "limit"])
+def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
+    control: Control, monkeypatch: pytest.MonkeyPatch, event: task.Event
+) -> None:
+    """It would write on past its limit for as long as the saves before it take."""
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s + 0.2)
+    for _ in range(2):
+        control.submit("100000")
+    agent = control.agent("a1", lives_s=FAR_S, early_saves=True, periodic_saves=False, saves_at_once=1)
+    saving, killed, over = threading.Event(), threading.Event(), threading.Event()
+    checkpoint = control.runtime.checkpoint
+
+    def hang(container: ContainerId, draft: Draft) -> None:
+        saving.set()
+        over.wait(TOO_LONG_S)
+        checkpoint(container, draft)
+
+    def waiting() -> list[TaskShell]:
+        return [shell for shell in agent._shells if shell.is_saving and shell._saving is None]
+
+    async def live() -> None:
+        living = asyncio.create_task(agent.live())
+        while not (saving.is_set() and waiting()):
+            await asyncio.sleep(0.02)
+        (shell,) = waiting()
+        container = shell.container
+        assert container is not None
+        control.once(lambda: control.runtime._processes[container].exited is not None, killed.set)
+        shell.feed(event)
+        assert await asyncio.to_thread(killed.wait, TOO_LONG_S)
+        assert not over.is_set()
+        over.set()
+        control.end_soon(agent)
+        await living
+
+    monkeypatch.setattr(control.runtime, "checkpoint", hang)
+    asyncio.run(live())

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.agent.controlled import FAR_S, Control, controlled
 
-from gleaner.agent import runner, stored
-from gleaner.agent.protocol import SelfSave, Way
+from gleaner.agent import runner, shell, stored
+from gleaner.agent.protocol import Checkpointed, Message, SelfSave, Way
 from gleaner.agent.runner import Agent
 from gleaner.agent.storage.folder import FolderStorage
 from gleaner.agent.storage.protocol import Draft, Parcel, StorageFull
@@ -233,6 +233,30 @@ def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control:
     asyncio.run(second.live())
     assert second._bench.estimates._told
     assert control.job(job).job.state is State.SAVED
+
+
+def test_a_save_of_all_that_a_job_has_is_told_but_not_learnt_from(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than the next, which writes what has changed."""
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
+    told: list[Checkpointed] = []
+    report = shell.TaskShell._report
+
+    def listen(self: shell.TaskShell, verb: str, message: Message) -> None:
+        if isinstance(message, Checkpointed):
+            told.append(message)
+        report(self, verb, message)
+
+    monkeypatch.setattr(shell.TaskShell, "_report", listen)
+    control.submit("100000")
+    asyncio.run(control.brief("a1", periodic_saves=False).live())
+    assert not told
+    job = control.submit("100000")
+    second = control.agent("a2", lives_s=FAR_S, early_saves=True, periodic_saves=False)
+    control.once(lambda: saved(control, job), lambda: control.end_soon(second))
+    asyncio.run(second.live())
+    assert [(one.measured.failed, one.measured.expected_s) for one in told if one.measured] == [(0, None)]
 
 
 def test_a_workload_that_saves_itself_unasked_does_not_seem_slow_to_save(control: Control) -> None:

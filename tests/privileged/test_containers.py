@@ -1,11 +1,12 @@
 """The node helper pauses a container; runc is a script here, and says what the kernel or runc may say."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged import containers
+from gleaner.agent.privileged import containers, freezing, monitor
 from gleaner.agent.privileged.bundle import Bundle
 from gleaner.agent.privileged.config import Config
 
@@ -33,6 +34,13 @@ class Container:
     def pause(self) -> None:
         containers.pause(self.settings, self.bundle)
 
+    def has_cgroup(self) -> Path:
+        """Its order to freeze; with cgroups of version 2."""
+        kept = Path(monitor.runc_root(self.settings)) / "c"
+        kept.mkdir(parents=True)
+        (kept / "state.json").write_text(json.dumps({"cgroup_paths": {"": str(kept)}}))
+        return kept / "cgroup.freeze"
+
     def asked(self, word: str) -> int:
         return self.calls.read_text().count(f" {word} ")
 
@@ -45,7 +53,7 @@ def test_a_container_that_the_kernel_does_not_stop_in_time_is_paused_once_more(
     made.pause()
     assert made.asked("pause") == 3
     made.calls.unlink()
-    monkeypatch.setattr(containers, "_PAUSE_WITHIN_S", 0.0)
+    monkeypatch.setattr(freezing, "_WITHIN_S", 0.0)
     with pytest.raises(containers.Failed, match="cannot pause c: pause failed"):
         made.pause()
     assert made.asked("pause") == 2, "one try may take longer than all are to take"
@@ -73,3 +81,19 @@ def test_a_container_that_is_frozen_between_two_looks_has_not_ended(
     made = Container(tmp_path, state=state)
     made.pause()
     assert (made.asked("pause"), made.asked("state")) == (2, 2)
+
+
+def test_a_container_that_cannot_be_frozen_does_not_freeze_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With cgroups of version 2 runc leaves the order standing when it gives up."""
+    monkeypatch.setattr(freezing, "_WITHIN_S", 0.0)
+    made = Container(tmp_path)
+    order = made.has_cgroup()
+    order.write_text("1\n")
+    with pytest.raises(containers.Failed, match="cannot pause c"):
+        made.pause()
+    assert order.read_text() == "0\n"
+    order.write_text("1\n")
+    made.pause()
+    assert order.read_text() == "1\n", "the third try has worked"

@@ -110,6 +110,20 @@ def test_a_restore_without_settings_fails_with_one_line_and_starts_nothing(shim:
     assert json.loads(log.read_text()) == {"level": "error", "msg": said.stderr.strip()}
 
 
+def test_a_container_that_cannot_be_frozen_does_not_freeze_later(shim: Shim) -> None:
+    """With cgroups of version 2 runc leaves the order standing when it gives up."""
+    shim.container("c1", cgroup_paths={"": str(shim.folder)})
+    order = shim.folder / "cgroup.freeze"
+    order.write_text("1\n")
+    pause = shim("--root", str(order.parent), "pause", "c1")
+    assert (pause.returncode, pause.stdout) == (7, f"runc --root {order.parent} pause c1\n")
+    assert order.read_text() == "0\n"
+    shim.runc.write_text("#!/bin/sh\n")
+    order.write_text("1\n")
+    assert shim("--root", str(order.parent), "pause", "c1").returncode == 0
+    assert order.read_text() == "1\n"
+
+
 def test_the_start_after_a_restore_has_nothing_left_to_do_and_the_next_one_has(shim: Shim) -> None:
     place = shim.container("c")
     (place / RESTORED).touch()

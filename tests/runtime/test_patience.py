@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from gleaner.agent.runtime import docker, engine
+from gleaner.agent.privileged import freezing
+from gleaner.agent.runtime import engine
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.engine import LONG_PATIENCE_S, Engine
 from gleaner.agent.runtime.protocol import ContainerId, RuntimeFault
@@ -105,7 +106,7 @@ def test_a_container_that_the_kernel_does_not_stop_in_time_is_paused_once_more(
     with serving(tmp_path, HardToPause) as url:
         DockerRuntime(url, user=(4200, 4200)).pause(ContainerId("c"))
         assert HardToPause.tries == 3
-        monkeypatch.setattr(docker, "_PAUSE_WITHIN_S", 0.0)
+        monkeypatch.setattr(freezing, "_WITHIN_S", 0.0)
         HardToPause.tries = 0
         with pytest.raises(RuntimeFault, match="unable to freeze"):
             DockerRuntime(url, user=(4200, 4200)).pause(ContainerId("c"))

@@ -107,6 +107,8 @@ class TaskShell:
     """Why it could not be paused the last time that this failed."""
     _refused_s: float = -math.inf
     """When that was, by the monotonic clock."""
+    _turn: asyncio.Task[None] | None = None
+    """Its save, from the wait for a lane on."""
 
     def __post_init__(self) -> None:
         self.state = task.Preparing(self.assignment.saves_itself)
@@ -170,6 +172,8 @@ class TaskShell:
         self.state, todos = task.step(self.state, event)
         if self.state is not before:
             self._say("task", was=type(before).__name__, now=type(self.state).__name__, because=str(event)[:200])
+        if isinstance(before, task.Saving) and not isinstance(self.state, task.Saving):
+            self._leave_line()
         if isinstance(self.state, task.Ended):
             self._ended.set()
             self.bench.saves.look_again()
@@ -280,7 +284,8 @@ class TaskShell:
     async def _do(self, todo: task.Todo) -> None:  # noqa: PLR0912 - one case a thing to do
         match todo:
             case task.Save(container):
-                await self._save_in_turn(container)
+                self._turn = asyncio.create_task(self._save_in_turn(container))
+                await self._until_over(self._turn)
             case task.GoOn(container):
                 await asyncio.to_thread(self._go_on, container)
             case task.Signal(container, name):
@@ -313,6 +318,20 @@ class TaskShell:
                 self._give_back(why, detail)
             case task.Clean():
                 await asyncio.to_thread(self._clean)
+
+    def _leave_line(self) -> None:
+        """It is not to be saved any more: what is to become of it does not wait for a lane."""
+        if self._turn is not None and self._saving is None and self._turn is not asyncio.current_task():
+            self._turn.cancel()
+
+    async def _until_over(self, turn: asyncio.Task[None]) -> None:
+        """Wait until it has been saved, or has left the line."""
+        try:
+            await asyncio.wait({turn})
+        finally:
+            turn.cancel()
+        if not turn.cancelled():
+            turn.result()
 
     async def _save_in_turn(self, container: ContainerId) -> None:
         """Save it when a lane is free; at the agent's end, when that does not make those late who have begun."""
@@ -393,18 +412,21 @@ class TaskShell:
         at_once, expected_s = save.lane.at_once, save.expected_s(load)
         self.saved_s = self.bench.now_s()
         self._measured = None
-        if estimates.is_telling(load.way, wrote_all=kept.wrote_all):
+        is_telling = estimates.is_telling(load.way, wrote_all=kept.wrote_all)
+        if is_telling:
             estimates.note(load, at_once=at_once, took_s=took_s)
+        if is_telling or not self._is_leaving():  # control expects of the next what the save of one that leaves took
             self._measured = Measured(
                 memory_bytes=memory_bytes,
                 stored_bytes=kept.stored_bytes,
                 took_s=took_s,
-                expected_s=expected_s,
+                expected_s=expected_s if is_telling else None,
                 at_once=at_once,
                 way=load.way,
                 failed=self._failed,
             )
-        self._failed, self.storage_fault = 0, ""
+            self._failed = 0
+        self.storage_fault = ""
         said = "saved with all that it has" if kept.wrote_all else "saved"
         self._say(said, number=kept.generation.number, took_s=round(took_s, 2), expected_s=expected_s)
 

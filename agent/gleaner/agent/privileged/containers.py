@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import bundle, config, image_store, links, monitor, oci, request, transfer, written
+from . import bundle, config, freezing, image_store, links, monitor, oci, request, transfer, written
 from .bundle import Bundle
 from .own_jobs import Owner
 from .taken import taken
@@ -28,11 +28,6 @@ _END_WITHIN_S = 30.0
 _RUNC_WITHIN_S = 60
 _FIRST_WORD_BYTES = 2**16
 _COUNT_WITHIN_S = 10.0
-_PAUSE_WITHIN_S = 5.0
-"""On a busy node the kernel may not stop all threads in the time that runc gives it: then it is tried again."""
-_PAUSE_AGAIN_S = 0.2
-_PAUSE_TRIES = 2
-"""At least so often: with cgroups of version 2 runc itself waits for 10 s."""
 _LOOK_S = 30.0
 """So often it is looked whether a job goes on that keeps us waiting."""
 
@@ -137,15 +132,14 @@ def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
 def pause(settings: config.Config, made: Bundle) -> None:
     """Freeze it; one that is frozen stays so."""
     made.facts()
-    until_s, tries = time.monotonic() + _PAUSE_WITHIN_S, 0
-    while True:
-        reason, tries = _runc(settings, "pause", made.name), tries + 1
+    for is_last in freezing.tries():
+        reason = _runc(settings, "pause", made.name)
         if reason is None or (found := state(settings, made)) == "paused":
             return
+        freezing.thaw(os.path.join(monitor.runc_root(settings), made.name))
         _must_run(made, found)
-        if time.monotonic() > until_s and tries >= _PAUSE_TRIES:
+        if is_last:
             raise Failed("fault", f"runc cannot pause {made.name}: {reason}")
-        time.sleep(_PAUSE_AGAIN_S)
 
 
 def unpause(settings: config.Config, made: Bundle) -> None:

@@ -6,6 +6,7 @@ image nor from a job's environment:
 
 - `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
 - `create`: the container may make sockets of the usual kinds only (`sockets`).
+- `pause`: what cannot be frozen goes on (`freezing`).
 - `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and the
   `start` that follows has nothing left to do. So a plain `docker start` resumes a saved job.
 
@@ -47,6 +48,7 @@ _VALUES: dict[str, set[str]] = {
         "--manage-cgroups-mode",
         "--empty-ns",
     },
+    "pause": set(),
     "start": set(),
 }
 
@@ -132,7 +134,7 @@ def main(runc: str | None = None) -> NoReturn:
     if call is not None:
         if call.command == "start" and _was_restored(call):
             sys.exit(0)
-        if call.command != "start" and may_be_ours(call):
+        if call.command in ("create", "checkpoint") and may_be_ours(call):
             from . import transfer
 
             status = transfer.run(call)
@@ -144,6 +146,8 @@ def main(runc: str | None = None) -> NoReturn:
         from . import config
 
         runc = config.load().runc
+    if call is not None and call.command == "pause":
+        sys.exit(_pause(call, [runc, *words]))
     os.execv(runc, [runc, *words])
 
 
@@ -178,6 +182,16 @@ def _restrict_sockets(call: Call) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         sys.stderr.write(f"gleaner-runc: the container's filter of system calls cannot be set: {error}\n")
         sys.exit(1)
+
+
+def _pause(call: Call, words: list[str]) -> int:
+    _, how = os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
+    status = os.waitstatus_to_exitcode(how)
+    if status != 0:
+        from . import freezing
+
+        freezing.thaw(call.folder)
+    return abs(status)
 
 
 def _was_restored(call: Call) -> bool:

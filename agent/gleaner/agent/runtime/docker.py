@@ -21,6 +21,7 @@ import docker.types
 import requests
 import structlog
 
+from gleaner.agent.privileged import freezing
 from gleaner.agent.privileged.taken import Taken
 from gleaner.agent.protocol import Way
 from gleaner.agent.runtime import quota
@@ -57,11 +58,6 @@ log = structlog.get_logger()
 _PULL_PATIENCE_S = 900
 _LOOK_PATIENCE_S = 30
 """To look at what a container has written must not keep the look at the others waiting."""
-_PAUSE_WITHIN_S = 5.0
-"""On a busy node the kernel may not stop all threads in the time that runc gives it: then it is tried again."""
-_PAUSE_AGAIN_S = 0.2
-_PAUSE_TRIES = 2
-"""At least so often: with cgroups of version 2 runc itself waits for 10 s."""
 _PIDS = 4096
 _LOG = {"max-size": "64m", "max-file": "3"}
 _MIB = 2**20
@@ -160,9 +156,7 @@ class DockerRuntime:
 
     def pause(self, container: ContainerId) -> None:
         with translated(f"cannot pause {container[:12]}"):
-            until_s, tries = time.monotonic() + _PAUSE_WITHIN_S, 0
-            while True:
-                tries += 1
+            for is_last in freezing.tries():
                 try:
                     self._engine.pause(container)
                     return
@@ -174,9 +168,8 @@ class DockerRuntime:
                         raise ContainerExited(f"it has ended with exit code {state['ExitCode']}") from error
                     if state["Paused"]:
                         return
-                    if time.monotonic() > until_s and tries >= _PAUSE_TRIES:
+                    if is_last:
                         raise
-                time.sleep(_PAUSE_AGAIN_S)
 
     def unpause(self, container: ContainerId) -> None:
         with translated(f"cannot let {container[:12]} go on"):
