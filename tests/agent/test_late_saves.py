@@ -12,7 +12,7 @@ from gleaner.agent import estimates, main, runner, task
 from gleaner.agent.clock import Clock
 from gleaner.agent.estimates import Estimates, Load
 from gleaner.agent.leastsquares import MIB
-from gleaner.agent.protocol import NodeRates, Way
+from gleaner.agent.protocol import Message, NodeRates, Saved, Way
 from gleaner.agent.runner import Agent
 from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, RuntimeFault, Usage
 from gleaner.agent.shell import TaskShell
@@ -336,3 +336,113 @@ def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
 
     monkeypatch.setattr(control.runtime, "checkpoint", hang)
     asyncio.run(live())
+
+
+def test_a_job_that_is_not_to_be_saved_any_more_does_not_get_in_line(control: Control) -> None:
+    """The order to save it is in its queue, and what came of it meanwhile behind that."""
+    for _ in range(2):
+        control.submit("100000")
+    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False, saves_at_once=1)
+    over = threading.Event()
+    saving = hanging(control, over)
+
+    async def live() -> None:
+        living = asyncio.create_task(agent.live())
+        first, second = await computing(control, agent, jobs=2)
+        first.feed(task.SaveDue())
+        assert await asyncio.to_thread(saving.wait, TOO_LONG_S)
+        second.feed(task.SaveDue())
+        second.feed(task.LimitPassed("it has written 3 TiB"))
+        await asyncio.wait_for(second.done.wait(), TOO_LONG_S)
+        assert not over.is_set()
+        over.set()
+        control.end_soon(agent)
+        await living
+
+    asyncio.run(live())
+
+
+def test_a_job_whose_save_has_begun_is_not_paused_at_the_agents_end(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU's own code in the container would stand still, and the save never end."""
+    control.submit("100000")
+    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
+    pause, over, paused = control.runtime.pause, threading.Event(), list[ContainerId]()
+    saving = hanging(control, over)
+
+    def listen(container: ContainerId) -> None:
+        paused.append(container)
+        pause(container)
+
+    monkeypatch.setattr(control.runtime, "pause", listen)
+
+    async def live() -> None:
+        living = asyncio.create_task(agent.live())
+        (job,) = await computing(control, agent, jobs=1)
+        job.feed(task.SaveDue())
+        assert await asyncio.to_thread(saving.wait, TOO_LONG_S)
+        before = set(agent._running)
+        agent._vacate("a test")
+        await asyncio.gather(*(agent._running - before))
+        over.set()
+        await living
+
+    asyncio.run(live())
+    assert len(paused) == 1
+
+
+@pytest.mark.parametrize(
+    "end", [[task.VacateAsked()], [task.AgentEnds(), task.OutOfTime("")]], ids=["vacated", "too late"]
+)
+def test_control_learns_nothing_from_a_last_save_of_all_that_a_job_has(
+    control: Control, monkeypatch: pytest.MonkeyPatch, end: Sequence[task.Event]
+) -> None:
+    control.submit("100000")
+    asyncio.run(control.brief("a1", periodic_saves=False).live())
+    job = control.submit("100000")
+    agent = control.agent("a2", lives_s=FAR_S, periodic_saves=False)
+    over, heard = threading.Event(), list[Saved]()
+    saving, report = hanging(control, over), TaskShell._report
+
+    def listen(self: TaskShell, verb: str, message: Message) -> None:
+        if isinstance(message, Saved) and self.assignment.job == job:
+            heard.append(message)
+        report(self, verb, message)
+
+    monkeypatch.setattr(TaskShell, "_report", listen)
+
+    async def live() -> None:
+        living = asyncio.create_task(agent.live())
+        (new,) = [shell for shell in await computing(control, agent, jobs=2) if shell.assignment.job == job]
+        new.feed(end[0])
+        assert await asyncio.to_thread(saving.wait, TOO_LONG_S)
+        for event in end[1:]:
+            new.feed(event)
+        over.set()
+        await asyncio.wait_for(new.done.wait(), TOO_LONG_S)
+        control.end_soon(agent)
+        await living
+
+    asyncio.run(live())
+    assert [one.measured for one in heard] == [None]
+
+
+def hanging(control: Control, over: threading.Event) -> threading.Event:
+    """Let saves hang until then. Return what is set when the first of them has begun."""
+    checkpoint, begun = control.runtime.checkpoint, threading.Event()
+
+    def hang(container: ContainerId, draft: Draft) -> None:
+        begun.set()
+        over.wait(TOO_LONG_S)
+        checkpoint(container, draft)
+
+    control.runtime.checkpoint = hang  # type: ignore[method-assign]
+    return begun
+
+
+async def computing(control: Control, agent: Agent, *, jobs: int) -> Sequence[TaskShell]:
+    """Return the jobs of an agent, when so many have begun to count."""
+    while control.runtime.counting() < jobs or not all(shell.is_computing for shell in agent._shells):
+        await asyncio.sleep(0.02)
+    return agent._shells

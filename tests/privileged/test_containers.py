@@ -39,6 +39,7 @@ class Container:
         kept = Path(monitor.runc_root(self.settings)) / "c"
         kept.mkdir(parents=True)
         (kept / "state.json").write_text(json.dumps({"cgroup_paths": {"": str(kept)}}))
+        (kept / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         return kept / "cgroup.freeze"
 
     def asked(self, word: str) -> int:
@@ -97,3 +98,13 @@ def test_a_container_that_cannot_be_frozen_does_not_freeze_later(
     order.write_text("1\n")
     made.pause()
     assert order.read_text() == "1\n", "the third try has worked"
+
+
+def test_a_container_that_stands_frozen_though_runc_says_no_is_left_so(tmp_path: Path) -> None:
+    """It was paused before, and nobody says so: what has been saved of it would not match if it went on."""
+    made = Container(tmp_path, state="exit 1")
+    order = made.has_cgroup()
+    order.write_text("1\n")
+    order.with_name("cgroup.events").write_text("populated 1\nfrozen 1\n")
+    made.pause()
+    assert (order.read_text(), made.asked("pause")) == ("1\n", 1)

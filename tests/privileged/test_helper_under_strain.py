@@ -91,6 +91,42 @@ def test_a_runc_that_hangs_is_given_up(settings: Config, made: Bundle, monkeypat
         containers.unpause(settings, made)
 
 
+def test_what_is_being_saved_is_not_frozen(settings: Config, made: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CRIU has let go of the freezer then: its own code in the container would stand still, and the save never end."""
+    helper, done = Helper(settings), list[str]()
+    pausing, paused, saving, saved = (threading.Event() for _ in range(4))
+
+    def pause(*_: object) -> None:
+        pausing.set()
+        assert paused.wait(30)
+        done.append("paused")
+
+    def save(*_: object, end_s: float | None) -> None:
+        saving.set()
+        assert saved.wait(30)
+        done.append("saved")
+
+    monkeypatch.setattr(containers, "pause", pause)
+    monkeypatch.setattr(containers, "checkpoint", save)
+    threads = [
+        threading.Thread(target=helper._pause, args=[made]),
+        threading.Thread(target=helper._checkpoint, args=[made]),
+    ]
+    threads[0].start()
+    assert pausing.wait(30)
+    threads[1].start()
+    assert not saving.wait(0.2), "it waits for a pause that has begun"
+    paused.set()
+    assert saving.wait(30)
+    helper._pause(made)
+    assert done == ["paused"]
+    saved.set()
+    for thread in threads:
+        thread.join()
+    helper._pause(made)
+    assert done == ["paused", "saved", "paused"]
+
+
 def test_only_the_folders_own_file_system_is_synced(tmp_path: Path) -> None:
     linux.sync(str(tmp_path))
     with pytest.raises(FileNotFoundError):

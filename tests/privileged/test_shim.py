@@ -112,12 +112,21 @@ def test_a_restore_without_settings_fails_with_one_line_and_starts_nothing(shim:
 
 def test_a_container_that_cannot_be_frozen_does_not_freeze_later(shim: Shim) -> None:
     """With cgroups of version 2 runc leaves the order standing when it gives up."""
-    shim.container("c1", cgroup_paths={"": str(shim.folder)})
-    order = shim.folder / "cgroup.freeze"
+    shim.container("c1", cgroup_paths={"": str(shim.folder)}, config={"labels": ["org.gleaner.meeting=1"]})
+    order, events = shim.folder / "cgroup.freeze", shim.folder / "cgroup.events"
     order.write_text("1\n")
+    events.write_text("populated 1\nfrozen 0\n")
     pause = shim("--root", str(order.parent), "pause", "c1")
     assert (pause.returncode, pause.stdout) == (7, f"runc --root {order.parent} pause c1\n")
     assert order.read_text() == "0\n"
+    order.write_text("1\n")
+    events.write_text("populated 1\nfrozen 1\n")
+    assert shim("--root", str(order.parent), "pause", "c1").returncode == 0, "it stands frozen after all"
+    assert order.read_text() == "1\n"
+    events.write_text("populated 1\nfrozen 0\n")
+    shim.container("c2", cgroup_paths={"": str(shim.folder)})
+    assert shim("--root", str(order.parent), "pause", "c2").returncode == 7
+    assert order.read_text() == "1\n", "not one of ours"
     shim.runc.write_text("#!/bin/sh\n")
     order.write_text("1\n")
     assert shim("--root", str(order.parent), "pause", "c1").returncode == 0

@@ -283,7 +283,7 @@ class TaskShell:
 
     async def _do(self, todo: task.Todo) -> None:  # noqa: PLR0912 - one case a thing to do
         match todo:
-            case task.Save(container):
+            case task.Save(container) if self.is_saving:
                 self._turn = asyncio.create_task(self._save_in_turn(container))
                 await self._until_over(self._turn)
             case task.GoOn(container):
@@ -304,6 +304,8 @@ class TaskShell:
                 await self._finish(exit_code)
             case task.Kill(container):
                 await asyncio.to_thread(self._kill, container)
+            case task.Save():
+                pass  # it is not to be saved any more
             case task.ReportSaved():
                 raise AssertionError("what is published is reported at once")
             case task.ReportCheckpointed(generation):
@@ -359,8 +361,8 @@ class TaskShell:
         return self.bench.now_s() + self.bench.estimates.expected_s(self.load, at_once=at_once) <= self.bench.cut_s()
 
     def stop(self) -> None:
-        """Let it stand still. If that does not work, its save will say why. Blocks."""
-        if (container := self.container) is None:
+        """Let it stand still, if its save has not begun. If that does not work, its save will say why. Blocks."""
+        if (container := self.container) is None or self._saving is not None:
             return
         self._times.turn_to(Doing.SAVING)
         with suppress(RuntimeFault, ContainerExited):
@@ -415,7 +417,8 @@ class TaskShell:
         is_telling = estimates.is_telling(load.way, wrote_all=kept.wrote_all)
         if is_telling:
             estimates.note(load, at_once=at_once, took_s=took_s)
-        if is_telling or not self._is_leaving():  # control expects of the next what the save of one that leaves took
+        # Control learns from a save that ends an attempt; from one after which the job goes on it does not.
+        if is_telling or (isinstance(self.state, task.Saving) and self.state.periodic):
             self._measured = Measured(
                 memory_bytes=memory_bytes,
                 stored_bytes=kept.stored_bytes,

@@ -134,9 +134,10 @@ def pause(settings: config.Config, made: Bundle) -> None:
     made.facts()
     for is_last in freezing.tries():
         reason = _runc(settings, "pause", made.name)
-        if reason is None or (found := state(settings, made)) == "paused":
+        if reason is None or freezing.holds_after_all(os.path.join(monitor.runc_root(settings), made.name)):
             return
-        freezing.thaw(os.path.join(monitor.runc_root(settings), made.name))
+        if (found := state(settings, made)) == "paused":
+            return
         _must_run(made, found)
         if is_last:
             raise Failed("fault", f"runc cannot pause {made.name}: {reason}")

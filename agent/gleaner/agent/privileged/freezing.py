@@ -1,4 +1,4 @@
-"""How often it is tried to freeze a container, and what is put right where that has failed."""
+"""How often it is tried to freeze a container, and what becomes of the order where that has failed."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -26,16 +26,20 @@ def tries() -> Iterator[bool]:
         time.sleep(_AGAIN_S)
 
 
-def thaw(folder: str) -> None:
-    """Let a container go on that runc has failed to freeze. `folder` is what runc keeps of it.
+def holds_after_all(folder: str) -> bool:
+    """Return True if a container that runc could not freeze stands frozen. Else take the order to freeze back.
 
-    With cgroups of version 2 runc leaves the order to freeze standing (with version 1 it takes it back): the container
-    would stop later, unseen.
+    With cgroups of version 2 runc leaves the order standing (with version 1 it does not): the container would stop
+    later, unseen. `folder` is what runc keeps of it. With version 1, and for one that has ended, False.
     """
     try:
         with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
             cgroup = json.load(file)["cgroup_paths"][""]
+        with open(os.path.join(cgroup, "cgroup.events"), encoding="ascii") as events:
+            if {"populated 1", "frozen 1"} <= set(events.read().splitlines()):
+                return True
         with open(os.path.join(cgroup, "cgroup.freeze"), "r+", encoding="ascii") as order:
             order.write("0\n")
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # version 1, or it has ended
+        pass
+    return False

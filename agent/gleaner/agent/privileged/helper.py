@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import IO, Any, NoReturn
@@ -54,6 +55,7 @@ class Helper:
         self._users_places = Places(of_one=_USER_AT_ONCE, of_all=_USERS_AT_ONCE)
         self._hands: dict[int, threading.BoundedSemaphore] = {}
         self._busy: set[str] = set()
+        self._pausing: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self.watchdog = Watchdog(settings, self._own_jobs, self._alone, self._remove)
 
@@ -184,7 +186,7 @@ class Helper:
     def _of_container(self, do: str, made: Bundle, descriptor: int | None, connection: socket.socket) -> Any:
         settings = self._settings
         simple: dict[str, Callable[[], Any]] = {
-            "pause": lambda: containers.pause(settings, made),
+            "pause": lambda: self._pause(made),
             "unpause": lambda: containers.unpause(settings, made),
             "checkpoint": lambda: self._checkpoint(made),
             "run": lambda: self._run(made, descriptor or 0),
@@ -239,12 +241,28 @@ class Helper:
         if self._own_jobs is not None and job_of(made.name) is not None:
             self._own_jobs.remove_folder(made.name)
 
+    def _pause(self, made: Bundle) -> None:
+        """What is being saved stands still by CRIU's doing, which lets go of the freezer: to freeze it then would stop
+        CRIU's own code in it, and the save would never end."""
+        with self._one_pause(made.name):
+            if f"{made.name} is being saved" not in self._busy:
+                containers.pause(self._settings, made)
+
     def _checkpoint(self, made: Bundle) -> None:
-        if self._own_jobs is None or job_of(made.name) is None:
-            containers.checkpoint(self._settings, made, end_s=None)
-            return
+        users = None if job_of(made.name) is None else self._own_jobs
+        end_s = None if users is None else users.end_s(made)
         with self._alone(made.name, "saved"):
-            containers.checkpoint(self._settings, made, end_s=self._own_jobs.end_s(made))
+            with self._one_pause(made.name):
+                pass  # one that had begun before is over
+            containers.checkpoint(self._settings, made, end_s=end_s)
+
+    def _one_pause(self, name: str) -> threading.Lock:
+        """One for all who ask for the container of this name at the same time."""
+        with self._lock:
+            found = self._pausing.get(name)
+            if found is None:
+                found = self._pausing[name] = threading.Lock()
+            return found
 
     @contextmanager
     def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:

@@ -6,7 +6,7 @@ image nor from a job's environment:
 
 - `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
 - `create`: the container may make sockets of the usual kinds only (`sockets`).
-- `pause`: what cannot be frozen goes on (`freezing`).
+- `pause`: a container that cannot be frozen goes on (`freezing`).
 - `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and the
   `start` that follows has nothing left to do. So a plain `docker start` resumes a saved job.
 
@@ -146,7 +146,7 @@ def main(runc: str | None = None) -> NoReturn:
         from . import config
 
         runc = config.load().runc
-    if call is not None and call.command == "pause":
+    if call is not None and call.command == "pause" and may_be_ours(call):
         sys.exit(_pause(call, [runc, *words]))
     os.execv(runc, [runc, *words])
 
@@ -190,7 +190,8 @@ def _pause(call: Call, words: list[str]) -> int:
     if status != 0:
         from . import freezing
 
-        freezing.thaw(call.folder)
+        if freezing.holds_after_all(call.folder):
+            return 0
     return abs(status)
 
 
