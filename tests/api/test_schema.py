@@ -52,13 +52,15 @@ schema = schemathesis.openapi.from_dict(
 schema.app = app
 
 
-@pytest.fixture(scope="module")
-def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Caller]]:
-    """Who calls; the queue holds jobs in every state, and one live agent."""
-    folder = tmp_path_factory.mktemp("schema")
-    storage = FolderStorage(folder / "storage")
+@pytest.fixture
+def callers(tmp_path: Path) -> Iterator[dict[str, Caller]]:
+    """Who calls; the queue holds jobs in every state, and one live agent.
+
+    Each operation has a queue of its own: another may report an output that is nowhere, and to fetch that is an error.
+    """
+    storage = FolderStorage(tmp_path / "storage")
     storage.prepare()
-    site.engine, site.storage = connect(new_sqlite(folder)), storage
+    site.engine, site.storage = connect(new_sqlite(tmp_path)), storage
     house = House(site, storage)
     site.cluster = ClusterView(house.now_s, (HUGE,), ())
     agent = house.agent()
