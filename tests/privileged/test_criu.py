@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,26 @@ except (criu.NotUnderstood, OSError) as error:
     )
     assert said.stdout == "gone\n", said.stderr
     assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_criu_goes_when_what_hears_it_is_killed(tmp_path: Path) -> None:
+    """Else it would wait for an answer that never comes, and runc for CRIU, until the agent's end."""
+    package = Path(criu.__file__).parents[1]
+    script = f"""
+import socket, sys
+sys.path.insert(0, {str(package)!r})
+from privileged import criu
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+criu._run(["sh", "-c", "echo $$ >pid.new; mv pid.new pid; exec sleep 60"], {str(tmp_path)!r}, ours, 1)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as hearing:
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.02)
+        fake = int((tmp_path / "pid").read_text())
+        assert alive(fake)
+        hearing.kill()
+        assert hearing.wait(20) == -9
+    until_s = time.monotonic() + 20
+    while alive(fake) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert not alive(fake)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from . import config, confined, deleted, links, rights
+from . import config, confined, deleted, links, linux, rights
 from .protobuf import NotUnderstood, Value, field, fields, number_in
 from .transfer import kill_descendants
 
@@ -174,7 +174,8 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
     hearing = os.open(said, os.O_RDWR | os.O_CLOEXEC)
     answering = os.open(answered, os.O_RDWR | os.O_CLOEXEC)
     # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
-    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
+    us = os.getpid()
+    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _before_criu(us, root, own))  # noqa: PLW1509 - no threads
     try:
         return _passed_on(criu, hearing, answering, own, runc=runc, uid=uid, saved=saved)
     except (
@@ -185,8 +186,9 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
         raise
 
 
-def _confine(root: str | None, own: str) -> None:
-    """In CRIU's process, before it is CRIU."""
+def _before_criu(us: int, root: str | None, own: str) -> None:
+    """In CRIU's process, before it is CRIU. `us`: the process that hears CRIU's notifications."""
+    linux.die_with(us)  # killed as we may be, CRIU would wait for an answer for ever, and runc for CRIU
     if root is None:
         return
     try:
