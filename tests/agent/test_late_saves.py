@@ -308,13 +308,8 @@ def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
     for _ in range(2):
         control.submit("100000")
     agent = control.agent("a1", lives_s=FAR_S, early_saves=True, periodic_saves=False, saves_at_once=1)
-    saving, killed, over = threading.Event(), threading.Event(), threading.Event()
-    checkpoint = control.runtime.checkpoint
-
-    def hang(container: ContainerId, draft: Draft) -> None:
-        saving.set()
-        over.wait(TOO_LONG_S)
-        checkpoint(container, draft)
+    killed, over = threading.Event(), threading.Event()
+    saving = hanging(control, over)
 
     def waiting() -> list[TaskShell]:
         return [shell for shell in agent._shells if shell.is_saving and shell._saving is None]
@@ -334,7 +329,6 @@ def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
         control.end_soon(agent)
         await living
 
-    monkeypatch.setattr(control.runtime, "checkpoint", hang)
     asyncio.run(live())
 
 

@@ -54,7 +54,7 @@ schema.app = app
 
 @pytest.fixture
 def callers(tmp_path: Path) -> Iterator[dict[str, Caller]]:
-    """Who calls; the queue holds jobs in every state, and one live agent.
+    """Return one caller for each role. The queue holds jobs in every state, and one live agent.
 
     Each operation has a queue of its own: another may report an output that is nowhere, and to fetch that is an error.
     """

@@ -283,9 +283,8 @@ class TaskShell:
 
     async def _do(self, todo: task.Todo) -> None:  # noqa: PLR0912 - one case a thing to do
         match todo:
-            case task.Save(container) if self.is_saving:
-                self._turn = asyncio.create_task(self._save_in_turn(container))
-                await self._until_over(self._turn)
+            case task.Save(container):
+                await self._until_saved(container)
             case task.GoOn(container):
                 await asyncio.to_thread(self._go_on, container)
             case task.Signal(container, name):
@@ -304,8 +303,6 @@ class TaskShell:
                 await self._finish(exit_code)
             case task.Kill(container):
                 await asyncio.to_thread(self._kill, container)
-            case task.Save():
-                pass  # it is not to be saved any more
             case task.ReportSaved():
                 raise AssertionError("what is published is reported at once")
             case task.ReportCheckpointed(generation):
@@ -322,12 +319,15 @@ class TaskShell:
                 await asyncio.to_thread(self._clean)
 
     def _leave_line(self) -> None:
-        """It is not to be saved any more: what is to become of it does not wait for a lane."""
+        """Give up the wait for a lane: what is to become of the job now does not depend on a save."""
         if self._turn is not None and self._saving is None and self._turn is not asyncio.current_task():
             self._turn.cancel()
 
-    async def _until_over(self, turn: asyncio.Task[None]) -> None:
-        """Wait until it has been saved, or has left the line."""
+    async def _until_saved(self, container: ContainerId) -> None:
+        """Save it in turn. Return when that is done, and at once if it is not to be saved any more."""
+        if not self.is_saving:
+            return
+        turn = self._turn = asyncio.create_task(self._save_in_turn(container))
         try:
             await asyncio.wait({turn})
         finally:

@@ -134,7 +134,9 @@ def pause(settings: config.Config, made: Bundle) -> None:
     made.facts()
     for is_last in freezing.tries():
         reason = _runc(settings, "pause", made.name)
-        if reason is None or freezing.holds_after_all(os.path.join(monitor.runc_root(settings), made.name)):
+        if reason is None or freezing.holds_after_all(
+            monitor.cgroups(monitor.kept_by_runc(settings, made.name)).get("")
+        ):
             return
         if (found := state(settings, made)) == "paused":
             return
@@ -217,7 +219,7 @@ def remove(settings: config.Config, made: Bundle) -> None:
 
 def usage(settings: config.Config, made: Bundle) -> dict[str, Any] | None:
     """Memory that would be saved (file cache is not) and CPU time; None for one that does not run."""
-    paths = monitor.cgroups(settings, made.name)
+    paths = monitor.cgroups(monitor.kept_by_runc(settings, made.name))
     memory = monitor.counters(paths.get("memory", paths.get("")), "memory.stat")
     if not memory or not made.is_monitored():
         return None

@@ -1,9 +1,8 @@
-"""How often it is tried to freeze a container, and what becomes of the order where that has failed."""
+"""Tries to freeze a container, and the order to freeze where they have failed."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
 import itertools
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -26,20 +25,20 @@ def tries() -> Iterator[bool]:
         time.sleep(_AGAIN_S)
 
 
-def holds_after_all(folder: str) -> bool:
+def holds_after_all(cgroup: str | None) -> bool:
     """Return True if a container that runc could not freeze stands frozen. Else take the order to freeze back.
 
     With cgroups of version 2 runc leaves the order standing (with version 1 it does not): the container would stop
-    later, unseen. `folder` is what runc keeps of it. With version 1, and for one that has ended, False.
+    later, unseen. `cgroup` is its folder of version 2. Without one, and for a container that has ended, False.
     """
+    if cgroup is None:
+        return False
     try:
-        with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
-            cgroup = json.load(file)["cgroup_paths"][""]
         with open(os.path.join(cgroup, "cgroup.events"), encoding="ascii") as events:
             if {"populated 1", "frozen 1"} <= set(events.read().splitlines()):
                 return True
         with open(os.path.join(cgroup, "cgroup.freeze"), "r+", encoding="ascii") as order:
             order.write("0\n")
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError:
         pass
     return False

@@ -242,8 +242,10 @@ class Helper:
             self._own_jobs.remove_folder(made.name)
 
     def _pause(self, made: Bundle) -> None:
-        """What is being saved stands still by CRIU's doing, which lets go of the freezer: to freeze it then would stop
-        CRIU's own code in it, and the save would never end."""
+        """Freeze it, unless it is being saved: then it stands still by CRIU's doing, which has let go of the freezer.
+
+        To freeze it would stop CRIU's own code in it, and the save would never end.
+        """
         with self._one_pause(made.name):
             if f"{made.name} is being saved" not in self._busy:
                 containers.pause(self._settings, made)
@@ -257,7 +259,7 @@ class Helper:
             containers.checkpoint(self._settings, made, end_s=end_s)
 
     def _one_pause(self, name: str) -> threading.Lock:
-        """One for all who ask for the container of this name at the same time."""
+        """Return the lock that all share who pause or save this container."""
         with self._lock:
             found = self._pausing.get(name)
             if found is None:

@@ -68,6 +68,11 @@ def runc_root(settings: config.Config) -> str:
     return f"{settings.own}-runc"
 
 
+def kept_by_runc(settings: config.Config, name: str) -> str:
+    """Return the folder of what runc keeps of one of them."""
+    return os.path.join(runc_root(settings), name)
+
+
 def main(words: list[str]) -> None:
     """Entry point: `NAME ALIVE ANSWER FOLDER`, three descriptors after the name. Nothing of it is from an agent."""
     name = words[0]
@@ -113,7 +118,7 @@ def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> d
     _say(answer, {"reason": None})
     _keep({out: 1, err: 2}, ended, log)
     _, status = os.waitpid(pid, 0)
-    out_of_memory = _was_out_of_memory(cgroups(settings, bundle.name))
+    out_of_memory = _was_out_of_memory(cgroups(kept_by_runc(settings, bundle.name)))
     log.end()
     bundle.record_exit(
         {
@@ -182,12 +187,15 @@ def _keep(sources: dict[int, int], ended: int, log: Log) -> None:
         select.select([ended], [], [])
 
 
-def cgroups(settings: config.Config, name: str) -> dict[str, str]:
-    """The container's folder for each controller, as runc has made them; "" is that of version 2."""
+def cgroups(kept: str) -> dict[str, str]:
+    """Return the container's folder for each controller, as runc has made them; "" is that of version 2.
+
+    `kept` is the folder of what runc keeps of the container.
+    """
     try:
-        with open(os.path.join(runc_root(settings), name, "state.json"), encoding="utf-8") as file:
+        with open(os.path.join(kept, "state.json"), encoding="utf-8") as file:
             found: dict[str, str] = json.load(file)["cgroup_paths"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
     return found
 

@@ -188,9 +188,9 @@ def _pause(call: Call, words: list[str]) -> int:
     _, how = os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
     status = os.waitstatus_to_exitcode(how)
     if status != 0:
-        from . import freezing
+        from . import freezing, monitor
 
-        if freezing.holds_after_all(call.folder):
+        if freezing.holds_after_all(monitor.cgroups(call.folder).get("")):
             return 0
     return abs(status)
 
