@@ -59,6 +59,7 @@ def test_no_function_lies_outside(where: int) -> None:
 
 @given(st.binary(max_size=300), st.integers(0, len(OWN)), st.booleans())
 @example(b"", 0, True)
+@example(b"\x00\x80", 38, False)  # a table at an offset that no file has
 def test_whatever_is_there_is_judged(junk: bytes, at: int, is_cut: bool) -> None:
     flaw(OWN[:at] + junk + (b"" if is_cut else OWN[at + len(junk) :]))
 

@@ -93,7 +93,7 @@ def flaw(area: bytes) -> str | None:
         return "it is no ELF file"
     try:
         return _flaw(area, layout)
-    except struct.error:
+    except (struct.error, OverflowError):  # beyond what can be an offset
         return "a table of its own is not within it"
 
 
