@@ -110,6 +110,27 @@ def test_a_restore_without_settings_fails_with_one_line_and_starts_nothing(shim:
     assert json.loads(log.read_text()) == {"level": "error", "msg": said.stderr.strip()}
 
 
+@pytest.mark.parametrize(
+    ("controller", "file", "goes_on", "stands"),
+    [
+        ("freezer", "freezer.state", "THAWED\n", "FROZEN\n"),
+        ("", "cgroup.events", "populated 1\nfrozen 0\n", "populated 1\nfrozen 1\n"),
+    ],
+    ids=["version 1", "version 2"],
+)
+def test_a_container_that_goes_on_already_may_go_on(
+    shim: Shim, controller: str, file: str, goes_on: str, stands: str
+) -> None:
+    """Else, where CRIU was killed, the engine would take it for paused, and a save would be of a job that runs on."""
+    for name, labels in (("ours", ["org.gleaner.meeting=1"]), ("another", [])):
+        shim.container(name, cgroup_paths={controller: str(shim.folder)}, config={"labels": labels})
+    root = str((shim.folder / "x").parent)
+    for state, status in ((stands, 7), (goes_on, 0), ("", 7)):
+        (shim.folder / file).write_text(state)
+        assert shim("--root", root, "resume", "ours").returncode == status
+        assert shim("--root", root, "resume", "another").returncode == 7
+
+
 def test_a_container_that_cannot_be_frozen_does_not_freeze_later(shim: Shim) -> None:
     """With cgroups of version 2 runc leaves the order standing when it gives up."""
     shim.container("c1", cgroup_paths={"": str(shim.folder)}, config={"labels": ["org.gleaner.meeting=1"]})

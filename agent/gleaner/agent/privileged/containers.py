@@ -134,9 +134,7 @@ def pause(settings: config.Config, made: Bundle) -> None:
     made.facts()
     for is_last in freezing.tries():
         reason = _runc(settings, "pause", made.name)
-        if reason is None or freezing.holds_after_all(
-            monitor.cgroups(monitor.kept_by_runc(settings, made.name)).get("")
-        ):
+        if reason is None or freezing.holds_after_all(monitor.cgroups(monitor.kept_by_runc(settings, made.name))):
             return
         if (found := state(settings, made)) == "paused":
             return

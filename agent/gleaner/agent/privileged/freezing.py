@@ -1,4 +1,4 @@
-"""Tries to freeze a container, and the order to freeze where they have failed."""
+"""Tries to freeze a container, and what it does where they, or a try to let it go on, have failed."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -25,20 +25,38 @@ def tries() -> Iterator[bool]:
         time.sleep(_AGAIN_S)
 
 
-def holds_after_all(cgroup: str | None) -> bool:
+def holds_after_all(cgroups: dict[str, str]) -> bool:
     """Return True if a container that runc could not freeze stands frozen. Else take the order to freeze back.
 
     With cgroups of version 2 runc leaves the order standing (with version 1 it does not): the container would stop
-    later, unseen. `cgroup` is its folder of version 2. Without one, and for a container that has ended, False.
+    later, unseen. `cgroups` are its folders by controller; "" is that of version 2. With version 1, and for a container
+    that has ended, False.
     """
-    if cgroup is None:
-        return False
     try:
-        with open(os.path.join(cgroup, "cgroup.events"), encoding="ascii") as events:
-            if {"populated 1", "frozen 1"} <= set(events.read().splitlines()):
-                return True
-        with open(os.path.join(cgroup, "cgroup.freeze"), "r+", encoding="ascii") as order:
+        if _is(cgroups[""], "frozen 1"):
+            return True
+        with open(os.path.join(cgroups[""], "cgroup.freeze"), "r+", encoding="ascii") as order:
             order.write("0\n")
-    except OSError:
+    except (OSError, KeyError):
         pass
     return False
+
+
+def goes_on_after_all(cgroups: dict[str, str]) -> bool:
+    """Return True if a container that runc could not let go on is not frozen: CRIU was killed when it had thawed it.
+
+    `cgroups` as for `holds_after_all`. For a container that has ended, False.
+    """
+    try:
+        if "freezer" in cgroups:
+            with open(os.path.join(cgroups["freezer"], "freezer.state"), encoding="ascii") as state:
+                return state.read() == "THAWED\n"
+        return _is(cgroups[""], "frozen 0")
+    except (OSError, KeyError):
+        return False
+
+
+def _is(cgroup: str, frozen: str) -> bool:
+    """Return True if a container of version 2 has processes, and stands or goes on like that."""
+    with open(os.path.join(cgroup, "cgroup.events"), encoding="ascii") as events:
+        return {"populated 1", frozen} <= set(events.read().splitlines())

@@ -7,6 +7,7 @@ image nor from a job's environment:
 - `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
 - `create`: the container may make sockets of the usual kinds only (`sockets`).
 - `pause`: a container that cannot be frozen goes on (`freezing`).
+- `resume`: one that goes on already, as CRIU was killed, is no error: the engine would take it for paused for ever.
 - `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and the
   `start` that follows has nothing left to do. So a plain `docker start` resumes a saved job.
 
@@ -49,6 +50,7 @@ _VALUES: dict[str, set[str]] = {
         "--empty-ns",
     },
     "pause": set(),
+    "resume": set(),
     "start": set(),
 }
 
@@ -146,8 +148,8 @@ def main(runc: str | None = None) -> NoReturn:
         from . import config
 
         runc = config.load().runc
-    if call is not None and call.command == "pause" and may_be_ours(call):
-        sys.exit(_pause(call, [runc, *words]))
+    if call is not None and call.command in ("pause", "resume") and may_be_ours(call):
+        sys.exit(_freeze_or_thaw(call, [runc, *words]))
     os.execv(runc, [runc, *words])
 
 
@@ -184,13 +186,14 @@ def _restrict_sockets(call: Call) -> None:
         sys.exit(1)
 
 
-def _pause(call: Call, words: list[str]) -> int:
+def _freeze_or_thaw(call: Call, words: list[str]) -> int:
     _, how = os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
     status = os.waitstatus_to_exitcode(how)
     if status != 0:
         from . import freezing, monitor
 
-        if freezing.holds_after_all(monitor.cgroups(call.folder).get("")):
+        is_done = freezing.goes_on_after_all if call.command == "resume" else freezing.holds_after_all
+        if is_done(monitor.cgroups(call.folder)):
             return 0
     return abs(status)
 

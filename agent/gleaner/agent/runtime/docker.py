@@ -79,6 +79,8 @@ class DockerRuntime:
         self._uid, self._gid = user or (os.getuid(), os.getgid())
         self._attached: dict[ContainerId, Iterator[bytes]] = {}
         """To the output of each container from its beginning, until `live` hands it out."""
+        self._adrift: set[ContainerId] = set()
+        """Those that Docker takes for paused and cannot let go on; they may be running."""
         self._why_no_shim = ""
         if self._uid == 0:
             raise RuntimeFault("jobs would run as root: start the agent as an ordinary service account")
@@ -155,6 +157,8 @@ class DockerRuntime:
             return str(self._engine.inspect(container)["Image"])
 
     def pause(self, container: ContainerId) -> None:
+        if container in self._adrift:
+            raise RuntimeFault(f"cannot pause {container[:12]}: Docker takes it for paused, and it goes on")
         with translated(f"cannot pause {container[:12]}"):
             for is_last in freezing.tries():
                 try:
@@ -175,10 +179,12 @@ class DockerRuntime:
         with translated(f"cannot let {container[:12]} go on"):
             try:
                 self._engine.unpause(container)
+                self._adrift.discard(container)
             except docker.errors.NotFound:
                 raise
             except docker.errors.APIError:
                 if self._state(container)["Paused"]:
+                    self._adrift.add(container)
                     raise
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
