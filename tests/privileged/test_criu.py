@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -94,24 +96,146 @@ except (criu.NotUnderstood, OSError) as error:
     assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
-def test_criu_goes_when_what_hears_it_is_killed(tmp_path: Path) -> None:
+CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+SIBLING = f"""
+import ctypes, os, subprocess, time
+def sibling(code):  # as CRIU makes it: a child of its parent
+    if ctypes.CDLL(None).syscall({CLONE}, 0x8000 | 17, 0, 0, 0, 0) == 0:
+        code()
+        os._exit(0)
+def notified(action):
+    subprocess.run({str(Path(criu.__file__).with_name("notify.sh"))!r}, check=True,
+                   env={{"CRTOOLS_SCRIPT_ACTION": action, "CRTOOLS_INIT_PID": "7", "GLEANER_OWN": os.getcwd()}})
+"""
+
+
+def hear(tmp_path: Path, fake: str, prepare: str = "") -> str:
+    """Restore with this in the place of CRIU; return what came of it."""
+    package = Path(criu.__file__).parents[1]
+    script = f"""
+import fcntl, os, socket, sys
+sys.path.insert(0, {str(package)!r})
+from privileged import criu
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+criu._notified = lambda *said: True
+criu._must_not_go_on = lambda *said: None
+fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)
+{prepare}
+try:
+    print(criu._run([sys.executable, "-c", {fake!r}], ".", ours, 1))
+except criu.NotUnderstood as error:
+    print(error)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert said.stderr == ""
+    return said.stdout.strip()
+
+
+def test_criu_goes_when_the_process_that_it_restores_has_ended(tmp_path: Path) -> None:
+    """CRIU hears nothing of its end, and waits: the process is a child of ours, as runc wants it."""
+    fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\ntime.sleep(60)"
+    assert hear(tmp_path, fake) == "what CRIU restores has ended (is there too little memory?)"
+
+
+def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None:
+    """It knows of that end then, and says better why."""
+    prepare = "criu._LOOK_S = 3; lost = criu._lost; criu._lost = lambda pid: (lost(pid), open('seen', 'w').close())[0]"
+    fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\nwhile not os.path.exists('seen'): time.sleep(0.02)\nos._exit(4)"
+    assert hear(tmp_path, fake, prepare) == "4"
+
+
+def test_a_process_may_end_as_soon_as_it_goes_on(tmp_path: Path) -> None:
+    fake = f"{SIBLING}\nnotified('pre-resume')\nsibling(lambda: os._exit(1))\ntime.sleep(3)"
+    assert hear(tmp_path, fake) == "0"
+
+
+def test_what_a_killed_criu_has_brought_back_goes_with_it(tmp_path: Path) -> None:
+    back = "open('pid.new', 'w').write(str(os.getpid())), os.rename('pid.new', 'pid'), time.sleep(60)"
+    fake = f"{SIBLING}\nsibling(lambda: ({back}))\nwhile not os.path.exists('pid'): pass\nos.kill(os.getpid(), 9)"
+    assert hear(tmp_path, fake) == "-9"
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_runc_hears_of_our_end_whatever_criu_leaves(tmp_path: Path) -> None:
+    """A process that CRIU brings back inherits all that CRIU has open."""
+    package = Path(criu.__file__).parents[1]
+    fake = tmp_path / "criu"
+    fake.write_text('#!/bin/sh\n[ "$1" != restore ] || { echo $$ >new; mv new there; exec sleep 60; }\n')
+    fake.chmod(0o755)
+    ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    request = field(1, criu.RESTORE) + field(2, field(13, b"/"))
+    script = f"""
+import sys
+sys.path.insert(0, {str(package)!r})
+from privileged import config, criu
+config.load = lambda: config.Config(1, criu={str(fake)!r})
+criu.confined.enter = lambda *said: None
+criu.main()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "swrk", str(ours.fileno())], cwd=tmp_path, pass_fds=[ours.fileno()],
+        env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_UID": "1"},
+    ) as hearing:  # fmt: skip
+        ours.close()
+        runcs.send(request)
+        wait_for(tmp_path / "there")
+        hearing.kill()
+    try:
+        runcs.settimeout(20)
+        assert runcs.recv(1) == b""
+    finally:
+        os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
+        runcs.close()
+
+
+def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:
+    """At this one notification CRIU goes on whatever it is told."""
+    for pipe in ("said", "answered"):
+        os.mkfifo(tmp_path / pipe)
+    with subprocess.Popen(["sleep", "60"]) as restored:
+        said = subprocess.run(
+            [Path(criu.__file__).with_name("notify.sh")], check=False, timeout=20,
+            env={
+                "CRTOOLS_SCRIPT_ACTION": "pre-resume",
+                "CRTOOLS_INIT_PID": str(restored.pid),
+                "GLEANER_OWN": str(tmp_path),
+            },
+        )  # fmt: skip
+        assert said.returncode == 1
+        assert restored.wait(20) == -9
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_criu_hears_a_no_when_what_answers_it_is_killed(tmp_path: Path, is_waiting: bool) -> None:
     """Else it would wait for an answer that never comes, and runc for CRIU, until the agent's end."""
     package = Path(criu.__file__).parents[1]
+    notify = Path(criu.__file__).with_name("notify.sh")
+    fake = f"""
+{"" if is_waiting else ": >here; while [ ! -e gone ]; do sleep 0.02; done"}
+CRTOOLS_SCRIPT_ACTION=post-dump GLEANER_OWN={tmp_path} {notify}
+echo $? >status.new; mv status.new status
+"""
     script = f"""
 import socket, sys
 sys.path.insert(0, {str(package)!r})
 from privileged import criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-criu._run(["sh", "-c", "echo $$ >pid.new; mv pid.new pid; exec sleep 60"], {str(tmp_path)!r}, ours, 1)
+criu._notified = lambda *said: (open("here", "w").close(), ours.recv(1))
+criu._run(["sh", "-c", {fake!r}], {str(tmp_path)!r}, ours, 1)
 """
     with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as hearing:
-        while not (tmp_path / "pid").exists():
-            time.sleep(0.02)
-        fake = int((tmp_path / "pid").read_text())
-        assert alive(fake)
+        wait_for(tmp_path / "here")
         hearing.kill()
         assert hearing.wait(20) == -9
+    (tmp_path / "gone").touch()
+    wait_for(tmp_path / "status")
+    assert (tmp_path / "status").read_text() == "1\n"
+
+
+def wait_for(path: Path) -> None:
     until_s = time.monotonic() + 20
-    while alive(fake) and time.monotonic() < until_s:
+    while not path.exists():
+        assert time.monotonic() < until_s, f"{path.name} is not there"
         time.sleep(0.02)
-    assert not alive(fake)

@@ -91,7 +91,17 @@ def test_what_a_killed_call_has_left_goes_with_the_next_and_what_is_in_use_stays
             assert not left.exists()
             assert Path(in_use).exists()
             assert own != in_use
+            assert transfer.is_held(own)
         assert Path(in_use, "work").exists()
+
+
+def test_a_folder_is_held_as_long_as_its_call_lives(tmp_path: Path) -> None:
+    held = os.open(tmp_path, os.O_RDONLY)
+    assert not transfer.is_held(str(tmp_path))
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert transfer.is_held(str(tmp_path))
+    os.close(held)
+    assert not transfer.is_held(str(tmp_path))
 
 
 def test_a_child_of_the_call_does_not_hold_its_folder(settings: Config) -> None:

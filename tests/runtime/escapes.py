@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,9 +141,18 @@ def own_jobs(node: Node) -> Iterator[None]:
 @contextlib.contextmanager
 def without(node: Node, module: str, *names: str) -> Iterator[None]:
     """One of root's modules does nothing there meanwhile: so what else holds is seen."""
-    place, changed = LIBRARY / f"{module}.py", Path(f"/tmp/changed-{module}.py")
+    place = LIBRARY / f"{module}.py"
     text = node.outside(place).read_text() + "".join(f"\n{name} = lambda *_, **__: None\n" for name in names)
+    with replaced(node, place, text):
+        yield
+
+
+@contextlib.contextmanager
+def replaced(node: Node, place: Path, text: str) -> Iterator[None]:
+    """Put another text in the place of one of the node's files."""
+    changed = Path("/tmp") / f"changed-{place.name}"
     node.outside(changed).write_text(text)
+    shutil.copymode(node.outside(place), node.outside(changed))
     node.run("mount", "--bind", str(changed), str(place))
     try:
         yield

@@ -1,15 +1,19 @@
-"""What a save is about, or made with, is killed in the middle: the generation before it is what counts."""
+"""A kill in the middle of a save leaves the generation before it; one in the middle of a restore leaves nothing."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from demo import cluster
 from docker.errors import DockerException
+from tests.runtime.escapes import mounts, replaced
 from tests.runtime.nodes import Node, NoNodes, Work, wait_for
 
-from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, RuntimeFault
+from gleaner.agent.privileged.config import Config
+from gleaner.agent.runtime.protocol import CannotCheckpoint, CannotRestore, ContainerId, RuntimeFault
 from gleaner.agent.storage.protocol import BytesLike, Draft, Part, PartWriter, Published
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -23,6 +27,12 @@ while True:
     count += 1
     time.sleep(0.02)
 """
+
+
+OURS, CRIU, NOTIFY = "bin/criu swrk", "^/usr/sbin/criu (dump|restore)", "notify.sh$"
+"""Command lines: of what hears CRIU's notifications, of CRIU, of its action script."""
+GO = "/run/criu-may-go-on"
+KILLED = [(OURS,), (CRIU,), (OURS, CRIU), ("^/usr/sbin/runc .* restore",), ("/gleaner-runc .* create",)]
 
 
 @pytest.fixture
@@ -141,3 +151,97 @@ def goes_on(node: Node, work: Work, good: Published) -> None:
     reached = len(work.lines)
     work.restore(node, good, TICKER)
     wait_for(lambda: len(work.lines) > reached + 20, "the restored process to go on")
+
+
+@pytest.mark.parametrize("killed", ["bin/criu swrk", "^/usr/sbin/criu dump", "^/usr/sbin/runc .* checkpoint"])
+@pytest.mark.parametrize("kind", ["shim", "criu"])
+def test_a_save_of_which_a_part_is_killed_fails_and_the_job_can_be_saved_again(
+    node: Node, work: Work, killed: str
+) -> None:
+    container, good = saved_once(node, work)
+    raised = save_interrupted(node, work, container, lambda: node.run("pkill", "-9", "-o", "-f", killed))
+    assert len(raised) == 1
+    reached = len(work.lines)
+    node.runtime.unpause(container)
+    wait_for(lambda: len(work.lines) > reached + 20, "the job to go on")
+    assert work.storage.keys("") == [good.key]
+    again = work.save(node, container)
+    work.end(node, container)
+    work.storage.delete(good.key)
+    reached = len(work.lines)
+    goes_on(node, work, again)
+    assert int(work.lines[reached]) == int(work.lines[reached - 1]) + 1, "it stood still from the save on"
+
+
+@pytest.mark.parametrize("kind", ["docker"])
+def test_what_goes_on_behind_dockers_back_is_not_saved(node: Node, work: Work) -> None:
+    """As when CRIU is killed where there is no shim: the folder would be that of a later time than the memory."""
+    container = work.start(node, TICKER)
+    work.until("10")
+    node.runtime.pause(container)
+    node.run("runc", "--root", "/run/docker/runtime-runc/moby", "resume", container)
+    with pytest.raises(RuntimeFault, match="not paused"):
+        node.runtime.unpause(container)
+    with pytest.raises(RuntimeFault, match="Docker takes it for paused, and it goes on"):
+        node.runtime.pause(container)
+    work.end(node, container)
+
+
+@pytest.mark.parametrize(
+    ("action", "killed"),
+    [
+        ("post-setup-namespaces", (OURS, CRIU)),
+        *((action, killed) for action in ("post-restore", "pre-resume") for killed in KILLED),
+        ("post-resume", (OURS, CRIU)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["shim", "criu"])
+def test_a_restore_of_which_a_part_is_killed_leaves_nothing(
+    node: Node, work: Work, action: str, killed: tuple[str, ...]
+) -> None:
+    before = mounts(node)
+    container, good = saved_once(node, work)
+    work.end(node, container)
+    with stopped_at(node, action):
+        raised: list[Exception] = []
+
+        def restore() -> None:
+            try:
+                work.restore(node, good, TICKER)
+            except (RuntimeFault, CannotRestore) as error:
+                raised.append(error)
+
+        restoring = threading.Thread(target=restore)
+        restoring.start()
+        wait_for(lambda: node.run("find", "/run/gleaner-root", "-name", "stopped") != "", "CRIU to be at its end")
+        assert processes(node) != ""
+        node.run("sh", "-c", "; ".join(f"pkill -9 -o -f '{one}'" for one in killed))
+        node.run("touch", GO)
+        restoring.join(60)
+        assert not restoring.is_alive(), "the restore hangs"
+    assert len(raised) == 1
+    wait_for(lambda: processes(node) == "", "all processes to be gone", timeout_s=30)
+    assert mounts(node) == before
+
+
+def processes(node: Node) -> str:
+    """Those of the job, and those that save or restore it."""
+    return node.run("pgrep", "-f", f"os.urandom.64|{OURS}|{CRIU}|{NOTIFY}", check=False)
+
+
+@contextmanager
+def stopped_at(node: Node, action: str) -> Iterator[None]:
+    """CRIU goes no further than this notification until `GO` is there."""
+    place = Path(Config(1).notify)
+    shebang, text = node.outside(place).read_text().split("\n", 1)
+    stop = f"""
+if [ "$CRTOOLS_SCRIPT_ACTION" = {action} ]; then
+    : >"$GLEANER_OWN/work"/stopped
+    while [ ! -e {GO} ]; do sleep 0.05; done
+fi
+"""
+    try:
+        with replaced(node, place, f"{shebang}{stop}{text}"):
+            yield
+    finally:
+        node.run("rm", "-f", GO)

@@ -15,15 +15,17 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from . import config, confined, deleted, links, linux, rights
+from . import config, confined, deleted, links, rights
 from .protobuf import NotUnderstood, Value, field, fields, number_in
-from .transfer import kill_descendants
+from .transfer import is_held, kill_descendants
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 _LONGEST_REQUEST = 2**20
 _MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
 _NEW_NET = 0x40000000
 _KERNEL_FACTS = "/run/criu.kdat"
+_LOOK_S = 1.0
+"""Time between two looks for what CRIU restores."""
 
 # Fields of criu_opts that are a switch, and the option they stand for. None: ours says it, or it has no meaning here.
 _SWITCHES: dict[int, str | None] = {
@@ -114,10 +116,12 @@ def main() -> NoReturn:
         asked = dict(fields(request))
         if asked.get(1) in (DUMP, RESTORE):
             runc.recv(_LONGEST_REQUEST)
+            if asked[1] == RESTORE:
+                os.close(int(words[1]))  # what CRIU brings back would inherit it, and runc not hear of our end
             try:
                 sys.exit(_serve(settings, runc, asked))
             except NotUnderstood as error:
-                _log(os.environ["GLEANER_OWN"], str(error))
+                _log(os.environ["GLEANER_OWN"], str(error), "why.log")  # after CRIU's own reasons, if it has any
                 sys.exit(1)
     os.execv(settings.criu, [settings.criu, *words])
 
@@ -151,9 +155,9 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     return 0 if answer == 0 else 1
 
 
-def _log(own: str, why: str) -> None:
-    """A reason of ours, in the form of CRIU's own log."""
-    with open(os.path.join(own, "work", "call.log"), "w", encoding="utf-8") as log:
+def _log(own: str, why: str, name: str = "call.log") -> None:
+    """Write a reason of ours, in the form of CRIU's own log. Of several logs the first one counts, by their names."""
+    with open(os.path.join(own, "work", name), "w", encoding="utf-8") as log:
         log.write(f"(00.000000) Error (criu.py:0): {why}\n")
 
 
@@ -174,21 +178,21 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
     hearing = os.open(said, os.O_RDWR | os.O_CLOEXEC)
     answering = os.open(answered, os.O_RDWR | os.O_CLOEXEC)
     # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
-    us = os.getpid()
-    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _before_criu(us, root, own))  # noqa: PLW1509 - no threads
+    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
+    status = 1
     try:
-        return _passed_on(criu, hearing, answering, own, runc=runc, uid=uid, saved=saved)
-    except (
-        BaseException
-    ):  # runc has been killed, or we are lost: CRIU, and what it has brought back, would wait for ever
-        kill_descendants(os.getpid())
-        criu.wait()
-        raise
+        status = _passed_on(criu, hearing, answering, own, runc=runc, uid=uid, saved=saved)
+    finally:
+        if status != 0:
+            # If CRIU is still there (runc has been killed, or we are lost), it would wait for ever. If it is not, what
+            # it has brought back would go on.
+            kill_descendants(os.getpid())
+            criu.wait()
+    return status
 
 
-def _before_criu(us: int, root: str | None, own: str) -> None:
-    """In CRIU's process, before it is CRIU. `us`: the process that hears CRIU's notifications."""
-    linux.die_with(us)  # killed as we may be, CRIU would wait for an answer for ever, and runc for CRIU
+def _confine(root: str | None, own: str) -> None:
+    """In CRIU's process, before it is CRIU."""
     if root is None:
         return
     try:
@@ -201,25 +205,31 @@ def _before_criu(us: int, root: str | None, own: str) -> None:
 def _passed_on(
     criu: subprocess.Popen[bytes], hearing: int, answering: int, own: str, *, runc: socket.socket, uid: int, saved: int
 ) -> int:
-    """CRIU's exit status. Raises `NotUnderstood` when runc goes before it."""
+    """CRIU's exit status. Raises `NotUnderstood` when runc goes before it, or what CRIU restores."""
     ended = os.pidfd_open(criu.pid)
+    may_go, lost = False, None
     watched = select.poll()
     for one in (hearing, ended):
         watched.register(one, select.POLLIN)
     watched.register(runc, 0)  # only whether it has hung up
-    heard = b""
+    heard: bytes = b""
     while True:
-        ready = dict(watched.poll())
+        ready = dict(watched.poll(_LOOK_S * 1000))
+        if ended in ready and hearing not in ready:
+            return criu.wait()
+        if not ready:
+            before, lost = lost, None if may_go else _lost(criu.pid)
+            if lost is not None and lost == before:  # at the first look CRIU may know it, and be tidying up
+                raise NotUnderstood("what CRIU restores has ended (is there too little memory?)")
+            continue
         if hearing not in ready:
-            if ended in ready:
-                return criu.wait()
             raise NotUnderstood("runc has gone")
         heard += os.read(hearing, 4096)
         while b"\n" in heard:
             line, _, heard = heard.partition(b"\n")
             action, _, number = line.partition(b" ")
             pid = int(number or b"0")
-            agreed = _notified(runc, action, pid)
+            agreed = _notified(runc, action, pid) and is_held(own)
             if action == b"post-dump" and (why := deleted.refused(saved)) is not None:
                 _log(own, why)  # it has changed since: now all stand still, whoever asked for the save
                 agreed = False
@@ -231,7 +241,18 @@ def _passed_on(
                 agreed = False
             if action == b"pre-resume":
                 links.put_back(own)
+                may_go = True
             os.write(answering, b"ok\n" if agreed else b"no\n")
+
+
+def _lost(criu_pid: int) -> int | None:
+    """Return the number of the first process of what is restored, if that has ended.
+
+    It is a child of ours, as runc wants it. Until CRIU traces it, the kernel tells CRIU nothing of its end, and CRIU
+    would wait for it for ever.
+    """
+    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None if found is None or found.si_pid == criu_pid else found.si_pid
 
 
 def _not_confined(pid: int) -> str | None:

@@ -4,10 +4,9 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import ctypes
 import os
-import signal
 import struct
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x1000, 0x4000, 0x40000, 0x80000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
@@ -22,13 +21,6 @@ _libc.splice.restype = ctypes.c_ssize_t
 def become_subreaper() -> None:
     """Whoever loses its parent below us becomes our child, so that we hear of its end."""
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when the one that has started it, from its only thread, ends."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
-    if os.getppid() != parent:  # it has ended before
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def own_mounts() -> None:

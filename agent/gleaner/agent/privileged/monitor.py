@@ -19,6 +19,7 @@ from typing import Any
 
 from . import config, folders, linux
 from .bundle import Bundle
+from .transfer import kill_descendants
 
 LONGEST_LOG_BYTES = 192 * 2**20
 _NOTICE = b"[gleaner] more output than this is not kept\n"
@@ -108,6 +109,7 @@ def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> d
         options = ["--bundle", bundle.path, "--pid-file", bundle.inside("pid")] if command == "create" else []
         reason = _shim(settings, bundle, [command, *options, bundle.name], out_end, err_end)
         if reason is not None:
+            kill_descendants(os.getpid())  # runc may go on, where gleaner-runc was killed
             subprocess.call([settings.runc, "--root", runc_root(settings), "delete", "--force", bundle.name])
             return {"reason": reason}
     os.close(out_end)

@@ -21,7 +21,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import config, folders, links, meeting, own_jobs, vdso
+from . import config, folders, links, linux, meeting, own_jobs, vdso
 from .seal import Broken, Relay, Sealed, opened, seal
 from .shim import (
     ANNOTATION_END,
@@ -130,20 +130,46 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         options = [(name, value) for name, value in call.options if name in passed]
         words = [*options, ("--detach", None), *_paths(own)]
         try:
-            with _without_links(settings, call, own, owner.uid) if sealed else contextlib.nullcontext():
+            with (
+                _without_links(settings, call, own, owner.uid) if sealed else contextlib.nullcontext(),
+                contextlib.ExitStack() as on_failure,
+            ):
+                on_failure.callback(_end_what_is_left, call)
                 status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
+                if status == 0:
+                    with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
+                        pass
+                    on_failure.pop_all()
         except Broken as error:
             with contextlib.suppress(meeting.NotMet):
                 met.say({"status": 1, "log": f"(00.000000) Error (seal.py:0): {error}\n"})
             raise
-        if status == 0:
-            with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
-                pass
         # An agent that is gone by now has lost its container, as at any later time: that is the watchdog's to mend.
         with contextlib.suppress(meeting.NotMet):
             met.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     met.close()
     return status
+
+
+def _end_what_is_left(call: Call) -> None:
+    """End what runc and CRIU have left of a restore that failed.
+
+    Where CRIU itself was killed near its end, the container's processes go on, and nobody else knows of them. Where
+    runc was, the container's files stay mounted for CRIU.
+    """
+    kill_descendants(os.getpid())
+    _reap(_CLEAN_UP_S)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        folders.unmount_below(os.path.realpath(call.folder))
+
+
+def _reap(within_s: float) -> None:
+    """Wait for all that was killed: a cgroup can only be removed once they have gone."""
+    until_s = time.monotonic() + within_s
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < until_s:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -236,6 +262,18 @@ def own_folder(settings: config.Config) -> Generator[str]:
         os.close(held)
 
 
+def is_held(path: str) -> bool:
+    """Return True while the call that has made this folder lives."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(folder)
+    return False
+
+
 def _remove_unless_held(path: str) -> None:
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -326,6 +364,7 @@ def _run(
         "GLEANER_UID": str(owner.uid),
         "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}",
     }
+    linux.become_subreaper()  # what loses its parent below us stays below us, and can be ended
     runc = subprocess.Popen([*words, call.container], env=environment)
     ended = os.pidfd_open(runc.pid)
     watched = select.poll()
@@ -360,6 +399,7 @@ def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Cal
     if runc.returncode is None:
         kill_with_descendants(runc.pid)
         runc.wait()
+    kill_descendants(os.getpid())  # CRIU, where the program between it and runc was killed
     subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
 
 
