@@ -11,6 +11,8 @@ from tests.cluster.scenes import ROUND_S
 
 WITHIN_S = GRACE_S + 10
 """One grace time, and what a look of ours and one of the scheduler's takes."""
+LAUNCH_AGAIN_S = 120
+"""After which Slurm itself starts a job again for which it could make no credential (its own fixed time)."""
 PI = "gleaner/pi:demo"
 SAMPLES = 300_000_000
 """Half a minute of a processor's time."""
@@ -79,10 +81,15 @@ def runs(*jobs: str) -> bool:
 
 def wait_until_they_run(*jobs: str, timeout_s: float = WITHIN_S) -> None:
     """Until all of them are on nodes, which is to take no longer than this."""
+    took_s = until_they_run(*jobs, timeout_s=timeout_s)
+    assert took_s <= scenes.unhurried(timeout_s), f"jobs {', '.join(jobs)} ran after {took_s:.0f} s"
+
+
+def until_they_run(*jobs: str, timeout_s: float) -> float:
+    """Until all of them are on nodes; the seconds that this took."""
     began_s = time.monotonic()
     cluster.until(f"jobs {', '.join(jobs)} to run", lambda: runs(*jobs), timeout_s=timeout_s)
-    took_s = time.monotonic() - began_s
-    assert took_s <= scenes.unhurried(timeout_s), f"jobs {', '.join(jobs)} ran after {took_s:.0f} s"
+    return time.monotonic() - began_s
 
 
 def restarts(jobs: Sequence[str]) -> dict[str, int]:
