@@ -100,29 +100,33 @@ CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
 SIBLING = f"""
 import ctypes, os, subprocess, time
 def sibling(code):  # as CRIU makes it: a child of its parent
-    if ctypes.CDLL(None).syscall({CLONE}, 0x8000 | 17, 0, 0, 0, 0) == 0:
+    pid = ctypes.CDLL(None).syscall({CLONE}, 0x8000 | 17, 0, 0, 0, 0)
+    if pid == 0:
         code()
         os._exit(0)
-def notified(action):
-    subprocess.run({str(Path(criu.__file__).with_name("notify.sh"))!r}, check=True,
-                   env={{"CRTOOLS_SCRIPT_ACTION": action, "CRTOOLS_INIT_PID": "7", "GLEANER_OWN": os.getcwd()}})
+    return pid
+def notified(action, pid=7):
+    return subprocess.run(
+        {str(Path(criu.__file__).with_name("notify.sh"))!r},
+        env={{"CRTOOLS_SCRIPT_ACTION": action, "CRTOOLS_INIT_PID": str(pid), "GLEANER_OWN": os.getcwd()}},
+    ).returncode
 """
 
 
-def hear(tmp_path: Path, fake: str, prepare: str = "") -> str:
-    """Restore with this in the place of CRIU; return what came of it."""
+def hear(tmp_path: Path, fake: str, prepare: str = "", saved: int = 0) -> str:
+    """Restore, or save, with this in the place of CRIU; return what came of it."""
     package = Path(criu.__file__).parents[1]
     script = f"""
 import fcntl, os, socket, sys
 sys.path.insert(0, {str(package)!r})
 from privileged import criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-criu._notified = lambda *said: True
+notified, criu._notified = criu._notified, lambda *said: True
 criu._must_not_go_on = lambda *said: None
 fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)
 {prepare}
 try:
-    print(criu._run([sys.executable, "-c", {fake!r}], ".", ours, 1))
+    print(criu._run([sys.executable, "-c", {fake!r}], ".", ours, 1, saved={saved}))
 except criu.NotUnderstood as error:
     print(error)
 """
@@ -137,6 +141,49 @@ def test_criu_goes_when_the_process_that_it_restores_has_ended(tmp_path: Path) -
     """CRIU hears nothing of its end, and waits: the process is a child of ours, as runc wants it."""
     fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\ntime.sleep(60)"
     assert hear(tmp_path, fake) == "what CRIU restores has ended (is there too little memory?)"
+
+
+def test_criu_goes_when_the_process_that_it_traces_has_ended(tmp_path: Path) -> None:
+    """To nobody but CRIU the kernel says so, and in the last step CRIU does not listen."""
+    wait = "while not os.path.exists('traced'): time.sleep(0.02)"
+    fake = f"""{SIBLING}
+def restored():
+    {wait}
+    os._exit(1)
+pid = sibling(restored)
+assert ctypes.CDLL(None).ptrace(0x4206, pid, None, None) == 0  # PTRACE_SEIZE
+open('traced', 'w').close()
+time.sleep(60)
+"""
+    assert hear(tmp_path, fake) == "what CRIU restores has ended (is there too little memory?)"
+
+
+def test_criu_goes_when_gleaner_runc_has_gone(tmp_path: Path) -> None:
+    assert hear(tmp_path, "import time; time.sleep(60)", "criu.is_held = lambda own: False") == "gleaner-runc has gone"
+
+
+def test_criu_undoes_a_save_when_runc_has_gone(tmp_path: Path) -> None:
+    """Killed in the middle of it, it might leave the job in disorder."""
+    fake = f"""{SIBLING}
+time.sleep(0.5)  # it has seen by then that runc has gone
+open('answer', 'w').write(str(notified('post-dump')))
+os._exit(3)
+"""
+    prepare = "criu._notified = notified; criu.deleted.refused = lambda pid: None; runcs.close()"
+    assert hear(tmp_path, fake, prepare, saved=1) == "3"
+    assert (tmp_path / "answer").read_text() == "1"
+
+
+def test_what_a_killed_criu_has_brought_back_goes_at_once(tmp_path: Path) -> None:
+    """Before it is looked for: it goes on when CRIU is gone, and nobody may have judged it."""
+    fake = f"""{SIBLING}
+pid = sibling(lambda: time.sleep(60))
+open('pid', 'w').write(str(pid))
+notified('post-restore', pid)
+os.kill(os.getpid(), 9)
+"""
+    assert hear(tmp_path, fake, "criu.processes.kill_descendants = lambda pid: None") == "-9"
+    assert not alive(int((tmp_path / "pid").read_text()))
 
 
 def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_a_container_that_goes_on_already_may_go_on(
     root = str((shim.folder / "x").parent)
     for state, status in ((stands, 7), (goes_on, 0), ("", 7)):
         (shim.folder / file).write_text(state)
+        (shim.folder / "cgroup.procs").write_text("7\n")
         assert shim("--root", root, "resume", "ours").returncode == status
         assert shim("--root", root, "resume", "another").returncode == 7
 
@@ -152,6 +153,21 @@ def test_a_container_that_cannot_be_frozen_does_not_freeze_later(shim: Shim) -> 
     order.write_text("1\n")
     assert shim("--root", str(order.parent), "pause", "c1").returncode == 0
     assert order.read_text() == "1\n"
+
+
+def test_a_container_that_a_killed_runc_has_frozen_is_paused(shim: Shim) -> None:
+    """Else, with cgroups of version 1, it would stand still to the agent's end: runc freezes no frozen one."""
+    shim.container("c", cgroup_paths={"freezer": str(shim.folder)}, config={"labels": ["org.gleaner.meeting=1"]})
+    state, inside = shim.folder / "freezer.state", shim.folder / "cgroup.procs"
+    for was, processes, status, left in (
+        ("FROZEN\n", "7\n", 0, "FROZEN\n"),
+        ("FREEZING\n", "7\n", 7, "THAWED\n"),
+        ("FROZEN\n", "", 7, "THAWED\n"),
+    ):
+        state.write_text(was)
+        inside.write_text(processes)
+        assert shim("--root", str(shim.folder), "pause", "c").returncode == status
+        assert state.read_text()[: len(left)] == left
 
 
 def test_the_start_after_a_restore_has_nothing_left_to_do_and_the_next_one_has(shim: Shim) -> None:

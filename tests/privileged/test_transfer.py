@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from gleaner.agent.privileged import transfer
 from gleaner.agent.privileged.config import Config
 from gleaner.agent.privileged.folders import remove
 from gleaner.agent.privileged.meeting import NotMet
-from gleaner.agent.privileged.transfer import checked_descriptors, kill_with_descendants, own_folder
+from gleaner.agent.privileged.shim import Call
+from gleaner.agent.privileged.transfer import checked_descriptors, own_folder
 
 GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
 
@@ -104,6 +104,23 @@ def test_a_folder_is_held_as_long_as_its_call_lives(tmp_path: Path) -> None:
     assert not transfer.is_held(str(tmp_path))
 
 
+def test_a_folder_that_is_gone_is_held_by_nobody(tmp_path: Path) -> None:
+    assert not transfer.is_held(str(tmp_path / "gone"))
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_what_goes_on_is_not_saved(settings: Config, tmp_path: Path, is_frozen: bool) -> None:
+    """Whoever takes it for paused: its files would be of another time than its memory."""
+    kept = tmp_path / "c"
+    kept.mkdir()
+    (kept / "state.json").write_text(json.dumps({"cgroup_paths": {"": str(kept)}}))
+    (kept / "cgroup.events").write_text(f"populated 1\nfrozen {int(is_frozen)}\n")
+    call = Call(["--root", str(tmp_path)], "checkpoint", [("--image-path", "images")], "c")
+    why = "nobody waits|No such file|cannot" if is_frozen else "c is not paused"
+    with pytest.raises((ValueError, NotMet, OSError), match=why):
+        transfer._save(settings, call, {"org.gleaner.meeting": "c"})
+
+
 def test_a_child_of_the_call_does_not_hold_its_folder(settings: Config) -> None:
     with own_folder(settings) as own:
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -148,39 +165,6 @@ print(os.path.isdir({str(kept / "inside")!r}), os.path.exists({str(folder)!r}))
 
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     remove(str(tmp_path / "nothing"))
-
-
-def test_all_descendants_are_killed_in_whatever_session_they_are(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    script = f"""
-import os, time
-for _ in range(3):
-    open({str(pids)!r}, "a").write(f"{{os.getpid()}}\\n")
-    if os.fork():
-        time.sleep(60)
-        os._exit(0)
-    os.setsid()
-open({str(pids)!r}, "a").write(f"{{os.getpid()}}\\n")
-time.sleep(60)
-"""
-    process = subprocess.Popen([sys.executable, "-c", script])
-    end_s = time.monotonic() + 20
-    while not pids.exists() or len(pids.read_text().split()) < 4:
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
-    kill_with_descendants(process.pid)
-    assert process.wait(10) == -9
-    for pid in pids.read_text().split():
-        while state(pid) not in (None, "Z"):
-            assert time.monotonic() < end_s
-            time.sleep(0.05)
-
-
-def state(pid: str) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
 
 
 @pytest.mark.parametrize("end", ["", "soon", "nan", "-1", "0"])

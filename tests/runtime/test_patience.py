@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import socket
 import socketserver
 import threading
 import time
@@ -111,3 +112,33 @@ def test_a_container_that_the_kernel_does_not_stop_in_time_is_paused_once_more(
         with pytest.raises(RuntimeFault, match="unable to freeze"):
             DockerRuntime(url, user=(4200, 4200)).pause(ContainerId("c"))
         assert HardToPause.tries == 2, "one try may take longer than all are to take"
+
+
+class Forgetful(Answers):
+    """It hangs up when it is first asked to let a container go on."""
+
+    asked: list[str]
+
+    def answer(self, path: str) -> None:
+        self.asked.append(path.rpartition("/")[2])
+        if self.asked == ["unpause"]:
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.say("204 No Content", "")
+
+
+def test_what_may_go_on_unknown_to_docker_is_let_go_on_before_it_is_paused_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else Docker takes it for paused while it runs, and its save would be of two times."""
+    asked: list[str] = []
+    monkeypatch.setattr(Forgetful, "asked", asked, raising=False)
+    container = ContainerId("c")
+    with serving(tmp_path, Forgetful) as url:
+        docker = DockerRuntime(url, user=(4200, 4200))
+        with pytest.raises(RuntimeFault, match="cannot let c go on"):
+            docker.unpause(container)
+        docker.pause(container)
+        docker.unpause(container)
+        docker.pause(container)
+    assert asked == ["unpause", "unpause", "pause", "unpause", "pause"]

@@ -18,7 +18,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import bundle, config, freezing, image_store, links, monitor, oci, request, transfer, written
+from . import (
+    bundle,
+    cgroups,
+    config,
+    freezing,
+    image_store,
+    links,
+    monitor,
+    oci,
+    processes,
+    request,
+    transfer,
+    written,
+)
 from .bundle import Bundle
 from .own_jobs import Owner
 from .taken import taken
@@ -108,7 +121,7 @@ def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[]
         os.close(answer)
     with open(hear, "rb") as source:
         if not _has_come(hear, goes_on):
-            transfer.kill_with_descendants(watched.pid)
+            processes.kill_with_descendants(watched.pid)
             watched.wait()
             _runc(settings, "delete", "--force", made.name)
             raise Failed("fault", f"the job of {made.name} has ended")
@@ -134,7 +147,7 @@ def pause(settings: config.Config, made: Bundle) -> None:
     made.facts()
     for is_last in freezing.tries():
         reason = _runc(settings, "pause", made.name)
-        if reason is None or freezing.holds_after_all(monitor.cgroups(monitor.kept_by_runc(settings, made.name))):
+        if reason is None or freezing.holds_after_all(cgroups.made_by_runc(monitor.kept_by_runc(settings, made.name))):
             return
         if (found := state(settings, made)) == "paused":
             return
@@ -217,13 +230,13 @@ def remove(settings: config.Config, made: Bundle) -> None:
 
 def usage(settings: config.Config, made: Bundle) -> dict[str, Any] | None:
     """Memory that would be saved (file cache is not) and CPU time; None for one that does not run."""
-    paths = monitor.cgroups(monitor.kept_by_runc(settings, made.name))
-    memory = monitor.counters(paths.get("memory", paths.get("")), "memory.stat")
+    paths = cgroups.made_by_runc(monitor.kept_by_runc(settings, made.name))
+    memory = cgroups.counters(paths.get("memory", paths.get("")), "memory.stat")
     if not memory or not made.is_monitored():
         return None
     if "anon" in memory:  # cgroups of version 2
         saved = memory["anon"] + memory.get("shmem", 0)
-        cpu_s = monitor.counters(paths.get(""), "cpu.stat").get("usage_usec", 0) / 1e6
+        cpu_s = cgroups.counters(paths.get(""), "cpu.stat").get("usage_usec", 0) / 1e6
     else:
         saved = memory.get("total_rss", 0) + memory.get("total_shmem", 0)
         cpu_s = _number(os.path.join(paths.get("cpuacct", ""), "cpuacct.usage")) / 1e9

@@ -8,16 +8,18 @@ goes to CRIU as it is. An option that is not known here fails the call, rather t
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 from typing import NoReturn
 
-from . import config, confined, deleted, links, rights
+from . import config, confined, deleted, links, processes, rights
 from .protobuf import NotUnderstood, Value, field, fields, number_in
-from .transfer import is_held, kill_descendants
+from .transfer import is_held
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 _LONGEST_REQUEST = 2**20
@@ -116,12 +118,14 @@ def main() -> NoReturn:
         asked = dict(fields(request))
         if asked.get(1) in (DUMP, RESTORE):
             runc.recv(_LONGEST_REQUEST)
-            if asked[1] == RESTORE:
-                os.close(int(words[1]))  # what CRIU brings back would inherit it, and runc not hear of our end
+            if asked[1] == RESTORE:  # what CRIU brings back would inherit it, and runc not hear of our end
+                os.close(int(words[1]))
+            # In a save CRIU has it on purpose: runc waits for CRIU, whatever becomes of us.
             try:
                 sys.exit(_serve(settings, runc, asked))
             except NotUnderstood as error:
-                _log(os.environ["GLEANER_OWN"], str(error), "why.log")  # after CRIU's own reasons, if it has any
+                # The agent reads CRIU's logs in the order of their names: CRIU's own reasons come first, if it has any.
+                _log(os.environ["GLEANER_OWN"], str(error), "why.log")
                 sys.exit(1)
     os.execv(settings.criu, [settings.criu, *words])
 
@@ -151,7 +155,8 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     if answer == 0 and kind == RESTORE:
         with open(pid_file, encoding="ascii") as file:
             result = field(4, field(1, int(file.read())))
-    runc.send(field(1, kind) + field(2, int(answer == 0)) + result)
+    with contextlib.suppress(ConnectionError):  # runc has gone
+        runc.send(field(1, kind) + field(2, int(answer == 0)) + result)
     return 0 if answer == 0 else 1
 
 
@@ -170,7 +175,7 @@ def _know_kernel(settings: config.Config) -> None:
 def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: int = 0, root: str | None = None) -> int:
     """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time).
 
-    `saved`: the first process of what is saved. `root`: where that of a container is that is restored.
+    `saved`: the first process of what is saved; 0 in a restore. `root`: where that of a container is that is restored.
     """
     said, answered = os.path.join(own, "said"), os.path.join(own, "answered")
     os.mkfifo(said, 0o600)
@@ -186,7 +191,7 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
         if status != 0:
             # If CRIU is still there (runc has been killed, or we are lost), it would wait for ever. If it is not, what
             # it has brought back would go on.
-            kill_descendants(os.getpid())
+            processes.kill_descendants(os.getpid())
             criu.wait()
     return status
 
@@ -205,9 +210,13 @@ def _confine(root: str | None, own: str) -> None:
 def _passed_on(
     criu: subprocess.Popen[bytes], hearing: int, answering: int, own: str, *, runc: socket.socket, uid: int, saved: int
 ) -> int:
-    """CRIU's exit status. Raises `NotUnderstood` when runc goes before it, or what CRIU restores."""
+    """CRIU's exit status. Its own end counts first, then what it says, then runc's end; else there is silence.
+
+    A save is not broken off when runc goes: CRIU hears a no, and undoes what it has begun. A restore is, also when what
+    CRIU restores goes: it would wait for ever. Raises `NotUnderstood` then.
+    """
     ended = os.pidfd_open(criu.pid)
-    may_go, lost = False, None
+    may_go, restored, lost = False, 0, None
     watched = select.poll()
     for one in (hearing, ended):
         watched.register(one, select.POLLIN)
@@ -216,43 +225,61 @@ def _passed_on(
     while True:
         ready = dict(watched.poll(_LOOK_S * 1000))
         if ended in ready and hearing not in ready:
-            return criu.wait()
-        if not ready:
-            before, lost = lost, None if may_go else _lost(criu.pid)
-            if lost is not None and lost == before:  # at the first look CRIU may know it, and be tidying up
-                raise NotUnderstood("what CRIU restores has ended (is there too little memory?)")
-            continue
+            status = criu.wait()
+            if status != 0 and restored:
+                os.kill(restored, signal.SIGKILL)  # at once: without CRIU it goes on, and nobody may have looked at it
+            return status
         if hearing not in ready:
-            raise NotUnderstood("runc has gone")
+            if saved:
+                if runc.fileno() in ready:
+                    watched.unregister(runc)
+                continue
+            if ready:
+                raise NotUnderstood("runc has gone")
+            if not is_held(own):
+                raise NotUnderstood("gleaner-runc has gone")
+            found = None if may_go else _lost(criu.pid)
+            if found is not None and found == lost:  # at the first look CRIU may know it, and be tidying up
+                raise NotUnderstood("what CRIU restores has ended (is there too little memory?)")
+            lost = found
+            continue
         heard += os.read(hearing, 4096)
         while b"\n" in heard:
             line, _, heard = heard.partition(b"\n")
             action, _, number = line.partition(b" ")
             pid = int(number or b"0")
             agreed = _notified(runc, action, pid) and is_held(own)
-            if action == b"post-dump" and (why := deleted.refused(saved)) is not None:
-                _log(own, why)  # it has changed since: now all stand still, whoever asked for the save
-                agreed = False
-            if action == b"post-setup-namespaces" and (why := _not_confined(pid)) is not None:
+            if (why := _objection(action, pid, saved=saved, uid=uid)) is not None:
                 _log(own, why)
                 agreed = False
-            if action == b"pre-resume" and (why := _must_not_go_on(pid, uid)) is not None:
-                _log(own, f"the generation is not what a job of ours can have been: {why}")
-                agreed = False
+            if action == b"post-restore":
+                restored = pid
             if action == b"pre-resume":
                 links.put_back(own)
                 may_go = True
             os.write(answering, b"ok\n" if agreed else b"no\n")
 
 
+def _objection(action: bytes, pid: int, *, saved: int, uid: int) -> str | None:
+    """The reason why CRIU must not go on after this notification, if there is one."""
+    if action == b"post-dump":
+        return deleted.refused(saved)  # it may be other than before: now all stand still, whoever asked for the save
+    if action == b"post-setup-namespaces":
+        return _not_confined(pid)
+    if action == b"pre-resume" and (why := _must_not_go_on(pid, uid)) is not None:
+        return f"the generation is not what a job of ours can have been: {why}"
+    return None
+
+
 def _lost(criu_pid: int) -> int | None:
     """Return the number of the first process of what is restored, if that has ended.
 
     It is a child of ours, as runc wants it. Until CRIU traces it, the kernel tells CRIU nothing of its end, and CRIU
-    would wait for it for ever.
+    would wait for it for ever; while CRIU does, the kernel tells us nothing. So its state is looked up.
     """
-    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    return None if found is None or found.si_pid == criu_pid else found.si_pid
+    us = os.getpid()
+    ended = (one for one, state, parent in processes.all_processes() if (state, parent) == ("Z", us))
+    return next((one for one in ended if one != criu_pid), None)
 
 
 def _not_confined(pid: int) -> str | None:
@@ -271,8 +298,11 @@ def _must_not_go_on(pid: int, uid: int) -> str | None:
 
 
 def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:
-    """Whether runc agrees to go on."""
+    """Whether runc agrees to go on. Without it, nobody does."""
     notify = field(1, action) + (field(2, pid) if pid else b"")
-    runc.send(field(1, NOTIFY) + field(2, 1) + field(5, notify))
-    answer = dict(fields(runc.recv(_LONGEST_REQUEST)))
+    try:
+        runc.send(field(1, NOTIFY) + field(2, 1) + field(5, notify))
+        answer = dict(fields(runc.recv(_LONGEST_REQUEST)))
+    except ConnectionError:
+        return False
     return answer.get(1) == NOTIFY and answer.get(3) == 1

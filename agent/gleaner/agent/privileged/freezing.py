@@ -28,35 +28,47 @@ def tries() -> Iterator[bool]:
 def holds_after_all(cgroups: dict[str, str]) -> bool:
     """Return True if a container that runc could not freeze stands frozen. Else take the order to freeze back.
 
-    With cgroups of version 2 runc leaves the order standing (with version 1 it does not): the container would stop
-    later, unseen. `cgroups` are its folders by controller; "" is that of version 2. With version 1, and for a container
-    that has ended, False.
+    A runc that was killed leaves the order standing, and with cgroups of version 2 one that gives up does so too: the
+    container would stop later, unseen. `cgroups` are its folders by controller; "" is that of version 2. For a
+    container that has ended, False.
     """
     try:
-        if _is(cgroups[""], "frozen 1"):
+        if _is(cgroups, frozen=True):
             return True
-        with open(os.path.join(cgroups[""], "cgroup.freeze"), "r+", encoding="ascii") as order:
-            order.write("0\n")
+        folder, file, word = _freezer(cgroups)
+        with open(os.path.join(folder, file), "r+", encoding="ascii") as order:
+            order.write(word)
     except (OSError, KeyError):
         pass
     return False
 
 
 def goes_on_after_all(cgroups: dict[str, str]) -> bool:
-    """Return True if a container that runc could not let go on is not frozen: CRIU was killed when it had thawed it.
+    """Return True if a container is not frozen though it should be: CRIU was killed when it had thawed it.
 
     `cgroups` as for `holds_after_all`. For a container that has ended, False.
     """
     try:
-        if "freezer" in cgroups:
-            with open(os.path.join(cgroups["freezer"], "freezer.state"), encoding="ascii") as state:
-                return state.read() == "THAWED\n"
-        return _is(cgroups[""], "frozen 0")
+        return _is(cgroups, frozen=False)
     except (OSError, KeyError):
         return False
 
 
-def _is(cgroup: str, frozen: str) -> bool:
-    """Return True if a container of version 2 has processes, and stands or goes on like that."""
-    with open(os.path.join(cgroup, "cgroup.events"), encoding="ascii") as events:
-        return {"populated 1", frozen} <= set(events.read().splitlines())
+def _is(cgroups: dict[str, str], *, frozen: bool) -> bool:
+    """Return True if a container has processes, and they stand or go on like that."""
+    if "freezer" in cgroups:
+        wanted = "FROZEN\n" if frozen else "THAWED\n"
+        return _text(cgroups["freezer"], "freezer.state") == wanted and _text(cgroups["freezer"], "cgroup.procs") != ""
+    return {"populated 1", f"frozen {int(frozen)}"} <= set(_text(cgroups[""], "cgroup.events").splitlines())
+
+
+def _freezer(cgroups: dict[str, str]) -> tuple[str, str, str]:
+    """Return the folder, the file in it for the order, and the word that takes the order back."""
+    if "freezer" in cgroups:
+        return cgroups["freezer"], "freezer.state", "THAWED\n"
+    return cgroups[""], "cgroup.freeze", "0\n"
+
+
+def _text(folder: str, name: str) -> str:
+    with open(os.path.join(folder, name), encoding="ascii") as file:
+        return file.read()

@@ -17,9 +17,9 @@ import subprocess
 import time
 from typing import Any
 
-from . import config, folders, linux
+from . import cgroups, config, folders, linux
 from .bundle import Bundle
-from .transfer import kill_descendants
+from .processes import kill_descendants
 
 LONGEST_LOG_BYTES = 192 * 2**20
 _NOTICE = b"[gleaner] more output than this is not kept\n"
@@ -120,7 +120,7 @@ def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> d
     _say(answer, {"reason": None})
     _keep({out: 1, err: 2}, ended, log)
     _, status = os.waitpid(pid, 0)
-    out_of_memory = _was_out_of_memory(cgroups(kept_by_runc(settings, bundle.name)))
+    out_of_memory = _was_out_of_memory(cgroups.made_by_runc(kept_by_runc(settings, bundle.name)))
     log.end()
     bundle.record_exit(
         {
@@ -189,30 +189,10 @@ def _keep(sources: dict[int, int], ended: int, log: Log) -> None:
         select.select([ended], [], [])
 
 
-def cgroups(kept: str) -> dict[str, str]:
-    """Return the container's folder for each controller, as runc has made them; "" is that of version 2.
-
-    `kept` is the folder of what runc keeps of the container.
-    """
-    try:
-        with open(os.path.join(kept, "state.json"), encoding="utf-8") as file:
-            found: dict[str, str] = json.load(file)["cgroup_paths"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return found
-
-
-def counters(folder: str | None, file: str) -> dict[str, int]:
-    """A cgroup's file of names and numbers; empty if it is not there."""
-    try:
-        with open(os.path.join(folder or "/nowhere", file), encoding="ascii") as content:
-            return {words[0]: int(words[1]) for words in map(str.split, content) if len(words) == 2}
-    except OSError:
-        return {}
-
-
 def _was_out_of_memory(paths: dict[str, str]) -> bool:
-    found = counters(paths.get("memory"), "memory.oom_control") or counters(paths.get(""), "memory.events")
+    found = cgroups.counters(paths.get("memory"), "memory.oom_control") or cgroups.counters(
+        paths.get(""), "memory.events"
+    )
     return found.get("oom_kill", 0) > 0
 
 

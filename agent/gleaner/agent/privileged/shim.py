@@ -190,10 +190,10 @@ def _freeze_or_thaw(call: Call, words: list[str]) -> int:
     _, how = os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
     status = os.waitstatus_to_exitcode(how)
     if status != 0:
-        from . import freezing, monitor
+        from . import cgroups, freezing
 
         is_done = freezing.goes_on_after_all if call.command == "resume" else freezing.holds_after_all
-        if is_done(monitor.cgroups(call.folder)):
+        if is_done(cgroups.made_by_runc(call.folder)):
             return 0
     return abs(status)
 

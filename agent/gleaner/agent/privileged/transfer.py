@@ -15,13 +15,13 @@ import json
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import config, folders, links, linux, meeting, own_jobs, vdso
+from . import cgroups, config, folders, freezing, links, linux, meeting, own_jobs, vdso
+from .processes import kill_descendants, kill_with_descendants
 from .seal import Broken, Relay, Sealed, opened, seal
 from .shim import (
     ANNOTATION_END,
@@ -85,6 +85,8 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
     image_path, end_s = call.option("--image-path"), _end(annotations)
     if image_path is None:
         raise ValueError("a checkpoint without --image-path")
+    if freezing.goes_on_after_all(cgroups.made_by_runc(call.folder)):
+        raise ValueError(f"{call.container} is not paused: its files would be of another time than its memory")
     owner, met = _met(settings, annotations)
     with own_folder(settings) as own:
         listener = meeting.listening(own, meeting.CAPTURE_SOCKET)
@@ -157,19 +159,21 @@ def _end_what_is_left(call: Call) -> None:
     Where CRIU itself was killed near its end, the container's processes go on, and nobody else knows of them. Where
     runc was, the container's files stay mounted for CRIU.
     """
-    kill_descendants(os.getpid())
-    _reap(_CLEAN_UP_S)
+    until_s = time.monotonic() + _CLEAN_UP_S
+    while not _all_have_ended() and time.monotonic() < until_s:
+        kill_descendants(os.getpid())  # not only once: what is just being forked may be seen by no look
+        time.sleep(0.01)
     with contextlib.suppress(subprocess.TimeoutExpired):
         folders.unmount_below(os.path.realpath(call.folder))
 
 
-def _reap(within_s: float) -> None:
-    """Wait for all that was killed: a cgroup can only be removed once they have gone."""
-    until_s = time.monotonic() + within_s
+def _all_have_ended() -> bool:
+    """Return True if no child of ours is left. Only then can a cgroup be removed."""
     with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < until_s:
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                time.sleep(0.01)
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -264,7 +268,10 @@ def own_folder(settings: config.Config) -> Generator[str]:
 
 def is_held(path: str) -> bool:
     """Return True while the call that has made this folder lives."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:  # the next call has removed it
+        return False
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -286,46 +293,6 @@ def _remove_unless_held(path: str) -> None:
         pass
     finally:
         os.close(folder)
-
-
-def kill_with_descendants(pid: int) -> None:
-    """Kill a process and all that it has started."""
-    _send([pid], signal.SIGSTOP)
-    kill_descendants(pid)
-    _send([pid], signal.SIGKILL)
-
-
-def kill_descendants(pid: int) -> None:
-    """Kill all that a process has started, whatever sessions and namespaces they are in by now.
-
-    They are stopped first, until no more are found: else one could start another between the look and its end.
-    """
-    doomed: list[int] = []
-    while True:
-        found = _descendants(pid)
-        if set(found) <= set(doomed):
-            break
-        doomed = found
-        _send(doomed, signal.SIGSTOP)
-    _send(doomed, signal.SIGKILL)
-
-
-def _descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                children.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
-    found = children.get(pid, [])
-    for one in found:  # it grows meanwhile
-        found += children.get(one, [])
-    return found
-
-
-def _send(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _end(annotations: dict[str, str]) -> float:
@@ -377,7 +344,10 @@ def _run(
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S)
             raise Broken(relay.reason)
         if ended in ready:
-            return runc.wait()
+            status = runc.wait()
+            if command == "restore" or _all_have_ended():
+                return status
+            time.sleep(0.05)  # runc was killed, and CRIU undoes what it has begun: nobody may thaw the container before
         if relay is not None and relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
             watched.unregister(relay.failed)
         if time.time() >= end_s:

@@ -80,7 +80,7 @@ class DockerRuntime:
         self._attached: dict[ContainerId, Iterator[bytes]] = {}
         """To the output of each container from its beginning, until `live` hands it out."""
         self._adrift: set[ContainerId] = set()
-        """Those that Docker takes for paused and cannot let go on; they may be running."""
+        """Those of which Docker has not said since that they go on; it may take them for paused while they run."""
         self._why_no_shim = ""
         if self._uid == 0:
             raise RuntimeFault("jobs would run as root: start the agent as an ordinary service account")
@@ -158,7 +158,7 @@ class DockerRuntime:
 
     def pause(self, container: ContainerId) -> None:
         if container in self._adrift:
-            raise RuntimeFault(f"cannot pause {container[:12]}: Docker takes it for paused, and it goes on")
+            self.unpause(container)
         with translated(f"cannot pause {container[:12]}"):
             for is_last in freezing.tries():
                 try:
@@ -176,16 +176,16 @@ class DockerRuntime:
                         raise
 
     def unpause(self, container: ContainerId) -> None:
+        self._adrift.add(container)
         with translated(f"cannot let {container[:12]} go on"):
             try:
                 self._engine.unpause(container)
-                self._adrift.discard(container)
             except docker.errors.NotFound:
                 raise
             except docker.errors.APIError:
                 if self._state(container)["Paused"]:
-                    self._adrift.add(container)
                     raise
+        self._adrift.discard(container)
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
         with translated(f"cannot save {container[:12]}"):

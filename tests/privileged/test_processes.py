@@ -1,0 +1,41 @@
+"""The end of all that a process has started."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gleaner.agent.privileged.processes import kill_with_descendants
+
+
+def test_all_descendants_are_killed_in_whatever_session_they_are(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"""
+import os, time
+for _ in range(3):
+    open({str(pids)!r}, "a").write(f"{{os.getpid()}}\\n")
+    if os.fork():
+        time.sleep(60)
+        os._exit(0)
+    os.setsid()
+open({str(pids)!r}, "a").write(f"{{os.getpid()}}\\n")
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    end_s = time.monotonic() + 20
+    while not pids.exists() or len(pids.read_text().split()) < 4:
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    kill_with_descendants(process.pid)
+    assert process.wait(10) == -9
+    for pid in pids.read_text().split():
+        while state(pid) not in (None, "Z"):
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+
+def state(pid: str) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
