@@ -131,6 +131,7 @@ def _measure(kind: str, url: str, waiting: int, groups: int, options: argparse.N
     names = ["bench"] if groups == 1 else [f"group-{number}" for number in range(groups)]
     for number in range(options.workers):
         _register(engine, f"agent-{number}")
+    _lead(engine)  # once: of workers that all begin to lead at once under one name, all but one would be refused
     if groups > 1:
         _let_hold(engine, names[: groups // 2], cpus=FACTS.cpus * (options.workers + 1) // groups)
     for jobs_a_claim in (1, 8):
@@ -257,15 +258,20 @@ def _work(
     ask = Ask(cpus=CPUS * jobs_a_claim, memory_mib=MEMORY_MIB * jobs_a_claim)
     claims: list[float] = []
     completes: list[float] = []
-    with transaction(engine) as db:
-        term = leader.try_lead(db, "bench", now=leader.NOW, term_s=1e6)
-    assert term is not None
+    term = _lead(engine)
     _cycle(engine, term, tally, agent, ask, [], [])  # statements compiled, connection made
     time.sleep(max(0.0, begin_s - time.time()))
     start_s, cpu_s = time.time(), time.thread_time()
     while time.time() < start_s + seconds and len(completes) < most:
         _cycle(engine, term, tally, agent, ask, claims, completes)
     return Work(claims, completes, start_s, time.time(), time.thread_time() - cpu_s)
+
+
+def _lead(engine: Engine) -> Term:
+    with transaction(engine) as db:
+        term = leader.try_lead(db, "bench", now=leader.NOW, term_s=1e6)
+    assert term is not None
+    return term
 
 
 @contextmanager

@@ -77,9 +77,13 @@ def _serve(url: str, port: int, place: str) -> None:
 async def _load(port: int, secrets: dict[str, str], seconds: float) -> Load:
     await _until_leading(port)
     load = Load([], [], 0.0)
-    # Everybody connects, and has its token looked up once, before the clock starts.
+    # Everybody has its token looked up once before the clock starts, one after the other: of callers that it does not
+    # know yet the service takes few at once. And all connect only then: it ends connections on which nothing is said.
+    for name, secret in secrets.items():
+        voice = await _Voice.connected(port, name, secret)
+        await voice.claim_and_complete([], [])
+        voice.hang_up()
     voices = [await _Voice.connected(port, name, secret) for name, secret in secrets.items()]
-    await asyncio.gather(*(voice.claim_and_complete([], []) for voice in voices))
     begun = time.perf_counter()
     await asyncio.gather(*(voice.work(begun + seconds, load) for voice in voices))
     return Load(load.claims_s, load.completes_s, time.perf_counter() - begun)
@@ -111,6 +115,9 @@ class _Voice:
     @classmethod
     async def connected(cls, port: int, name: str, secret: str) -> "_Voice":
         return cls(*await asyncio.open_connection("127.0.0.1", port), name, secret)
+
+    def hang_up(self) -> None:
+        self._writer.close()
 
     async def work(self, until: float, load: Load) -> None:
         while time.perf_counter() < until:
