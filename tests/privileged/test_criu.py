@@ -113,7 +113,7 @@ def notified(action, pid=7):
 """
 
 
-def hear(tmp_path: Path, fake: str, prepare: str = "", saved: int = 0) -> str:
+def hear(tmp_path: Path, fake: str, prepare: str = "", *words: str, saved: int = 0) -> str:
     """Restore, or save, with this in the place of CRIU; return what came of it."""
     package = Path(criu.__file__).parents[1]
     script = f"""
@@ -126,12 +126,12 @@ criu._must_not_go_on = lambda *said: None
 fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)
 {prepare}
 try:
-    print(criu._run([sys.executable, "-c", {fake!r}], ".", ours, 1, saved={saved}))
+    print(criu._run([sys.executable, "-c", {fake!r}, *sys.argv[1:]], ".", ours, 1, saved={saved}))
 except criu.NotUnderstood as error:
     print(error)
 """
     said = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-c", script, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
     )
     assert said.stderr == ""
     return said.stdout.strip()
@@ -172,6 +172,18 @@ os._exit(3)
     prepare = "criu._notified = notified; criu.deleted.refused = lambda pid: None; runcs.close()"
     assert hear(tmp_path, fake, prepare, saved=1) == "3"
     assert (tmp_path / "answer").read_text() == "1"
+
+
+@pytest.mark.parametrize(("is_held", "left"), [(True, "FROZEN\n"), (False, "THAWED\n")])
+def test_a_save_of_which_gleaner_runc_was_killed_leaves_nothing_frozen(
+    tmp_path: Path, is_held: bool, left: str
+) -> None:
+    """Its agent has let it go on meanwhile, and CRIU, as it found it frozen, freezes it again."""
+    (tmp_path / "freezer.state").write_text("THAWED\n")
+    fake = "open('freezer.state', 'w').write('FROZEN\\n'); raise SystemExit(3)"
+    prepare = f"criu.is_held = lambda own: {is_held}"
+    assert hear(tmp_path, fake, prepare, "--freeze-cgroup", str(tmp_path), saved=1) == "3"
+    assert (tmp_path / "freezer.state").read_text() == left
 
 
 def test_what_a_killed_criu_has_brought_back_goes_at_once(tmp_path: Path) -> None:
@@ -235,6 +247,40 @@ criu.main()
     finally:
         os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
         runcs.close()
+
+
+def test_what_nobody_knows_of_does_not_go_on(tmp_path: Path) -> None:
+    """gleaner-runc, and perhaps runc, have gone when CRIU has just brought it back."""
+    package = Path(criu.__file__).parents[1]
+    fake = tmp_path / "criu"
+    fake.write_text(f"""#!{sys.executable}
+{SIBLING}
+import sys
+if sys.argv[1] == "restore":
+    pid = sibling(lambda: time.sleep(60))
+    open("pid", "w").write(str(pid))
+    open(sys.argv[sys.argv.index("--pidfile") + 1], "w").write(str(pid))
+""")
+    fake.chmod(0o755)
+    (tmp_path / "work").mkdir()
+    request = field(1, criu.RESTORE) + field(2, field(13, b"/"))
+    script = f"""
+import socket, sys
+sys.path.insert(0, {str(package)!r})
+from privileged import config, criu
+config.load = lambda: config.Config(1, criu={str(fake)!r})
+criu.confined.enter = lambda *said: None
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+runcs.send({request!r})
+sys.argv[1:] = ["swrk", str(ours.fileno())]
+criu.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, check=False, timeout=30,
+        env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_UID": "1"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert not alive(int((tmp_path / "pid").read_text()))
 
 
 def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:

@@ -128,8 +128,17 @@ def test_a_container_that_goes_on_already_may_go_on(
     for state, status in ((stands, 7), (goes_on, 0), ("", 7)):
         (shim.folder / file).write_text(state)
         (shim.folder / "cgroup.procs").write_text("7\n")
+        (shim.folder / "cgroup.freeze").write_text("0\n")
         assert shim("--root", root, "resume", "ours").returncode == status
         assert shim("--root", root, "resume", "another").returncode == 7
+
+
+def test_a_container_that_is_about_to_stand_does_not_go_on(shim: Shim) -> None:
+    shim.container("c", cgroup_paths={"": str(shim.folder)}, config={"labels": ["org.gleaner.meeting=1"]})
+    (shim.folder / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    for order, status in (("1\n", 7), ("0\n", 0)):
+        (shim.folder / "cgroup.freeze").write_text(order)
+        assert shim("--root", str(shim.folder), "resume", "c").returncode == status
 
 
 def test_a_container_that_cannot_be_frozen_does_not_freeze_later(shim: Shim) -> None:

@@ -1,11 +1,13 @@
 """What a save or restore keeps on the node, and what it takes from an agent."""
 
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -108,17 +110,47 @@ def test_a_folder_that_is_gone_is_held_by_nobody(tmp_path: Path) -> None:
     assert not transfer.is_held(str(tmp_path / "gone"))
 
 
-@pytest.mark.parametrize("is_frozen", [False, True])
-def test_what_goes_on_is_not_saved(settings: Config, tmp_path: Path, is_frozen: bool) -> None:
-    """Whoever takes it for paused: its files would be of another time than its memory."""
+@pytest.fixture
+def call(tmp_path: Path) -> Call:
+    """To save a container that stands frozen."""
     kept = tmp_path / "c"
     kept.mkdir()
     (kept / "state.json").write_text(json.dumps({"cgroup_paths": {"": str(kept)}}))
-    (kept / "cgroup.events").write_text(f"populated 1\nfrozen {int(is_frozen)}\n")
-    call = Call(["--root", str(tmp_path)], "checkpoint", [("--image-path", "images")], "c")
-    why = "nobody waits|No such file|cannot" if is_frozen else "c is not paused"
-    with pytest.raises((ValueError, NotMet, OSError), match=why):
+    stand(kept, frozen=True)
+    return Call(["--root", str(tmp_path)], "checkpoint", [("--image-path", str(tmp_path / "images"))], "c")
+
+
+def stand(kept: Path, *, frozen: bool) -> None:
+    (kept / "cgroup.events").write_text(f"populated 1\nfrozen {int(frozen)}\n")
+    (kept / "cgroup.freeze").write_text(f"{int(frozen)}\n")
+
+
+def test_what_goes_on_is_not_saved(settings: Config, call: Call) -> None:
+    """Whoever takes it for paused: its files would be of another time than its memory."""
+    with pytest.raises(NotMet):  # nobody waits for it
         transfer._save(settings, call, {"org.gleaner.meeting": "c"})
+    stand(Path(call.folder), frozen=False)
+    with pytest.raises(ValueError, match="c is not paused"):
+        transfer._save(settings, call, {"org.gleaner.meeting": "c"})
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
+    settings: Config, call: Call, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    said: list[dict[str, object]] = []
+    met = SimpleNamespace(say=lambda message, *_: said.append(message), close=lambda: None)
+
+    def save(_settings: Config, call: Call, _command: str, own: str, *_: object, **_named: object) -> int:
+        Path(own, transfer.DESCRIPTORS).write_text("[]")
+        stand(Path(call.folder), frozen=not goes_on)
+        return 0
+
+    monkeypatch.setattr(transfer, "_met", lambda *_: (transfer._Owner(4200, b""), met))
+    monkeypatch.setattr(transfer, "_run", save)
+    with pytest.raises(ValueError, match="c is not paused") if goes_on else contextlib.nullcontext():
+        transfer._save(settings, call, {})
+    assert [message.get("status") for message in said] == ([None] if goes_on else [None, 0])
 
 
 def test_a_child_of_the_call_does_not_hold_its_folder(settings: Config) -> None:

@@ -33,7 +33,8 @@ OURS, CRIU, NOTIFY = "bin/criu swrk", "^/usr/sbin/criu (dump|restore)", "notify.
 """Command lines: of what hears CRIU's notifications, of CRIU, of its action script."""
 GO = "/run/criu-may-go-on"
 SHIM = "/gleaner-runc .* checkpoint"
-KILLED = [(OURS,), (CRIU,), (OURS, CRIU), ("^/usr/sbin/runc .* restore",), ("/gleaner-runc .* create",)]
+RESTORING = ["^/usr/sbin/runc .* restore", "/gleaner-runc .* create"]
+KILLED = [(OURS,), (CRIU,), (OURS, CRIU), *((one,) for one in RESTORING), tuple(RESTORING)]
 
 
 @pytest.fixture

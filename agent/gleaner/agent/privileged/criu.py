@@ -17,7 +17,7 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from . import config, confined, deleted, links, processes, rights
+from . import config, confined, deleted, freezing, links, processes, rights
 from .protobuf import NotUnderstood, Value, field, fields, number_in
 from .transfer import is_held
 
@@ -150,13 +150,16 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
-    answer = _run(words, own, runc, uid, saved=saved, root=root)
-    result = b""
-    if answer == 0 and kind == RESTORE:
-        with open(pid_file, encoding="ascii") as file:
-            result = field(4, field(1, int(file.read())))
-    with contextlib.suppress(ConnectionError):  # runc has gone
+    answer, result, is_known = _run(words, own, runc, uid, saved=saved, root=root), b"", False
+    with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has gone
+        if answer == 0 and kind == RESTORE:
+            with open(pid_file, encoding="ascii") as file:
+                result = field(4, field(1, int(file.read())))
         runc.send(field(1, kind) + field(2, int(answer == 0)) + result)
+        is_known = is_held(own)
+    if kind == RESTORE and not is_known:
+        processes.kill_descendants(os.getpid())
+        return 1
     return 0 if answer == 0 else 1
 
 
@@ -193,6 +196,10 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
             # it has brought back would go on.
             processes.kill_descendants(os.getpid())
             criu.wait()
+        if "--freeze-cgroup" in words and not is_held(own):
+            # gleaner-runc has gone, so the agent may have let the container go on while CRIU had it thawed. CRIU leaves
+            # it as it was found, frozen, and nobody would know.
+            freezing.take_back(words[words.index("--freeze-cgroup") + 1])
     return status
 
 

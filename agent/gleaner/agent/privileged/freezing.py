@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import contextlib
 import itertools
 import os
 import time
@@ -35,12 +36,17 @@ def holds_after_all(cgroups: dict[str, str]) -> bool:
     try:
         if _is(cgroups, frozen=True):
             return True
-        folder, file, word = _freezer(cgroups)
-        with open(os.path.join(folder, file), "r+", encoding="ascii") as order:
-            order.write(word)
+        take_back(cgroups["freezer"] if "freezer" in cgroups else cgroups[""])
     except (OSError, KeyError):
         pass
     return False
+
+
+def take_back(folder: str) -> None:
+    """Take the order to freeze back. `folder` is the container's of either version; one that has gone is no error."""
+    for file, word in (("freezer.state", "THAWED\n"), ("cgroup.freeze", "0\n")):
+        with contextlib.suppress(OSError), open(os.path.join(folder, file), "r+", encoding="ascii") as order:
+            order.write(word)
 
 
 def goes_on_after_all(cgroups: dict[str, str]) -> bool:
@@ -59,14 +65,8 @@ def _is(cgroups: dict[str, str], *, frozen: bool) -> bool:
     if "freezer" in cgroups:
         wanted = "FROZEN\n" if frozen else "THAWED\n"
         return _text(cgroups["freezer"], "freezer.state") == wanted and _text(cgroups["freezer"], "cgroup.procs") != ""
-    return {"populated 1", f"frozen {int(frozen)}"} <= set(_text(cgroups[""], "cgroup.events").splitlines())
-
-
-def _freezer(cgroups: dict[str, str]) -> tuple[str, str, str]:
-    """Return the folder, the file in it for the order, and the word that takes the order back."""
-    if "freezer" in cgroups:
-        return cgroups["freezer"], "freezer.state", "THAWED\n"
-    return cgroups[""], "cgroup.freeze", "0\n"
+    is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(cgroups[""], "cgroup.events").splitlines())
+    return is_so and (frozen or _text(cgroups[""], "cgroup.freeze") == "0\n")  # else it is about to stand
 
 
 def _text(folder: str, name: str) -> str:

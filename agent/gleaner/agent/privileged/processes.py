@@ -13,24 +13,29 @@ if TYPE_CHECKING:
 
 def kill_with_descendants(pid: int) -> None:
     """Kill a process and all that it has started."""
-    _send([pid], signal.SIGSTOP)
+    _send({pid}, signal.SIGSTOP)
     kill_descendants(pid)
-    _send([pid], signal.SIGKILL)
+    _send({pid}, signal.SIGKILL)
 
 
 def kill_descendants(pid: int) -> None:
     """Kill all that a process has started, whatever sessions and namespaces they are in by now.
 
-    They are stopped first, until no more are found: else one could start another between the look and its end.
+    They are stopped first, until no more are found: else one could start another between the look and its end. And they
+    are looked for again when they are killed: one whose parent ends in the middle of a look may be missed.
     """
-    doomed: list[int] = []
-    while True:
-        found = _descendants(pid)
-        if set(found) <= set(doomed):
-            break
-        doomed = found
-        _send(doomed, signal.SIGSTOP)
-    _send(found, signal.SIGKILL)  # not `doomed`: of those some may have ended, and their numbers be others' by now
+    killed: set[int] = set()
+    while not (found := _stopped_descendants(pid)) <= killed:
+        _send(found, signal.SIGKILL)
+        killed |= found
+
+
+def _stopped_descendants(pid: int) -> set[int]:
+    stopped: set[int] = set()
+    while not (found := set(_descendants(pid))) <= stopped:
+        _send(found, signal.SIGSTOP)
+        stopped = found
+    return found
 
 
 def _descendants(pid: int) -> list[int]:
@@ -52,7 +57,7 @@ def all_processes() -> Iterator[tuple[int, str, int]]:
                 yield int(name), state, int(parent)
 
 
-def _send(pids: list[int], number: signal.Signals) -> None:
+def _send(pids: set[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -85,8 +85,7 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
     image_path, end_s = call.option("--image-path"), _end(annotations)
     if image_path is None:
         raise ValueError("a checkpoint without --image-path")
-    if freezing.goes_on_after_all(cgroups.made_by_runc(call.folder)):
-        raise ValueError(f"{call.container} is not paused: its files would be of another time than its memory")
+    _must_stand_still(call)
     owner, met = _met(settings, annotations)
     with own_folder(settings) as own:
         listener = meeting.listening(own, meeting.CAPTURE_SOCKET)
@@ -96,6 +95,8 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
         words = [*kept, *_paths(own)]
         status = _run(settings, call, "checkpoint", own, words, end_s=end_s, owner=owner, relay=relay)
+        if status == 0:
+            _must_stand_still(call)
         descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
         last = {"descriptors": descriptors}
         if relay is not None and status == 0:
@@ -109,6 +110,12 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         met.say({"status": status, "log": _log_tail(f"{own}/work"), **last})
     met.close()
     return status
+
+
+def _must_stand_still(call: Call) -> None:
+    """Raise `ValueError` if the container goes on, whoever takes it for paused."""
+    if freezing.goes_on_after_all(cgroups.made_by_runc(call.folder)):
+        raise ValueError(f"{call.container} is not paused: its files would be of another time than its memory")
 
 
 def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
