@@ -20,8 +20,9 @@ pid_of() {
 
 answers() { docker version --format '{{.Server.Version}}'; }
 
-# True when the engine answers, and also when it is dead, so that nobody waits for a dead one.
-settled() { answers || [ -z "$(pid_of $run_dir/dockerd.pid dockerd)" ]; }
+# True when the engine that was just launched answers, and also when it has ended, so that nobody waits for a dead one. Its
+# command line is not looked at: in its first moment it still has that of this script.
+settled() { answers || [ ! -d "/proc/$(cat $run_dir/dockerd.pid)" ]; }
 
 launch() { # launch PIDFILE COMMAND...: a daemon that outlives the caller's terminal
     local pid_file=$1
