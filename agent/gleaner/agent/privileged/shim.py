@@ -8,6 +8,7 @@ image nor from a job's environment:
 - `create`: the container may make sockets of the usual kinds only (`sockets`).
 - `pause`: a container that cannot be frozen goes on (`freezing`).
 - `resume`: one that goes on already, as CRIU was killed, is no error: the engine would take it for paused for ever.
+- `delete`: what a restore has mounted for CRIU goes, where runc and this program were killed in it.
 - `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and the
   `start` that follows has nothing left to do. So a plain `docker start` resumes a saved job.
 
@@ -49,6 +50,7 @@ _VALUES: dict[str, set[str]] = {
         "--manage-cgroups-mode",
         "--empty-ns",
     },
+    "delete": set(),
     "pause": set(),
     "resume": set(),
     "start": set(),
@@ -144,6 +146,10 @@ def main(runc: str | None = None) -> NoReturn:
                 sys.exit(status)
         if call.command == "create" and _says(_config_of(call), ANNOTATION_MEETING):
             _restrict_sockets(call)
+        if call.command == "delete" and os.path.isdir(os.path.join(call.folder, "criu-root")):
+            from . import folders
+
+            folders.unmount_below(os.path.realpath(call.folder))
     if runc is None:
         from . import config
 
