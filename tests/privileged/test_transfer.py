@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,7 +137,7 @@ def test_what_goes_on_is_not_saved(settings: Config, call: Call) -> None:
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
-    settings: Config, call: Call, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+    call: Call, monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:
     said: list[dict[str, object]] = []
     met = SimpleNamespace(say=lambda message, *_: said.append(message), close=lambda: None)
@@ -148,8 +149,9 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
 
     monkeypatch.setattr(transfer, "_met", lambda *_: (transfer._Owner(4200, b""), met))
     monkeypatch.setattr(transfer, "_run", save)
-    with pytest.raises(ValueError, match="c is not paused") if goes_on else contextlib.nullcontext():
-        transfer._save(settings, call, {})
+    refused = pytest.raises(ValueError, match="c is not paused") if goes_on else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as short, refused:  # a socket's path has an end
+        transfer._save(Config(4200, own=f"{short}/own"), call, {})
     assert [message.get("status") for message in said] == ([None] if goes_on else [None, 0])
 
 
