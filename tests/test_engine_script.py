@@ -26,8 +26,6 @@ setsid() {
 trap 'kill $(cat $run_dir/*.pid) 2>/dev/null' EXIT
 start
 """
-
-
 LISTEN = "import socket, time; socket.socket(socket.AF_UNIX).bind('containerd.sock'); time.sleep(60)"
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -217,69 +218,59 @@ def test_what_a_killed_criu_has_brought_back_goes_with_it(tmp_path: Path) -> Non
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
-def test_runc_hears_of_our_end_whatever_criu_leaves(tmp_path: Path) -> None:
-    """A process that CRIU brings back inherits all that CRIU has open."""
+@contextlib.contextmanager
+def called(tmp_path: Path, fake: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """Yield criu.py as runc calls it for a restore, with this program in CRIU's place; and runc's end of its socket."""
     package = Path(criu.__file__).parents[1]
-    fake = tmp_path / "criu"
-    fake.write_text('#!/bin/sh\n[ "$1" != restore ] || { echo $$ >new; mv new there; exec sleep 60; }\n')
-    fake.chmod(0o755)
-    ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    request = field(1, criu.RESTORE) + field(2, field(13, b"/"))
+    (tmp_path / "criu").write_text(fake)
+    (tmp_path / "criu").chmod(0o755)
+    (tmp_path / "work").mkdir()
     script = f"""
 import sys
 sys.path.insert(0, {str(package)!r})
 from privileged import config, criu
-config.load = lambda: config.Config(1, criu={str(fake)!r})
+config.load = lambda: config.Config(1, criu={str(tmp_path / "criu")!r})
 criu.confined.enter = lambda *said: None
 criu.main()
 """
-    with subprocess.Popen(
+    ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with runcs, subprocess.Popen(
         [sys.executable, "-c", script, "swrk", str(ours.fileno())], cwd=tmp_path, pass_fds=[ours.fileno()],
         env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_UID": "1"},
     ) as hearing:  # fmt: skip
         ours.close()
-        runcs.send(request)
+        runcs.settimeout(30)
+        runcs.send(field(1, criu.RESTORE) + field(2, field(13, b"/")))
+        try:
+            yield hearing, runcs
+        finally:
+            hearing.kill()
+
+
+def test_runc_hears_of_our_end_whatever_criu_leaves(tmp_path: Path) -> None:
+    """A process that CRIU brings back inherits all that CRIU has open."""
+    fake = '#!/bin/sh\n[ "$1" != restore ] || { echo $$ >new; mv new there; exec sleep 60; }\n'
+    with called(tmp_path, fake) as (hearing, runcs):
         wait_for(tmp_path / "there")
         hearing.kill()
-    try:
-        runcs.settimeout(20)
-        assert runcs.recv(1) == b""
-    finally:
-        os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
-        runcs.close()
+        try:
+            assert runcs.recv(1) == b""
+        finally:
+            os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
 
 
 def test_what_nobody_knows_of_does_not_go_on(tmp_path: Path) -> None:
     """gleaner-runc, and perhaps runc, have gone when CRIU has just brought it back."""
-    package = Path(criu.__file__).parents[1]
-    fake = tmp_path / "criu"
-    fake.write_text(f"""#!{sys.executable}
+    fake = f"""#!{sys.executable}
 {SIBLING}
 import sys
 if sys.argv[1] == "restore":
     pid = sibling(lambda: time.sleep(60))
     open("pid", "w").write(str(pid))
     open(sys.argv[sys.argv.index("--pidfile") + 1], "w").write(str(pid))
-""")
-    fake.chmod(0o755)
-    (tmp_path / "work").mkdir()
-    request = field(1, criu.RESTORE) + field(2, field(13, b"/"))
-    script = f"""
-import socket, sys
-sys.path.insert(0, {str(package)!r})
-from privileged import config, criu
-config.load = lambda: config.Config(1, criu={str(fake)!r})
-criu.confined.enter = lambda *said: None
-ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-runcs.send({request!r})
-sys.argv[1:] = ["swrk", str(ours.fileno())]
-criu.main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, check=False, timeout=30,
-        env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_UID": "1"},
-    )  # fmt: skip
-    assert done.returncode == 1
+    with called(tmp_path, fake) as (hearing, _):
+        assert hearing.wait(30) == 1
     assert not alive(int((tmp_path / "pid").read_text()))
 
 

@@ -32,7 +32,7 @@ while True:
 OURS, CRIU, NOTIFY = "bin/criu swrk", "^/usr/sbin/criu (dump|restore)", "notify.sh$"
 """Command lines: of what hears CRIU's notifications, of CRIU, of its action script."""
 GO = "/run/criu-may-go-on"
-SHIM = "/gleaner-runc .* checkpoint"
+RUNC, SHIM = "^/usr/sbin/runc .* checkpoint", "/gleaner-runc .* checkpoint"
 RESTORING = ["^/usr/sbin/runc .* restore", "/gleaner-runc .* create"]
 KILLED = [(OURS,), (CRIU,), (OURS, CRIU), *((one,) for one in RESTORING), tuple(RESTORING)]
 
@@ -155,10 +155,7 @@ def goes_on(node: Node, work: Work, good: Published) -> None:
     wait_for(lambda: len(work.lines) > reached + 20, "the restored process to go on")
 
 
-RUNC = "^/usr/sbin/runc .* checkpoint"
-
-
-@pytest.mark.parametrize("killed", [(OURS,), ("^/usr/sbin/criu dump",), (RUNC,), (OURS, RUNC), (SHIM,)])
+@pytest.mark.parametrize("killed", [(OURS,), (CRIU,), (RUNC,), (OURS, RUNC), (SHIM,)])
 @pytest.mark.parametrize("kind", ["shim", "criu"])
 def test_a_save_of_which_a_part_is_killed_fails_and_the_job_can_be_saved_again(
     node: Node, work: Work, killed: tuple[str, ...]

@@ -150,7 +150,8 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
-    answer, result, is_known = _run(words, own, runc, uid, saved=saved, root=root), b"", False
+    answer = _run(words, own, runc, uid, saved=saved, root=root)
+    result, is_known = b"", False
     with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has gone
         if answer == 0 and kind == RESTORE:
             with open(pid_file, encoding="ascii") as file:
@@ -217,7 +218,7 @@ def _confine(root: str | None, own: str) -> None:
 def _passed_on(
     criu: subprocess.Popen[bytes], hearing: int, answering: int, own: str, *, runc: socket.socket, uid: int, saved: int
 ) -> int:
-    """CRIU's exit status. Its own end counts first, then what it says, then runc's end; else there is silence.
+    """Return CRIU's exit status. Its own end counts first, then what it says, then runc's end; else there is silence.
 
     A save is not broken off when runc goes: CRIU hears a no, and undoes what it has begun. A restore is, also when what
     CRIU restores goes: it would wait for ever. Raises `NotUnderstood` then.
@@ -268,7 +269,7 @@ def _passed_on(
 
 
 def _objection(action: bytes, pid: int, *, saved: int, uid: int) -> str | None:
-    """The reason why CRIU must not go on after this notification, if there is one."""
+    """Return the reason why CRIU must not go on after this notification; None if it may."""
     if action == b"post-dump":
         return deleted.refused(saved)  # it may be other than before: now all stand still, whoever asked for the save
     if action == b"post-setup-namespaces":
@@ -305,7 +306,7 @@ def _must_not_go_on(pid: int, uid: int) -> str | None:
 
 
 def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:
-    """Whether runc agrees to go on. Without it, nobody does."""
+    """Pass a notification on; return True if runc agrees to go on. Without runc nobody does."""
     notify = field(1, action) + (field(2, pid) if pid else b"")
     try:
         runc.send(field(1, NOTIFY) + field(2, 1) + field(5, notify))

@@ -36,7 +36,7 @@ def holds_after_all(cgroups: dict[str, str]) -> bool:
     try:
         if _is(cgroups, frozen=True):
             return True
-        take_back(cgroups["freezer"] if "freezer" in cgroups else cgroups[""])
+        take_back(cgroups.get("freezer") or cgroups[""])
     except (OSError, KeyError):
         pass
     return False

@@ -147,9 +147,9 @@ def main(runc: str | None = None) -> NoReturn:
         if call.command == "create" and _says(_config_of(call), ANNOTATION_MEETING):
             _restrict_sockets(call)
         if call.command == "delete" and os.path.isdir(os.path.join(call.folder, "criu-root")):
-            from . import folders
+            from . import transfer
 
-            folders.unmount_below(os.path.realpath(call.folder))
+            transfer.unmount_for_criu(call)
     if runc is None:
         from . import config
 

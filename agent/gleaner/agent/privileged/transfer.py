@@ -170,6 +170,11 @@ def _end_what_is_left(call: Call) -> None:
     while not _all_have_ended() and time.monotonic() < until_s:
         kill_descendants(os.getpid())  # not only once: what is just being forked may be seen by no look
         time.sleep(0.01)
+    unmount_for_criu(call)
+
+
+def unmount_for_criu(call: Call) -> None:
+    """Unmount what runc has mounted for CRIU in the container's folder. A mount that is stuck is left."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         folders.unmount_below(os.path.realpath(call.folder))
 
