@@ -38,6 +38,9 @@ OVERTIME_S = 60.0
 START_LIMIT_S = 10.0
 """A process that was to be started has its pid file by then, or was never started."""
 
+EXEC_LIMIT_S = 1.0
+"""While a process begins another program it has no command line for a moment: so long it is looked at again."""
+
 PAUSE_S = 0.005
 
 _LAUNCH = 'umask 077; echo $$ >"$1.new" && mv "$1.new" "$1" && shift && exec "$@"'
@@ -191,13 +194,15 @@ class LocalGateway:
         return self._pid_file(record.name).exists() or now_s - record.submitted_s > START_LIMIT_S
 
     def _pid(self, name: str) -> int | None:
-        """The pid of the agent's living process."""
+        """Return the pid of the agent's living process; None if it has ended, or has not begun."""
+        child = self._children.get(name)
+        if child is not None:
+            return child.pid if child.poll() is None else None
         try:
             pid = int(self._pid_file(name).read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             return None
-        return pid if name.encode() in words else None
+        return pid if name.encode() in _command_line(pid) else None
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         pid = self._pid(name)
@@ -206,6 +211,20 @@ class LocalGateway:
                 os.kill(pid, number)
             except ProcessLookupError:
                 return
+
+
+def _command_line(pid: int) -> list[bytes]:
+    """Return the words of a living process, nothing if it has ended."""
+    process = Path(f"/proc/{pid}")
+    until_s = time.monotonic() + EXEC_LIMIT_S
+    try:
+        while not (line := (process / "cmdline").read_bytes()) and time.monotonic() < until_s:
+            if (process / "stat").read_bytes().rpartition(b") ")[2][:1] in b"ZX":
+                break
+            time.sleep(PAUSE_S)
+    except OSError:
+        return []
+    return line.split(b"\0")
 
 
 if TYPE_CHECKING:
