@@ -45,6 +45,22 @@ def test_the_life_in_the_design_page_is_the_one_in_the_code() -> None:
     assert drawn == coded
 
 
+def test_the_tests_that_guard_against_findings_are_there() -> None:
+    """A name without a file is of the file that was named before it."""
+    rows = _rows(ROOT / "docs" / "design.md", "| finding | what mends it | tests |")
+    assert len(rows) > 40
+    missing: list[str] = []
+    for finding, _, tests in rows:
+        path = ""
+        for named, name in re.findall(r"`([\w/]+\.py)?(?:::(test_\w+))?`", tests):
+            path = named or path
+            files = (ROOT / "tests" / path, ROOT / "agent" / "gleaner" / path)
+            text = next((file.read_text() for file in files if file.is_file()), None)
+            if text is None or (name and f"def {name}(" not in text):
+                missing.append(f"{finding}: {path}::{name}")
+    assert missing == []
+
+
 def test_the_defaults_in_the_admins_page_are_those_of_the_program() -> None:
     control = dict(Settings.model_construct())
     fields = AgentSettings.model_fields
