@@ -8,7 +8,7 @@ SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static test test-cluster demo demo-entitlements demo-eternal demo-down prepare bench-queue bench-simulate bench-checkpoint bench-boundary
+.PHONY: help venv lock check unit static test test-cluster demo demo-entitlements demo-eternal demo-down prepare diagrams bench-queue bench-simulate bench-checkpoint bench-boundary
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -37,19 +37,22 @@ test-cluster:  ## the tests on the real cluster alone (ARGS as above, or files)
 	@deploy/prepare.sh --tests
 	@$(PYTEST) -m cluster $(ARGS)
 
-check: venv  ## format, lint, types, imports and unit tests; less than two minutes
-	@$(MAKE) --no-print-directory -j2 static unit
+check: venv  ## format, lint, types, imports, dependencies and unit tests; less than two minutes
+	@$(MAKE) --no-print-directory -j2 static unit PYRIGHT_READS="control agent lab"
 
+# Three at once: beside the static checks a fourth only costs its own start, five seconds of a core.
 # Only to load what draws the cases of the API's schema, and to collect these, all of them slow, takes each worker seconds.
 unit: venv
-	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q $(SIDE_BY_SIDE) -p no:schemathesis -m "not cluster and not postgres and not slow" --ignore tests/api/test_schema.py
+	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q --numprocesses 3 --dist worksteal -p no:schemathesis -m "not cluster and not postgres and not slow" --ignore tests/api/test_schema.py
 
+# mypy reads all of it, and remembers what it has read. pyright does not: the tests are left to `make test`.
 static: venv
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pyright
+	@$(BIN)/pyright $(PYRIGHT_READS)
 	@$(BIN)/lint-imports
+	@$(BIN)/deptry control agent lab
 
 venv: $(VENV)/.done  ## the development environment, as the lock file has it
 
@@ -65,6 +68,9 @@ lock:  ## resolve the dependencies anew, into locks/
 	    $(BIN)/uv pip compile -q pyproject.toml "$$@" --universal --python-version 3.11 --generate-hashes \
 	        --no-header --no-emit-index-url --no-annotate -o locks/$$name.lock; \
 	done
+
+diagrams: venv  ## docs/diagrams.md, drawn from the tables of states and steps
+	@$(BIN)/python docs/diagrams.py
 
 bench-queue: venv  ## claims and completions a second, at up to a million waiting jobs
 	@$(BIN)/python tests/benchmarks/bench_queue.py

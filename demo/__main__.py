@@ -34,15 +34,15 @@ from demo.campaign import (
 
 ROUND_S = 90
 FIRST_ROUND_S = 80
-"""The first boundary is that long after the campaign is submitted."""
+"""Seconds from the submission of the campaign to the first boundary."""
 GIVE_UP_S = 1200
-"""On a machine that does much else meanwhile the runs take many rounds more."""
+"""On a machine that does much else meanwhile the jobs take many rounds more."""
 REGULAR = (("node3", 0, 74, "alice"), ("node1", 1, 78, "bob"), ("node2", 2, 78, "alice"), ("node3", 3, 40, "bob"))
 """The stream of regular jobs: node, round in which it begins, seconds, user."""
 
 
 def main() -> int:
-    """Run the demo; 0 if every run is proven right."""
+    """Run the demo and return 0 if every job is proven right."""
     began_s = time.time()
     OUTPUT.mkdir(exist_ok=True)
     wanted, whole = reference.references()
@@ -75,7 +75,7 @@ def _stamp(at_s: float) -> str:
 
 
 def watch(campaign: int, submitted_s: float) -> None:
-    """Show nodes and campaign until all runs are complete."""
+    """Show nodes and campaign until all jobs are Complete."""
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             status = cluster.api("GET", f"/campaigns/{campaign}")
@@ -91,7 +91,7 @@ def watch(campaign: int, submitted_s: float) -> None:
 
 
 def picture(nodes: dict[str, Any], status: dict[str, Any], jobs: Sequence[dict[str, Any]], since_s: float) -> Group:
-    """The live view: what every node does, and how the campaign stands."""
+    """Return the live view: what every node does, and how the campaign stands."""
     table = Table(title=f"{time.time() - since_s:4.0f} s", expand=False, title_justify="left")
     for column in ("node", "Slurm says", "used by", "our runs"):
         table.add_column(column, min_width=10)
@@ -122,7 +122,7 @@ def conclude(
     ended_s: float,
     began_s: float,
 ) -> int:
-    """Compare, sum up, draw; the exit status."""
+    """Compare, sum up and draw; return the exit status."""
     jobs = jobs_of(campaign)
     runs = judged(jobs, campaign, wanted, whole)
     end_s = max([ended_s, *(a["ended_s"] or 0 for job in jobs for a in job["attempts"])])
@@ -154,7 +154,7 @@ def conclude(
 def show(
     runs: Sequence[dict[str, Any]], loads: timeline.Loads, late: dict[str, float], summary: dict[str, Any]
 ) -> None:
-    """The tables at the end."""
+    """Return the tables at the end."""
     show_runs(runs)
     console.print(
         f"load of the cluster without Gleaner [bold]{loads.without:.0%}[/], "

@@ -1,4 +1,4 @@
-"""A campaign of Pythia runs on the demo's cluster, and the proof that each came out right: what the demos share."""
+"""Shared by the demos: a campaign of Pythia jobs on the demo's cluster, and the proof that each job is right."""
 
 import json
 import subprocess
@@ -23,11 +23,11 @@ class Sent:
 
     id: str
     label: str
-    """What it is called in the picture."""
+    """The job's name in the picture."""
 
 
 def ended(show: Callable[[], int], command: str) -> int:
-    """Show a demo; its exit status. What goes wrong is one line, and Ctrl-C leaves the cluster up."""
+    """Show a demo and return its exit status. What goes wrong is one line, and Ctrl-C leaves the cluster up."""
     try:
         return show()
     except KeyboardInterrupt:
@@ -47,7 +47,7 @@ def submit(wanted: Sequence[reference.Wanted]) -> int:
 
 
 def jobs_of(campaign: int) -> list[dict[str, Any]]:
-    """All that is known of each of its jobs."""
+    """Return all that is known of each job of the campaign."""
     rows = cluster.api("GET", f"/jobs?campaign={campaign}&limit=1000")["jobs"]
     return [cluster.api("GET", f"/jobs/{row['id']}") for row in rows]
 
@@ -61,7 +61,7 @@ def judged(
     restores_at_least: int = 2,
     nodes_at_least: int = 2,
 ) -> list[dict[str, Any]]:
-    """A row for each run: its result beside the same run computed as a whole."""
+    """Return a row for each job: its result beside the same job computed without interruption."""
     fetched = cluster.fetch_results(campaign, OUTPUT / "results")
     left = [left_by(job, run.index, fetched) for run, job in zip(wanted, jobs, strict=True)]
     at_pace = proof.pace(zip(left, whole, strict=True))
@@ -72,19 +72,19 @@ def judged(
 
 
 def left_by(job: dict[str, Any], index: int, fetched: Path) -> proof.Run:
-    """What a run left: its result files, and its whole log."""
+    """Return what a job left: its result files, and its whole log."""
     folder = fetched / f"{job['job']['name']}-{index}"
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
     return proof.Run(files=files, log=cluster.log_of(job["job"]["id"]))
 
 
 def agents_since(since_s: float) -> list[dict[str, Any]]:
-    """The agents that have registered since then."""
+    """Return the agents that have registered since then."""
     return [agent for agent in cluster.api("GET", "/agents") if (agent["registered_s"] or 0) >= since_s]
 
 
 def lateness(agents: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """By how many seconds each agent that has ended was late (before its end: negative)."""
+    """Return by how many seconds each agent that has ended was late (before its end: negative)."""
     return {a["name"]: round(a["ended_s"] - a["end_s"], 1) for a in agents if a["ended_s"]}
 
 
@@ -98,7 +98,7 @@ def judge(
     nodes_at_least: int,
     at_pace: float,
 ) -> dict[str, Any]:
-    """One run's row: where it ran, how its time was spent, and whether the result stands."""
+    """Return one job's row: where it ran, how its time was spent, and whether the result stands."""
     attempts = [a for a in job["attempts"] if a["started_s"] is not None]
     sliced = proof.SlicedRun(
         run=mine,
@@ -131,7 +131,7 @@ def judge(
 
 
 def regular_spans(sent: Sequence[Sent], end_s: float) -> list[timeline.Span]:
-    """When and where the regular jobs ran, as Slurm has it."""
+    """Return when and where the regular jobs ran, as Slurm has it."""
     spans: list[timeline.Span] = []
     for job in sent:
         found = cluster.regular_job(job.id)
@@ -142,12 +142,12 @@ def regular_spans(sent: Sequence[Sent], end_s: float) -> list[timeline.Span]:
 
 
 def write(summary: dict[str, Any], name: str) -> None:
-    """Keep the facts."""
+    """Write the facts as JSON into the output folder."""
     (OUTPUT / name).write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def show_runs(runs: Sequence[dict[str, Any]]) -> None:
-    """The table of the runs, and everything that speaks against them."""
+    """Return the table of the jobs, and everything that speaks against them."""
     table = Table(title="every run, in seconds, beside the same run computed as a whole", title_justify="left")
     for column in ("run", "nodes", "slices", "comp s", "save s", "rest s", "cpu s", "whole s", "same"):
         table.add_column(column, justify="right" if column not in {"nodes", "same"} else "left", no_wrap=True)

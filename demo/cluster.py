@@ -21,9 +21,9 @@ USERS = ("alice", "bob", "carol")
 
 
 PATIENCE_S = 180.0
-"""A wait ends with what it is for. It is given up no earlier than after this: machines are busy."""
+"""No wait is given up earlier than after this, in seconds: machines are busy."""
 ASKED_FOR_S, ASK_AGAIN_S = 60.0, 0.5
-"""For so long a question that control has not answered is asked again, after such a pause."""
+"""A question that control has not answered is asked again for so long, after such a pause, in seconds."""
 
 
 class ClusterError(Exception):
@@ -42,7 +42,7 @@ class RegularJob:
 
 
 def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdin: str | None = None) -> str:
-    """Run a program in one of the cluster's containers; what it printed."""
+    """Run a program in one of the cluster's containers and return what it printed."""
     options = ["-u", user] + (["-i"] if stdin is not None else [])
     done = subprocess.run(
         [str(SCRIPT), "exec", *options, node, *words],
@@ -54,7 +54,7 @@ def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdi
 
 
 def glean(*words: str, after: Sequence[str] = (), timeout_s: float = 120) -> Any:
-    """The answer of `glean WORDS --json [-- AFTER]`, run by the service account on the head."""
+    """Return the answer of `glean WORDS --json [-- AFTER]`, run by the service account on the head."""
     tail = ("--", *after) if after else ()
     # In the container too, or a verb that never ends would go on there when nobody waits for it any more.
     bounded = ("timeout", "--kill-after=5", f"{max(timeout_s, PATIENCE_S):.0f}")
@@ -64,7 +64,7 @@ def glean(*words: str, after: Sequence[str] = (), timeout_s: float = 120) -> Any
 
 
 def sbatch(*options: str, script: str, user: str = "alice", output: str = "/dev/null") -> str:
-    """Submit a regular job; its id."""
+    """Submit a regular job and return its id."""
     return run(
         "head", "sbatch", "--parsable", "--chdir=/tmp", f"--output={output}", *options,
         user=user, stdin=f"#!/bin/sh\n{script}\n",
@@ -72,7 +72,7 @@ def sbatch(*options: str, script: str, user: str = "alice", output: str = "/dev/
 
 
 def regular_job(job: str) -> RegularJob:
-    """What Slurm's accounting says of a job."""
+    """Return what Slurm's accounting says of a job."""
     words = (
         "sacct",
         "--allocations",
@@ -92,7 +92,7 @@ def regular_job(job: str) -> RegularJob:
 
 
 def slurm_job(job: str) -> dict[str, Any]:
-    """What Slurm itself says of a job, as long as it knows it."""
+    """Return what Slurm itself says of a job, as long as Slurm knows the job."""
     return dict(json.loads(run("head", "scontrol", "show", "job", job, "--json"))["jobs"][0])
 
 
@@ -112,7 +112,7 @@ def clear() -> None:
 
 
 def _cancel(what: str) -> None:
-    """Cancel it; what has just ended by itself need not be."""
+    """Cancel a job; one that has just ended by itself is no error."""
     try:
         api("POST", f"{what}/cancel")
     except ClusterError as error:
@@ -121,7 +121,7 @@ def _cancel(what: str) -> None:
 
 
 def nodes_idle() -> bool:
-    """Whether Slurm calls all nodes idle."""
+    """Return whether Slurm calls all nodes idle."""
     return run("head", "sinfo", "--noheader", "--format=%T", "--partition=regular").split() == ["idle"]
 
 
@@ -131,7 +131,7 @@ def set_preemption(*, on: bool) -> None:
 
 
 def containers(node: str) -> list[str]:
-    """The ids of all containers of ours on a node."""
+    """Return the ids of all containers of ours on a node."""
     return run(node, "docker", "ps", "--all", "--quiet", "--filter", "label=org.gleaner.agent").split()
 
 
@@ -156,7 +156,7 @@ def start_node(node: str) -> None:
 
 
 def dead_nodes() -> list[str]:
-    """The nodes that are switched off."""
+    """Return the nodes that are switched off."""
     running = _docker("ps", "--format", "{{.Names}}").split()
     return [node for node in NODES if node not in running]
 
@@ -178,9 +178,9 @@ def _docker(*words: str) -> str:
 
 
 def api(method: str, path: str, body: object = None) -> Any:
-    """The answer of control's API to an admin, asked from this machine.
+    """Return the answer of control's API to an admin, asked from this machine.
 
-    What only looks is asked again for a while: a single slow answer of a busy machine must not end a demo of minutes.
+    A question that changes nothing is asked again for a while: one slow answer of a busy machine must not end a demo.
     """
     give_up_s = time.monotonic() + (ASKED_FOR_S if method == "GET" else 0.0)
     while True:
@@ -200,7 +200,7 @@ def api(method: str, path: str, body: object = None) -> Any:
 
 
 def log_of(job: int) -> list[str]:
-    """A job's whole log, the lines of lost attempts included."""
+    """Return a job's whole log, the lines of lost attempts included."""
     lines: list[str] = []
     while True:
         page = api("GET", f"/jobs/{job}/log?first={len(lines)}&limit=10000&all=true")
@@ -210,7 +210,7 @@ def log_of(job: int) -> list[str]:
 
 
 def fetch_results(campaign: int, to: Path) -> Path:
-    """Fetch a campaign's result files with `glean results`; the folder here with one folder NAME-INDEX a run."""
+    """Fetch a campaign's results with `glean results`; return the folder here, with one NAME-INDEX for each job."""
     run("head", "sh", "-c", "rm -rf /tmp/results && mkdir /tmp/results", user=SERVICE_USER)
     glean("results", "--campaign", str(campaign), "--to", "/tmp/results")
     subprocess.run(["rm", "-rf", str(to)], check=True)
@@ -224,13 +224,13 @@ def fetch_results(campaign: int, to: Path) -> Path:
 
 
 def configure(changes: Mapping[str, Mapping[str, object]] | None = None) -> None:
-    """Give control the demo's settings with `changes`, and start it anew."""
+    """Give control the demo's settings with `changes`, and restart control."""
     run("head", "sh", "-c", "cat > /etc/gleaner/gleaner.toml", stdin=settings_with(changes))
     restart_control()
 
 
 def is_configured() -> bool:
-    """Whether control has the demo's settings without changes."""
+    """Return whether control has the demo's settings without changes."""
     return run("head", "cat", "/etc/gleaner/gleaner.toml") in {settings_with(None), _shipped_settings()}
 
 
@@ -239,7 +239,7 @@ def _shipped_settings() -> str:
 
 
 def settings_with(changes: Mapping[str, Mapping[str, object]] | None) -> str:
-    """The demo's settings with `changes`, as a file."""
+    """Return the demo's settings with `changes`, as the text of a file."""
     settings = tomllib.loads(_shipped_settings())
     for table, values in (changes or {}).items():
         settings.setdefault(table, {}).update(values)
@@ -256,12 +256,12 @@ def _toml(value: object) -> str:
 
 
 def kill_control() -> None:
-    """`kill -9` of the control program; the head's supervisor starts it again."""
+    """Kill the control program with SIGKILL; the head's supervisor starts it again."""
     run("head", "pkill", "-KILL", "-u", SERVICE_USER, "-f", "glean control run")
 
 
 def hold_control() -> None:
-    """Freeze control, as if its machine hung: it answers nothing, and nothing of it ends."""
+    """Freeze control, as if its machine hung: control answers nothing, and none of its processes ends."""
     run("head", "pkill", "-STOP", "-u", SERVICE_USER, "-f", "glean control run")
 
 
@@ -271,7 +271,7 @@ def let_control_go_on() -> None:
 
 
 def restart_control() -> None:
-    """Start control anew and wait until it leads."""
+    """Restart control and wait until it leads."""
     before = _pid()
     kill_control()
     until("control to start anew", lambda: _pid() not in {"", before}, timeout_s=30, every_s=0.5)
@@ -279,7 +279,7 @@ def restart_control() -> None:
 
 
 def is_leading() -> bool:
-    """Whether control answers and leads."""
+    """Return whether control answers and leads."""
     try:
         return bool(_client().get("/health", extensions={"sni_hostname": "head"}).json()["leader"])
     except httpx.HTTPError:
@@ -319,7 +319,7 @@ def _admin_token() -> str:
 def until(what: str, found: Callable[[], Any], *, timeout_s: float, every_s: float = 1.0) -> Any:
     """Wait until `found()` is true and return it; a failing program counts as not yet.
 
-    It is given up after `timeout_s`, and not before `PATIENCE_S`: who promises a time measures how long it took.
+    Raise after `timeout_s`, and not before `PATIENCE_S`: a caller that promises a time measures it by itself.
     """
     timeout_s = max(timeout_s, PATIENCE_S)
     give_up_s = time.monotonic() + timeout_s

@@ -1,9 +1,9 @@
-"""`make demo-entitlements`: three accounts with entitlements, an over-share one that gives back, and a campaign beside.
+"""`make demo-entitlements`: three accounts with entitlements, one of them preempted, and a campaign beside.
 
 Physics is entitled to half of the CPUs, chemistry to 30 %, biology to 20 %. Chemistry has started two jobs under
 `glean run`, two thirds of the machine, and agents compute a campaign on the rest. Then physics wants its half, and
-biology its fifth: agents leave first, then as much of chemistry as is needed. Slurm's own preemption is off: it is our
-policy that acts. In the end every run is compared with the same run computed without interruption.
+biology its fifth: agents vacate their nodes first, then as much of chemistry as is needed is preempted. Slurm's own
+preemption is off: our policy acts. In the end every job is compared with the same job computed without interruption.
 """
 
 import base64
@@ -39,7 +39,7 @@ ROUND_S = 90
 GRACE_S = 30
 GIVE_UP_S = 900
 SHARES = {"physics": 50, "chemistry": 30, "biology": 20}
-GOVERNING: dict[str, object] = {
+ENTITLEMENTS: dict[str, object] = {
     "mode": "on",
     "partitions": ["shared"],
     "entitled": SHARES,
@@ -48,7 +48,7 @@ GOVERNING: dict[str, object] = {
     "poll_s": 2,
     "settle_s": 10,
 }
-"""What `[governing]` says in the demo and in the tests."""
+"""The section `[entitlements]` in the demo and in the tests."""
 USERS_FOLDER = "/srv/users"
 CLAIM_AFTER_S = 25
 CLAIM_LENGTH_S = 60
@@ -56,7 +56,7 @@ CLAIM_LENGTH_S = 60
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """A Pythia run under `glean run` in a Slurm job of bob's; where its files will be."""
+    """A Pythia job under `glean run` in a Slurm job of bob's, and the folder for its files."""
 
     job: Sent
     wanted: reference.Wanted
@@ -64,11 +64,11 @@ class OwnRun:
 
 
 def main() -> int:
-    """Run the demo; 0 if all claims were met in time and every run is proven right."""
+    """Run the demo and return 0 if all claims were met in time and every job is proven right."""
     OUTPUT.mkdir(exist_ok=True)
     wanted, whole = reference.references()
     origin_s = int(time.time()) % ROUND_S
-    cluster.configure({"rounds": {"length_s": ROUND_S, "origin_s": origin_s}, "governing": GOVERNING})
+    cluster.configure({"rounds": {"length_s": ROUND_S, "origin_s": origin_s}, "entitlements": ENTITLEMENTS})
     cluster.clear()
     cluster.set_preemption(on=False)
     try:
@@ -99,7 +99,7 @@ def _shown(wanted: Sequence[reference.Wanted], whole: Sequence[proof.Run]) -> in
 
 
 def own_run(wanted: reference.Wanted) -> OwnRun:
-    """Submit a checkpointable job of bob's that takes a node for one run, and more than chemistry's share."""
+    """Submit a checkpointable job of bob's that takes a node for itself, and more than chemistry's share."""
     results = f"{USERS_FOLDER}/bob-{wanted.index}-{int(time.time())}"
     words = " ".join(["glean", "run", "--storage", f"{USERS_FOLDER}/bob", "--results", results, reference.IMAGE])
     script = f"mkdir -p -m 700 {USERS_FOLDER}/bob\n{words} -- {' '.join(wanted.arguments)}"
@@ -129,7 +129,7 @@ def _ended(job: Sent) -> bool:
 
 
 def picture(owners: dict[str, Any], status: dict[str, Any], since_s: float) -> Group:
-    """The live view: what each owner is entitled to and has, and how the campaign stands."""
+    """Return the live view: what each owner is entitled to and has, and how the campaign stands."""
     table = Table(title=f"{since_s:4.0f} s", title_justify="left")
     for column in ("owner", "entitled", "has", "", "waits for"):
         table.add_column(column, justify="right" if column in {"entitled", "has"} else "left", min_width=8)
@@ -154,7 +154,7 @@ def conclude(
     *,
     began_s: float,
 ) -> int:
-    """Compare, sum up, draw; the exit status."""
+    """Compare, sum up and draw; return the exit status."""
     jobs = jobs_of(campaign)
     runs = judged(jobs, campaign, wanted, whole, restores_at_least=0, nodes_at_least=1)
     own_right = [_is_right(run, kept) for run, kept in zip(own, whole, strict=False)]
@@ -169,7 +169,7 @@ def conclude(
     )  # fmt: skip
     restarts = {run.job.id: len(_spans_of(run, end_s)) - 1 for run in own}
     is_right = all(run["identical"] and not run["doubts"] for run in runs) and all(own_right)
-    gave_way_once = sum(restarts.values()) == 1  # the agents' node and one of chemistry's are what was asked for
+    preempted_once = sum(restarts.values()) == 1  # the agents' node and one of chemistry's are what was asked for
     in_time = all(wait_s <= GRACE_S + 15 for wait_s in waits_s.values())
     summary = {
         "waits_s": waits_s,
@@ -185,13 +185,13 @@ def conclude(
     for run, right in zip(own, own_right, strict=True):
         times = restarts[run.job.id]
         said = "identical" if right else "[red]NOT identical[/]"
-        console.print(f"{run.job.label}'s job {run.job.id} gave way {times} times; its result is {said}")
+        console.print(f"{run.job.label}'s job {run.job.id} was preempted {times} times; its result is {said}")
     console.print("timeline: demo-output/entitlements.png    facts: demo-output/entitlements.json")
-    return 0 if is_right and in_time and gave_way_once else 1
+    return 0 if is_right and in_time and preempted_once else 1
 
 
 def _is_right(run: OwnRun, whole: proof.Run) -> bool:
-    """Whether its files are those of the uninterrupted run."""
+    """Return whether the job's files are those of the uninterrupted one."""
     names = cluster.run("head", "ls", run.results).split()
     files = {name: cluster.run("head", "base64", f"{run.results}/{name}").encode() for name in names}
     mine = proof.Run({name: base64.b64decode(text) for name, text in files.items()}, ())
@@ -205,7 +205,7 @@ def _waited_s(job: Sent) -> float:
 
 
 def _spans_of(run: OwnRun, end_s: float) -> list[timeline.Span]:
-    """Every stretch of a job that was requeued: accounting keeps each."""
+    """Return every stretch of a job that was requeued: accounting keeps each."""
     words = ("sacct", "--allocations", "--duplicates", "--parsable2", "--noheader", "--format=Start,End,NodeList")
     told = cluster.run("head", "env", "SLURM_TIME_FORMAT=%s", *words, f"--jobs={run.job.id}")
     spans: list[timeline.Span] = []

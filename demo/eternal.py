@@ -1,8 +1,8 @@
 """`make demo-eternal`: one job without an end, which lives through thirty slices on all nodes.
 
-It generates events for hours. Each agent ends after half a minute, the job is saved and goes on in the next one. Now
-and then a regular job wants the very node where it is: the agent leaves at once, saved, and the job goes on elsewhere.
-In the end its log must hold every event once, in order, from one single start.
+The job generates events for hours. Each agent ends after half a minute; the job is saved and goes on in the next
+agent. Now and then a regular job wants the very node where the job is. Then the agent saves the job and leaves at once,
+and the job goes on elsewhere. In the end the job's log must hold every event once, in order, from one single start.
 """
 
 import sys
@@ -20,15 +20,15 @@ SLICES = 30
 ROUND_S = 30
 GIVE_UP_S = SLICES * ROUND_S * 2
 PUSHED_EVERY = 4
-"""After so many slices a regular job comes."""
+"""A regular job comes after so many slices."""
 PUSHED_FOR_S = 40
-"""And stays longer than a round, so that the next agent starts on another node."""
+"""The regular job stays longer than a round, so that the next agent starts on another node."""
 EVENTS = 1_000_000
-"""Two hours of them: as good as no end."""
+"""Two hours of events: as good as no end."""
 
 
 def main() -> int:
-    """Run until the job has lived through so many slices; 0 if nothing of it was lost or done twice."""
+    """Run until the job has lived through so many slices; return 0 if none of its work was lost or done twice."""
     OUTPUT.mkdir(exist_ok=True)
     cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 10}})
     cluster.clear()
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def watch(job: int, began_s: float) -> dict[str, object]:
-    """Show its slices until there are enough; what is known of it then."""
+    """Show the job's slices until there are enough; return what is known of the job then."""
     pushed = 0
     with Live(console=console, refresh_per_second=2, transient=True) as live:
         while True:
@@ -74,7 +74,7 @@ def watch(job: int, began_s: float) -> dict[str, object]:
 
 
 def conclude(job: int, detail: dict[str, object]) -> int:
-    """Read its whole log; the exit status."""
+    """Check the job's whole log and return the exit status."""
     log = cluster.log_of(job)
     starts, events = proof.starts(log), proof.event_numbers(log)
     in_order = all(later == earlier + 1 for earlier, later in pairwise(events))

@@ -1,4 +1,4 @@
-"""The proof that a run which was cut into slices gave the right result, and really went on. Pure."""
+"""The proof that a job which was cut into slices gave the right result, and really went on. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,14 +6,13 @@ from statistics import median
 
 CPU_TOLERANCE = 0.15
 PACE_AT_MOST = 1.4
-"""More is not put down to the machine, nor less than its inverse: runs that all computed themselves twice must not hide
-in it."""
+"""A machine may be slower or faster by this factor, and no more: jobs that all computed twice must not hide in it."""
 _OUTSIDE = ("node fault", "storage fault")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run left: its files, and its whole log, lines of lost attempts included."""
+    """The files that a job left, and its whole log, lines of lost attempts included."""
 
     files: Mapping[str, bytes]
     log: Sequence[str]
@@ -21,13 +20,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class SlicedRun:
-    """A run on the cluster: what it left, and where its slices ran, in order."""
+    """A job on the cluster: what it left, and where its slices ran, in order."""
 
     run: Run
     nodes: Sequence[str]
     restores: int
     ended_from_outside: Sequence[str] = ()
-    """What else than Gleaner ended a slice of it, in words: what came after its last checkpoint was computed again."""
+    """In words, what ended a slice from outside of Gleaner: what came after the last checkpoint was computed again."""
 
 
 def ended_from_outside(attempts: Sequence[Mapping[str, object]]) -> list[str]:
@@ -39,23 +38,23 @@ def ended_from_outside(attempts: Sequence[Mapping[str, object]]) -> list[str]:
     found: list[str] = []
     for number, attempt in enumerate(attempts, start=1):
         ending, detail = str(attempt.get("ending")), str(attempt.get("detail") or "")
-        if ending == "lost" or (ending == "given back" and detail.startswith(_OUTSIDE)):
+        if ending == "lost" or (ending == "returned" and detail.startswith(_OUTSIDE)):
             found.append(f"slice {number} on {attempt.get('node')}: {ending}: {detail}")
     return found
 
 
 def starts(log: Sequence[str]) -> int:
-    """How often the process started."""
+    """Return how often the process started."""
     return sum(line.startswith("start ") for line in log)
 
 
 def event_numbers(log: Sequence[str]) -> list[int]:
-    """The event numbers, in the order in which they were printed."""
+    """Return the event numbers, in the order in which they were printed."""
     return [int(line.split()[1]) for line in log if line.startswith("event ")]
 
 
 def cpu_s(log: Sequence[str]) -> float | None:
-    """The processor time that the process itself measured, in seconds."""
+    """Return the processor time that the process itself measured, in seconds."""
     for line in reversed(log):
         if line.startswith("cpu_s "):
             return float(line.split()[1])
@@ -78,7 +77,7 @@ def pace(pairs: Iterable[tuple[Run, Run]]) -> float:
 
 
 def files_differ(sliced: Run, whole: Run) -> list[str]:
-    """The names of the files that are not the same byte for byte."""
+    """Return the names of the files that are not the same byte for byte."""
     names = sorted(set(sliced.files) | set(whole.files))
     return [name for name in names if sliced.files.get(name) != whole.files.get(name)]
 
@@ -92,7 +91,7 @@ def doubts(
     nodes_at_least: int = 2,
     at_pace: float = 1.0,
 ) -> list[str]:
-    """Everything that speaks against the claim; empty when it is proven.
+    """Return everything that speaks against the claim; nothing when the claim is proven.
 
     The claim: the same result, byte for byte, by one process that was saved and restored, on several nodes. Where
     something outside ended a slice, a part was computed twice, and only the result can be compared. The processor time

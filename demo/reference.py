@@ -23,41 +23,41 @@ RUNS = 12
 PROCESS = "hardqcd"
 SLICES_WANTED = 2.6
 SLICE_COMPUTING_S = 55.0
-"""Of a demo slice, what is left for computing."""
+"""Seconds of a demo slice that are left for computing."""
 PER_NODE = 6
 TRIAL_EVENTS = 800
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One run: what `generate.py` is told. The campaign's index is the seed."""
+    """The options of `generate.py` for one job. The campaign's index is the seed."""
 
     index: int
     events: int
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The image's arguments; the job's folder is the working folder."""
+        """Return the image's arguments; the job's folder is the working folder."""
         return arguments(str(self.index), self.events)
 
 
 def arguments(seed: str, events: int) -> tuple[str, ...]:
-    """What the image is told; `seed` may be `{index}` for a whole campaign."""
+    """Return the image's arguments; `seed` may be `{index}` for a whole campaign."""
     return ("--seed", seed, "--events", str(events), "--process", PROCESS, "--out", ".")
 
 
 def folder(image_id: str) -> Path:
-    """Where the references of this image are kept."""
+    """Return the folder in which the references of this image are kept."""
     return KEPT_IN / image_id.removeprefix("sha256:")[:24]
 
 
 def image_id() -> str:
-    """The content id of the workload's image in our engine."""
+    """Return the content id of the workload's image in our engine."""
     return _docker("image", "inspect", "--format", "{{.Id}}", IMAGE).strip()
 
 
 def events_a_run(kept: Path, cores: int) -> int:
-    """So many events that a run takes about three slices on this machine; measured once."""
+    """Return so many events that a job takes about three slices on this machine; measured once."""
     found = kept / "events.json"
     if found.exists():
         return int(json.loads(found.read_text()))
@@ -73,7 +73,7 @@ def events_a_run(kept: Path, cores: int) -> int:
 
 
 def compute(wanted: Wanted, kept: Path) -> Run:
-    """One run without interruption, unless it is kept already."""
+    """Compute one job without interruption, unless it is kept already."""
     if not (kept / "log.txt").exists():
         work = kept / "files"
         subprocess.run(["rm", "-rf", str(kept)], check=True)
@@ -89,13 +89,13 @@ def compute(wanted: Wanted, kept: Path) -> Run:
 
 
 def load(kept: Path) -> Run:
-    """A run as it was kept."""
+    """Return a job as it was kept."""
     files = {path.name: path.read_bytes() for path in sorted((kept / "files").iterdir())}
     return Run(files=files, log=(kept / "log.txt").read_text().splitlines())
 
 
 def references() -> tuple[list[Wanted], list[Run]]:
-    """The campaign and its uninterrupted runs; computes what is missing."""
+    """Return the campaign and its uninterrupted jobs; compute what is missing."""
     kept = folder(image_id())
     kept.mkdir(parents=True, exist_ok=True)
     cores = os.cpu_count() or 1
@@ -113,7 +113,7 @@ def _docker(*words: str) -> str:
 
 
 def main(_words: Sequence[str]) -> None:
-    """Compute what is missing and say how long a run is."""
+    """Compute what is missing and say how long a job is."""
     wanted, runs = references()
     seconds = [cpu_s(run.log) or 0.0 for run in runs]
     print(f"references: {len(runs)} uninterrupted runs of {min(seconds):.0f} to {max(seconds):.0f} s each are kept")

@@ -1,4 +1,4 @@
-"""Nodes against time: who used them for what. Pure, but for the picture."""
+"""The picture of nodes against time: who used them for what. Pure, but for the picture itself."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ class Loads:
     """Shares of the node time in the window. Only computing counts as load; saving and restoring do not."""
 
     without: float
-    """What regular jobs used."""
+    """The share that regular jobs used."""
     effective: float
     """Regular jobs, and ours while they computed."""
     operations: float
-    """Spent saving and restoring."""
+    """The share that was spent saving and restoring."""
 
 
 def spans_of_attempts(jobs: Iterable[Mapping[str, object]]) -> list[Span]:
-    """The parts of every slice, from `glean show --json` of each job."""
+    """Return the parts of every slice, from `glean show --json` of each job."""
     spans: list[Span] = []
     for job in jobs:
         for attempt in job["attempts"]:  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def spans_of_attempts(jobs: Iterable[Mapping[str, object]]) -> list[Span]:
 
 
 def loads(spans: Sequence[Span], nodes: Sequence[str], *, start_s: float, end_s: float) -> Loads:
-    """The cluster's load from `start_s` to `end_s`, by whole nodes.
+    """Return the cluster's load from `start_s` to `end_s`, by whole nodes.
 
     A node computes while at least one of our jobs on it does; that is the unit in which Slurm gives nodes away.
 

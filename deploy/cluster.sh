@@ -2,7 +2,7 @@
 # The demo's cluster: one head and three nodes in containers of our own engine.
 #
 #   cluster.sh up                           start it (or what of it does not run) and wait until everything answers:
-#                                           Slurm with all nodes, control, the steward, each node's engine and helper
+#                                           Slurm with all nodes, control, the Slurm admin service, each node's engine and helper
 #   cluster.sh down                         remove what carries our label, and the cluster's state; images stay
 #   cluster.sh status                       containers, Slurm's view
 #   cluster.sh exec [-u USER] [-i] WHERE COMMAND...   run a command on head, node1, node2 or node3
@@ -32,7 +32,7 @@ prepare_folders() {
     install -d -m 0755 "$cluster_dir/slurm" "$cluster_dir"/etc-{head,node}{,/tls}
     install -d -m 0700 "$cluster_dir/secret"
     [ -s "$cluster_dir/secret/munge.key" ] || (umask 077 && head -c 1024 /dev/urandom >"$cluster_dir/secret/munge.key")
-    [ -s "$cluster_dir/etc-node/own-jobs.key" ] || (umask 077 && head -c 64 /dev/urandom >"$cluster_dir/etc-node/own-jobs.key")
+    [ -s "$cluster_dir/etc-node/user-jobs.key" ] || (umask 077 && head -c 64 /dev/urandom >"$cluster_dir/etc-node/user-jobs.key")
 }
 
 prepare_settings() {
@@ -44,7 +44,7 @@ prepare_settings() {
         find "$from/settings" -name '*.toml' -exec cp {} "$cluster_dir/etc-$role/" \; 2>/dev/null || true
     done
     install -m 0644 "$from/settings/privileged.json" "$cluster_dir/etc-node/"
-    install -m 0644 "$from/settings/governed.conf" "$cluster_dir/etc-head/"
+    install -m 0644 "$from/settings/slurm-admin.conf" "$cluster_dir/etc-head/"
 }
 
 # A certificate authority for this cluster alone, and one certificate for the head. The authority's key is not kept.
@@ -81,7 +81,7 @@ bridge_rule_present() { iptables -C FORWARD -i gleaner0 -o gleaner0 -j ACCEPT 2>
 
 all_up() { [ "$(in_container head sinfo -h -N -p regular -o '%N %T' | grep -cE ' (idle|mixed|allocated|planned|completing)$')" = 3 ]; }
 
-all_run() { [ "$(docker ps -q --filter "label=$cluster_label" | wc -l)" = 4 ]; }
+all_run() { [ "$(docker ps -q --filter "label=$cluster_label" --filter label=com.docker.compose.project | wc -l)" = 4 ]; }
 
 control_leads() {
     in_container head /opt/gleaner/bin/python -c '
@@ -90,12 +90,12 @@ trust = ssl.create_default_context(cafile="/etc/gleaner/tls/ca.pem")
 with urllib.request.urlopen("https://head:8642/health", timeout=10, context=trust) as answer:
     raise SystemExit(not json.load(answer)["leader"])'
 }
-steward_listens() { in_container head test -S /run/gleaner/steward.sock; }
+slurm_admin_listens() { in_container head test -S /run/gleaner/slurm-admin.sock; }
 engine_answers() { in_container "$1" docker version; }
 helper_answers() { # asked as the agents ask it
     in_container -u $uid "$1" /opt/gleaner/bin/python -c '
-from gleaner.agent.runtime.helper import Helper
-Helper("/run/gleaner-helper.sock").ask("list")'
+from gleaner.agent.runtime.helper_client import HelperClient
+HelperClient("/run/gleaner-helper.sock").ask("list")'
 }
 
 # await COMPLAINT COMMAND...: until the command succeeds; ends this script when it does not, or when a container is dead.
@@ -125,7 +125,7 @@ up() {
     await "Slurm does not have all nodes" all_up
     # As its first user finds it: the tables are there, and it leads. Only then can tokens be made and jobs be submitted.
     await "control on the head does not answer, or does not lead; see /var/log/gleaner/control.log there" control_leads
-    await "the steward on the head does not listen; see /var/log/gleaner/steward.log there" steward_listens
+    await "the Slurm admin service on the head does not listen; see /var/log/gleaner/slurm-admin.log there" slurm_admin_listens
     for node in $nodes; do
         await "the Docker Engine of $node does not answer; see /var/log/dockerd.log there" engine_answers "$node"
         await "the node helper of $node does not answer; see /var/log/gleaner-helper.log there" helper_answers "$node"
@@ -155,7 +155,7 @@ load_images() {
         done
     done
 }
-# For users' own jobs. The helper takes one plain file.
+# For user jobs. The helper takes one plain file.
 give_to_helper='grep -qs "\"$1\": \"$(docker image inspect --format {{.Id}} "$1")\"" /var/lib/gleaner-root/images/names.json && exit
     file=$(mktemp -p /var/lib/docker) && docker save -o "$file" "$1" && gleaner-helper import "$1" "$file" >/dev/null; done=$?
     rm -f "$file"; exit $done'
@@ -166,7 +166,7 @@ down() {
     command -v dockerd >/dev/null || { say "cluster: nothing to remove, there is no Docker Engine here"; return; }
     docker version >/dev/null 2>&1 || "$repo_dir/deploy/engine.sh" start >/dev/null
     labelled container -a | xargs -r "$docker_client" rm -f -v >/dev/null
-    # Laboratories of glean simulate validate, should one have been left.
+    # Containers of glean simulate validate, should one have been left.
     docker container ls -a -q --filter label=org.gleaner.lab | xargs -r "$docker_client" rm -f -v >/dev/null
     labelled network | xargs -r "$docker_client" network rm >/dev/null
     labelled volume | xargs -r "$docker_client" volume rm >/dev/null

@@ -3,7 +3,7 @@
 #
 # The programs come from the installed package of the agent, /opt/gleaner (or FOLDER, which holds `privileged`). They are
 # copied to /usr/local/lib/gleaner, because they must not change when somebody upgrades the agent, and are run by the
-# system's own Python. The rest is `install.py` there.
+# system's own Python. The rest is `install/main.py` there.
 set -eu
 
 if [ "${1:-}" = --from ]; then
@@ -12,12 +12,12 @@ if [ "${1:-}" = --from ]; then
 else
     found=
     for folder in /opt/gleaner/lib/python3*/site-packages/gleaner/agent; do
-        [ ! -e "$folder/privileged/install.py" ] || found=$folder
+        [ ! -e "$folder/privileged/install/main.py" ] || found=$folder
     done
     if [ -z "$found" ]; then
         echo "install-node: the agent is not installed in /opt/gleaner; say --from FOLDER (the one that holds privileged/)" >&2
         exit 1
     fi
 fi
-exec /usr/bin/python3 -I -S -B -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from privileged.install import main; main()' \
+exec /usr/bin/python3 -I -S -B -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from privileged.install.main import main; main()' \
     "$found" "$@"

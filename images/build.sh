@@ -86,7 +86,7 @@ source_of() {
 
 own_wheel() { # own_wheel TARGET: the project itself
     local cache
-    cache=$work/own/$(cd "$repo_dir" && digest_of control agent pyproject.toml README.md LICENSE)
+    cache=$work/own/$(cd "$repo_dir" && digest_of control agent lab pyproject.toml README.md LICENSE)
     if [ ! -e "$cache/.whole" ]; then
         rm -rf "$work/own"
         pip wheel --no-deps -w "$cache" "$repo_dir" || failed "the project's wheel could not be built"
@@ -142,7 +142,7 @@ build_one() {
             build bench
             ;;
         slurm-lab) context slurm-lab && build slurm-lab ;; # only for glean simulate validate
-        slurm-pyslurm) # only for the tests of the PySlurm gateway
+        slurm-pyslurm) # only for the tests of the PySlurm backend
             context slurm-pyslurm
             cp -r "$repo_dir/deploy/pyslurm" "$work/slurm-pyslurm"
             source_of pyslurm "$repo_dir/deploy/pyslurm/requirements.lock" "$work/slurm-pyslurm/pyslurm"

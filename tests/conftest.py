@@ -1,4 +1,4 @@
-"""What tests in several folders need: databases, real SQLite and real PostgreSQL, each fresh and with all tables; and
+"""Fixtures for several folders: databases, real SQLite and real PostgreSQL, each fresh and with all tables; and
 a faked Slurm.
 """
 
@@ -15,10 +15,10 @@ import structlog
 from hypothesis import settings
 from sqlalchemy import Engine
 from tests.databases import new_sqlite
-from tests.gateway.places import FakedSlurm
 from tests.postgres import PostgresMissing, Server, running
+from tests.slurm.slurm_harness import FakedSlurm
 
-from gleaner.control.queue.engine import connect, migrate
+from gleaner.control.queue.database import connect, migrate
 
 TEMPLATE = "with_tables"
 

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gleaner.control.queue.engine import connect, migrate
+from gleaner.control.queue.database import connect, migrate
 
 
 @cache

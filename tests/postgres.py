@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
+from psycopg.sql import SQL, Identifier
 
 ACCOUNT = "postgres"
 """PostgreSQL refuses to run as root; Debian's package makes this account."""
@@ -32,12 +34,13 @@ class Server:
     def create(self, database: str, *, template: str = "template1") -> str:
         """Make a database; the answer is its URL."""
         with psycopg.connect(dbname="postgres", host=str(self.folder), user=ACCOUNT, autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
+            names = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(database), Identifier(template))
+            connection.execute(names)
         return self.url(database)
 
     def drop(self, database: str) -> None:
         with psycopg.connect(dbname="postgres", host=str(self.folder), user=ACCOUNT, autocommit=True) as connection:
-            connection.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(database)))
 
 
 def programs() -> Path:
@@ -56,7 +59,7 @@ def running(*, durable: bool, place: Path | None = None, settings: tuple[str, ..
     """A fresh server. Not `durable`, it does not wait for the disk: quicker, for tests that cut no power."""
     bin_folder = programs()
     folder = Path(tempfile.mkdtemp(prefix="gleaner-postgres-", dir=place))
-    as_account: dict[str, str] = {}
+    as_account: dict[str, Any] = {}
     if os.geteuid() == 0:
         shutil.chown(folder, ACCOUNT, pwd.getpwnam(ACCOUNT).pw_gid)
         as_account["user"] = ACCOUNT

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.benchmarks.kept import Kept, ended
+from tests.benchmarks.stored_figures import StoredFigures, ended
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 
@@ -15,9 +15,9 @@ def test_what_was_measured_is_kept_whatever_fails_later(tmp_path: Path, capsys: 
     path = tmp_path / "bench-output" / "it.json"
 
     def measure() -> None:
-        kept = Kept(path, cores=2)
-        kept.add("rows", {"save_s": 1.5})
-        kept.note(disk_mib_s=100.0)
+        figures = StoredFigures(path, cores=2)
+        figures.add("rows", {"save_s": 1.5})
+        figures.note(disk_mib_s=100.0)
         raise ValueError("the queue's database\nhas no tables yet")
 
     assert ended(measure, "make bench-it", path) == 1
@@ -54,7 +54,7 @@ def test_a_benchmark_that_is_stopped_says_so_in_one_line(
 def test_a_benchmark_writes_its_rows_and_ends_without_a_traceback(
     program: str, options: list[str], table: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, BENCHMARKS / program, *options]
+    command: list[str | Path] = [sys.executable, BENCHMARKS / program, *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert "Traceback" not in done.stderr
     (written,) = (tmp_path / "bench-output").glob("*.json")

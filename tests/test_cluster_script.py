@@ -38,14 +38,16 @@ def up(tmp_path: Path, *, late: str, after: int, within_s: int = 60) -> "subproc
     return subprocess.run(words, cwd=DEPLOY, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("late", ["/health", "steward.sock", "node2 docker version", "node3 /opt/gleaner/bin/python"])
+@pytest.mark.parametrize(
+    "late", ["/health", "slurm-admin.sock", "node2 docker version", "node3 /opt/gleaner/bin/python"]
+)
 def test_up_waits_for_each_part_and_not_for_slurm_alone(tmp_path: Path, late: str) -> None:
     done = up(tmp_path, late=late, after=3)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("cluster: up (")
     assert len((tmp_path / "tries").read_text().splitlines()) > 3
     asked = (tmp_path / "asked").read_text().splitlines()
-    for part in ("/health", "steward.sock", *(f"node{n} docker version" for n in (1, 2, 3))):
+    for part in ("/health", "slurm-admin.sock", *(f"node{n} docker version" for n in (1, 2, 3))):
         assert any(part in line for line in asked[: asked.index("images")]), part
     assert sum("helper.sock" in line for line in asked) >= 3
 

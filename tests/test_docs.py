@@ -1,53 +1,120 @@
 """The pages say what the program does: links, tables and names in them are compared with the code."""
 
+import ast
+import inspect
+import itertools
 import re
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from gleaner.agent.job import lifecycle
 from gleaner.agent.settings import AgentSettings
-from gleaner.control.life import Move
 from gleaner.control.settings import Settings
+from gleaner.control.states import Transition
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "deploy" / "INSTALL.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINK = re.compile(r"\]\(([^)#\s]+)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
 def _rows(page: Path, header: str) -> list[list[str]]:
-    """The cells of the table with that header line."""
+    """Return the cells of all tables with that header line. Raises `ValueError` where the page has none."""
     lines = page.read_text().splitlines()
     rows: list[list[str]] = []
-    for line in lines[lines.index(header) + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    for begin in [number for number, line in enumerate(lines) if line == header]:
+        for line in itertools.takewhile(lambda line: line.startswith("|"), lines[begin + 2 :]):
+            rows.append([cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")])
+    if not rows:
+        raise ValueError(f"{page.name} has no table with the header {header!r}")
     return rows
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    local = [link for link in LINK.findall(page.read_text()) if "://" not in link]
-    assert [link for link in local if not (page.parent / link).exists()] == []
+    missing: list[str] = []
+    for file, anchor in LINK.findall(page.read_text()):
+        target = page.parent / file if file else page
+        if "://" not in file and (not target.exists() or (anchor and anchor not in _anchors(target))):
+            missing.append(f"{file}#{anchor}")
+    assert missing == []
 
 
-def test_the_life_in_the_design_page_is_the_one_in_the_code() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_prose_is_wrapped_and_a_long_page_has_a_table_of_contents(page: Path) -> None:
+    """Tables, code and headings have lines as long as they need."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    prose = [line for line in text.splitlines() if not re.match(r"[|#!]| {4}", line)]
+    assert [line for line in prose if len(line) > 100 and " " in line.strip()] == []
+    if len(text.splitlines()) > 120 and page.name != "README.md":
+        assert len(re.findall(r"\]\(#", text.partition("\n## ")[0])) >= 4, "no table of contents"
+
+
+def test_the_readme_fits_on_two_screens() -> None:
+    before, heading, _ = (ROOT / "README.md").read_text().partition("\n## Where to read on\n")
+    assert heading
+    assert len(before.splitlines()) <= 80
+
+
+def test_the_transitions_of_the_design_page_are_those_of_the_code() -> None:
     drawn: dict[str, tuple[set[str], set[str]]] = {}
-    for names, sources, targets in _rows(ROOT / "docs" / "design.md", "| move | from | to |"):
+    for names, sources, targets in _rows(ROOT / "docs" / "design.md", "| transition | from | to |"):
         for name in re.sub(r"\(.*\)", "", names).split(","):
             ends = set(re.findall(r"New|Running|Saved|Complete", targets))
             drawn[name.strip().replace(" ", "_").upper()] = (set(sources.split(", ")), ends)
     coded: dict[str, tuple[set[str], set[str]]] = {}
-    for move in Move:
-        sources, targets = coded.setdefault(move.name.removesuffix("_TO_SAVED").removesuffix("_TO_NEW"), (set(), set()))
-        sources |= {source.value for source in move.sources}
-        targets.add(move.target.value)
+    for transition in Transition:
+        drawn_from, drawn_to = coded.setdefault(
+            transition.name.removesuffix("_TO_SAVED").removesuffix("_TO_NEW"), (set(), set())
+        )
+        drawn_from |= {source.value for source in transition.sources}
+        drawn_to.add(transition.target.value)
     assert drawn == coded
+
+
+def _cases_of(function: Callable[..., object]) -> dict[int, str]:
+    """Return the first line of each case of the function's `match`, and what the case says, but for the last one."""
+    lines, first = inspect.getsourcelines(function)
+    (match,) = (node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Match))
+    return {case.body[0].lineno + first - 1: ast.unparse(case.pattern) for case in match.cases[:-1]}
+
+
+def test_the_diagrams_are_those_of_the_code_and_lack_no_step_of_the_lifecycle() -> None:
+    """Each case of the step function is passed through while its steps are drawn."""
+    diagrams = runpy.run_path(str(ROOT / "docs" / "diagrams.py"))
+    cases, passed = _cases_of(lifecycle.step), set[int]()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        if frame.f_code is not lifecycle.step.__code__:
+            return None
+        if event == "line":
+            passed.add(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        drawn = diagrams["page"]()
+    finally:
+        sys.settrace(before)
+    assert {what for line, what in cases.items() if line not in passed} == set(), "docs/diagrams.py draws no such step"
+    assert (ROOT / "docs" / "diagrams.md").read_text() == drawn, "docs/diagrams.md is old: run `make diagrams`"
 
 
 def test_the_tests_that_guard_against_findings_are_there() -> None:
     """A name without a file is of the file that was named before it."""
-    rows = _rows(ROOT / "docs" / "design.md", "| finding | what mends it | tests |")
+    rows = _rows(ROOT / "docs" / "findings.md", "| finding | what mends it | tests |")
     assert len(rows) > 40
     missing: list[str] = []
     for finding, _, tests in rows:
@@ -58,6 +125,38 @@ def test_the_tests_that_guard_against_findings_are_there() -> None:
             text = next((file.read_text() for file in files if file.is_file()), None)
             if text is None or (name and f"def {name}(" not in text):
                 missing.append(f"{finding}: {path}::{name}")
+    assert missing == []
+
+
+def test_the_tree_of_the_design_page_is_the_one_on_disk() -> None:
+    """A line of the tree has names, more deeply indented in their folder, and after two blanks what they are for."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    lines = re.findall(r"^((?: {4})+)(\S.*)$", page.partition("\n## The life of a job")[0], re.MULTILINE)
+    parents: list[Path] = []
+    missing: list[str] = []
+    for indent, line in lines:
+        depth = len(indent) // 4 - 1
+        if depth > len(parents):
+            continue  # what a folder is for goes on here
+        names = list(itertools.takewhile(re.compile(r"[\w/]+(?:/|\.py)$").match, re.split(r"\s{2,}", line)))
+        places = [(parents[depth - 1] if depth else ROOT) / name for name in names]
+        missing += [str(place) for place in places if not place.exists()]
+        parents[depth:] = places[:1]
+    assert len(parents) > 0
+    assert len(lines) > 30
+    assert missing == []
+
+
+def test_what_the_glossary_names_is_in_the_code() -> None:
+    missing: list[str] = []
+    places = [row[2] for row in _rows(ROOT / "docs" / "glossary.md", "| word | what it means | in code | not called |")]
+    assert len(places) > 50
+    for place in places:
+        for path, name in re.findall(r"`((?:agent|control|deploy)/[\w./]*)`(?: \(`(\w+)`\))?", place):
+            package = path.partition("/")[0]
+            file = ROOT / path if package == "deploy" else ROOT / package / "gleaner" / path
+            if not file.exists() or (name and not re.search(rf"^(class|def) {name}\b", file.read_text(), re.MULTILINE)):
+                missing.append(f"{path} {name}".strip())
     assert missing == []
 
 

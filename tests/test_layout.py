@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole: how it is laid out, what an installation brings, and what no file says."""
+"""Rules of the whole repository: its layout, what an installation brings, and what no file says."""
 
 import os
 import re
@@ -37,9 +37,9 @@ def _locked(name: str) -> set[str]:
     return {found.lower().replace("_", "-") for found in REQUIREMENT.findall(text)}
 
 
-@pytest.mark.parametrize("folder", ["control/gleaner", "agent/gleaner"])
-def test_gleaner_is_a_namespace_that_control_and_agent_share(folder: str) -> None:
-    """PEP 420: with an `__init__.py` in either, Python would find only one of the two."""
+@pytest.mark.parametrize("folder", ["control/gleaner", "agent/gleaner", "lab/gleaner"])
+def test_gleaner_is_a_namespace_that_all_three_share(folder: str) -> None:
+    """PEP 420: with an `__init__.py` in either, Python would find only one of them."""
     assert not (ROOT / folder / "__init__.py").exists()
     assert [entry.name for entry in (ROOT / folder).iterdir() if entry.name != "__pycache__"] == [Path(folder).parts[0]]
 
@@ -60,17 +60,25 @@ def test_the_agent_program_loads_no_server_libraries_and_nothing_of_control() ->
     assert not {name.replace("-", "_") for name in SERVER} & modules
 
 
-def test_the_steward_loads_no_library_and_of_gleaner_only_what_it_works_with() -> None:
+def test_the_slurm_admin_loads_no_library_and_of_gleaner_only_what_it_works_with() -> None:
     """It may do to Slurm what nobody else may, so what is loaded with it is kept small."""
-    program = "import sys, gleaner.control.steward.server; print(*sys.modules)"
+    program = "import sys, gleaner.control.slurm_admin.server; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     modules = set(loaded.stdout.split())
-    assert "gleaner.control.steward.server" in modules
+    assert "gleaner.control.slurm_admin.server" in modules
     assert not {"pydantic", "structlog", "yaml", "numpy", "httpx", "rich"} & modules
-    ours = {name for name in modules if name.startswith("gleaner.") and not name.startswith("gleaner.control.steward")}
-    packages = {"gleaner.agent", "gleaner.agent.privileged", "gleaner.control", "gleaner.control.cluster"}
+    ours = {
+        name for name in modules if name.startswith("gleaner.") and not name.startswith("gleaner.control.slurm_admin")
+    }
+    packages = {
+        "gleaner.agent",
+        "gleaner.agent.privileged",
+        "gleaner.agent.privileged.common",
+        "gleaner.control",
+        "gleaner.control.slurm",
+    }
     assert {name.rpartition(".")[2] for name in ours - packages} == {
-        "gateway", "meeting", "programs", "request", "slurm_records",
+        "comments", "durable", "handshake", "interface", "parse_json", "request", "run", "snapshot", "socket_server",
     }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 --[[
-Jobs of the partitions that Gleaner governs enter held, and declare what may be done to them. slurmctld runs this at each
+Jobs of the partitions with entitlements enter held, and declare what may be done to them. slurmctld runs this at each
 submission and at each change of a job (slurm.conf: JobSubmitPlugins=lua; this file beside slurm.conf).
 
 A job's class is a word of its comment: sbatch --comment=gleaner:preemptible
@@ -8,16 +8,16 @@ A job's class is a word of its comment: sbatch --comment=gleaner:preemptible
   gleaner:checkpointable    saves itself on SIGUSR1 and requeues itself, as under `glean run`; only the job's steps
                             get the signal, so any other script starts its program with srun (docs/user.md)
 
-Which partitions are governed, and whether anybody governs now: /etc/gleaner/governed.conf, read each time, and the
-heartbeat that it names. Without a fresh heartbeat every job passes untouched; so it does after any error in here.
-Both files must lie on local disks of this machine: slurmctld waits for them.
+/etc/gleaner/slurm-admin.conf, read each time, says which partitions have entitlements; the heartbeat that it names says
+whether control enforces them now. Without a fresh heartbeat every job passes untouched; so it does after any error in
+here. Both files must lie on local disks of this machine: slurmctld waits for them.
 
 A site that has a job_submit.lua already loads this one first, and calls what it defines last:
   dofile("/etc/slurm/gleaner_job_submit.lua")
-  local govern_submit, govern_modify = slurm_job_submit, slurm_job_modify
+  local gleaner_submit, gleaner_modify = slurm_job_submit, slurm_job_modify
 ]]
 
-local CONF = "/etc/gleaner/governed.conf"
+local CONF = "/etc/gleaner/slurm-admin.conf"
 local DEFAULT_CLASS = "non-preemptible"
 local CLASSES = { ["non-preemptible"] = true, preemptible = true, checkpointable = true }
 local OURS = "gleaner: "
@@ -35,8 +35,8 @@ local TERMS = {
     "account", "qos", "gres", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "wckey",
 }
 
--- The settings; nil unless somebody governs now.
-local function governed()
+-- The settings; nil unless control enforces entitlements now.
+local function settings_now()
     local file = io.open(CONF)
     if file == nil then return nil end
     local found = { partitions = {}, fresh_for_s = 60 }
@@ -73,7 +73,7 @@ local function names(partitions, part_list)
     return found
 end
 
--- How many of these partitions are governed, and the first that is.
+-- How many of these partitions have entitlements, and the first that has.
 local function counted(settings, partitions)
     local count, first = 0, nil
     for _, name in ipairs(partitions) do
@@ -115,14 +115,14 @@ end
 
 -- nil, or what is wrong with a job that is submitted; a right one is held.
 local function submitted(job, part_list)
-    local settings = governed()
+    local settings = settings_now()
     if settings == nil then return nil end
     local partitions = names(job.partition, part_list)
     local count, first = counted(settings, partitions)
     if count == 0 then return nil end
     if count < #partitions then
-        return "partition " .. first .. " is governed by Gleaner and another of " .. job.partition
-            .. " is not: name one kind of them"
+        return "partition " .. first .. " has entitlements and another of " .. job.partition
+            .. " has none: name one kind of them"
     end
     if job.het_job_offset ~= nil and job.het_job_offset ~= slurm.NO_VAL then
         return "partition " .. first .. " takes no heterogeneous jobs: submit to another one"
@@ -160,19 +160,19 @@ end
 
 -- nil, or what is wrong with a change that a job's owner asks for. Whoever else may change it is an operator.
 local function modified(change, job, part_list)
-    local settings = governed()
+    local settings = settings_now()
     if settings == nil then return nil end
     local before = names(job.partition, part_list)
-    local was_governed, first = counted(settings, before)
+    local count_before, first = counted(settings, before)
     if change.partition ~= nil and change.partition ~= "" then
         local after = names(change.partition, part_list)
         local count = counted(settings, after)
-        if (count > 0 or was_governed > 0) and (count ~= #after or was_governed ~= #before) then
-            return "a job cannot be moved into or out of a partition that Gleaner governs: submit it there"
+        if (count > 0 or count_before > 0) and (count ~= #after or count_before ~= #before) then
+            return "a job cannot be moved into or out of a partition with entitlements: submit it there"
         end
         before = after
     end
-    if was_governed == 0 then return nil end
+    if count_before == 0 then return nil end
     if change.admin_comment ~= nil then return "the AdminComment of a job in partition " .. first .. " is not yours" end
     local is_new = (job.restart_cnt or 0) == 0
     local mark = job.admin_comment or ""

@@ -12,6 +12,6 @@ sacctmgr -i add qos gleaner UsageFactor=0 Flags=NoReserve
 sacctmgr -i add account gleaner Description=agents Organization=demo
 sacctmgr -i add user gleaner Account=gleaner QOS=gleaner DefaultQOS=gleaner
 
-# Where Gleaner governs partitions, or drains nodes. The steward submits nothing itself.
-sacctmgr -i add user gleaner-steward Account=gleaner AdminLevel=Administrator
-sacctmgr -i modify user gleaner-steward set MaxSubmitJobs=0
+# Where Gleaner enforces entitlements, or drains nodes. The Slurm admin service submits nothing itself.
+sacctmgr -i add user gleaner-slurm-admin Account=gleaner AdminLevel=Administrator
+sacctmgr -i modify user gleaner-slurm-admin set MaxSubmitJobs=0

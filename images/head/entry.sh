@@ -55,18 +55,18 @@ keep_control() {
     done
 }
 keep_control &
-keep_steward() {
-    install -d -o gleaner-steward -g gleaner-steward -m 0755 /run/gleaner
+keep_slurm_admin() {
+    install -d -o gleaner-slurm-admin -g gleaner-slurm-admin -m 0755 /run/gleaner
     while :; do
-        as gleaner-steward gleaner-steward >>/var/log/gleaner/steward.log 2>&1 || true
+        as gleaner-slurm-admin gleaner-slurm-admin >>/var/log/gleaner/slurm-admin.log 2>&1 || true
         sleep 1
     done
 }
-keep_steward &
+keep_slurm_admin &
 # And what its timer does there: independent of all that is Gleaner's, and it lets go what a dead Gleaner holds.
 watch_for_death() {
     while sleep 15; do
-        as gleaner-steward timeout 120 /usr/local/libexec/gleaner/deadman >>/var/log/gleaner/deadman.log 2>&1 || true
+        as gleaner-slurm-admin timeout 120 /usr/local/libexec/gleaner/deadman >>/var/log/gleaner/deadman.log 2>&1 || true
     done
 }
 watch_for_death &

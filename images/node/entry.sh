@@ -10,7 +10,7 @@ mkdir -p /run/munge /run/slurm /var/log/slurm /var/lib/slurm/slurmd
 chown munge: /run/munge
 install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner /var/lib/gleaner/work
 install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
-/usr/local/libexec/gleaner/install-node.sh --yes >/dev/null # the programs are there: it makes their settings and the meeting folder
+/usr/local/libexec/gleaner/install-node.sh --yes >/dev/null # the programs are there: it makes their settings and the handshake folder
 
 wait_for() { # wait_for SECONDS WHAT LOG COMMAND...
     local until=$((SECONDS + $1)) what=$2 log=$3
@@ -36,7 +36,7 @@ TMPDIR=/var/lib/docker/gleaner-tmp dockerd --bridge=none --iptables=false --ip-f
 wait_for 60 dockerd /var/log/dockerd.log docker version
 docker ps -aq --filter label=org.gleaner.agent | xargs -r docker rm -f >/dev/null
 
-# The node helper, for agents with the criu runtime and for users' own jobs. Neither its layers nor their folders can lie
+# The node helper, for agents with the criu runtime and for user jobs. Neither its layers nor their folders can lie
 # on the overlay that this container's root is.
 rm -rf /var/lib/docker/gleaner-root/containers /var/lib/docker/gleaner-users
 mkdir -p -m 0700 /var/lib/docker/gleaner-root /var/lib/gleaner-root

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.agent.controlled import Control, controlled
+from tests.agent.control_harness import Control, controlled
 
 
 @pytest.fixture

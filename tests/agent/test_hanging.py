@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.agent.controlled import Control
+from tests.agent.control_harness import Control
 from tests.privileged.root import only_root
 
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.probe import PATIENCE_S, Probe
-from gleaner.control.life import State
-from gleaner.control.queue import agents, reads
-from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.probe import PATIENCE_S, Probe
+from gleaner.control.queue import agents, queries
+from gleaner.control.queue.database import snapshot, transaction
+from gleaner.control.states import State
 
 pytestmark = pytest.mark.slow
 
@@ -27,11 +27,17 @@ ROOT = Path(__file__).parents[2]
 def expected(control: Control, *more: str) -> tuple[list[str], float]:
     """The words that start an agent process which control expects, and its end."""
     end_s = time.time() + 35  # a busy machine takes its time to start it
-    with transaction(control.site.engine) as db:
+    with transaction(control.state.engine) as db:
         token_hash = hashlib.sha256(b"secret-of-a1").hexdigest()
         agents.expect(db, name="a1", end_s=end_s, token_hash=token_hash, now_s=time.time())
     (control.folder / "work").mkdir()
-    command = [sys.executable, "-m", "tests.agent.hanging", f"http://127.0.0.1:{control.port}", str(control.folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.agent.hanging_storage",
+        f"http://127.0.0.1:{control.port}",
+        str(control.folder),
+    ]
     return [*command, str(end_s), str(KILL_WAIT_S), *more], end_s
 
 
@@ -97,8 +103,8 @@ def threads(process: int) -> set[str]:
 
 
 def reason(control: Control) -> str:
-    with snapshot(control.site.engine) as db:
-        return next(iter(reads.agent_rows(db, now_s=time.time()))).reason
+    with snapshot(control.state.engine) as db:
+        return next(iter(queries.agent_rows(db, now_s=time.time()))).reason
 
 
 def wait_for(is_so: Callable[[], bool], *, until_s: float) -> None:
@@ -112,8 +118,8 @@ def test_an_agent_leaves_a_storage_that_hangs_in_time_and_says_why(control: Cont
     done, early_s = lived(control)
     assert done.returncode == 1, done.stderr
     assert early_s > KILL_WAIT_S - 0.5
-    with snapshot(control.site.engine) as db:
-        (row,) = reads.agent_rows(db, now_s=time.time())
+    with snapshot(control.state.engine) as db:
+        (row,) = queries.agent_rows(db, now_s=time.time())
     assert row.reason == "storage hangs"
     detail = control.job(job)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)

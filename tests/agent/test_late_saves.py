@@ -1,25 +1,31 @@
 """Saves that take longer than anybody expected; on the real control API and a real storage."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
-from tests.agent.controlled import FAR_S, Control
+from tests.agent.control_harness import FAR_S, Control
 
-from gleaner.agent import estimates, main, runner, task
-from gleaner.agent.clock import Clock
-from gleaner.agent.estimates import Estimates, Load
-from gleaner.agent.leastsquares import MIB
-from gleaner.agent.protocol import Message, NodeRates, Saved, Way
-from gleaner.agent.runner import Agent
-from gleaner.agent.runtime.protocol import CannotCheckpoint, ContainerId, RuntimeFault, Usage
-from gleaner.agent.shell import TaskShell
-from gleaner.agent.storage.protocol import Draft
-from gleaner.control.life import State
-from gleaner.control.queue import flags, rates, reads
-from gleaner.control.queue.engine import snapshot, transaction
+from gleaner.agent import agent as runner
+from gleaner.agent import main
+from gleaner.agent.agent import Agent
+from gleaner.agent.checkpoints.interface import Draft
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.job import lifecycle
+from gleaner.agent.job.control_reporter import ControlReporter
+from gleaner.agent.job.executor import Executor
+from gleaner.agent.messages import Message, NodeRates, Saved, Way
+from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, RuntimeFault, Usage
+from gleaner.agent.timing import save_estimates
+from gleaner.agent.timing.least_squares import MIB
+from gleaner.agent.timing.save_estimates import Load, SaveEstimates
+from gleaner.control.queue import jobs, node_rates, queries
+from gleaner.control.queue.database import snapshot, transaction
+from gleaner.control.states import State
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,8 +38,8 @@ TOO_LONG_S = 15.0
 
 
 def told(control: Control, agent: Agent) -> NodeRates:
-    with snapshot(control.site.engine) as db:
-        found = rates.of_node(db, agent.facts.node)
+    with snapshot(control.state.engine) as db:
+        found = node_rates.of_node(db, agent.facts.node)
     assert found is not None
     return found
 
@@ -54,13 +60,13 @@ def test_on_a_node_that_nobody_has_measured_all_jobs_are_saved_early_and_only_wh
         control.end_soon(agent)
 
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=9), jobs=3)
-    control.once(lambda: all(control.job(job).generations for job in jobs), never_again)
+    control.once(lambda: all(control.job(job).checkpoints for job in jobs), never_again)
     asyncio.run(agent.live())
     for job in jobs:
         detail = control.job(job)
         assert detail.job.state is State.SAVED
-        assert [generation.number for generation in detail.generations] == [1]
-        assert ending_of(control, job).startswith("given back: too late")
+        assert [checkpoint.number for checkpoint in detail.checkpoints] == [1]
+        assert ending_of(control, job).startswith("returned: too late")
 
 
 def test_on_a_node_whose_saves_are_known_only_what_was_never_saved_is_saved_early(
@@ -72,11 +78,11 @@ def test_on_a_node_whose_saves_are_known_only_what_was_never_saved_is_saved_earl
     asyncio.run(control.brief("a1", early_saves=True, periodic_saves=False).live())
     new = control.submit("100000")
     agent = control.agent("a2", lives_s=FAR_S, early_saves=True, periodic_saves=False)
-    control.once(lambda: bool(control.job(new).generations), lambda: control.end_soon(agent, computes_s=1))
+    control.once(lambda: bool(control.job(new).checkpoints), lambda: control.end_soon(agent, computes_s=1))
     asyncio.run(agent.live())
     made = {job: control.storage.keys(f"jobs/{job}/attempt-{attempt}") for job, attempt in ((old, 2), (new, 1))}
     assert (len(made[old]), len(made[new])) == (1, 2)
-    (measured,) = agent._bench.estimates._own.values()
+    (measured,) = agent._context.estimates._own.values()
     assert len(measured) == 2, "what the first one took says nothing of the next"
 
 
@@ -120,17 +126,17 @@ def test_a_save_that_comes_too_late_is_not_held_against_the_job_and_makes_the_ne
     asyncio.run(agent.live())
     detail = control.job(job)
     assert (detail.job.state, detail.job.held, detail.failures) == (State.NEW, False, 0)
-    assert ending_of(control, job) == "given back: too late: no generation was published before the agent's end"
+    assert ending_of(control, job) == "returned: too late: no checkpoint was published before the agent's end"
     assert detail.attempts[0].compute_s > 0
     known = told(control, agent)
     assert known.late
     assert known.saves == 1
     next_one = control.agent("a2", lives_s=FAR_S)
-    next_one._bench.estimates.learn(known)
-    assert next_one._bench.estimates.is_guess
+    next_one._context.estimates.learn(known)
+    assert next_one._context.estimates.is_guess
 
 
-def test_what_was_given_back_is_told_before_the_farewell_and_never_called_unstarted(control: Control) -> None:
+def test_what_was_returned_is_told_before_the_farewell_and_never_called_unstarted(control: Control) -> None:
     control.runtime.checkpoint_takes_s = control.runtime.remove_takes_s = TOO_LONG_S
     jobs = [control.submit("100000") for _ in range(3)]
     agent = control.agent("a1", lives_s=FAR_S)
@@ -139,7 +145,7 @@ def test_what_was_given_back_is_told_before_the_farewell_and_never_called_unstar
     assert {ending_of(control, job).partition(":")[2][:9] for job in jobs} == {" too late"}
 
 
-@pytest.mark.parametrize(("cause", "said"), [("limit", "failed"), ("killed", "given back: node fault")])
+@pytest.mark.parametrize(("cause", "said"), [("limit", "failed"), ("killed", "returned: node fault")])
 def test_how_a_job_ended_is_told_before_the_farewell_though_its_container_cannot_be_removed(
     control: Control, cause: str, said: str
 ) -> None:
@@ -177,6 +183,7 @@ def test_a_wall_clock_that_is_set_back_does_not_make_an_agent_late(control: Cont
     job = control.submit("100000")
     agent = control.agent("a1", lives_s=FAR_S)
     began_s, shift = time.monotonic(), [0.0]
+    assert isinstance(agent.clock, SystemClock)
     agent.clock._wall = lambda: time.time() + shift[0]
 
     def set_back() -> None:
@@ -196,6 +203,7 @@ def test_a_clock_that_is_set_during_a_save_is_not_taken_for_what_saves_cost_ther
     job = control.submit("100000")
     agent = control.agent("a1", lives_s=7200)
     shift = [0.0]
+    assert isinstance(agent.clock, SystemClock)
     agent.clock._wall = lambda: time.time() + shift[0]
     checkpoint = control.runtime.checkpoint
 
@@ -204,14 +212,14 @@ def test_a_clock_that_is_set_during_a_save_is_not_taken_for_what_saves_cost_ther
         checkpoint(container, draft)
 
     def hold() -> None:
-        with transaction(control.site.engine) as db:
-            flags.hold(db, job, reason="by its owner", now_s=time.time())
+        with transaction(control.state.engine) as db:
+            jobs.hold(db, job, reason="by its owner", now_s=time.time())
 
     monkeypatch.setattr(control.runtime, "checkpoint", while_the_clock_is_set)
     control.once_it_counts(hold)
     asyncio.run(agent.live())
     assert control.job(job).job.state is State.SAVED
-    line = Estimates(Way.CRIU, at_once=1)
+    line = SaveEstimates(Way.CRIU, at_once=1)
     line.learn(told(control, agent))
     assert line.expected_s(Load(16 * MIB, Way.CRIU)) < 300
 
@@ -219,7 +227,7 @@ def test_a_clock_that_is_set_during_a_save_is_not_taken_for_what_saves_cost_ther
 @pytest.mark.parametrize(("shift_s", "ahead_s"), [(-3600.0, 0.0), (3600.0, 3600.0)], ids=["back", "forward"])
 def test_the_later_of_two_clocks_counts(shift_s: float, ahead_s: float) -> None:
     now: dict[str, float] = {"wall": 1000.0, "steady": 50.0}
-    clock = Clock(wall=lambda: now["wall"], steady=lambda: now["steady"])
+    clock = SystemClock(wall=lambda: now["wall"], steady=lambda: now["steady"])
     now["wall"] += 10 + shift_s
     now["steady"] += 10
     assert clock.now_s() == 1010 + ahead_s
@@ -250,7 +258,7 @@ def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
         left.append(time.time())
         raise SystemExit
 
-    monkeypatch.setattr(main.os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", leave)
     leaving = threading.Thread(target=main._leave_in_time, args=(agent,), daemon=True)
     leaving.start()
 
@@ -261,8 +269,8 @@ def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
     done_s = asyncio.run(lived_s())
     assert not left or left[0] > done_s
     assert control.job(job).job.state is State.SAVED
-    with snapshot(control.site.engine) as db:
-        (row,) = reads.agent_rows(db, now_s=time.time())
+    with snapshot(control.state.engine) as db:
+        (row,) = queries.agent_rows(db, now_s=time.time())
     assert row.ended_s is not None
 
 
@@ -271,12 +279,17 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
 ) -> None:
     """To try takes seconds, and is done twice: to let the job stand still, and for its save, which has the lane."""
     bad, good = control.submit("100000"), control.submit("100000")
-    given = {"margin_s": 10.0, "saves_at_once": 1, "periodic_saves": False, "save_bandwidth_mib_s": 10_000}
+    given: dict[str, Any] = {
+        "margin_s": 10.0,
+        "saves_at_once": 1,
+        "periodic_saves": False,
+        "save_bandwidth_mib_s": 10_000,
+    }
     agent = control.agent("a1", lives_s=FAR_S, **given)
     pause, usage = control.runtime.pause, control.runtime.usage
 
     def cannot_pause(container: ContainerId) -> None:
-        if container in {shell.container for shell in agent._shells if shell.assignment.job == bad}:
+        if container in {job.container for job in agent._jobs if job.assignment.job == bad}:
             time.sleep(5)
             raise RuntimeFault("unable to freeze")
         pause(container)
@@ -285,23 +298,25 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
         time.sleep(0.1)  # so the save comes second
         return usage(containers)
 
-    def in_order(_agent: object, shells: Iterable[TaskShell], event: task.Event) -> None:
-        for shell in sorted(shells, key=lambda shell: shell.assignment.job):
-            shell.feed(event)
+    def in_order(_agent: object, jobs: Iterable[Executor], event: lifecycle.Event) -> None:
+        for job in sorted(jobs, key=lambda job: job.assignment.job):
+            job.feed(event)
 
     monkeypatch.setattr(control.runtime, "pause", cannot_pause)
     monkeypatch.setattr(control.runtime, "usage", take_a_while)
-    monkeypatch.setattr(estimates, "COLD_FIXED_S", 0.3)
-    monkeypatch.setattr(estimates, "UNKNOWN_SAFETY", 1.5)
+    monkeypatch.setattr(save_estimates, "COLD_FIXED_S", 0.3)
+    monkeypatch.setattr(save_estimates, "UNKNOWN_SAFETY", 1.5)
     monkeypatch.setattr(runner.Agent, "_feed_in_order", in_order)
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=5), jobs=2)
     asyncio.run(agent.live())
     assert control.job(good).job.state is State.SAVED
 
 
-@pytest.mark.parametrize("event", [task.DropAsked(), task.LimitPassed("it has written 3 TiB")], ids=["drop", "limit"])
+@pytest.mark.parametrize(
+    "event", [lifecycle.DropAsked(), lifecycle.LimitPassed("it has written 3 TiB")], ids=["drop", "limit"]
+)
 def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
-    control: Control, monkeypatch: pytest.MonkeyPatch, event: task.Event
+    control: Control, monkeypatch: pytest.MonkeyPatch, event: lifecycle.Event
 ) -> None:
     """It would write on past its limit for as long as the saves before it take."""
     monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s + 0.2)
@@ -311,18 +326,18 @@ def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
     killed, over = threading.Event(), threading.Event()
     saving = hanging(control, over)
 
-    def waiting() -> list[TaskShell]:
-        return [shell for shell in agent._shells if shell.is_saving and shell._saving is None]
+    def waiting() -> list[Executor]:
+        return [job for job in agent._jobs if job.is_saving and job._saving is None]
 
     async def live() -> None:
         living = asyncio.create_task(agent.live())
         while not (saving.is_set() and waiting()):
             await asyncio.sleep(0.02)
-        (shell,) = waiting()
-        container = shell.container
+        (job,) = waiting()
+        container = job.container
         assert container is not None
         control.once(lambda: control.runtime._processes[container].exited is not None, killed.set)
-        shell.feed(event)
+        job.feed(event)
         assert await asyncio.to_thread(killed.wait, TOO_LONG_S)
         assert not over.is_set()
         over.set()
@@ -343,10 +358,10 @@ def test_a_job_that_is_not_to_be_saved_any_more_does_not_get_in_line(control: Co
     async def live() -> None:
         living = asyncio.create_task(agent.live())
         first, second = await computing(control, agent, jobs=2)
-        first.feed(task.SaveDue())
+        first.feed(lifecycle.SaveDue())
         assert await asyncio.to_thread(saving.wait, TOO_LONG_S)
-        second.feed(task.SaveDue())
-        second.feed(task.LimitPassed("it has written 3 TiB"))
+        second.feed(lifecycle.SaveDue())
+        second.feed(lifecycle.LimitPassed("it has written 3 TiB"))
         await asyncio.wait_for(second.done.wait(), TOO_LONG_S)
         assert not over.is_set()
         over.set()
@@ -374,7 +389,7 @@ def test_a_job_whose_save_has_begun_is_not_paused_at_the_agents_end(
     async def live() -> None:
         living = asyncio.create_task(agent.live())
         (job,) = await computing(control, agent, jobs=1)
-        job.feed(task.SaveDue())
+        job.feed(lifecycle.SaveDue())
         assert await asyncio.to_thread(saving.wait, TOO_LONG_S)
         before = set(agent._running)
         agent._vacate("a test")
@@ -387,28 +402,28 @@ def test_a_job_whose_save_has_begun_is_not_paused_at_the_agents_end(
 
 
 @pytest.mark.parametrize(
-    "end", [[task.VacateAsked()], [task.AgentEnds(), task.OutOfTime("")]], ids=["vacated", "too late"]
+    "end", [[lifecycle.VacateAsked()], [lifecycle.AgentEnds(), lifecycle.OutOfTime("")]], ids=["vacated", "too late"]
 )
 def test_control_learns_nothing_from_a_last_save_of_all_that_a_job_has(
-    control: Control, monkeypatch: pytest.MonkeyPatch, end: Sequence[task.Event]
+    control: Control, monkeypatch: pytest.MonkeyPatch, end: Sequence[lifecycle.Event]
 ) -> None:
     control.submit("100000")
     asyncio.run(control.brief("a1", periodic_saves=False).live())
     job = control.submit("100000")
     agent = control.agent("a2", lives_s=FAR_S, periodic_saves=False)
     over, heard = threading.Event(), list[Saved]()
-    saving, report = hanging(control, over), TaskShell._report
+    saving, report = hanging(control, over), ControlReporter._report
 
-    def listen(self: TaskShell, verb: str, message: Message) -> None:
-        if isinstance(message, Saved) and self.assignment.job == job:
+    def listen(self: ControlReporter, verb: str, message: Message) -> None:
+        if isinstance(message, Saved) and self.stored.assignment.job == job:
             heard.append(message)
         report(self, verb, message)
 
-    monkeypatch.setattr(TaskShell, "_report", listen)
+    monkeypatch.setattr(ControlReporter, "_report", listen)
 
     async def live() -> None:
         living = asyncio.create_task(agent.live())
-        (new,) = [shell for shell in await computing(control, agent, jobs=2) if shell.assignment.job == job]
+        (new,) = [one for one in await computing(control, agent, jobs=2) if one.assignment.job == job]
         new.feed(end[0])
         assert await asyncio.to_thread(saving.wait, TOO_LONG_S)
         for event in end[1:]:
@@ -435,8 +450,8 @@ def hanging(control: Control, over: threading.Event) -> threading.Event:
     return begun
 
 
-async def computing(control: Control, agent: Agent, *, jobs: int) -> Sequence[TaskShell]:
+async def computing(control: Control, agent: Agent, *, jobs: int) -> Sequence[Executor]:
     """Return the jobs of an agent, when so many have begun to count."""
-    while control.runtime.counting() < jobs or not all(shell.is_computing for shell in agent._shells):
+    while control.runtime.counting() < jobs or not all(job.is_computing for job in agent._jobs):
         await asyncio.sleep(0.02)
-    return agent._shells
+    return agent._jobs

@@ -9,20 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.agent.controlled import Control
+from tests.agent.control_harness import Control
 
-from gleaner.agent import leftovers, runner
-from gleaner.agent.leftovers import remove_sockets, sweep_sockets
-from gleaner.agent.privileged import config
-from gleaner.agent.privileged.meeting import Meeting, meet
-from gleaner.agent.runtime.meetings import while_meeting
+from gleaner.agent import agent as runner
+from gleaner.agent.node import slurm_job
+from gleaner.agent.node.leftovers import remove_sockets, sweep_sockets
+from gleaner.agent.privileged.common import config
+from gleaner.agent.privileged.common.handshake import Handshake, connect
+from gleaner.agent.runtime.handshake import during_handshake
 
 US = os.getuid()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "meetings"
+    place = tmp_path / "handshakes"
     place.mkdir(mode=0o700)
     return place
 
@@ -36,9 +37,9 @@ def left_by_a_killed_agent(path: Path) -> Iterator[None]:
     yield
 
 
-def answer_with(name: str, met: Meeting) -> None:
-    said, _ = met.hear()
-    met.say({"name": name, "heard": said["who"]})
+def answer_with(name: str, handshake: Handshake) -> None:
+    said, _ = handshake.hear()
+    handshake.say({"name": name, "heard": said["who"]})
 
 
 def test_only_sockets_of_earlier_agents_are_removed(folder: Path) -> None:
@@ -66,8 +67,8 @@ def test_an_agent_removes_older_agents_sockets_only_from_a_node_that_it_has_as_a
     control: Control, folder: Path, monkeypatch: pytest.MonkeyPatch, whole_node: bool
 ) -> None:
     """Elsewhere another agent of the same account may be waiting at its own."""
-    monkeypatch.setattr(leftovers.config, "load", lambda: config.Config(agent_uid=US, meetings=str(folder)))
-    monkeypatch.setattr(runner.slurm, "ending", lambda _job: runner.NO_SLURM)
+    monkeypatch.setattr(config, "load", lambda: config.Config(agent_uid=US, handshakes=str(folder)))
+    monkeypatch.setattr(slurm_job, "ending", lambda _job: runner.NO_SLURM)
     with left_by_a_killed_agent(folder / "gleaner-1-1"):
         agent = control.agent("a1", lives_s=30)
         agent.slurm_job = "7" if whole_node else None
@@ -76,19 +77,19 @@ def test_an_agent_removes_older_agents_sockets_only_from_a_node_that_it_has_as_a
 
 
 def test_two_agents_of_one_account_on_one_node_meet_root_each_at_its_own_socket(folder: Path) -> None:
-    """What names a socket is the job and the attempt, which control gives out once."""
+    """A socket is named after the job and the attempt, and control gives out that pair once."""
     both_wait = threading.Barrier(2)
     heard: dict[str, object] = {}
 
     def an_agent(name: str) -> None:
         def act() -> None:
             both_wait.wait(30)  # from here on both sockets are there
-            met = meet(str(folder), name, US)
-            met.say({"who": f"root for {name}"})
-            heard[name], _ = met.hear()
-            met.close()
+            handshake = connect(str(folder), name, US)
+            handshake.say({"who": f"root for {name}"})
+            heard[name], _ = handshake.hear()
+            handshake.close()
 
-        while_meeting(folder, name, lambda met: answer_with(name, met), act)
+        during_handshake(folder, name, lambda handshake: answer_with(name, handshake), act)
 
     agents = [threading.Thread(target=an_agent, args=(name,)) for name in ("gleaner-1-1", "gleaner-2-1")]
     for agent in agents:
@@ -103,11 +104,11 @@ def test_a_stale_socket_of_the_same_name_is_no_obstacle(folder: Path) -> None:
     heard: list[object] = []
 
     def act() -> None:
-        met = meet(str(folder), "gleaner-1-1", US)
-        met.say({"who": "root"})
-        heard.append(met.hear()[0])
-        met.close()
+        handshake = connect(str(folder), "gleaner-1-1", US)
+        handshake.say({"who": "root"})
+        heard.append(handshake.hear()[0])
+        handshake.close()
 
     with left_by_a_killed_agent(folder / "gleaner-1-1"):
-        while_meeting(folder, "gleaner-1-1", lambda met: answer_with("new", met), act)
+        during_handshake(folder, "gleaner-1-1", lambda handshake: answer_with("new", handshake), act)
     assert heard == [{"name": "new", "heard": "root"}]

@@ -7,18 +7,21 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.agent.controlled import FAR_S, Control, controlled
+from tests.agent.control_harness import FAR_S, Control, controlled
 
-from gleaner.agent import runner, shell, stored
-from gleaner.agent.protocol import Checkpointed, Message, SelfSave, Way
-from gleaner.agent.runner import Agent
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import Draft, Parcel, StorageFull
-from gleaner.control.life import Outcome, State
-from gleaner.control.queue import agents, flags
-from gleaner.control.queue.engine import transaction
+from gleaner.agent import agent as runner
+from gleaner.agent.agent import Agent
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Archive, Draft, StorageFull
+from gleaner.agent.job import job_checkpoints
+from gleaner.agent.job.control_reporter import ControlReporter
+from gleaner.agent.messages import Checkpointed, Message, SelfSave, Way
+from gleaner.control.queue import agents, jobs
+from gleaner.control.queue.database import transaction
+from gleaner.control.states import Outcome, State
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,7 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
 
-OFTEN = {"periodic_saves": "auto", "shortest_period_s": 0.5}
+OFTEN: dict[str, Any] = {"periodic_saves": "auto", "shortest_period_s": 0.5}
 A_SECOND = 1 / 86_400
 
 
@@ -49,12 +52,12 @@ async def lost(control: Control, agent: Agent, job: int) -> None:
 
 
 def saved(control: Control, job: int, *, times: int = 1) -> bool:
-    """Whether control has been told of so many generations of this slice."""
-    return any(generation.number >= times for generation in control.job(job).generations)
+    """Return True if control has been told of so many checkpoints of this slice."""
+    return any(checkpoint.number >= times for checkpoint in control.job(job).checkpoints)
 
 
 def notice_the_loss(control: Control) -> None:
-    with transaction(control.site.engine) as db:
+    with transaction(control.state.engine) as db:
         agents.expire(db, now_s=time.time() + 60, losses_until_held=3)
     control.runtime.kill_all()
 
@@ -112,7 +115,7 @@ def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
 def test_what_is_to_be_written_as_a_whole_once_more_is_saved_before_the_end_and_shared_at_the_end(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "LONGEST_CHAIN", 2)
+    monkeypatch.setattr(job_checkpoints, "LONGEST_CHAIN", 2)
     monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
     job = control.submit("100000")
     chains: list[list[object]] = []
@@ -122,22 +125,22 @@ def test_what_is_to_be_written_as_a_whole_once_more_is_saved_before_the_end_and_
         if attempt < 3:
             control.once_it_counts(end_soon)
         else:  # it goes on from the second of a chain
-            control.once(lambda: any(one.attempt == 3 for one in control.job(job).generations), end_soon)
+            control.once(lambda: any(one.attempt == 3 for one in control.job(job).checkpoints), end_soon)
         asyncio.run(agent.live())
         chains.append([chain_of(control, key) for key in control.storage.keys(f"jobs/{job}/attempt-{attempt}")])
     assert chains == [["1/1"], ["1/1"], ["3/1", "3/1"]]
 
 
 def chain_of(control: Control, key: str) -> object:
-    """Return which generations this one may share files with."""
+    """Return which checkpoints this one may share files with."""
     manifest = json.loads((control.folder / "storage" / key / "manifest.json").read_text())
     return manifest["facts"]["chain"]
 
 
-def test_without_periodic_saves_there_is_one_generation_a_slice(control: Control) -> None:
+def test_without_periodic_saves_there_is_one_checkpoint_a_slice(control: Control) -> None:
     job = control.submit("100000")
     asyncio.run(control.brief("a1", computes_s=4, **OFTEN | {"periodic_saves": False}).live())
-    assert control.storage.keys(f"jobs/{job}") == [f"jobs/{job}/attempt-1/generation-1"]
+    assert control.storage.keys(f"jobs/{job}") == [f"jobs/{job}/attempt-1/checkpoint-1"]
 
 
 def test_a_node_without_what_the_saving_node_had_refuses_before_it_touches_anything(control: Control) -> None:
@@ -185,8 +188,8 @@ def test_a_held_workload_saves_itself_although_the_agent_goes_on(control: Contro
     job = control.submit("100000", saves_itself=SelfSave())
 
     def hold() -> None:
-        with transaction(control.site.engine) as db:
-            flags.hold(db, job, reason="by its owner", now_s=time.time())
+        with transaction(control.state.engine) as db:
+            jobs.hold(db, job, reason="by its owner", now_s=time.time())
 
     control.once_it_counts(hold)
     began_s = time.time()
@@ -231,7 +234,7 @@ def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control:
     asyncio.run(first.live())
     second = control.brief("a2")
     asyncio.run(second.live())
-    assert second._bench.estimates._told
+    assert second._context.estimates._told
     assert control.job(job).job.state is State.SAVED
 
 
@@ -241,14 +244,14 @@ def test_a_save_of_all_that_a_job_has_is_told_but_not_learnt_from(
     """It takes longer than the next, which writes what has changed."""
     monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
     told: list[Checkpointed] = []
-    report = shell.TaskShell._report
+    report = ControlReporter._report
 
-    def listen(self: shell.TaskShell, verb: str, message: Message) -> None:
+    def listen(self: ControlReporter, verb: str, message: Message) -> None:
         if isinstance(message, Checkpointed):
             told.append(message)
         report(self, verb, message)
 
-    monkeypatch.setattr(shell.TaskShell, "_report", listen)
+    monkeypatch.setattr(ControlReporter, "_report", listen)
     control.submit("100000")
     asyncio.run(control.brief("a1", periodic_saves=False).live())
     assert not told
@@ -262,16 +265,16 @@ def test_a_save_of_all_that_a_job_has_is_told_but_not_learnt_from(
 def test_a_workload_that_saves_itself_unasked_does_not_seem_slow_to_save(control: Control) -> None:
     control.submit("200", "85", saves_itself=SelfSave())
     agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
-    own = agent._bench.estimates._own
-    control.once(lambda: own, lambda: control.end_soon(agent))
+    measured = agent._context.estimates._own
+    control.once(lambda: measured, lambda: control.end_soon(agent))
     asyncio.run(agent.live())
-    assert 0 < own[Way.SELF][0].took_s < 1
+    assert 0 < measured[Way.SELF][0].took_s < 1
 
 
 class FullStorage(FolderStorage):
     """It takes nothing."""
 
-    def draft(self, key: str, before: Parcel | None = None) -> AbstractContextManager[Draft]:
+    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
         raise StorageFull("the storage is full")
 
 
@@ -284,7 +287,7 @@ def test_jobs_that_the_storage_does_not_take_go_back_for_its_fault_and_their_nod
     control.once(lambda: len(control.log(result).lines) > 50, lambda: control.end_soon(agent, computes_s=3))
     assert asyncio.run(agent.live()) == 0
     for job, what in (
-        (saved, "no generation was published before the agent's end"),
+        (saved, "no checkpoint was published before the agent's end"),
         (result, "its result was not stored before the agent's end"),
     ):
         (attempt,) = control.job(job).attempts

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from gleaner.agent import protocol
-from gleaner.agent.client import ControlClient, ControlSilent
-from gleaner.agent.protocol import MAJOR, Ask, Letter, Message, Orders
+from gleaner.agent import messages
+from gleaner.agent.messages import MAJOR, Ask, Message, Orders, VersionedMessage
+from gleaner.agent.reporting.client import ControlClient, ControlSilent
 
 SECOND = 1_800_000_000.0
-GENERATION = {"attempt": 1, "number": 2, "digest": f"sha256:{'0' * 64}", "size_bytes": 5, "log_lines": 3}
+CHECKPOINT = {"attempt": 1, "number": 2, "digest": f"sha256:{'0' * 64}", "size_bytes": 5, "log_lines": 3}
 SLICE = {"started_s": SECOND}
 MEASURED = {"memory_bytes": 1, "stored_bytes": 1, "took_s": 1.0, "way": "shim"}
 FACTS = {
@@ -23,43 +23,51 @@ FACTS = {
 ASSIGNMENT = {
     "job": 1, "attempt": 1, "group": "g", "name": "n", "image": "i", "command": [], "cpus": 1, "memory_mib": 1,
 }  # fmt: skip
+LIMIT = {"limit_s": 60, "left_s": 1.5}
+PUSHED = {"name": "pythia:8.3", "digest": f"sha256:{'0' * 64}"}
 LEAST: dict[str, dict[str, Any]] = {
     "NodeFacts": FACTS,
     "Registration": {"facts": FACTS, "end_s": SECOND},
     "NodeRates": {},
     "Welcome": {"heartbeat_s": 1.0, "lease_s": 3.0},
     "SelfSave": {},
-    "Generation": GENERATION,
+    "Checkpoint": CHECKPOINT,
+    "ComputeLimit": LIMIT,
+    "PushedImage": PUSHED,
     "Ask": {"cpus": 1, "memory_mib": 1},
     "Assignment": ASSIGNMENT,
     "Assignments": {},
     "AttemptRef": {"job": 1, "attempt": 1},
-    "Beat": {},
+    "Heartbeat": {},
     "Orders": {},
     "RestoreMeasured": {"stored_bytes": 1, "took_s": 1.0, "way": "shim"},
     "Measured": MEASURED,
     "Slice": SLICE,
-    "Checkpointed": {"generation": GENERATION, "slice": SLICE},
-    "Saved": {"generation": GENERATION, "slice": SLICE},
-    "Output": {"digest": GENERATION["digest"], "size_bytes": 1},
+    "Checkpointed": {"checkpoint": CHECKPOINT, "slice": SLICE},
+    "Saved": {"checkpoint": CHECKPOINT, "slice": SLICE},
+    "Output": {"digest": CHECKPOINT["digest"], "size_bytes": 1},
     "Completed": {"exit_code": 0, "slice": SLICE},
-    "GivenBack": {"why": "unstarted"},
+    "Returned": {"why": "unstarted"},
     "LogLines": {"first": 0, "lines": []},
     "Farewell": {"ended_s": SECOND},
 }
 """Each message with what it must have, and no more: as an older sender says it."""
-NESTED = {
+NESTED: dict[str, dict[str, Any]] = {
     "Registration": {"facts": FACTS},
-    "Assignments": {"jobs": [ASSIGNMENT | {"generation": GENERATION, "saves_itself": {}}]},
-    "Beat": {"attempts": [{"job": 1, "attempt": 1}]},
-    "Saved": {"generation": GENERATION, "slice": SLICE, "measured": MEASURED},
-    "Completed": {"output": {"digest": GENERATION["digest"], "size_bytes": 1}, "slice": SLICE},
+    "Assignments": {
+        "jobs": [
+            ASSIGNMENT | {"checkpoint": CHECKPOINT, "saves_itself": {}, "compute_limit": LIMIT, "pushed": PUSHED},
+        ]
+    },
+    "Heartbeat": {"attempts": [{"job": 1, "attempt": 1}]},
+    "Saved": {"checkpoint": CHECKPOINT, "slice": SLICE, "measured": MEASURED},
+    "Completed": {"output": {"digest": CHECKPOINT["digest"], "size_bytes": 1}, "slice": SLICE},
 }
 names = pytest.mark.parametrize("name", LEAST)
 
 
 def message(name: str) -> type[Message]:
-    found: type[Message] = getattr(protocol, name)
+    found: type[Message] = getattr(messages, name)
     return found
 
 
@@ -76,8 +84,8 @@ def with_news(value: Any, news: dict[str, Any]) -> Any:
 
 def test_each_message_is_looked_at_here() -> None:
     there = {
-        name for name, each in vars(protocol).items()
-        if isinstance(each, type) and issubclass(each, BaseModel) and each not in {Message, Letter, BaseModel}
+        name for name, each in vars(messages).items()
+        if isinstance(each, type) and issubclass(each, BaseModel) and each not in {Message, VersionedMessage, BaseModel}
     }  # fmt: skip
     assert there == set(LEAST)
 
@@ -96,7 +104,7 @@ def test_what_an_older_sender_does_not_say_has_a_default(name: str) -> None:
 
 @names
 def test_an_optional_field_that_is_left_out_on_either_side_changes_nothing_else(name: str) -> None:
-    """What today's sender says is read by a receiver of before any of its optional fields was there, and back."""
+    """A receiver from before an optional field existed reads what today's sender says, and the other way round."""
     kind = message(name)
     whole = json.loads(kind.model_validate(said(name)).model_dump_json())
     for key, field in kind.model_fields.items():
@@ -107,7 +115,7 @@ def test_an_optional_field_that_is_left_out_on_either_side_changes_nothing_else(
         assert {other: value for other, value in json.loads(read.model_dump_json()).items() if other != key} == without
 
 
-letters = pytest.mark.parametrize("name", [name for name in LEAST if issubclass(message(name), Letter)])
+letters = pytest.mark.parametrize("name", [name for name in LEAST if issubclass(message(name), VersionedMessage)])
 
 
 @letters
@@ -131,9 +139,9 @@ def test_a_version_that_is_none_is_refused(name: str, version: object) -> None:
 
 def test_whoever_is_asked_is_a_letter_and_so_is_every_answer() -> None:
     """The parts of messages have no version of their own; all that is sent as a whole has."""
-    parts = {name for name in LEAST if not issubclass(message(name), Letter)}
-    inner = {"NodeFacts", "NodeRates", "SelfSave", "Generation", "Assignment", "AttemptRef", "RestoreMeasured"}
-    assert parts == inner | {"Measured", "Slice", "Output"}
+    parts = {name for name in LEAST if not issubclass(message(name), VersionedMessage)}
+    inner = {"NodeFacts", "NodeRates", "SelfSave", "Checkpoint", "Assignment", "AttemptRef", "RestoreMeasured"}
+    assert parts == inner | {"Measured", "Slice", "Output", "ComputeLimit", "PushedImage"}
 
 
 def test_an_agent_says_in_one_line_that_control_is_too_new() -> None:

@@ -5,22 +5,22 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.api.house import House
+from tests.api.api_harness import ApiHarness
 
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.control.queue.engine import connect
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.control.control_state import ControlState
+from gleaner.control.queue.database import connect
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
-from gleaner.control.site import Site
 
 
 @pytest.fixture
-def house(tmp_path: Path, sqlite_url: str) -> Generator[House]:
+def harness(tmp_path: Path, sqlite_url: str) -> Generator[ApiHarness]:
     """Control that leads, with an empty queue on SQLite, and no cluster seen yet."""
     storage = FolderStorage(tmp_path / "storage")
     storage.prepare()
     settings = Settings(queue=QueueSettings(url=sqlite_url), storage=StorageSettings(folder=tmp_path / "storage"))
     engine = connect(sqlite_url)
-    opened = House(Site(settings, engine, storage, leads_until_s=math.inf), storage)
+    opened = ApiHarness(ControlState(settings, engine, storage, leads_until_s=math.inf), storage)
     yield opened
     opened.close()
     engine.dispose()

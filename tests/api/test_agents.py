@@ -1,23 +1,23 @@
-"""What agents say to control, and what control counts of it."""
+"""The agents' requests to control, and the counts that control keeps of them."""
 
 import pytest
-from tests.api.house import FACTS, SLICE, START_S, House, detail
+from tests.api.api_harness import FACTS, SLICE, START_S, ApiHarness, detail
 
-from gleaner.control.queue import agents, moves
-from gleaner.control.queue.engine import transaction
+from gleaner.control.queue import agents, attempt_reports
+from gleaner.control.queue.database import transaction
 
 
-def _metrics(house: House) -> dict[str, float]:
-    answer = house.admin.get("/metrics")
+def _metrics(harness: ApiHarness) -> dict[str, float]:
+    answer = harness.admin.get("/metrics")
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain; version=")
     lines = [line for line in answer.text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-def test_a_registered_agent_learns_its_lease_claims_and_completes(house: House) -> None:
-    job = house.user.submit(spec={"command": ["run", "--fast"], "environment": {"A": "1"}})
-    agent = house.agent(registered=False)
+def test_a_registered_agent_learns_its_lease_claims_and_completes(harness: ApiHarness) -> None:
+    job = harness.user.submit(spec={"command": ["run", "--fast"], "environment": {"A": "1"}})
+    agent = harness.agent(registered=False)
     answer = agent.ask(
         "register",
         {
@@ -45,63 +45,63 @@ def test_a_registered_agent_learns_its_lease_claims_and_completes(house: House) 
     assert claimed["job"] == job
     assert claimed["command"] == ["run", "--fast"]
     assert claimed["environment"] == {"A": "1"}
-    assert claimed["generation"] is None
+    assert claimed["checkpoint"] is None
     assert agent.claim() == []
     assert agent.ask("beat", {"attempts": [{"job": job, "attempt": 1}]}).json()["orders"] == ["go-on"]
     assert agent.completed(job, 1).status_code == 204
-    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["outcome"] == "succeeded"
+    assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["outcome"] == "succeeded"
 
 
-def test_a_repeated_report_is_no_error_and_a_different_one_is_refused(house: House) -> None:
-    job = house.user.submit()
-    agent = house.agent()
+def test_a_repeated_report_is_no_error_and_a_different_one_is_refused(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
     agent.claim()
     assert agent.completed(job, 1).status_code == 204
     assert agent.completed(job, 1).status_code == 204
     assert "attempt 1" in detail(agent.completed(job, 1, exit_code=3), 409)
-    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["exit_code"] == 0
+    assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["exit_code"] == 0
 
 
-def test_an_older_attempts_report_is_refused_and_changes_nothing(house: House) -> None:
-    job = house.user.submit()
-    slow, quick = house.agent("n1"), house.agent("n2")
+def test_an_older_attempts_report_is_refused_and_changes_nothing(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    slow, quick = harness.agent("n1"), harness.agent("n2")
     slow.claim()
-    with transaction(house.site.engine) as db:
-        moves.lose(db, slow.name, now_s=house.now_s, losses_until_held=3, detail="silent")
+    with transaction(harness.state.engine) as db:
+        attempt_reports.lose(db, slow.name, now_s=harness.now_s, losses_until_held=3, detail="silent")
     assert quick.claim()[0]["attempt"] == 2
-    before = house.user.get(f"/v1/jobs/{job}").json()
+    before = harness.user.get(f"/v1/jobs/{job}").json()
     assert "attempt 2 is the latest" in detail(slow.completed(job, 1), 409)
     assert "attempt 2 is the latest" in detail(slow.report(job, 1, "log", {"first": 0, "lines": ["x"]}), 409)
-    detail(slow.report(job, 1, "given-back", {"why": "unstarted"}), 409)
-    assert house.user.get(f"/v1/jobs/{job}").json() == before
-    counted = _metrics(house)
+    detail(slow.report(job, 1, "return", {"why": "unstarted"}), 409)
+    assert harness.user.get(f"/v1/jobs/{job}").json() == before
+    counted = _metrics(harness)
     assert counted['gleaner_reports_refused_total{report="completed"}'] == 1
     assert counted['gleaner_reports_refused_total{report="log"}'] == 1
 
 
-def test_a_beat_hears_of_cancelling_holding_and_vacating(house: House) -> None:
-    jobs = [house.user.submit() for _ in range(3)]
-    agent = house.agent()
+def test_a_beat_hears_of_cancelling_holding_and_vacating(harness: ApiHarness) -> None:
+    jobs = [harness.user.submit() for _ in range(3)]
+    agent = harness.agent()
     agent.claim(most=3)
-    house.user.post(f"/v1/jobs/{jobs[0]}/cancel")
-    house.user.post(f"/v1/jobs/{jobs[1]}/hold")
+    harness.user.post(f"/v1/jobs/{jobs[0]}/cancel")
+    harness.user.post(f"/v1/jobs/{jobs[1]}/hold")
     beat = {"attempts": [{"job": job, "attempt": 1} for job in jobs]}
     assert agent.ask("beat", beat).json() == {"version": 1, "orders": ["drop", "vacate", "go-on"], "vacate": False}
-    with transaction(house.site.engine) as db:
+    with transaction(harness.state.engine) as db:
         agents.vacate(db, agent.name)
     assert agent.ask("beat", beat).json() == {"version": 1, "orders": ["drop", "vacate", "vacate"], "vacate": True}
 
 
-def test_an_agent_that_has_ended_is_refused(house: House) -> None:
-    agent = house.agent()
+def test_an_agent_that_has_ended_is_refused(harness: ApiHarness) -> None:
+    agent = harness.agent()
     assert agent.ask("farewell", {"ended_s": START_S + 3600}).status_code == 204
     assert agent.ask("farewell", {"ended_s": START_S + 3600}).status_code == 204
     for verb, body in [("claim", {"cpus": 1, "memory_mib": 512}), ("beat", {})]:
         detail(agent.ask(verb, body), 409)
 
 
-def test_an_agent_that_never_registered_is_refused(house: House) -> None:
-    agent = house.agent(registered=False)
+def test_an_agent_that_never_registered_is_refused(harness: ApiHarness) -> None:
+    agent = harness.agent(registered=False)
     detail(agent.ask("claim", {"cpus": 1, "memory_mib": 512}), 409)
     detail(agent.ask("beat", {}), 409)
 
@@ -115,56 +115,56 @@ def test_an_agent_that_never_registered_is_refused(house: House) -> None:
         ("completed", {"exit_code": 0, "slice": SLICE | {"save_s": -1}}),
         ("completed", {"exit_code": 0, "slice": SLICE, "output": {"digest": "md5:1", "size_bytes": 1}}),
         ("saved", {"slice": SLICE}),
-        ("given-back", {"why": "tired"}),
+        ("return", {"why": "tired"}),
         ("log", {"first": -1, "lines": []}),
         ("log", {"first": 2**60, "lines": []}),
         ("log", {"first": 0, "lines": ["x"] * 10_001}),
     ],
 )
-def test_a_bad_report_is_bad_input_and_changes_nothing(house: House, kind: str, body: dict[str, object]) -> None:
-    job = house.user.submit()
-    agent = house.agent()
+def test_a_bad_report_is_bad_input_and_changes_nothing(harness: ApiHarness, kind: str, body: dict[str, object]) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
     agent.claim()
     detail(agent.report(job, 1, kind, body), 422)
-    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "Running"
+    assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "Running"
 
 
-def test_a_periodic_save_counts_under_the_reports_guards(house: House) -> None:
-    job = house.user.submit()
-    agent, other = house.agent("n1"), house.agent("n2")
+def test_a_periodic_save_counts_under_the_reports_guards(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent, other = harness.agent("n1"), harness.agent("n2")
     agent.claim()
-    first, second = house.publish_generation(job, 1, 1), house.publish_generation(job, 1, 2)
+    first, second = harness.publish_checkpoint(job, 1, 1), harness.publish_checkpoint(job, 1, 2)
     assert agent.checkpointed(job, 1, second, 2).status_code == 204
     assert agent.checkpointed(job, 1, second, 2).status_code == 204
     assert "is not newer" in detail(agent.checkpointed(job, 1, first, 1), 422)
     assert "belongs to another agent" in detail(other.checkpointed(job, 1, second, 2), 403)
-    shown = house.user.get(f"/v1/jobs/{job}").json()
-    assert (shown["job"]["state"], [made["number"] for made in shown["generations"]]) == ("Running", [2])
-    house.user.post(f"/v1/jobs/{job}/cancel")
-    assert "it has ended" in detail(agent.checkpointed(job, 1, house.publish_generation(job, 1, 3), 3), 409)
+    shown = harness.user.get(f"/v1/jobs/{job}").json()
+    assert (shown["job"]["state"], [made["number"] for made in shown["checkpoints"]]) == ("Running", [2])
+    harness.user.post(f"/v1/jobs/{job}/cancel")
+    assert "it has ended" in detail(agent.checkpointed(job, 1, harness.publish_checkpoint(job, 1, 3), 3), 409)
 
 
 @pytest.mark.slow
-def test_a_report_with_too_many_words_is_cut_not_refused(house: House) -> None:
-    job = house.user.submit(spec={"retries": 0})
-    agent = house.agent()
+def test_a_report_with_too_many_words_is_cut_not_refused(harness: ApiHarness) -> None:
+    job = harness.user.submit(spec={"retries": 0})
+    agent = harness.agent()
     agent.claim()
     body = {"exit_code": 127, "reason": "no such \0 file " * 1000, "slice": SLICE}
     assert agent.report(job, 1, "completed", body).status_code == 204
-    shown = house.user.get(f"/v1/jobs/{job}").json()["attempts"][0]["detail"]
+    shown = harness.user.get(f"/v1/jobs/{job}").json()["attempts"][0]["detail"]
     assert shown.startswith("no such \ufffd file")
     assert len(shown) == 2000
 
 
-def test_metrics_count_jobs_agents_claims_saves_restores_and_lateness(house: House) -> None:
-    jobs = [house.user.submit() for _ in range(3)]
-    agent = house.agent()
-    house.agent(registered=False)
+def test_metrics_count_jobs_agents_claims_saves_restores_and_lateness(harness: ApiHarness) -> None:
+    jobs = [harness.user.submit() for _ in range(3)]
+    agent = harness.agent()
+    harness.agent(registered=False)
     agent.claim(most=2)
-    agent.saved(jobs[0], 1, house.publish_generation(jobs[0], 1))
+    agent.saved(jobs[0], 1, harness.publish_checkpoint(jobs[0], 1))
     agent.completed(jobs[1], 1)
     agent.ask("farewell", {"ended_s": START_S + 3600 + 7})
-    counted = _metrics(house)
+    counted = _metrics(harness)
     assert counted['gleaner_jobs{state="new"}'] == 1
     assert counted['gleaner_jobs{state="saved"}'] == 1
     assert counted['gleaner_jobs{state="succeeded"}'] == 1
@@ -179,18 +179,18 @@ def test_metrics_count_jobs_agents_claims_saves_restores_and_lateness(house: Hou
     assert not any("alice" in name or "atlas" in name or "n1" in name for name in counted)
 
 
-def test_measured_saves_and_restores_are_counted_once_and_told_to_the_nodes_next_agent(house: House) -> None:
-    job = house.user.submit()
-    agent = house.agent("n1")
+def test_measured_saves_and_restores_are_counted_once_and_told_to_the_nodes_next_agent(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent("n1")
     agent.claim()
-    published = house.publish_generation(job, 1)
+    published = harness.publish_checkpoint(job, 1)
     made = {"attempt": 1, "number": 1, "digest": published.digest, "size_bytes": 5, "log_lines": 0}
     measured = {"memory_bytes": 200 * 2**20, "stored_bytes": 70, "took_s": 2.0, "expected_s": 1.6, "way": "shim"}
     restored = {"stored_bytes": 90, "took_s": 0.5, "way": "shim"}
-    body = {"generation": made, "slice": SLICE | {"restored": restored}, "measured": measured | {"failed": 2}}
+    body = {"checkpoint": made, "slice": SLICE | {"restored": restored}, "measured": measured | {"failed": 2}}
     for _ in range(2):
         assert agent.report(job, 1, "saved", body).status_code == 204
-    counted = _metrics(house)
+    counted = _metrics(harness)
     assert (counted["gleaner_save_seconds_count"], counted["gleaner_save_seconds_sum"]) == (1, 2.0)
     assert counted['gleaner_save_error_ratio_bucket{le="1.1"}'] == 0
     assert counted['gleaner_save_error_ratio_bucket{le="1.25"}'] == 1
@@ -198,57 +198,57 @@ def test_measured_saves_and_restores_are_counted_once_and_told_to_the_nodes_next
     assert counted['gleaner_saved_bytes_total{of="stored"}'] == 70
     assert counted["gleaner_restored_bytes_total"] == 90
     assert counted["gleaner_saves_failed_total"] == 2
-    told = house.agent("n1", registered=False).ask("register", {"facts": FACTS, "end_s": START_S + 3600}).json()
+    told = harness.agent("n1", registered=False).ask("register", {"facts": FACTS, "end_s": START_S + 3600}).json()
     assert (told["rates"]["saves"], told["rates"]["save_mib_s"]) == (1, pytest.approx(100))
 
 
-def test_a_save_that_failed_for_good_is_counted(house: House) -> None:
-    job = house.user.submit()
-    agent = house.agent()
+def test_a_save_that_failed_for_good_is_counted(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
     agent.claim()
     for _ in range(2):
-        agent.report(job, 1, "given-back", {"why": "save failed", "detail": "disk full"})
-    assert _metrics(house)["gleaner_saves_failed_total"] == 1
+        agent.report(job, 1, "return", {"why": "save failed", "detail": "disk full"})
+    assert _metrics(harness)["gleaner_saves_failed_total"] == 1
 
 
-def test_a_slice_whose_save_came_too_late_is_counted_once(house: House) -> None:
-    job = house.user.submit()
-    agent = house.agent()
+def test_a_slice_whose_save_came_too_late_is_counted_once(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
     agent.claim()
     for _ in range(2):
-        assert agent.report(job, 1, "given-back", {"why": "too late", "detail": "x"}).status_code == 204
-    counted = _metrics(house)
+        assert agent.report(job, 1, "return", {"why": "too late", "detail": "x"}).status_code == 204
+    counted = _metrics(harness)
     assert (counted["gleaner_saves_too_late_total"], counted["gleaner_saves_failed_total"]) == (1, 0)
 
 
-def test_a_save_that_the_storage_did_not_take_is_counted_and_a_beginning_is_none(house: House) -> None:
-    job = house.user.submit()
-    agent = house.agent()
+def test_a_save_that_the_storage_did_not_take_is_counted_and_a_beginning_is_none(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
     for attempt, compute_s in enumerate((0.0, 50.0), start=1):
         agent.claim()
         spent = SLICE | {"compute_s": compute_s}
-        assert agent.report(job, attempt, "given-back", {"why": "storage fault", "slice": spent}).status_code == 204
-        assert _metrics(house)["gleaner_saves_failed_total"] == (compute_s > 0)
+        assert agent.report(job, attempt, "return", {"why": "storage fault", "slice": spent}).status_code == 204
+        assert _metrics(harness)["gleaner_saves_failed_total"] == (compute_s > 0)
 
 
-def test_how_long_agents_last_is_learnt_from_their_ends(house: House) -> None:
-    agent = house.agent()
-    house.now_s += 86_400  # the farewell of one that was to last an hour
+def test_how_long_agents_last_is_learnt_from_their_ends(harness: ApiHarness) -> None:
+    agent = harness.agent()
+    harness.now_s += 86_400  # the farewell of one that was to last an hour
     for _ in range(2):
-        agent.ask("farewell", {"ended_s": house.now_s})
-    assert _metrics(house)["gleaner_node_mtbf_seconds"] == 30 * 86_400 + 3600
+        agent.ask("farewell", {"ended_s": harness.now_s})
+    assert _metrics(harness)["gleaner_node_mtbf_seconds"] == 30 * 86_400 + 3600
 
 
-def test_a_farewell_told_twice_is_late_once(house: House) -> None:
-    agent = house.agent()
+def test_a_farewell_told_twice_is_late_once(harness: ApiHarness) -> None:
+    agent = harness.agent()
     for _ in range(2):
         agent.ask("farewell", {"ended_s": START_S + 3590})
-    assert _metrics(house)['gleaner_agent_lateness_seconds_bucket{le="-10.0"}'] == 1
-    assert _metrics(house)["gleaner_agent_lateness_seconds_count"] == 1
+    assert _metrics(harness)['gleaner_agent_lateness_seconds_bucket{le="-10.0"}'] == 1
+    assert _metrics(harness)["gleaner_agent_lateness_seconds_count"] == 1
 
 
-def test_each_app_counts_for_itself(house: House) -> None:
-    other = House(house.site, house.storage, names=house.names)
-    house.agent()
+def test_each_app_counts_for_itself(harness: ApiHarness) -> None:
+    other = ApiHarness(harness.state, harness.storage, names=harness.names)
+    harness.agent()
     assert 'gleaner_request_seconds_count{call="register",status="200"}' not in _metrics(other)
     other.close()

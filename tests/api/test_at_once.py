@@ -7,12 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.api.house import SLICE, Agent, House, served
+from tests.api.api_harness import SLICE, Agent, ApiHarness, served
 
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.control.queue.engine import connect
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.control.control_state import ControlState
+from gleaner.control.queue.database import connect
 from gleaner.control.settings import QueueSettings, Settings
-from gleaner.control.site import Site
 
 AGENTS = 20
 JOBS = 100
@@ -25,10 +25,10 @@ def test_many_agents_at_once_run_every_job_exactly_once(
 ) -> None:
     url = request.getfixturevalue(f"{database}_url")
     storage = FolderStorage(tmp_path)
-    site = Site(Settings(queue=QueueSettings(url=url)), connect(url), storage, leads_until_s=math.inf)
-    house = House(site, storage)
-    house.user.submit(indices=list(range(JOBS)))
-    agents = [house.agent(f"n{number}") for number in range(AGENTS)]
+    state = ControlState(Settings(queue=QueueSettings(url=url)), connect(url), storage, leads_until_s=math.inf)
+    harness = ApiHarness(state, storage)
+    harness.user.submit(indices=list(range(JOBS)))
+    agents = [harness.agent(f"n{number}") for number in range(AGENTS)]
     claimed: Counter[int] = Counter()
     statuses: Counter[int] = Counter()
 
@@ -45,7 +45,7 @@ def test_many_agents_at_once_run_every_job_exactly_once(
                     path = f"/v1/jobs/{job['job']}/attempts/{job['attempt']}/completed"
                     statuses[client.post(path, json={"exit_code": 0, "slice": SLICE}).status_code] += 1
 
-    with served(site) as client:
+    with served(state) as client:
         threads = [threading.Thread(target=work, args=(client.base_url, agent)) for agent in agents]
         for thread in threads:
             thread.start()
@@ -54,6 +54,6 @@ def test_many_agents_at_once_run_every_job_exactly_once(
     assert set(claimed.values()) == {1}
     assert len(claimed) == JOBS
     assert set(statuses) == {200, 204}
-    assert house.user.get("/v1/status").json()["succeeded"] == JOBS
-    house.close()
-    site.engine.dispose()
+    assert harness.user.get("/v1/status").json()["succeeded"] == JOBS
+    harness.close()
+    state.engine.dispose()

@@ -3,23 +3,23 @@
 import dataclasses
 
 import pytest
-from tests.api.house import House, detail
+from tests.api.api_harness import ApiHarness, detail
 
-from gleaner.control.cluster.gateway import ClusterView, Node
 from gleaner.control.queue import drains
-from gleaner.control.queue.drain_tables import DrainPhase
-from gleaner.control.queue.engine import transaction
+from gleaner.control.queue.database import transaction
+from gleaner.control.queue.schema import DrainPhase
 from gleaner.control.settings import ClusterSettings
+from gleaner.control.slurm.agents_view import ClusterView, Node
 
 
 @pytest.fixture
-def slurm(house: House) -> House:
-    """A house on a Slurm cluster."""
-    house.site.settings = house.site.settings.model_copy(update={"cluster": ClusterSettings(gateway="slurm")})
-    return house
+def slurm(harness: ApiHarness) -> ApiHarness:
+    """Return the harness of a control program on a Slurm cluster."""
+    harness.state.settings = harness.state.settings.model_copy(update={"cluster": ClusterSettings(backend="slurm")})
+    return harness
 
 
-def test_only_an_admin_drains_and_resumes_and_sees_drains(slurm: House) -> None:
+def test_only_an_admin_drains_and_resumes_and_sees_drains(slurm: ApiHarness) -> None:
     number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
     for answer in (
         slurm.user.post("/v1/nodes/drain", {"nodes": ["n2"]}),
@@ -32,7 +32,7 @@ def test_only_an_admin_drains_and_resumes_and_sees_drains(slurm: House) -> None:
     assert len(slurm.admin.get("/v1/drains").json()) == 1
 
 
-def test_what_is_asked_is_stored_at_once_and_done_later(slurm: House) -> None:
+def test_what_is_asked_is_stored_at_once_and_done_later(slurm: ApiHarness) -> None:
     asked = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n[1-2]", "n2,login"], "spanning": "wait"})
     assert asked.status_code == 202
     row = asked.json()
@@ -57,25 +57,25 @@ def test_what_is_asked_is_stored_at_once_and_done_later(slurm: House) -> None:
     ],
     ids=["none", "blank", "option", "letters", "backwards", "partly backwards", "many", "product"],
 )
-def test_what_names_no_nodes_is_refused_in_one_line(slurm: House, nodes: list[str], why: str) -> None:
+def test_what_names_no_nodes_is_refused_in_one_line(slurm: ApiHarness, nodes: list[str], why: str) -> None:
     assert why in detail(slurm.admin.post("/v1/nodes/drain", {"nodes": nodes}), 422)
 
 
-def test_without_slurm_there_is_nothing_to_drain(house: House) -> None:
-    assert "only a Slurm cluster's nodes" in detail(house.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}), 409)
+def test_without_slurm_there_is_nothing_to_drain(harness: ApiHarness) -> None:
+    assert "only a Slurm cluster's nodes" in detail(harness.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}), 409)
 
 
-def test_a_drain_that_there_is_not_is_not_found(house: House) -> None:
-    assert "there is no drain 7" in detail(house.admin.get("/v1/drains/7"), 404)
+def test_a_drain_that_there_is_not_is_not_found(harness: ApiHarness) -> None:
+    assert "there is no drain 7" in detail(harness.admin.get("/v1/drains/7"), 404)
 
 
-def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: House) -> None:
+def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: ApiHarness) -> None:
     number = slurm.admin.post("/v1/nodes/drain", {"nodes": ["n1"]}).json()["id"]
-    with transaction(slurm.site.engine) as db:
-        drains.note(db, dataclasses.replace(drains.one(db, number), phase=DrainPhase.EMPTYING))
+    with transaction(slurm.state.engine) as db:
+        drains.record_progress(db, dataclasses.replace(drains.one(db, number), phase=DrainPhase.EMPTYING))
 
     def shown(state: str) -> str:
-        slurm.site.cluster = ClusterView(slurm.now_s, (Node("n1", 8, 16384, idle=False, state=state),), ())
+        slurm.state.cluster = ClusterView(slurm.now_s, (Node("n1", 8, 16384, idle=False, state=state),), ())
         return str(slurm.user.get("/v1/nodes").json()["nodes"][0]["drained"])
 
     assert shown("draining") == "by root"
@@ -83,18 +83,18 @@ def test_nodes_show_who_has_drained_them_while_slurm_says_that_they_are(slurm: H
 
 
 @pytest.mark.slow
-def test_its_owner_moves_a_job_and_nobody_else(house: House) -> None:
-    one, other = house.agent("n1"), house.agent("n2")
-    job = house.user.submit()
+def test_its_owner_moves_a_job_and_nobody_else(harness: ApiHarness) -> None:
+    one, other = harness.agent("n1"), harness.agent("n2")
+    job = harness.user.submit()
     one.claim()
-    stranger = house.caller("user", "carol", "cms")
+    stranger = harness.caller("user", "carol", "cms")
     assert "another group" in detail(stranger.post(f"/v1/jobs/{job}/migrate", {}), 403)
-    assert "no live agent there" in detail(house.user.post(f"/v1/jobs/{job}/migrate", {"to": "n3"}), 409)
-    assert house.user.post(f"/v1/jobs/{job}/migrate", {"to": "n2"}).json()["state"] == "Running"
+    assert "no live agent there" in detail(harness.user.post(f"/v1/jobs/{job}/migrate", {"to": "n3"}), 409)
+    assert harness.user.post(f"/v1/jobs/{job}/migrate", {"to": "n2"}).json()["state"] == "Running"
     beat = one.ask("beat", {"attempts": [{"job": job, "attempt": 1}]}).json()
     assert (beat["orders"], beat["vacate"]) == (["vacate"], False)
-    published = house.publish_generation(job, 1)
+    published = harness.publish_checkpoint(job, 1)
     assert one.saved(job, 1, published).status_code == 204
-    assert house.user.get(f"/v1/jobs/{job}").json()["waits_because"] == "it is being moved from n1 to n2"
+    assert harness.user.get(f"/v1/jobs/{job}").json()["waits_because"] == "it is being moved from n1 to n2"
     assert one.claim() == []
     assert [each["job"] for each in other.claim()] == [job]

@@ -1,23 +1,24 @@
-"""What users do with jobs, over HTTP."""
+"""The users' requests on jobs, over HTTP."""
 
 import pytest
-from tests.api.house import START_S, House, detail
+from tests.api.api_harness import START_S, ApiHarness, detail
 
-from gleaner.control.cluster.gateway import AgentPhase, ClusterView, Node, QueuedAgent, SchedulerId
-from gleaner.control.policy.judging import JOBS_UNTIL_DOUBTED
-from gleaner.control.queue import agents, moves
-from gleaner.control.queue.engine import transaction
+from gleaner.control.policy.blame import JOBS_UNTIL_DOUBTED
+from gleaner.control.queue import avoided_nodes, jobs
+from gleaner.control.queue.database import transaction
+from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, Node, QueuedAgent
+from gleaner.control.slurm.interface import SchedulerId
 
 SPEC = {"name": "pi", "image": "gleaner/pi"}
 
 
-def _cluster(house: House, *nodes: Node, regular: tuple[str, ...] = ()) -> None:
-    house.site.cluster = ClusterView(house.now_s, nodes, (), frozenset(regular))
-    house.site.boundary_s = house.now_s + 3600
+def _cluster(harness: ApiHarness, *nodes: Node, regular: tuple[str, ...] = ()) -> None:
+    harness.state.cluster = ClusterView(harness.now_s, nodes, (), frozenset(regular))
+    harness.state.boundary_s = harness.now_s + 3600
 
 
-def test_a_campaign_is_one_job_an_index_with_the_index_filled_in(house: House) -> None:
-    answer = house.user.post(
+def test_a_campaign_is_one_job_an_index_with_the_index_filled_in(harness: ApiHarness) -> None:
+    answer = harness.user.post(
         "/v1/jobs",
         {
             "job": SPEC | {"command": ["run", "--seed={index}"], "environment": {"RUN": "r{index}"}},
@@ -26,12 +27,12 @@ def test_a_campaign_is_one_job_an_index_with_the_index_filled_in(house: House) -
     )
     assert answer.status_code == 201
     first, second = answer.json()["jobs"]
-    shown = house.user.get(f"/v1/jobs/{first}").json()
+    shown = harness.user.get(f"/v1/jobs/{first}").json()
     assert shown["job"]["index"] == 3
     assert shown["command"] == ["run", "--seed=3"]
     assert shown["environment"] == {"RUN": "r3"}
-    assert house.user.get(f"/v1/jobs/{second}").json()["command"] == ["run", "--seed=1"]
-    assert house.user.get("/v1/jobs", campaign=answer.json()["campaign"]).json()["total"] == 2
+    assert harness.user.get(f"/v1/jobs/{second}").json()["command"] == ["run", "--seed=1"]
+    assert harness.user.get("/v1/jobs", campaign=answer.json()["campaign"]).json()["total"] == 2
 
 
 @pytest.mark.slow
@@ -63,245 +64,247 @@ def test_a_campaign_is_one_job_an_index_with_the_index_filled_in(house: House) -
     ],
 )
 def test_bad_input_names_the_field_in_one_line_and_queues_nothing(
-    house: House, wrong: dict[str, object], says: str
+    harness: ApiHarness, wrong: dict[str, object], says: str
 ) -> None:
-    assert says in detail(house.user.post("/v1/jobs", {"job": SPEC | wrong}), 422)
-    assert house.user.get("/v1/jobs").json()["total"] == 0
+    assert says in detail(harness.user.post("/v1/jobs", {"job": SPEC | wrong}), 422)
+    assert harness.user.get("/v1/jobs").json()["total"] == 0
 
 
 @pytest.mark.parametrize("indices", [[], [1, 1], [-1], [2**31], ["x"]])
-def test_indices_must_be_distinct_small_numbers(house: House, indices: list[object]) -> None:
-    assert "indices" in detail(house.user.post("/v1/jobs", {"job": SPEC, "indices": indices}), 422)
+def test_indices_must_be_distinct_small_numbers(harness: ApiHarness, indices: list[object]) -> None:
+    assert "indices" in detail(harness.user.post("/v1/jobs", {"job": SPEC, "indices": indices}), 422)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "body", [b"", b"[", b"null", b"[1]", b"\xff\xfe", b"1" * 5000, b"[" * 100_000, b'{"job": NaN}', b'{"job": 1e999}']
 )
-def test_what_is_no_submission_at_all_is_bad_input(house: House, body: bytes) -> None:
-    headers = house.user.headers | {"Content-Type": "application/json"}
-    detail(house.client.post("/v1/jobs", content=body, headers=headers), 422)
+def test_what_is_no_submission_at_all_is_bad_input(harness: ApiHarness, body: bytes) -> None:
+    headers = harness.user.headers | {"Content-Type": "application/json"}
+    detail(harness.client.post("/v1/jobs", content=body, headers=headers), 422)
 
 
-def test_a_body_beyond_the_limit_is_refused_in_one_line(house: House) -> None:
-    headers = house.user.headers | {"Content-Type": "application/json"}
-    detail(house.client.post("/v1/jobs", content=b" " * (8 * 2**20 + 1), headers=headers), 413)
+def test_a_body_beyond_the_limit_is_refused_in_one_line(harness: ApiHarness) -> None:
+    headers = harness.user.headers | {"Content-Type": "application/json"}
+    detail(harness.client.post("/v1/jobs", content=b" " * (8 * 2**20 + 1), headers=headers), 413)
     chunks = (b" " * 2**20 for _ in range(9))
-    detail(house.client.post("/v1/jobs", content=chunks, headers=headers), 413)
+    detail(harness.client.post("/v1/jobs", content=chunks, headers=headers), 413)
 
 
-def test_a_job_larger_than_any_node_is_refused_with_both_sizes(house: House) -> None:
-    _cluster(house, Node("n1", 4, 2048, idle=True), Node("n2", 2, 4096, idle=False))
-    line = detail(house.user.post("/v1/jobs", {"job": SPEC | {"cpus": 4, "memory_mib": 4096}}), 422)
+def test_a_job_larger_than_any_node_is_refused_with_both_sizes(harness: ApiHarness) -> None:
+    _cluster(harness, Node("n1", 4, 2048, idle=True), Node("n2", 2, 4096, idle=False))
+    line = detail(harness.user.post("/v1/jobs", {"job": SPEC | {"cpus": 4, "memory_mib": 4096}}), 422)
     assert line == "larger than any node: it needs 4 cores and 4096 MiB, the largest node has 4 cores and 2048 MiB"
-    house.user.submit(spec={"cpus": 2, "memory_mib": 4096})
+    harness.user.submit(spec={"cpus": 2, "memory_mib": 4096})
 
 
-def test_a_job_is_not_rounded_beyond_a_node_that_control_has_not_seen_yet(house: House) -> None:
-    assert house.site.cluster is None, "Slurm has not answered since control began to lead"
-    job = house.user.submit(spec={"memory_mib": 64_000})
-    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["memory_mib"] == 64_000
+def test_a_job_is_not_rounded_beyond_a_node_that_control_has_not_seen_yet(harness: ApiHarness) -> None:
+    assert harness.state.cluster is None, "Slurm has not answered since control began to lead"
+    job = harness.user.submit(spec={"memory_mib": 64_000})
+    assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["memory_mib"] == 64_000
 
 
-def test_a_job_is_not_rounded_beyond_what_agents_leave_of_a_node_for_jobs(house: House) -> None:
-    _cluster(house, Node("n1", 8, 16_384, idle=True))
-    agent = house.agent(memory_mib=15_500)
-    job = house.user.submit(spec={"memory_mib": 15_400})
+def test_a_job_is_not_rounded_beyond_what_agents_leave_of_a_node_for_jobs(harness: ApiHarness) -> None:
+    _cluster(harness, Node("n1", 8, 16_384, idle=True))
+    agent = harness.agent(memory_mib=15_500)
+    job = harness.user.submit(spec={"memory_mib": 15_400})
     assert agent.ask("claim", {"cpus": 8, "memory_mib": 15_500, "most": 1}).json()["jobs"][0]["job"] == job
-    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["memory_mib"] == 15_500
+    assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["memory_mib"] == 15_500
 
 
 @pytest.mark.parametrize("job", [1, 2**53 - 1])
-def test_an_unknown_job_is_not_found(house: House, job: int) -> None:
+def test_an_unknown_job_is_not_found(harness: ApiHarness, job: int) -> None:
     for answer in [
-        house.user.get(f"/v1/jobs/{job}"),
-        house.user.get(f"/v1/jobs/{job}/log"),
-        house.user.get(f"/v1/jobs/{job}/output"),
-        house.user.post(f"/v1/jobs/{job}/hold"),
-        house.user.post(f"/v1/jobs/{job}/release"),
-        house.user.post(f"/v1/jobs/{job}/cancel"),
-        house.user.patch(f"/v1/jobs/{job}", {"priority": 1}),
-        house.agent().report(job, 1, "given-back", {"why": "unstarted"}),
+        harness.user.get(f"/v1/jobs/{job}"),
+        harness.user.get(f"/v1/jobs/{job}/log"),
+        harness.user.get(f"/v1/jobs/{job}/output"),
+        harness.user.post(f"/v1/jobs/{job}/hold"),
+        harness.user.post(f"/v1/jobs/{job}/release"),
+        harness.user.post(f"/v1/jobs/{job}/cancel"),
+        harness.user.patch(f"/v1/jobs/{job}", {"priority": 1}),
+        harness.agent().report(job, 1, "return", {"why": "unstarted"}),
     ]:
         assert str(job) in detail(answer, 404)
 
 
 @pytest.mark.parametrize("job", ["0", "-1", "x", "1.5", str(2**64), "9" * 5000])
-def test_what_can_be_no_id_is_bad_input(house: House, job: str) -> None:
-    assert detail(house.user.get(f"/v1/jobs/{job}"), 422).startswith("job: ")
+def test_what_can_be_no_id_is_bad_input(harness: ApiHarness, job: str) -> None:
+    assert detail(harness.user.get(f"/v1/jobs/{job}"), 422).startswith("job: ")
 
 
-def test_an_unknown_campaign_is_not_found(house: House) -> None:
-    assert "campaign 7" in detail(house.user.get("/v1/campaigns/7"), 404)
-    assert "campaign 7" in detail(house.user.post("/v1/campaigns/7/cancel"), 404)
+def test_an_unknown_campaign_is_not_found(harness: ApiHarness) -> None:
+    assert "campaign 7" in detail(harness.user.get("/v1/campaigns/7"), 404)
+    assert "campaign 7" in detail(harness.user.post("/v1/campaigns/7/cancel"), 404)
 
 
-def test_unknown_paths_methods_and_filters_are_problems_too(house: House) -> None:
-    detail(house.user.get("/v1/nowhere"), 404)
-    detail(house.user.get("/health/"), 404)
-    detail(house.user.post("/v1/status"), 405)
-    assert "there is no such field" in detail(house.user.get("/v1/jobs", stat="New"), 422)
-    assert detail(house.user.get("/v1/jobs", state="Done"), 422).startswith("state: ")
-    detail(house.user.get("/v1/jobs", limit=0), 422)
+def test_unknown_paths_methods_and_filters_are_problems_too(harness: ApiHarness) -> None:
+    detail(harness.user.get("/v1/nowhere"), 404)
+    detail(harness.user.get("/health/"), 404)
+    detail(harness.user.post("/v1/status"), 405)
+    assert "there is no such field" in detail(harness.user.get("/v1/jobs", stat="New"), 422)
+    assert detail(harness.user.get("/v1/jobs", state="Done"), 422).startswith("state: ")
+    detail(harness.user.get("/v1/jobs", limit=0), 422)
 
 
-def test_the_list_is_filtered_and_paged(house: House) -> None:
-    ids = [house.user.submit() for _ in range(5)]
-    house.user.post(f"/v1/jobs/{ids[0]}/hold")
-    house.user.post(f"/v1/jobs/{ids[1]}/cancel")
-    page = house.user.get("/v1/jobs", limit=2, after=ids[1]).json()
+def test_the_list_is_filtered_and_paged(harness: ApiHarness) -> None:
+    ids = [harness.user.submit() for _ in range(5)]
+    harness.user.post(f"/v1/jobs/{ids[0]}/hold")
+    harness.user.post(f"/v1/jobs/{ids[1]}/cancel")
+    page = harness.user.get("/v1/jobs", limit=2, after=ids[1]).json()
     assert [job["id"] for job in page["jobs"]] == ids[2:4]
-    assert [job["id"] for job in house.user.get("/v1/jobs", held=True).json()["jobs"]] == ids[:1]
-    assert [job["id"] for job in house.user.get("/v1/jobs", state="Complete").json()["jobs"]] == ids[1:2]
-    assert house.user.get("/v1/jobs", state="New", held=False).json()["total"] == 3
+    assert [job["id"] for job in harness.user.get("/v1/jobs", held=True).json()["jobs"]] == ids[:1]
+    assert [job["id"] for job in harness.user.get("/v1/jobs", state="Complete").json()["jobs"]] == ids[1:2]
+    assert harness.user.get("/v1/jobs", state="New", held=False).json()["total"] == 3
 
 
-def test_hold_release_priority_and_cancel(house: House) -> None:
-    job = house.user.submit(hold=True)
-    assert house.user.get(f"/v1/jobs/{job}").json()["job"]["held"]
-    assert not house.user.post(f"/v1/jobs/{job}/release").json()["held"]
-    assert house.user.post(f"/v1/jobs/{job}/hold").json()["held"]
-    assert house.user.patch(f"/v1/jobs/{job}", {"priority": 7}).json()["priority"] == 7
-    ended = house.user.post(f"/v1/jobs/{job}/cancel").json()
+def test_hold_release_priority_and_cancel(harness: ApiHarness) -> None:
+    job = harness.user.submit(hold=True)
+    assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["held"]
+    assert not harness.user.post(f"/v1/jobs/{job}/release").json()["held"]
+    assert harness.user.post(f"/v1/jobs/{job}/hold").json()["held"]
+    assert harness.user.patch(f"/v1/jobs/{job}", {"priority": 7}).json()["priority"] == 7
+    ended = harness.user.post(f"/v1/jobs/{job}/cancel").json()
     assert (ended["state"], ended["outcome"]) == ("Complete", "cancelled")
-    assert house.user.post(f"/v1/jobs/{job}/cancel").status_code == 200
-    for answer in [house.user.post(f"/v1/jobs/{job}/hold"), house.user.patch(f"/v1/jobs/{job}", {"priority": 1})]:
+    assert harness.user.post(f"/v1/jobs/{job}/cancel").status_code == 200
+    for answer in [harness.user.post(f"/v1/jobs/{job}/hold"), harness.user.patch(f"/v1/jobs/{job}", {"priority": 1})]:
         assert "Complete" in detail(answer, 409)
 
 
-def test_a_campaign_is_held_released_and_cancelled_as_one(house: House) -> None:
-    house.user.submit(indices=[0, 1, 2])
-    assert house.user.post("/v1/campaigns/1/hold").json()["held"] == 3
-    assert house.user.post("/v1/campaigns/1/release").json()["held"] == 0
-    assert house.user.post("/v1/campaigns/1/cancel").json()["cancelled"] == 3
+def test_a_campaign_is_held_released_and_cancelled_as_one(harness: ApiHarness) -> None:
+    harness.user.submit(indices=[0, 1, 2])
+    assert harness.user.post("/v1/campaigns/1/hold").json()["held"] == 3
+    assert harness.user.post("/v1/campaigns/1/release").json()["held"] == 0
+    assert harness.user.post("/v1/campaigns/1/cancel").json()["cancelled"] == 3
 
 
-def test_a_waiting_job_says_why(house: House) -> None:
-    job = house.user.submit()
+def test_a_waiting_job_says_why(harness: ApiHarness) -> None:
+    job = harness.user.submit()
 
     def says() -> str:
-        line: str = house.user.get(f"/v1/jobs/{job}").json()["waits_because"]
+        line: str = harness.user.get(f"/v1/jobs/{job}").json()["waits_because"]
         return line
 
     assert says() == "the cluster is not read yet"
-    _cluster(house, Node("n1", 4, 2048, idle=False))
+    _cluster(harness, Node("n1", 4, 2048, idle=False))
     assert says() == "no node is idle"
-    _cluster(house, Node("n1", 4, 2048, idle=True))
+    _cluster(harness, Node("n1", 4, 2048, idle=True))
     assert says() == "nothing is in its way: the next free agent takes it"
-    _cluster(house, Node("n1", 4, 2048, idle=True, planned=True))
+    _cluster(harness, Node("n1", 4, 2048, idle=True, planned=True))
     assert says() == "no node is idle"
-    _cluster(house, Node("n1", 4, 2048, idle=True))
-    with transaction(house.site.engine) as db:
-        agents.node_failed(db, "n1", now_s=house.now_s, failures_until_avoided=1, avoid_s=600)
+    _cluster(harness, Node("n1", 4, 2048, idle=True))
+    with transaction(harness.state.engine) as db:
+        avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=1, avoid_s=600)
     assert "left alone" in says()
-    house.agent(registered=False)
+    harness.agent(registered=False)
     assert "not started yet: 1" in says()
-    house.user.post(f"/v1/jobs/{job}/hold")
+    harness.user.post(f"/v1/jobs/{job}/hold")
     assert says().startswith("held: by alice")
 
 
-def test_a_saved_job_says_which_node_it_waits_for(house: House) -> None:
-    job = house.user.submit()
-    saver = house.agent("n9", criu="4.2", cpu_features=["avx", "amx"])
+def test_a_saved_job_says_which_node_it_waits_for(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    saver = harness.agent("n9", criu="4.2", cpu_features=["avx", "amx"])
     saver.claim()
-    saver.saved(job, 1, house.publish_generation(job, 1))
+    saver.saved(job, 1, harness.publish_checkpoint(job, 1))
     saver.ask("farewell", {"ended_s": START_S + 60})
 
     def says() -> str:
-        line: str = house.user.get(f"/v1/jobs/{job}").json()["waits_because"]
+        line: str = harness.user.get(f"/v1/jobs/{job}").json()["waits_because"]
         return line
 
-    _cluster(house, Node("n1", 8, 16384, idle=True))
+    _cluster(harness, Node("n1", 8, 16384, idle=True))
     assert says() == "nothing is in its way: the next free agent takes it"  # nobody knows n1 yet
-    poor = house.agent("n1", criu="4.1", cpu_features=["avx"])
+    poor = harness.agent("n1", criu="4.1", cpu_features=["avx"])
     assert says() == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
     assert poor.claim() == []
-    rich = house.agent("n2", criu="4.10", cpu_features=["amx", "avx", "sse"])
-    _cluster(house, Node("n1", 8, 16384, idle=True), Node("n2", 8, 16384, idle=False))
+    rich = harness.agent("n2", criu="4.10", cpu_features=["amx", "avx", "sse"])
+    _cluster(harness, Node("n1", 8, 16384, idle=True), Node("n2", 8, 16384, idle=False))
     assert says().startswith("no idle node can restore it: waits for a node with CRIU >= 4.2")
     (given,) = rich.claim()
-    assert rich.report(job, 2, "given-back", {"why": "incompatible", "detail": "the manifest demands sse9"}).is_success
+    assert rich.report(job, 2, "return", {"why": "incompatible", "detail": "the manifest demands sse9"}).is_success
     assert rich.claim() == []
     assert says() == "waits for a node with CRIU >= 4.2 and CPU feature amx (saved on n9)"
-    assert given["generation"]["has_memory"] is True
+    assert given["checkpoint"]["has_memory"] is True
 
 
-def test_a_job_that_runs_waits_for_nothing(house: House) -> None:
-    job = house.user.submit()
-    house.agent().claim()
-    assert house.user.get(f"/v1/jobs/{job}").json()["waits_because"] is None
+def test_a_job_that_runs_waits_for_nothing(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    harness.agent().claim()
+    assert harness.user.get(f"/v1/jobs/{job}").json()["waits_because"] is None
 
 
-def test_log_lines_of_all_slices_are_one_text(house: House) -> None:
-    job = house.user.submit()
-    agent = house.agent()
+def test_log_lines_of_all_slices_are_one_text(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
     attempt = agent.claim()[0]["attempt"]
     assert agent.report(job, attempt, "log", {"first": 0, "lines": ["one", "two\0", "\u00e9"]}).status_code == 204
     assert agent.report(job, attempt, "log", {"first": 2, "lines": ["\u00e9", "four"]}).status_code == 204
-    page = house.user.get(f"/v1/jobs/{job}/log").json()
+    page = harness.user.get(f"/v1/jobs/{job}/log").json()
     assert page == {"first": 0, "lines": ["one", "two\ufffd", "\u00e9", "four"], "ended": False}
-    assert house.user.get(f"/v1/jobs/{job}/log", first=1, limit=2).json()["lines"] == ["two\ufffd", "\u00e9"]
+    assert harness.user.get(f"/v1/jobs/{job}/log", first=1, limit=2).json()["lines"] == ["two\ufffd", "\u00e9"]
     agent.completed(job, attempt)
-    assert house.user.get(f"/v1/jobs/{job}/log", first=4).json() == {"first": 4, "lines": [], "ended": True}
+    assert harness.user.get(f"/v1/jobs/{job}/log", first=4).json() == {"first": 4, "lines": [], "ended": True}
 
 
-def test_nodes_show_who_uses_them_and_which_are_left_alone(house: House) -> None:
-    assert house.user.get("/v1/nodes").json()["read_s"] is None
+def test_nodes_show_who_uses_them_and_which_are_left_alone(harness: ApiHarness) -> None:
+    assert harness.user.get("/v1/nodes").json()["read_s"] is None
     seen = (Node("n1", 4, 2048, idle=False, state="MIXED"), Node("n2", 4, 2048, idle=True, state="IDLE"))
-    ours = (QueuedAgent(SchedulerId("7"), "agent-x", AgentPhase.RUNNING, house.now_s, node="n1"),)
-    house.site.cluster = ClusterView(house.now_s, seen, ours, frozenset({"n1"}))
-    with transaction(house.site.engine) as db:
-        agents.node_failed(db, "n2", now_s=house.now_s, failures_until_avoided=1, avoid_s=600)
-    status = house.user.get("/v1/nodes").json()
+    ours = (QueuedAgent(SchedulerId("7"), "agent-x", AgentPhase.RUNNING, harness.now_s, node="n1"),)
+    harness.state.cluster = ClusterView(harness.now_s, seen, ours, frozenset({"n1"}))
+    with transaction(harness.state.engine) as db:
+        avoided_nodes.record_failure(db, "n2", now_s=harness.now_s, failures_until_avoided=1, avoid_s=600)
+    status = harness.user.get("/v1/nodes").json()
     first, second = status["nodes"]
     assert (first["agent"], first["regular"], first["state"]) == ("agent-x", True, "MIXED")
-    assert (second["failures"], second["avoided_until_s"]) == (1, house.now_s + 600)
+    assert (second["failures"], second["avoided_until_s"]) == (1, harness.now_s + 600)
     assert not status["stale"]
-    house.now_s += 601
-    status = house.user.get("/v1/nodes").json()
+    harness.now_s += 601
+    status = harness.user.get("/v1/nodes").json()
     assert status["stale"]
     assert status["nodes"][1]["avoided_until_s"] is None
 
 
 @pytest.mark.slow
-def test_a_node_on_which_jobs_fail_at_once_is_named_with_the_reason_and_an_admin_forgets_it(house: House) -> None:
+def test_a_node_on_which_jobs_fail_at_once_is_named_with_the_reason_and_an_admin_forgets_it(
+    harness: ApiHarness,
+) -> None:
     seen = tuple(Node(name, 8, 16384, idle=True, state="IDLE") for name in ("n1", "n2"))
-    house.site.cluster = ClusterView(house.now_s, seen, (), frozenset())
-    bad = house.agent("n1")
-    house.agent("n2")
-    jobs = [house.user.submit() for _ in range(7)]
+    harness.state.cluster = ClusterView(harness.now_s, seen, (), frozenset())
+    bad = harness.agent("n1")
+    harness.agent("n2")
+    jobs = [harness.user.submit() for _ in range(7)]
     for _ in range(JOBS_UNTIL_DOUBTED):
         (work,) = bad.claim()
         bad.completed(work["job"], work["attempt"], exit_code=1)
     assert bad.claim() == []
-    first, second = house.user.get("/v1/nodes").json()["nodes"]
+    first, second = harness.user.get("/v1/nodes").json()["nodes"]
     assert (first["doubted"], first["avoided_until_s"]) == (
         "5 different jobs in a row failed within 30 s of their start",
         None,
     )
     assert second["doubted"] == ""
-    metrics = house.admin.get("/metrics").text
+    metrics = harness.admin.get("/metrics").text
     assert "gleaner_nodes_doubted 1.0" in metrics
     assert "gleaner_nodes_avoided 0.0" in metrics
-    why = house.user.get(f"/v1/jobs/{jobs[0]}").json()["waits_because"]
+    why = harness.user.get(f"/v1/jobs/{jobs[0]}").json()["waits_because"]
     assert why.startswith("it has failed, and is tried again after a pause that ends at ")
-    assert house.user.post("/v1/nodes/n1/trust").status_code == 403
-    assert house.admin.post("/v1/nodes/n1/trust").json()["nodes"][0]["doubted"] == ""
-    assert "nothing is held against node n1" in detail(house.admin.post("/v1/nodes/n1/trust"), 404)
+    assert harness.user.post("/v1/nodes/n1/trust").status_code == 403
+    assert harness.admin.post("/v1/nodes/n1/trust").json()["nodes"][0]["doubted"] == ""
+    assert "nothing is held against node n1" in detail(harness.admin.post("/v1/nodes/n1/trust"), 404)
     assert len(bad.claim()) == 1
 
 
-def test_agents_are_listed_with_their_jobs(house: House) -> None:
-    job = house.user.submit()
-    agent = house.agent()
+def test_agents_are_listed_with_their_jobs(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
     agent.claim()
-    row = house.user.get("/v1/agents").json()[0]
+    row = harness.user.get("/v1/agents").json()[0]
     assert (row["name"], row["phase"], row["jobs"], row["node"]) == (agent.name, "live", [job], "n1")
 
 
-def test_the_api_refuses_what_the_queue_refuses_even_past_the_shapes(house: House) -> None:
+def test_the_api_refuses_what_the_queue_refuses_even_past_the_shapes(harness: ApiHarness) -> None:
     """A job submitted by one program and cancelled by another in between: the second word is refused, not an error."""
-    job = house.user.submit()
-    with transaction(house.site.engine) as db:
-        moves.cancel(db, job, now_s=house.now_s)
-    assert "Complete" in detail(house.user.post(f"/v1/jobs/{job}/release"), 409)
+    job = harness.user.submit()
+    with transaction(harness.state.engine) as db:
+        jobs.cancel(db, job, now_s=harness.now_s)
+    assert "Complete" in detail(harness.user.post(f"/v1/jobs/{job}/release"), 409)

@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.api.house import House, detail, served
+from tests.api.api_harness import ApiHarness, detail, served
 
-from gleaner.control import munge
-from gleaner.control.api.lookups import STRANGERS_AT_ONCE
-from gleaner.control.api.munged import Once
-from gleaner.control.api.shapes import JobFilter, JobSpec, Submission
+from gleaner.control.api.munge_login import Once
+from gleaner.control.api.token_lookup import STRANGERS_AT_ONCE
 from gleaner.control.cli.client import Control
 from gleaner.control.cli.failures import NoToken
+from gleaner.control.control_state import ControlState
+from gleaner.control.models.jobs import JobFilter, JobSpec, Submission
 from gleaner.control.settings import ClientSettings, MungeRule, MungeSettings
-from gleaner.control.site import Site
+from gleaner.control.slurm import munge
 
 pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munge is not installed")
 
@@ -74,17 +75,17 @@ def daemon() -> Iterator[Daemon]:
         running.stop()
 
 
-def control(house: House, socket: Path, *rules: MungeRule, timeout_s: float = 20) -> House:
+def control(harness: ApiHarness, socket: Path, *rules: MungeRule, timeout_s: float = 20) -> ApiHarness:
     """The same control, with munge and these rules."""
-    old = house.site
+    old = harness.state
     allowed = MungeSettings(allow=rules, socket=socket, timeout_s=timeout_s)
     settings = old.settings.model_copy(update={"munge": allowed})
-    return House(Site(settings, old.engine, old.storage, leads_until_s=old.leads_until_s), house.storage)
+    return ApiHarness(ControlState(settings, old.engine, old.storage, leads_until_s=old.leads_until_s), harness.storage)
 
 
 @pytest.fixture
-def cluster(house: House, daemon: Daemon) -> House:
-    return control(house, daemon.socket, MungeRule(user=ME, group="atlas"))
+def cluster(harness: ApiHarness, daemon: Daemon) -> ApiHarness:
+    return control(harness, daemon.socket, MungeRule(user=ME, group="atlas"))
 
 
 def proof(daemon: Daemon, method: str = "GET", target: str = "/v1/status", body: bytes = b"") -> dict[str, str]:
@@ -94,8 +95,8 @@ def proof(daemon: Daemon, method: str = "GET", target: str = "/v1/status", body:
     return {"Authorization": f"Munge {credential}", "Gleaner-Proof": f"{nonce} {digest}"}
 
 
-def test_a_user_of_the_cluster_needs_no_token(cluster: House, daemon: Daemon, tmp_path: Path) -> None:
-    with served(cluster.site) as client:
+def test_a_user_of_the_cluster_needs_no_token(cluster: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:
+    with served(cluster.state) as client:
         settings = ClientSettings(
             url=str(client.base_url).rstrip("/"), token_file=tmp_path / "none", munge_socket=daemon.socket
         )
@@ -111,7 +112,7 @@ def test_a_user_of_the_cluster_needs_no_token(cluster: House, daemon: Daemon, tm
 def test_a_token_that_is_there_is_used_and_munge_only_where_it_runs(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     (tmp_path / "token").chmod(0o600)
-    here = {"munge_socket": daemon.socket}
+    here: dict[str, Any] = {"munge_socket": daemon.socket}
     with_token = ClientSettings(token_file=tmp_path / "token", **here)
     assert "TokenProof" in repr(Control(with_token)._proof)
     assert "MungeProof" in repr(Control(with_token.model_copy(update={"proof": "munge"}))._proof)
@@ -121,7 +122,9 @@ def test_a_token_that_is_there_is_used_and_munge_only_where_it_runs(daemon: Daem
         Control(ClientSettings(token_file=tmp_path / "none", proof="token", **here))
 
 
-def test_a_credential_is_accepted_once_also_by_a_munged_that_has_forgotten_it(cluster: House, daemon: Daemon) -> None:
+def test_a_credential_is_accepted_once_also_by_a_munged_that_has_forgotten_it(
+    cluster: ApiHarness, daemon: Daemon
+) -> None:
     headers = proof(daemon)
     assert cluster.client.get("/v1/status", headers=headers).status_code == 200
     assert "it was used already" in detail(cluster.client.get("/v1/status", headers=headers), 401)
@@ -130,7 +133,7 @@ def test_a_credential_is_accepted_once_also_by_a_munged_that_has_forgotten_it(cl
     assert "was used already" in detail(cluster.client.get("/v1/status", headers=headers), 401)
 
 
-def test_a_credential_is_good_for_its_own_request_only(cluster: House, daemon: Daemon) -> None:
+def test_a_credential_is_good_for_its_own_request_only(cluster: ApiHarness, daemon: Daemon) -> None:
     job = cluster.admin.submit(group="atlas")
     body = b'{"priority": 5}'
     for method, path, content in [
@@ -148,7 +151,7 @@ def test_a_credential_is_good_for_its_own_request_only(cluster: House, daemon: D
     assert cluster.admin.get(f"/v1/jobs/{job}").json()["job"]["priority"] == 0
 
 
-def test_what_is_no_credential_is_refused(cluster: House, daemon: Daemon) -> None:
+def test_what_is_no_credential_is_refused(cluster: ApiHarness, daemon: Daemon) -> None:
     good = proof(daemon)
     for bad in (
         good | {"Authorization": "Munge MUNGE:nonsense:"},
@@ -161,24 +164,24 @@ def test_what_is_no_credential_is_refused(cluster: House, daemon: Daemon) -> Non
         assert "munge" in detail(cluster.client.get("/v1/status", headers=bad), 401).lower()
 
 
-def test_rules_say_who_a_unix_user_is(house: House, daemon: Daemon, tmp_path: Path) -> None:
+def test_rules_say_who_a_unix_user_is(harness: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:
     for rule, may_issue in ((MungeRule(user=ME, role="admin"), 201), (MungeRule(user=ME, group="cms"), 403)):
-        there = control(house, daemon.socket, rule)
+        there = control(harness, daemon.socket, rule)
         body = b'{"role": "metrics", "name": "x"}'
         headers = proof(daemon, "POST", "/v1/tokens", body) | {"Content-Type": "application/json"}
         assert there.client.post("/v1/tokens", content=body, headers=headers).status_code == may_issue
-    nobody = control(house, daemon.socket, MungeRule(user="somebody-else", group="cms"))
+    nobody = control(harness, daemon.socket, MungeRule(user="somebody-else", group="cms"))
     line = detail(nobody.client.get("/v1/status", headers=proof(daemon)), 403)
     assert line == f"no rule of [[munge.allow]] admits Unix user {ME}: ask an admin"
-    manager = control(house, daemon.socket, MungeRule(user=ME, role="manager", group="atlas"))
-    job = house.user.submit()
+    manager = control(harness, daemon.socket, MungeRule(user=ME, role="manager", group="atlas"))
+    job = harness.user.submit()
     path = f"/v1/jobs/{job}/hold"
     assert manager.client.post(path, headers=proof(daemon, "POST", path)).status_code == 200
 
 
-def test_where_no_rule_is_set_everybody_needs_a_token(house: House, daemon: Daemon, tmp_path: Path) -> None:
-    assert "takes no munge credentials" in detail(house.client.get("/v1/status", headers=proof(daemon)), 401)
-    with served(house.site) as client:
+def test_where_no_rule_is_set_everybody_needs_a_token(harness: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:
+    assert "takes no munge credentials" in detail(harness.client.get("/v1/status", headers=proof(daemon)), 401)
+    with served(harness.state) as client:
         settings = ClientSettings(
             url=str(client.base_url).rstrip("/"), token_file=tmp_path / "none", munge_socket=daemon.socket
         )
@@ -186,7 +189,7 @@ def test_where_no_rule_is_set_everybody_needs_a_token(house: House, daemon: Daem
             glean.status()
 
 
-def test_another_user_is_not_taken_for_me(cluster: House, daemon: Daemon, tmp_path: Path) -> None:
+def test_another_user_is_not_taken_for_me(cluster: ApiHarness, daemon: Daemon, tmp_path: Path) -> None:
     nonce, digest = munge.new_nonce(), hashlib.sha256(b"").hexdigest()
     payload = munge.payload_of(method="GET", target="/v1/status", body_digest=digest, nonce=nonce)
     words = ["munge", f"--socket={daemon.socket}", f"--string={payload}"]
@@ -206,20 +209,20 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_munge_says_is_told_in_one_line(
-    program: str, house: House, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, harness: ApiHarness, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = proof(daemon)
     (tmp_path / "unmunge").write_text(f"#!/bin/sh\n{program}\n")
     (tmp_path / "unmunge").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     slow = 0.2 if "sleep" in program else 20
-    there = control(house, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=slow)
+    there = control(harness, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=slow)
     refused = there.client.get("/v1/status", headers=headers)
     assert PROGRAMS[program] in detail(refused, 401 if program.startswith("exit") else 503)
 
 
 def test_a_new_agent_is_heard_while_munge_hangs(
-    house: House, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: ApiHarness, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"
     begun.touch()
@@ -227,13 +230,13 @@ def test_a_new_agent_is_heard_while_munge_hangs(
     (tmp_path / "unmunge").chmod(0o755)
     headers = proof(daemon)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    there = control(house, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=60)
-    with served(there.site) as client, ThreadPoolExecutor(STRANGERS_AT_ONCE + 2) as pool:
+    there = control(harness, daemon.socket, MungeRule(user=ME, group="atlas"), timeout_s=60)
+    with served(there.state) as client, ThreadPoolExecutor(STRANGERS_AT_ONCE + 2) as pool:
         asked = [pool.submit(client.get, "/v1/status", headers=headers) for _ in range(STRANGERS_AT_ONCE + 2)]
         try:
             while len(begun.read_text()) < STRANGERS_AT_ONCE:
                 time.sleep(0.01)
-            agent = house.agent(registered=False)
+            agent = harness.agent(registered=False)
             heard = client.get("/v1/tokens", headers=agent.headers, timeout=10)
             assert heard.status_code == 403, "control knows who it is"
         finally:
@@ -242,7 +245,7 @@ def test_a_new_agent_is_heard_while_munge_hangs(
 
 
 def test_a_credential_whose_maker_wanted_it_to_live_for_long_does_not(
-    house: House, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: ApiHarness, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = proof(daemon)
     (tmp_path / "unmunge").write_text(
@@ -250,7 +253,7 @@ def test_a_credential_whose_maker_wanted_it_to_live_for_long_does_not(
     )
     (tmp_path / "unmunge").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    there = control(house, daemon.socket, MungeRule(user=ME, group="atlas"))
+    there = control(harness, daemon.socket, MungeRule(user=ME, group="atlas"))
     assert "is older than 60 s" in detail(there.client.get("/v1/status", headers=headers), 401)
 
 

@@ -11,11 +11,11 @@ import httpx
 import pytest
 import uvicorn
 from sqlalchemy import event
-from tests.api.house import House, served
+from tests.api.api_harness import ApiHarness, served
 
 from gleaner.control.api.app import create_app
-from gleaner.control.api.heads import BoundedHead
-from gleaner.control.api.lookups import STRANGERS_AT_ONCE, STRANGERS_PER_HOST
+from gleaner.control.api.http_protocol import BoundedHead
+from gleaner.control.api.token_lookup import STRANGERS_AT_ONCE, STRANGERS_PER_HOST
 from gleaner.control.queue import tokens
 
 REQUESTS = 500
@@ -24,12 +24,12 @@ REQUESTS = 500
 class Hanging:
     """The database does not answer one kind of question until it is told to."""
 
-    def __init__(self, house: House, words: str, *, but: str = "never said") -> None:
+    def __init__(self, harness: ApiHarness, words: str, *, but: str = "never said") -> None:
         self.asked = 0
         self.begun = threading.Event()
         self.go_on = threading.Event()
 
-        @event.listens_for(house.site.engine, "before_cursor_execute")
+        @event.listens_for(harness.state.engine, "before_cursor_execute")
         def hang(_c: object, _cursor: object, statement: str, parameters: object, *_: object) -> None:
             if words in statement and but not in str(parameters):
                 self.asked += 1
@@ -54,17 +54,17 @@ def asked(client: httpx.Client, path: str) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-def test_beats_are_answered_while_the_look_ups_of_500_unknown_tokens_hang(house: House) -> None:
-    agent = house.agent()
+def test_beats_are_answered_while_the_look_ups_of_500_unknown_tokens_hang(harness: ApiHarness) -> None:
+    agent = harness.agent()
     known = tokens.digest(agent.headers["Authorization"].removeprefix("Bearer "))
-    hanging = Hanging(house, "FROM token", but=known)
-    with served(house.site) as client:
+    hanging = Hanging(harness, "FROM token", but=known)
+    with served(harness.state) as client:
         assert client.post(f"/v1/agents/{agent.name}/beat", json={}, headers=agent.headers).status_code == 200
         with asked(client, "/v1/status") as statuses:
             try:
                 assert hanging.begun.wait(60)
                 while len(statuses) < REQUESTS - STRANGERS_PER_HOST:
-                    house.now_s += 6  # so that the agent's own token is looked up again for each beat
+                    harness.now_s += 6  # so that the agent's own token is looked up again for each beat
                     beat = client.post(f"/v1/agents/{agent.name}/beat", json={}, headers=agent.headers)
                     assert beat.json()["orders"] == []
                 assert client.get("/health").json()["queue"] == "ok"
@@ -76,22 +76,22 @@ def test_beats_are_answered_while_the_look_ups_of_500_unknown_tokens_hang(house:
         assert statuses.count(401) == STRANGERS_PER_HOST
 
 
-def test_an_unknown_token_is_not_looked_up_again_at_once(house: House) -> None:
-    hanging = Hanging(house, "FROM token")
+def test_an_unknown_token_is_not_looked_up_again_at_once(harness: ApiHarness) -> None:
+    hanging = Hanging(harness, "FROM token")
     hanging.go_on.set()
     for _ in range(20):
-        assert house.client.get("/v1/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert harness.client.get("/v1/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert hanging.asked == 1
-    house.now_s += 3
-    assert house.client.get("/v1/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    harness.now_s += 3
+    assert harness.client.get("/v1/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert hanging.asked == 2
 
 
 @pytest.mark.slow
-def test_beats_are_answered_while_500_ask_for_the_health_of_a_database_that_hangs(house: House) -> None:
-    agent = house.agent()
-    hanging = Hanging(house, "FROM leader")
-    with served(house.site) as client:
+def test_beats_are_answered_while_500_ask_for_the_health_of_a_database_that_hangs(harness: ApiHarness) -> None:
+    agent = harness.agent()
+    hanging = Hanging(harness, "FROM leader")
+    with served(harness.state) as client:
         with asked(client, "/health") as statuses:
             try:
                 assert hanging.begun.wait(60)
@@ -107,9 +107,9 @@ def test_beats_are_answered_while_500_ask_for_the_health_of_a_database_that_hang
 
 
 @contextmanager
-def listening(house: House, *, request_s: float = 60, per_host: int = 256) -> Iterator[tuple[str, int]]:
+def listening(harness: ApiHarness, *, request_s: float = 60, per_host: int = 256) -> Iterator[tuple[str, int]]:
     protocol = BoundedHead.bounded(request_s=request_s, per_host=per_host)
-    config = uvicorn.Config(create_app(house.site), http=protocol, port=0, log_level="critical", lifespan="off")
+    config = uvicorn.Config(create_app(harness.state), http=protocol, port=0, log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
     running = threading.Thread(target=server.run)
     running.start()
@@ -130,9 +130,9 @@ HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: control\r\nContent-Length: 100000\r\n"
     [(b"", b""), (HEAD, b"X: y\r\n"), (HEAD + b"AUTHORIZED\r\n", b" "), (HEAD + b"\r\n", b" "), (b"", b"\r\n")],
     ids=["nothing is said", "a head", "a body", "a body after the refusal", "empty lines"],
 )
-def test_a_request_that_dribbles_is_hung_up_on(house: House, begin: bytes, drop: bytes) -> None:
-    authorization = f"Authorization: {house.user.headers['Authorization']}\r\n".encode()
-    with listening(house, request_s=0.5) as address, socket.create_connection(address, timeout=60) as connection:
+def test_a_request_that_dribbles_is_hung_up_on(harness: ApiHarness, begin: bytes, drop: bytes) -> None:
+    authorization = f"Authorization: {harness.user.headers['Authorization']}\r\n".encode()
+    with listening(harness, request_s=0.5) as address, socket.create_connection(address, timeout=60) as connection:
         connection.sendall(begin.replace(b"AUTHORIZED\r\n", authorization + b"\r\n"))
         connection.settimeout(0.05)
         while True:
@@ -147,8 +147,8 @@ def test_a_request_that_dribbles_is_hung_up_on(house: House, begin: bytes, drop:
                 break  # it was hung up while something was on the way
 
 
-def test_empty_lines_after_an_answer_do_not_keep_a_connection(house: House) -> None:
-    with listening(house, request_s=0.5) as address, socket.create_connection(address, timeout=60) as connection:
+def test_empty_lines_after_an_answer_do_not_keep_a_connection(harness: ApiHarness) -> None:
+    with listening(harness, request_s=0.5) as address, socket.create_connection(address, timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: control\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         connection.settimeout(0.05)
@@ -163,8 +163,8 @@ def test_empty_lines_after_an_answer_do_not_keep_a_connection(house: House) -> N
                 break
 
 
-def test_one_host_has_only_so_many_connections(house: House) -> None:
-    with listening(house, per_host=2) as address:
+def test_one_host_has_only_so_many_connections(harness: ApiHarness) -> None:
+    with listening(harness, per_host=2) as address:
         first, second = (socket.create_connection(address, timeout=60) for _ in range(2))
         for connection in (first, second):
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: control\r\n\r\n")

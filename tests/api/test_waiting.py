@@ -4,8 +4,8 @@ from datetime import timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.control.policy.shares import ShareRules, Shares
-from gleaner.control.policy.waiting import Place, Surroundings, Wish, fits_somewhere, waits_because
+from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.policy.why_waiting import Place, Surroundings, Wish, fits_somewhere, waits_because
 
 SMALL = Wish(cpus=1, memory_mib=512)
 IDLE = Place(cpus=4, memory_mib=2048, is_free=True)
@@ -145,3 +145,13 @@ def test_a_group_that_has_its_target_is_told_who_goes_first() -> None:
 def test_where_nobody_is_below_a_target_nobody_goes_first() -> None:
     full = Shares(ShareRules({"physics": 50}), 8, {"physics": 4, "theory": 4}, frozenset({"physics", "theory"}))
     assert "go first" not in waits_because(replace(SMALL, group="physics"), replace(CALM, shares=full))
+
+
+def test_a_job_that_needs_more_time_than_the_round_has_left_says_so() -> None:
+    picky = replace(SMALL, needs_s=1200)
+    late = replace(CALM, now_s=3600 - 1254, agent_needs_s=55)
+    assert waits_because(picky, late) == (
+        "it needs 20 min of an agent's time, and this round has 19 min 59 s left: the next begins at 01:00"
+    )
+    assert waits_because(picky, replace(late, now_s=3600 - 1255)) == waits_because(SMALL, CALM)
+    assert "held" in waits_because(replace(picky, held=True), late)

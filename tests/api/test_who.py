@@ -1,4 +1,4 @@
-"""Who may change what, who did, and what becomes of tokens."""
+"""The right to change a job, the record of who changed it, and the life of tokens."""
 
 import json
 from pathlib import Path
@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from tests.api.house import Caller, House, detail
+from tests.api.api_harness import ApiHarness, Caller, detail
 
 from gleaner.control.api.audit import UNKNOWN_A_MINUTE
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.retention import prune
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
-from gleaner.control.pruner import prune
-from gleaner.control.queue import agents, moves, tokens
-from gleaner.control.queue.engine import transaction
-from gleaner.control.queue.tables import TOKEN
+from gleaner.control.queue import agents, jobs, tokens
+from gleaner.control.queue.database import transaction
+from gleaner.control.queue.schema import TOKEN
 from gleaner.control.settings import AuditSettings
-from gleaner.control.site import Site
 
 DAY_S = 24 * 3600.0
 
 
-def made(house: House, role: str, name: str, group: str | None = None, **more: Any) -> Caller:
-    answer = house.admin.post("/v1/tokens", {"role": role, "name": name, "group": group} | more)
+def made(harness: ApiHarness, role: str, name: str, group: str | None = None, **more: Any) -> Caller:
+    answer = harness.admin.post("/v1/tokens", {"role": role, "name": name, "group": group} | more)
     assert answer.status_code == 201, answer.text
-    return Caller(house.client, {"Authorization": f"Bearer {answer.json()['token']}"}, name)
+    return Caller(harness.client, {"Authorization": f"Bearer {answer.json()['token']}"}, name)
 
 
 def changes(job: int) -> list[tuple[str, object]]:
@@ -32,9 +32,9 @@ def changes(job: int) -> list[tuple[str, object]]:
 
 
 @pytest.mark.slow
-def test_a_job_is_changed_by_its_submitter_the_groups_managers_and_admins_only(house: House) -> None:
-    job = house.user.submit()
-    bob = house.caller("user", "bob", "atlas")
+def test_a_job_is_changed_by_its_submitter_the_groups_managers_and_admins_only(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    bob = harness.caller("user", "bob", "atlas")
     for path, body in changes(job):
         line = detail(bob.post(path, body), 403)
         assert line == (
@@ -42,17 +42,17 @@ def test_a_job_is_changed_by_its_submitter_the_groups_managers_and_admins_only(h
         )
     detail(bob.patch(f"/v1/jobs/{job}", {"priority": 5}), 403)
     assert bob.get(f"/v1/jobs/{job}").json()["job"]["submitter"] == "alice", "seeing is for the whole group"
-    manager = made(house, "user", "mary", "atlas", manager=True)
-    stranger = made(house, "user", "carl", "cms", manager=True)
-    for caller in (manager, house.user, house.admin):
+    manager = made(harness, "user", "mary", "atlas", manager=True)
+    stranger = made(harness, "user", "carl", "cms", manager=True)
+    for caller in (manager, harness.user, harness.admin):
         assert caller.post(f"/v1/jobs/{job}/hold").status_code == 200
         assert caller.post(f"/v1/jobs/{job}/release").status_code == 200
     assert "another group" in detail(stranger.post(f"/v1/jobs/{job}/hold"), 403)
 
 
-def test_a_campaign_is_changed_by_its_submitter_the_groups_managers_and_admins_only(house: House) -> None:
-    house.user.submit(indices=[0, 1])
-    bob, manager = house.caller("user", "bob", "atlas"), made(house, "user", "mary", "atlas", manager=True)
+def test_a_campaign_is_changed_by_its_submitter_the_groups_managers_and_admins_only(harness: ApiHarness) -> None:
+    harness.user.submit(indices=[0, 1])
+    bob, manager = harness.caller("user", "bob", "atlas"), made(harness, "user", "mary", "atlas", manager=True)
     for verb in ("hold", "release", "cancel"):
         assert "only alice" in detail(bob.post(f"/v1/campaigns/1/{verb}"), 403)
     assert bob.get("/v1/campaigns/1").json()["new"] == 2
@@ -60,25 +60,25 @@ def test_a_campaign_is_changed_by_its_submitter_the_groups_managers_and_admins_o
 
 
 @pytest.mark.slow
-def test_jobs_of_before_submitters_were_kept_are_still_their_groups(house: House) -> None:
-    job = house.user.submit()
-    with transaction(house.site.engine) as db:
+def test_jobs_of_before_submitters_were_kept_are_still_their_groups(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    with transaction(harness.state.engine) as db:
         db.exec_driver_sql("UPDATE job SET submitter = ''")
-    assert house.caller("user", "bob", "atlas").post(f"/v1/jobs/{job}/hold").status_code == 200
-    detail(house.caller("user", "carol", "cms").post(f"/v1/jobs/{job}/release"), 403)
+    assert harness.caller("user", "bob", "atlas").post(f"/v1/jobs/{job}/hold").status_code == 200
+    detail(harness.caller("user", "carol", "cms").post(f"/v1/jobs/{job}/release"), 403)
 
 
 @pytest.mark.slow
-def test_every_change_names_its_actor_in_the_jobs_events(house: House) -> None:
-    house.user.submit(indices=[0])
-    manager = made(house, "user", "mary", "atlas", manager=True)
+def test_every_change_names_its_actor_in_the_jobs_events(harness: ApiHarness) -> None:
+    harness.user.submit(indices=[0])
+    manager = made(harness, "user", "mary", "atlas", manager=True)
     manager.post("/v1/jobs/1/hold")
     manager.post("/v1/jobs/1/release")
-    house.user.patch("/v1/jobs/1", {"priority": 3})
-    house.admin.post("/v1/campaigns/1/hold")
+    harness.user.patch("/v1/jobs/1", {"priority": 3})
+    harness.admin.post("/v1/campaigns/1/hold")
     manager.post("/v1/campaigns/1/release")
     manager.post("/v1/jobs/1/cancel")
-    events = house.user.get("/v1/jobs/1").json()["events"]
+    events = harness.user.get("/v1/jobs/1").json()["events"]
     assert [(each["what"], each["detail"]) for each in events] == [
         ("submit", "by alice"),
         ("hold", "by mary"),
@@ -88,132 +88,132 @@ def test_every_change_names_its_actor_in_the_jobs_events(house: House) -> None:
         ("release", "by mary"),
         ("cancel", "by mary"),
     ]
-    house.user.submit(indices=[0, 1])
+    harness.user.submit(indices=[0, 1])
     manager.post("/v1/campaigns/2/cancel")
-    assert house.user.get("/v1/jobs/2").json()["events"][-1]["detail"] == "by mary"
+    assert harness.user.get("/v1/jobs/2").json()["events"][-1]["detail"] == "by mary"
 
 
-def test_a_token_that_has_expired_is_refused_with_one_line_that_says_so(house: House) -> None:
-    bob = made(house, "user", "bob", "atlas", days=2)
+def test_a_token_that_has_expired_is_refused_with_one_line_that_says_so(harness: ApiHarness) -> None:
+    bob = made(harness, "user", "bob", "atlas", days=2)
     assert bob.get("/v1/status").status_code == 200
-    house.now_s += 2 * DAY_S - 1
+    harness.now_s += 2 * DAY_S - 1
     assert bob.get("/v1/status").status_code == 200
-    house.now_s += 1  # it is remembered still, and counts no more
+    harness.now_s += 1  # it is remembered still, and counts no more
     assert "this token expired at " in detail(bob.get("/v1/status"), 401)
 
 
 @pytest.mark.slow
-def test_tokens_are_listed_without_secrets_ended_and_replaced(house: House) -> None:
-    bob = made(house, "user", "bob", "atlas", days=10)
+def test_tokens_are_listed_without_secrets_ended_and_replaced(harness: ApiHarness) -> None:
+    bob = made(harness, "user", "bob", "atlas", days=10)
     secret = bob.headers["Authorization"].removeprefix("Bearer ")
-    listed = house.admin.get("/v1/tokens")
+    listed = harness.admin.get("/v1/tokens")
     (mine,) = [each for each in listed.json() if each["name"] == "bob"]
     assert (mine["role"], mine["group"], mine["manager"], mine["revoked_s"]) == ("user", "atlas", False, None)
     assert mine["expires_s"] - mine["issued_s"] == 10 * DAY_S
     assert secret not in listed.text
     assert tokens.digest(secret) not in listed.text
-    house.now_s += DAY_S
-    fresh = house.admin.post(f"/v1/tokens/{mine['id']}/rotate").json()
-    assert fresh["expires_s"] == house.now_s + 10 * DAY_S
+    harness.now_s += DAY_S
+    fresh = harness.admin.post(f"/v1/tokens/{mine['id']}/rotate").json()
+    assert fresh["expires_s"] == harness.now_s + 10 * DAY_S
     assert fresh["token"] != secret
-    house.now_s += 6
+    harness.now_s += 6
     detail(bob.get("/v1/status"), 401)
-    again = Caller(house.client, {"Authorization": f"Bearer {fresh['token']}"}, "bob")
+    again = Caller(harness.client, {"Authorization": f"Bearer {fresh['token']}"}, "bob")
     assert again.get("/v1/status").status_code == 200
-    assert "was revoked" in detail(house.admin.post(f"/v1/tokens/{mine['id']}/rotate"), 409)
+    assert "was revoked" in detail(harness.admin.post(f"/v1/tokens/{mine['id']}/rotate"), 409)
     for _ in range(2):
-        assert house.admin.post(f"/v1/tokens/{fresh['id']}/revoke").json()["revoked_s"] == house.now_s
-    house.now_s += 6
+        assert harness.admin.post(f"/v1/tokens/{fresh['id']}/revoke").json()["revoked_s"] == harness.now_s
+    harness.now_s += 6
     detail(again.get("/v1/status"), 401)
-    assert "bob" not in house.admin.get("/v1/tokens").text
-    assert house.admin.get("/v1/tokens", all=1).text.count('"bob"') == 2
+    assert "bob" not in harness.admin.get("/v1/tokens").text
+    assert harness.admin.get("/v1/tokens", all=1).text.count('"bob"') == 2
 
 
-def test_a_user_sees_and_replaces_only_the_own_tokens(house: House) -> None:
-    bob = made(house, "user", "bob", "atlas")
+def test_a_user_sees_and_replaces_only_the_own_tokens(harness: ApiHarness) -> None:
+    bob = made(harness, "user", "bob", "atlas")
     (mine,) = bob.get("/v1/tokens").json()
-    (other,) = house.user.get("/v1/tokens").json()
+    (other,) = harness.user.get("/v1/tokens").json()
     assert (mine["name"], other["name"]) == ("bob", "alice")
     for verb in ("revoke", "rotate"):
         assert "of yours" in detail(bob.post(f"/v1/tokens/{other['id']}/{verb}"), 404)
         detail(bob.post(f"/v1/tokens/{'0' * 12}/{verb}"), 404)
         detail(bob.post(f"/v1/tokens/nonsense/{verb}"), 422)
     fresh = bob.post("/v1/tokens/own/rotate").json()["token"]
-    house.now_s += 6
+    harness.now_s += 6
     detail(bob.get("/v1/status"), 401)
-    assert house.client.get("/v1/status", headers={"Authorization": f"Bearer {fresh}"}).status_code == 200
-    detail(house.agent().get("/v1/tokens"), 403)
+    assert harness.client.get("/v1/status", headers={"Authorization": f"Bearer {fresh}"}).status_code == 200
+    detail(harness.agent().get("/v1/tokens"), 403)
 
 
 @pytest.mark.slow
-def test_a_weaker_token_is_not_made_into_a_stronger_one_of_the_same_owner(house: House) -> None:
+def test_a_weaker_token_is_not_made_into_a_stronger_one_of_the_same_owner(harness: ApiHarness) -> None:
     """One that was lent to a script, or was stolen, would else be worth all that its owner may do."""
-    mary, strong = (made(house, "user", "mary", "atlas", manager=manager) for manager in (False, True))
-    weak = house.admin.get("/v1/tokens").json()
+    mary, strong = (made(harness, "user", "mary", "atlas", manager=manager) for manager in (False, True))
+    weak = harness.admin.get("/v1/tokens").json()
     ids = {each["manager"]: each["id"] for each in weak if each["name"] == "mary"}
     line = detail(mary.post(f"/v1/tokens/{ids[True]}/rotate"), 403)
     assert line == f"token {ids[True]} is that of a manager: rotate it with itself, or ask an admin"
     assert strong.get("/v1/status").status_code == 200, "a refusal changes nothing"
-    short, (long_,) = made(house, "user", "bob", "atlas", days=1), made_id(house, "bob", days=30)
+    short, (long_,) = made(harness, "user", "bob", "atlas", days=1), made_id(harness, "bob", days=30)
     assert short.get("/v1/status").status_code == 200
     assert "is good for longer than the one that you send" in detail(short.post(f"/v1/tokens/{long_}/rotate"), 403)
-    (endless,) = made_id(house, "bob")
+    (endless,) = made_id(harness, "bob")
     assert "is good for longer" in detail(short.post(f"/v1/tokens/{endless}/rotate"), 403)
     assert short.post("/v1/tokens/own/rotate").status_code == 201
     assert mary.post(f"/v1/tokens/{ids[True]}/revoke").status_code == 200, "whoever finds one stolen may end it"
     assert "was revoked" in detail(
-        made(house, "user", "mary", "atlas", manager=True).post(f"/v1/tokens/{ids[True]}/rotate"), 409
+        made(harness, "user", "mary", "atlas", manager=True).post(f"/v1/tokens/{ids[True]}/rotate"), 409
     )
 
 
-def made_id(house: House, name: str, **more: Any) -> set[str]:
+def made_id(harness: ApiHarness, name: str, **more: Any) -> set[str]:
     """The id of a new token of this user."""
-    before = {each["id"] for each in house.admin.get("/v1/tokens").json()}
-    made(house, "user", name, "atlas", **more)
-    return {each["id"] for each in house.admin.get("/v1/tokens").json()} - before
+    before = {each["id"] for each in harness.admin.get("/v1/tokens").json()}
+    made(harness, "user", name, "atlas", **more)
+    return {each["id"] for each in harness.admin.get("/v1/tokens").json()} - before
 
 
 @pytest.mark.slow
-def test_a_metrics_token_reads_the_metrics_and_nothing_else(house: House) -> None:
-    prometheus = made(house, "metrics", "prometheus")
+def test_a_metrics_token_reads_the_metrics_and_nothing_else(harness: ApiHarness) -> None:
+    prometheus = made(harness, "metrics", "prometheus")
     assert prometheus.get("/metrics").status_code == 200
-    agent = house.agent()
+    agent = harness.agent()
     paths = ["/v1/status", "/v1/jobs", "/v1/tokens", "/v1/nodes", "/v1/agents", "/v1/owners", "/openapi.json"]
     for path in paths:
         detail(prometheus.get(path), 403)
     for path, body in [*changes(1), (f"/v1/agents/{agent.name}/beat", {}), ("/v1/jobs", {"job": {}})]:
         detail(prometheus.post(path, body), 403)
-    assert house.nobody.get("/metrics").status_code == 401
+    assert harness.nobody.get("/metrics").status_code == 401
     assert "can be that of a group's manager" in detail(
-        house.admin.post("/v1/tokens", {"role": "metrics", "name": "x", "manager": True}), 422
+        harness.admin.post("/v1/tokens", {"role": "metrics", "name": "x", "manager": True}), 422
     )
 
 
 @pytest.mark.slow
-def test_an_agents_token_ends_an_hour_after_its_farewell_and_is_removed(house: House) -> None:
-    agent = house.agent()
-    assert agent.ask("farewell", {"ended_s": house.now_s}).status_code == 204
-    house.now_s += tokens.LATE_REPORTS_S - 1
-    assert agent.ask("farewell", {"ended_s": house.now_s}).status_code == 204, "said again, it is late and heard"
-    house.now_s += 1
+def test_an_agents_token_ends_an_hour_after_its_farewell_and_is_removed(harness: ApiHarness) -> None:
+    agent = harness.agent()
+    assert agent.ask("farewell", {"ended_s": harness.now_s}).status_code == 204
+    harness.now_s += tokens.LATE_REPORTS_S - 1
+    assert agent.ask("farewell", {"ended_s": harness.now_s}).status_code == 204, "said again, it is late and heard"
+    harness.now_s += 1
     assert "expired" in detail(agent.ask("beat", {}), 401)
-    house.now_s += tokens.LATE_REPORTS_S + 1
-    prune(house.site, house.now_s)
-    with house.site.engine.connect() as db:
+    harness.now_s += tokens.LATE_REPORTS_S + 1
+    prune(harness.state, harness.now_s)
+    with harness.state.engine.connect() as db:
         assert db.execute(select(func.count()).where(TOKEN.c.role == "agent")).scalar_one() == 0
-    assert house.user.get("/v1/status").status_code == 200, "people's tokens stay"
+    assert harness.user.get("/v1/status").status_code == 200, "people's tokens stay"
 
 
-def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(house: House) -> None:
-    agent = house.agent()
-    house.now_s += 3600 + tokens.AGENT_OVERTIME_S
+def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(harness: ApiHarness) -> None:
+    agent = harness.agent()
+    harness.now_s += 3600 + tokens.AGENT_OVERTIME_S
     assert "expired" in detail(agent.ask("beat", {}), 401)
-    with transaction(house.site.engine) as db:
-        agents.expire(db, now_s=house.now_s, losses_until_held=3)
-        assert agents.close_silent(db, agent.name, now_s=house.now_s, losses_until_held=3, reason="gone")
-    house.now_s += 2 * tokens.LATE_REPORTS_S
-    prune(house.site, house.now_s)
-    with house.site.engine.connect() as db:
+    with transaction(harness.state.engine) as db:
+        agents.expire(db, now_s=harness.now_s, losses_until_held=3)
+        assert agents.close_silent(db, agent.name, now_s=harness.now_s, losses_until_held=3, reason="gone")
+    harness.now_s += 2 * tokens.LATE_REPORTS_S
+    prune(harness.state, harness.now_s)
+    with harness.state.engine.connect() as db:
         assert db.execute(select(func.count()).where(TOKEN.c.role == "agent")).scalar_one() == 0
 
 
@@ -221,12 +221,12 @@ def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(house: Hous
 
 
 @pytest.fixture
-def audited(house: House, tmp_path: Path) -> House:
+def audited(harness: ApiHarness, tmp_path: Path) -> ApiHarness:
     """The same control with an audit log of its own, in `audit.jsonl`."""
     audit = AuditSettings(file=tmp_path / "audit.jsonl")
-    old = house.site
+    old = harness.state
     settings = old.settings.model_copy(update={"audit": audit})
-    return House(Site(settings, old.engine, old.storage, leads_until_s=old.leads_until_s), house.storage)
+    return ApiHarness(ControlState(settings, old.engine, old.storage, leads_until_s=old.leads_until_s), harness.storage)
 
 
 def lines(tmp_path: Path) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def lines(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_audit_log_has_one_line_for_each_write_refused_ones_included(audited: House, tmp_path: Path) -> None:
+def test_the_audit_log_has_one_line_for_each_write_refused_ones_included(audited: ApiHarness, tmp_path: Path) -> None:
     alice = audited.user
     alice.submit(indices=[4, 5])
     bob = audited.caller("user", "bob", "atlas")
@@ -269,20 +269,20 @@ def test_the_audit_log_has_one_line_for_each_write_refused_ones_included(audited
 
 
 def test_a_write_that_ends_in_a_bug_of_ours_has_its_line_too(
-    audited: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    audited: ApiHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = audited.user.submit()
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(moves, "hold", broken)
+    monkeypatch.setattr(jobs, "hold", broken)
     assert audited.user.post(f"/v1/jobs/{job}/hold").status_code == 500
     assert [(each["what"], each["status"]) for each in lines(tmp_path)] == [("submit", 201), ("hold", 500)]
 
 
 @pytest.mark.slow
-def test_unknown_callers_cannot_fill_the_audit_log(audited: House, tmp_path: Path) -> None:
+def test_unknown_callers_cannot_fill_the_audit_log(audited: ApiHarness, tmp_path: Path) -> None:
     for number in range(UNKNOWN_A_MINUTE + 30):
         audited.client.post("/v1/jobs", headers={"Authorization": f"Bearer {number}"})
     assert len(lines(tmp_path)) == UNKNOWN_A_MINUTE
@@ -294,7 +294,9 @@ def test_unknown_callers_cannot_fill_the_audit_log(audited: House, tmp_path: Pat
     assert unknown["unwritten"] == 30
 
 
-def test_an_audit_log_that_is_too_large_is_renamed_and_only_so_many_are_kept(house: House, tmp_path: Path) -> None:
+def test_an_audit_log_that_is_too_large_is_renamed_and_only_so_many_are_kept(
+    harness: ApiHarness, tmp_path: Path
+) -> None:
     from gleaner.control.api.audit import AuditFile
 
     file = AuditFile(AuditSettings(file=tmp_path / "audit.jsonl", largest_mib=1, keep=2))
@@ -308,7 +310,7 @@ def test_an_audit_log_that_is_too_large_is_renamed_and_only_so_many_are_kept(hou
 
 
 def test_a_write_is_answered_though_the_audit_log_cannot_be_written(
-    audited: House, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    audited: ApiHarness, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "audit.jsonl").unlink()
     (tmp_path / "audit.jsonl").mkdir()
@@ -324,13 +326,15 @@ def _handlers(app: Any) -> list[Any]:
     return [each.kwargs["file"] for each in app.user_middleware if "file" in each.kwargs]
 
 
-def test_quotas_are_named_to_who_asks_why_a_job_waits_and_to_who_submits_what_can_never_start(house: House) -> None:
-    house.site.quotas = QuotaRules(GroupMost(group=Most(cores=3)))
-    first, second = (house.user.submit(spec={"cpus": 2}) for _ in range(2))
-    assert "quotas" not in house.user.get(f"/v1/jobs/{first}").json()["waits_because"]
-    assert [each["job"] for each in house.agent().claim(most=5)] == [first]
-    assert house.user.get(f"/v1/jobs/{second}").json()["waits_because"] == (
+def test_quotas_are_named_to_who_asks_why_a_job_waits_and_to_who_submits_what_can_never_start(
+    harness: ApiHarness,
+) -> None:
+    harness.state.quotas = QuotaRules(GroupMost(group=Most(cores=3)))
+    first, second = (harness.user.submit(spec={"cpus": 2}) for _ in range(2))
+    assert "quotas" not in harness.user.get(f"/v1/jobs/{first}").json()["waits_because"]
+    assert [each["job"] for each in harness.agent().claim(most=5)] == [first]
+    assert harness.user.get(f"/v1/jobs/{second}").json()["waits_because"] == (
         "group atlas has 2 cores running and may have 3: it starts when enough of them are free ([quotas] cores)"
     )
-    line = detail(house.user.post("/v1/jobs", {"job": {"name": "pi", "image": "pi", "cpus": 4}}), 409)
+    line = detail(harness.user.post("/v1/jobs", {"job": {"name": "pi", "image": "pi", "cpus": 4}}), 409)
     assert line.startswith("it needs 4 cores, and group atlas may have 3 running at once: it can never start;")

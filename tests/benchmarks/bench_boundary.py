@@ -1,4 +1,4 @@
-"""How many slices are lost at the shared end, and how much of the time is computed. `make bench-boundary`.
+"""The slices lost at the shared end, and the part of the time that is computed. `make bench-boundary`.
 
 Real agents run real containers in one container with the rights of a node; control's API and its queue are real, and
 only Slurm is left out: an agent that is still there at its end is killed, as Slurm would do it. A row has so many jobs
@@ -27,6 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import docker
+import docker.errors
 import uvicorn
 import yaml
 from rich.console import Console
@@ -34,16 +35,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from sqlalchemy import Engine, delete, select
 
-from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.api.app import create_app
-from gleaner.control.api.shapes import JobSpec, Submission
-from gleaner.control.left_reports import take_left_reports
-from gleaner.control.queue import agents, moves
-from gleaner.control.queue.engine import connect, migrate, snapshot, transaction
-from gleaner.control.queue.site_tables import RATE
-from gleaner.control.queue.tables import ATTEMPT, GENERATION
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.queue import agents
+from gleaner.control.queue.database import connect, migrate, snapshot, transaction
+from gleaner.control.queue.jobs import SubmissionRules, submit
+from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, RATE
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
-from gleaner.control.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = Path("bench-output/boundary.json")
@@ -53,7 +54,7 @@ NAME = "gleaner-bench-boundary"
 WORKLOAD = "gleaner/pi:demo"
 UID = 4200
 KILL_WAIT_S = 4.0
-"""As on the demo's cluster."""
+"""The same as on the demo's cluster."""
 WARM_UP = 2
 """So many slices teach control what a warm node's saves cost."""
 CORES = os.cpu_count() or 1
@@ -284,7 +285,7 @@ def _measured(node: Node, case: Case, advance: Any) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What came of some slices."""
+    """Counts of how some slices ended."""
 
     nodes: str = ""
     slices: int = 0
@@ -310,8 +311,8 @@ _NOTHING = _Counted()
 class _Control:
     """The real API on a real socket, the queue behind it, and in place of Slurm: this."""
 
-    def __init__(self, site: Site, engine: Engine, port: int) -> None:
-        self._site, self._engine, self._port = site, engine, port
+    def __init__(self, state: ControlState, engine: Engine, port: int) -> None:
+        self._state, self._engine, self._port = state, engine, port
         self._number = 0
 
     def submit(self, jobs: int, case: Case) -> None:
@@ -319,7 +320,7 @@ class _Control:
         spec = JobSpec(name="pi", image=WORKLOAD, command=words, cpus=1, memory_mib=case.memory_mib)
         with transaction(self._engine) as db:
             for _ in range(jobs):
-                moves.submit(db, Submission(job=spec), group="bench", default_retries=0, now_s=time.time())
+                submit(db, Submission(job=spec), group="bench", rules=SubmissionRules(0), now_s=time.time())
 
     def forget(self) -> None:
         with transaction(self._engine) as db:
@@ -339,7 +340,7 @@ class _Control:
         token.write_text(secret)
         os.chown(token, UID, UID)
         self._run(node, name, case, jobs, end_s)
-        take_left_reports(self._site, time.time())
+        take_left_reports(self._state, time.time())
         with transaction(self._engine) as db:
             agents.expire(db, now_s=time.time() + 3600, losses_until_held=10**6)
         return self._counted(name, began_s=began_s, end_s=end_s)
@@ -373,8 +374,8 @@ class _Control:
         found = _Counted()
         with snapshot(self._engine) as db:
             for row in db.execute(select(ATTEMPT).where(ATTEMPT.c.agent == agent)).all():
-                newest = select(GENERATION.c.published_s).where(
-                    GENERATION.c.job == row.job, GENERATION.c.attempt == row.attempt
+                newest = select(CHECKPOINT.c.published_s).where(
+                    CHECKPOINT.c.job == row.job, CHECKPOINT.c.attempt == row.attempt
                 )
                 kept_s = max(db.execute(newest).scalars(), default=None)
                 is_lost = row.ending is None or row.ending.value != "saved"
@@ -412,14 +413,14 @@ def _control(node: Node) -> Iterator[_Control]:
             queue=QueueSettings(url="sqlite:///unused", lease_s=20, heartbeat_s=1),
             storage=StorageSettings(folder=PLACE / "storage"),
         )
-        site = Site(settings=settings, engine=engine, storage=storage, leads_until_s=math.inf)
-        server = uvicorn.Server(uvicorn.Config(create_app(site), host="127.0.0.1", port=0, log_level="error"))
+        state = ControlState(settings=settings, engine=engine, storage=storage, leads_until_s=math.inf)
+        server = uvicorn.Server(uvicorn.Config(create_app(state), host="127.0.0.1", port=0, log_level="error"))
         serving = threading.Thread(target=server.run, daemon=True)
         serving.start()
         while not server.started:
             time.sleep(0.02)
         try:
-            yield _Control(site, engine, server.servers[0].sockets[0].getsockname()[1])
+            yield _Control(state, engine, server.servers[0].sockets[0].getsockname()[1])
         finally:
             server.should_exit = True
             serving.join(10)

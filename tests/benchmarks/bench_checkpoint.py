@@ -1,7 +1,7 @@
-"""How long a save and a restore take, beside what one would use instead. `make bench-checkpoint`.
+"""The times of a save and a restore, beside what one would use instead. `make bench-checkpoint`.
 
 Everything runs on this machine's disk in one container with the rights of a node of the demo cluster, and in turns.
-A save lasts from the order until the generation is durable, digests done; the others' end with a sync. A restore
+A save lasts from the order until the checkpoint is durable, digests done; the others' end with a sync. A restore
 lasts from the order until the process runs. Each figure is the median of its repetitions.
 """
 
@@ -27,7 +27,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.checkpoints.two_minutes import Share, measured
-from tests.benchmarks.kept import Kept, ended, failure
+from tests.benchmarks.stored_figures import StoredFigures, ended, failure
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -49,7 +49,7 @@ LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is saved: `count` processes of `size_mib` each, at once."""
+    """One thing to save: `count` processes of `size_mib` each, at once."""
 
     size_mib: int
     kind: str
@@ -99,10 +99,10 @@ def main() -> None:
     console = Console()
     rows: list[Row] = []
     failures: list[str] = []
-    kept = Kept(OUTPUT, when=time.strftime("%Y-%m-%d"), rows=[])
+    figures = StoredFigures(OUTPUT, when=time.strftime("%Y-%m-%d"), rows=[])
     with _node(options.python_path) as node:
         disk_mib_s = _disk(node)
-        kept.note(disk_mib_s=disk_mib_s)
+        figures.note(disk_mib_s=disk_mib_s)
         cases = [
             (case, way)
             for case in (FULL if options.full else SHORT)
@@ -115,10 +115,10 @@ def main() -> None:
             except (SystemExit, Exception) as error:  # one way that fails costs no other its figures
                 failures.append(f"{_named(case)}, {LABELS[way]}: {failure(error)}")
                 console.print(failures[-1], markup=False, soft_wrap=True)
-                kept.note(failures=failures)
+                figures.note(failures=failures)
                 continue
             rows.append(row)
-            kept.add("rows", row)
+            figures.add("rows", row)
             console.print(
                 f"{_named(case)}, {LABELS[way]}: saved in {row.save_s:.2f} s, restored in {row.restore_s:.2f} s"
             )
@@ -127,7 +127,7 @@ def main() -> None:
     for line in _ratios(rows):
         console.print(line)
     for share in [] if options.no_slice else _two_minutes():
-        kept.add("two_minute_slices", asdict(share) | {"of_slice": share.of_slice})
+        figures.add("two_minute_slices", asdict(share) | {"of_slice": share.of_slice})
         console.print(
             f"a slice of {share.slice_s:.0f} s of a 200 MB job: {share.restore_s:.1f} s to restore, "
             f"{share.save_s:.1f} s to save, {share.of_slice:.0%} computing ({share.of_round:.0%} of the round)"
@@ -222,7 +222,7 @@ def _remove(engine: docker.DockerClient) -> None:
 
 
 def _disk(node: Node) -> float:
-    """What the disk takes, MiB/s: from memory, with a sync at the end."""
+    """Return the rate at which the disk is written from memory, with a sync at the end, in MiB/s."""
     began = time.monotonic()
     node.run("sh", "-c", "dd if=/dev/zero of=/data/written bs=4M count=1024 conv=fsync 2>/dev/null && rm /data/written")
     return 4096 / (time.monotonic() - began)

@@ -1,11 +1,11 @@
-"""How fast jobs are claimed and completed, on real databases that wait for the disk. `make bench-queue`.
+"""The rate of claims and completions, on real databases that wait for the disk. `make bench-queue`.
 
 Each worker plays one agent: it claims jobs and reports each complete, one transaction a call, as fast as the answers
 come. On PostgreSQL the workers are processes; on SQLite, where one program does all the writing, its threads. The
 times of the claim and of the report are measured apart. One job a claim is the worst case: an agent with several free
 cores takes as many jobs as fit in the same transaction. The HTTP row is the real service with 200 agents at once.
 
-With several groups each place is given by `policy.sharing`, as the service has it done: half of the groups hold what
+With several groups each place is given by `policy.fair_share`, as the service has it done: half of the groups hold what
 they are entitled to, and have the older jobs; the others are below their target. `CPU` is what the workers have used
 of the processor for one job; on SQLite that is all there is, on PostgreSQL the server's comes on top.
 """
@@ -32,16 +32,16 @@ from sqlalchemy import Connection, Engine, text
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.http_load import FACTS, measure
-from tests.benchmarks.kept import Kept, ended
+from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.postgres import running
 
-from gleaner.agent.protocol import Ask, Completed, Registration, Slice
-from gleaner.control.api.shapes import JobSpec, Submission
-from gleaner.control.policy.shares import ShareRules
-from gleaner.control.queue import agents, leader, moves, tokens
-from gleaner.control.queue.engine import connect, migrate, transaction
+from gleaner.agent.messages import Ask, Completed, Registration, Slice
+from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.policy.group_shares import ShareRules
+from gleaner.control.queue import agents, attempt_reports, claims, jobs, leader, tokens
+from gleaner.control.queue.database import connect, migrate, transaction
 from gleaner.control.queue.leader import Term
-from gleaner.control.tally import Tally
+from gleaner.control.queue.usage_cache import UsageCache
 
 OUTPUT = Path("bench-output/queue.json")
 LENGTHS = (1_000, 100_000, 1_000_000)
@@ -84,14 +84,14 @@ def main() -> None:
     lengths = LENGTHS[:2] if options.quick else LENGTHS
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-", dir=options.place) as place:
         sync_ms = _sync_ms(Path(place))
-        kept = Kept(OUTPUT, cores=os.cpu_count(), sync_ms=sync_ms, seconds=options.seconds, rows=[])
+        figures = StoredFigures(OUTPUT, cores=os.cpu_count(), sync_ms=sync_ms, seconds=options.seconds, rows=[])
         for kind in options.databases.split(","):
             for waiting in track(lengths, description=f"{kind}", console=console, transient=True):
                 for groups in (1, GROUPS):
                     with _database(kind, Path(place)) as url:
                         for row in _measure(kind, url, waiting, groups, options):
                             rows.append(row)
-                            kept.add("rows", row)
+                            figures.add("rows", row)
                             console.print(
                                 f"{row.way}, {kind}, {waiting:,} waiting, {groups} groups, {row.jobs_a_claim} a claim: "
                                 f"{row.rate:,.0f} jobs a second"
@@ -160,9 +160,9 @@ def _let_hold(engine: Engine, groups: Sequence[str], *, cpus: int) -> None:
     with transaction(engine) as db:
         for group in groups:
             spec = _spec().model_copy(update={"cpus": cpus})
-            moves.submit(db, Submission(job=spec), group=group, default_retries=0, now_s=0)
+            jobs.submit(db, Submission(job=spec), group=group, rules=jobs.SubmissionRules(0), now_s=0)
             ask = Ask(cpus=cpus, memory_mib=MEMORY_MIB)
-            assert len(moves.claim(db, "holder", ask, now_s=0).jobs) == 1
+            assert len(claims.claim(db, "holder", ask, now_s=0).jobs) == 1
 
 
 def _spec() -> JobSpec:
@@ -180,7 +180,7 @@ def _fill(engine: Engine, waiting: int, group: str) -> None:
     with transaction(engine) as db:
         if engine.dialect.name == "postgresql":
             db.execute(text("SET LOCAL statement_timeout = 0"))  # a million rows take longer than any call of control
-        first = moves.submit(db, Submission(job=_spec()), group=group, default_retries=0, now_s=0).jobs[0]
+        first = jobs.submit(db, Submission(job=_spec()), group=group, rules=jobs.SubmissionRules(0), now_s=0).jobs[0]
         counted = text("SELECT count(*) FROM job WHERE state = 'New' AND \"group\" = :group")
         there = db.execute(counted, {"group": group}).scalar_one()
         columns = (
@@ -219,7 +219,7 @@ def _run(kind: str, url: str, waiting: int, groups: int, jobs_a_claim: int, opti
     if kind == "sqlite":
         engine = connect(url)
         with ThreadPoolExecutor(options.workers) as threads:
-            results = list(threads.map(partial(work, engine, Tally()), names))
+            results = list(threads.map(partial(work, engine, UsageCache()), names))
         engine.dispose()
     else:
         with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as processes:
@@ -235,7 +235,7 @@ def _run(kind: str, url: str, waiting: int, groups: int, jobs_a_claim: int, opti
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one worker did: how long its claims and reports took, when it began and ended, and its processor time."""
+    """One worker's figures: the times of its claims and reports, its begin and end, and its processor time."""
 
     claims_s: list[float]
     completes_s: list[float]
@@ -244,27 +244,27 @@ class Work:
     cpu_s: float
 
 
-def _in_process(work: Callable[[Engine, Tally, str], Work], url: str, agent: str) -> Work:
+def _in_process(work: Callable[[Engine, UsageCache, str], Work], url: str, agent: str) -> Work:
     engine = connect(url)
     try:
-        return work(engine, Tally(), agent)
+        return work(engine, UsageCache(), agent)
     finally:
         engine.dispose()
 
 
 def _work(
-    engine: Engine, tally: Tally, agent: str, *, begin_s: float, seconds: float, jobs_a_claim: int, most: int
+    engine: Engine, usage_cache: UsageCache, agent: str, *, begin_s: float, seconds: float, jobs_a_claim: int, most: int
 ) -> Work:
     ask = Ask(cpus=CPUS * jobs_a_claim, memory_mib=MEMORY_MIB * jobs_a_claim)
-    claims: list[float] = []
-    completes: list[float] = []
+    claims_s: list[float] = []
+    completes_s: list[float] = []
     term = _lead(engine)
-    _cycle(engine, term, tally, agent, ask, [], [])  # statements compiled, connection made
+    _cycle(engine, term, usage_cache, agent, ask, [], [])  # statements compiled, connection made
     time.sleep(max(0.0, begin_s - time.time()))
     start_s, cpu_s = time.time(), time.thread_time()
-    while time.time() < start_s + seconds and len(completes) < most:
-        _cycle(engine, term, tally, agent, ask, claims, completes)
-    return Work(claims, completes, start_s, time.time(), time.thread_time() - cpu_s)
+    while time.time() < start_s + seconds and len(completes_s) < most:
+        _cycle(engine, term, usage_cache, agent, ask, claims_s, completes_s)
+    return Work(claims_s, completes_s, start_s, time.time(), time.thread_time() - cpu_s)
 
 
 def _lead(engine: Engine) -> Term:
@@ -276,34 +276,40 @@ def _lead(engine: Engine) -> Term:
 
 @contextmanager
 def _writing(engine: Engine, term: Term) -> Iterator[Connection]:
-    """As `Site.writing` does it."""
+    """Yield one transaction of the leader, as `ControlState.writing` does."""
     with transaction(engine) as db:
         assert leader.holds(db, term, now=leader.NOW, locks=True)
         yield db
 
 
 def _cycle(
-    engine: Engine, term: Term, tally: Tally, agent: str, ask: Ask, claims: list[float], completes: list[float]
+    engine: Engine,
+    term: Term,
+    usage_cache: UsageCache,
+    agent: str,
+    ask: Ask,
+    claims_s: list[float],
+    completes_s: list[float],
 ) -> None:
-    """As the service does it for an agent."""
+    """Claim and complete jobs as the service does for an agent."""
     begun = time.perf_counter()
     with _writing(engine, term) as db:
-        assignments = moves.claim(
+        assignments = claims.claim(
             db,
             agent,
             ask,
             now_s=time.time(),
-            shares=lambda db: tally.shares(db, ShareRules()),
-            may_record=tally.may_record,
+            shares=lambda db: usage_cache.shares(db, ShareRules()),
+            may_record=usage_cache.may_record,
         )
-    tally.handed_out(assignments.jobs)
-    claims.append(time.perf_counter() - begun)
+    usage_cache.record_claims(assignments.jobs)
+    claims_s.append(time.perf_counter() - begun)
     for job in assignments.jobs:
         begun = time.perf_counter()
         with _writing(engine, term) as db:
-            moves.completed(db, job.job, job.attempt, DONE, now_s=time.time())
-        tally.ended(job.job)
-        completes.append(time.perf_counter() - begun)
+            attempt_reports.record_completion(db, job.job, job.attempt, DONE, now_s=time.time())
+        usage_cache.record_end(job.job)
+        completes_s.append(time.perf_counter() - begun)
 
 
 def _timing(seconds: Sequence[float]) -> Timing:
@@ -326,7 +332,7 @@ def _sync_ms(place: Path) -> float:
 
 
 def _ratios(rows: Sequence[Row]) -> Iterator[str]:
-    """What sharing between groups costs: each row beside its like with one group."""
+    """Yield the cost of sharing between groups: each row beside its like with one group."""
     alone = {(row.way, row.database, row.waiting, row.jobs_a_claim): row for row in rows if row.groups == 1}
     for row in rows:
         one = alone[row.way, row.database, row.waiting, row.jobs_a_claim]

@@ -1,4 +1,4 @@
-"""How fast workloads are replayed, side by side with AccaSim in one run. `make bench-simulate`.
+"""The speed of replays, side by side with AccaSim in one run. `make bench-simulate`.
 
 AccaSim comes from PyPI, into an environment of its own under bench-output/ (it is no dependency of ours): it needs
 numpy, scipy, matplotlib, psutil and sortedcontainers there, some 250 MB, and one missing name put back in the standard
@@ -28,11 +28,11 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks import bench_tune
-from tests.benchmarks.kept import Kept, ended
+from tests.benchmarks.stored_figures import StoredFigures, ended
 from tests.simulation import shipped
 
 from gleaner.control.simulation.machine import Machine, of_nodes, of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import AgentSettings, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
@@ -75,7 +75,7 @@ class Rate:
 def main() -> None:
     options = _options()
     console = Console()
-    kept = Kept(OUTPUT, cores=os.cpu_count())
+    figures = StoredFigures(OUTPUT, cores=os.cpu_count())
     peers: list[Peer] = []
     with tempfile.TemporaryDirectory(prefix="gleaner-bench-") as place, console.status("") as status:
         folder = Path(place)
@@ -83,7 +83,7 @@ def main() -> None:
         compiling: dict[str, dict[str, float]] = {}
         for kind in (Discipline.EASY, Discipline.CONSERVATIVE):
             seconds = compiling[kind.value] = _compiling(kind, folder)
-            kept.note(compiling=compiling)
+            figures.note(compiling=compiling)
             console.print(
                 f"{kind.value}: compiled in {seconds['cold']:.1f} s, taken from the cache in {seconds['cached']:.2f} s"
             )
@@ -91,15 +91,15 @@ def main() -> None:
         rates: list[Rate] = []
         for rate in _rates(options.most):
             rates.append(rate)
-            kept.add("rates", rate)
+            figures.add("rates", rate)
         console.print(_rates_table(rates))
         memory_mib = _memory_mib(options.most)
-        kept.note(memory_mib=memory_mib)
+        figures.note(memory_mib=memory_mib)
         console.print(f"Peak memory with {options.most} jobs: {memory_mib:.0f} MiB. {os.cpu_count()} cores.")
         status.update("tuning")
         for name in bench_tune.GRIDS:
             sweep = bench_tune.swept(name, seeds=2 if options.quick else 10)
-            kept.add("sweeps", sweep)
+            figures.add("sweeps", sweep)
             console.print(sweep.said)
         if not options.alone:
             status.update("installing AccaSim")
@@ -107,7 +107,7 @@ def main() -> None:
             status.update("replaying with AccaSim, which takes minutes")
             for name, processors, has_answer in _traces(folder, options):
                 peers.append(_beside(python, folder / name, processors, has_answer))
-                kept.add("peers", peers[-1])
+                figures.add("peers", peers[-1])
                 console.print(
                     f"{name}: AccaSim {peers[-1].accasim_rate:,.0f}, Gleaner {peers[-1].ours_rate:,.0f} jobs/s"
                 )
@@ -157,7 +157,7 @@ def _rates(most: int) -> Iterator[Rate]:
         workload = synthetic(jobs)
         for name, scheduler, agents, at_most in cases:
             if jobs <= at_most:
-                seconds = best_s(lambda s=scheduler, a=agents, w=workload: replay(w, machine, s, a))
+                seconds = best_s(lambda s=scheduler, a=agents, w=workload: replay(w, machine, s, a))  # type: ignore[misc]
                 mean_wait_s = float(np.mean(replay(workload, machine, scheduler, agents).wait_s))
                 yield Rate(name, jobs, jobs / seconds, mean_wait_s)
 
@@ -191,7 +191,7 @@ def _beside(python: Path, path: Path, processors: int, has_answer: bool) -> Peer
     seconds = best_s(lambda: replay(trace.workload, machine, SchedulerSettings()))
     waits = dict(zip(trace.workload.job, replay(trace.workload, machine, SchedulerSettings()).wait_s, strict=True))
     script = Path(__file__).with_name("peers") / "with_accasim.py"
-    command = [python, script, path, "--processors", str(processors), "--folder", path.parent]
+    command: list[str | Path] = [python, script, path, "--processors", str(processors), "--folder", path.parent]
     answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     theirs = {int(job): wait for job, wait in answer["waits"].items()}
     reference = dict(zip(trace.workload.job, trace.wait_s, strict=True)) if has_answer else None

@@ -1,11 +1,11 @@
-"""How fast parcels become durable and are read, beside what the disk takes from `dd` and from a plain copy.
+"""The rates at which archives become durable and are read, beside those of `dd` and of a plain copy.
 
     python tests/benchmarks/bench_storage.py [--mib 1024] [--rounds 3] [--folder DIR]
 
-Each content is in memory before the clock starts. `save` goes from the first byte to the published parcel, all of it
+Each content is in memory before the clock starts. `save` goes from the first byte to the published archive, all of it
 synced; `dd` is `dd conv=fsync` from /dev/shm; `copy` is Python's write and fsync. They take turns in every round, since
-a disk's own rate changes; shown is the median. `read` is with the parcel in the page cache. Only numbers of one run can
-be compared. MB are 10^6 bytes.
+a disk's own rate changes; shown is the median. `read` is with the archive in the page cache. Only numbers of one run
+can be compared. MB are 10^6 bytes.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.kept import Kept, ended
+from tests.benchmarks.stored_figures import StoredFigures, ended
 
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import Parcel
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Archive
 
 OUTPUT = Path("bench-output/storage.json")
 CHUNK_BYTES = 2**20
@@ -69,14 +69,14 @@ def contents(size_bytes: int) -> dict[str, bytes]:
 
 
 def timed(act: Callable[[], T]) -> tuple[float, T]:
-    """How many seconds it took; what was written before is on the disk first."""
+    """Return the seconds that `act` took, and its result. First put on the disk what was written before."""
     os.sync()
     began_s = time.perf_counter()
     result = act()
     return time.perf_counter() - began_s, result
 
 
-def save(storage: FolderStorage, content: bytes, before: Parcel | None) -> tuple[str, int]:
+def save(storage: FolderStorage, content: bytes, before: Archive | None) -> tuple[str, int]:
     """Publish at `new`, as a pipe's reader does it; the digest, and what was stored."""
     buffer = memoryview(bytearray(CHUNK_BYTES))
     source = memoryview(content)
@@ -105,7 +105,7 @@ def dd(source: Path, target: Path) -> None:
 def measured(folder: Path, name: str, content: bytes, older: bytes, rounds: int) -> Row:
     storage = FolderStorage(folder / "storage")
     storage.prepare()
-    before: Parcel | None = None
+    before: Archive | None = None
     if name == "as before":
         with storage.draft("before") as draft:
             draft.add("pages-1.img", [older])
@@ -133,8 +133,8 @@ def measured(folder: Path, name: str, content: bytes, older: bytes, rounds: int)
     return Row(name, stored=stored_bytes / len(content), cpu_s=statistics.median(times["cpu"]), **rates)
 
 
-def read(parcel: Parcel) -> None:
-    for _ in parcel.read("pages-1.img"):
+def read(archive: Archive) -> None:
+    for _ in archive.read("pages-1.img"):
         pass
 
 
@@ -146,12 +146,12 @@ def main() -> None:
     given = parser.parse_args()
     made = contents(given.mib * 2**20)
     rows: list[Row] = []
-    kept = Kept(OUTPUT, mib=given.mib, rows=[])
+    figures = StoredFigures(OUTPUT, mib=given.mib, rows=[])
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         for name, content in made.items():
             print(f"{name} ...", file=sys.stderr)
             rows.append(measured(Path(place), name, content, made["random"], given.rounds))
-            kept.add("rows", rows[-1])
+            figures.add("rows", rows[-1])
             print(f"{name}: saved at {rows[-1].save:.0f} MB/s, read at {rows[-1].read:.0f} MB/s")
     table = Table("content", "save", "dd", "copy", "read", "stored", "CPU s", title=f"{given.mib} MiB, MB/s")
     for row in rows:

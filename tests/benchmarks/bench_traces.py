@@ -1,4 +1,4 @@
-"""How fast traces of a million jobs are read, and in how much memory. `python tests/benchmarks/bench_traces.py`.
+"""The speed and the memory of reading traces of a million jobs. `python tests/benchmarks/bench_traces.py`.
 
 Each file is read twice, by a fresh process each: the first may compile, so the second counts. The memory is the most
 that the process held, the interpreter and the compiler included.
@@ -20,7 +20,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.kept import Kept, ended
+from tests.benchmarks.stored_figures import StoredFigures, ended
 
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.workload import Workload
@@ -48,14 +48,14 @@ def main() -> None:
     """Make the files, read them, print the table."""
     settings = SyntheticSettings(source=Source.LUBLIN, jobs=JOBS, load=0.9)
     made = make(settings, of_processors(PROCESSORS))
-    writers: dict[str, Callable[[Path, Workload], None]] = {
+    writers: dict[str, Callable[[Path, Workload], object]] = {
         "log.swf": lambda path, jobs: write_swf(path, jobs, header={"MaxProcs": PROCESSORS}),
         "log.swf.gz": lambda path, jobs: write_swf(path, jobs, header={"MaxProcs": PROCESSORS}),
-        "sacct.txt": lambda path, jobs: path.write_bytes(_accounting(jobs)) and None,
-        "sacct.txt.gz": lambda path, jobs: path.write_bytes(gzip.compress(_accounting(jobs), 1)) and None,
+        "sacct.txt": lambda path, jobs: path.write_bytes(_accounting(jobs)),
+        "sacct.txt.gz": lambda path, jobs: path.write_bytes(gzip.compress(_accounting(jobs), 1)),
     }
     readings: list[Reading] = []
-    kept = Kept(OUTPUT, readings=[])
+    figures = StoredFigures(OUTPUT, readings=[])
     with tempfile.TemporaryDirectory() as folder:
         for name, write in writers.items():
             write(path := Path(folder) / name, made)
@@ -63,7 +63,7 @@ def main() -> None:
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
                     reading = pool.apply(read, (path,))
             readings.append(reading)
-            kept.add("readings", reading)
+            figures.add("readings", reading)
             Console().print(f"{name}: {reading.jobs_per_s:,.0f} jobs a second")
             path.unlink()
     Console().print(table(readings))

@@ -1,4 +1,4 @@
-"""How long `glean simulate tune` takes: 100 settings over 100,000 jobs, on all cores. `make bench-simulate` prints it.
+"""The time of `glean simulate tune`: 100 settings over 100,000 jobs, on all cores. `make bench-simulate` prints it.
 
 The grid of the command (10 lengths, 5 margins, one end or each its own) needs 20 replays for each seed, since one
 replay serves all margins. The other grid has a replay for each of its 100 settings: 50 lengths. The trace of 100,000
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.kept import Kept, ended
+from tests.benchmarks.stored_figures import StoredFigures, ended
 
 from gleaner.control.simulation.machine import of_nodes
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
@@ -83,10 +83,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=JOBS)
     options = parser.parse_args()
-    kept = Kept(OUTPUT, sweeps=[])
+    figures = StoredFigures(OUTPUT, sweeps=[])
     for name in GRIDS:
         found = swept(name, jobs=options.jobs, seeds=options.seeds)
-        kept.add("sweeps", found)
+        figures.add("sweeps", found)
         print(found.said)
 
 

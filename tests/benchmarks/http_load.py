@@ -14,11 +14,11 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from gleaner.agent.protocol import NodeFacts, Registration
-from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.messages import NodeFacts, Registration
+from gleaner.control.daemon.main import run
 from gleaner.control.queue import agents, tokens
-from gleaner.control.queue.engine import transaction
-from gleaner.control.service import run
+from gleaner.control.queue.database import transaction
 from gleaner.control.settings import (
     ApiSettings,
     ClusterSettings,
@@ -35,7 +35,7 @@ START_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How long each call took, and how long all of them together."""
+    """The time of each call, and of all of them together."""
 
     claims_s: list[float]
     completes_s: list[float]
@@ -67,7 +67,7 @@ def measure(engine: Engine, url: str, *, place: Path, agents_at_once: int, secon
 def _serve(url: str, port: int, place: str) -> None:
     settings = Settings(
         queue=QueueSettings(url=url, lease_s=3600),
-        cluster=ClusterSettings(gateway="local", local_agents=0),
+        cluster=ClusterSettings(backend="local", local_agents=0),
         api=ApiSettings(port=port),
         storage=StorageSettings(folder=Path(place) / "storage"),
     )

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.memory import memory_mib
-from gleaner.agent.protocol import SelfSave
-from gleaner.control.api.shapes import JobSpec, Submission
-from gleaner.control.cli import campaign
+from gleaner.agent.common.memory_sizes import memory_mib
+from gleaner.control.cli import campaign_file
 from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.wrong_keys import INSTEAD
+from gleaner.control.models.jobs import JobSpec, SelfSaveSpec, Submission
 
 GOOD = """\
 # Twelve runs of one process.
@@ -24,18 +24,22 @@ indices: 0-11
 group: atlas
 hold: true
 saves_itself: {signal: SIGUSR1, exit_code: 3}
+retry_on: [137, 75]
+never_retry_on: 1
+compute_limit: 1.5h
+needs_at_least: 20m
 """
 
 
 def complaint(text: str) -> str:
     with pytest.raises(BadInput) as refused:
-        campaign.submission(campaign.parse(text, "runs.yaml"))
+        campaign_file.submission(campaign_file.parse(text, "runs.yaml"))
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
 
 def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> None:
-    assert campaign.submission(campaign.parse(GOOD, "runs.yaml")) == Submission(
+    assert campaign_file.submission(campaign_file.parse(GOOD, "runs.yaml")) == Submission(
         job=JobSpec(
             name="zmumu",
             image="gleaner/pythia",
@@ -45,7 +49,11 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
             memory_mib=1024,
             priority=-5,
             retries=0,
-            saves_itself=SelfSave(signal="SIGUSR1", exit_code=3),
+            saves_itself=SelfSaveSpec(signal="SIGUSR1", exit_code=3),
+            retry_on=(75, 137),
+            never_retry_on=(1,),
+            compute_limit_s=5400,
+            needs_at_least_s=1200,
         ),
         indices=tuple(range(12)),
         group="atlas",
@@ -53,8 +61,29 @@ def test_a_campaign_file_says_what_to_run_and_texts_are_taken_as_written() -> No
     )
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "inputs", "mounts", "time_limit", "gpus", "disk_mib", "after", "labels", "parameters", "constraint", "network",
+        "max_running", "workdir", "notify", "results_to", "indices_from",
+    ],
+)  # fmt: skip
+def test_a_key_that_people_know_from_elsewhere_is_refused_with_what_to_do(key: str) -> None:
+    said = complaint(f"image: a\n{key}: 5")
+    assert said == f"runs.yaml, line 2: unknown key {key!r}: {INSTEAD[key]}"
+    assert "allowed here" not in said.lower()
+
+
+def test_no_key_that_is_taken_is_listed_as_wrong_and_what_is_said_fits_in_a_line() -> None:
+    assert not INSTEAD.keys() & campaign_file.KEYS
+    assert [key for key, said in INSTEAD.items() if len(said) > 110 or not said.isprintable()] == []
+    for key in ("time_limit", "walltime"):
+        assert "compute_limit: 2h" in INSTEAD[key]
+    assert INSTEAD["network"].startswith("a job has no network; ")
+
+
 def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
-    submission = campaign.submission(campaign.parse("image: gleaner/pi:2", "runs.yaml"))
+    submission = campaign_file.submission(campaign_file.parse("image: gleaner/pi:2", "runs.yaml"))
     assert (submission.indices, submission.job.name) == (None, "pi")
 
 
@@ -94,6 +123,26 @@ def test_a_file_without_indices_is_one_job_named_after_its_image() -> None:
         (
             "image: a\nsaves_itself: {exit_code: 0}",
             "runs.yaml, line 2: saves_itself exit_code must be at least 1, found 0",
+        ),
+        (
+            "image: a\ncompute_limit: 2 weeks",
+            "runs.yaml, line 2: compute_limit must be like 90 (in seconds), 30m, 2h or 1d, found '2 weeks'",
+        ),
+        ("image: a\ncompute_limit: -5", "runs.yaml, line 2: compute_limit must be like 90 (in seconds), 30m"),
+        ("image: a\ncompute_limit: 0", "runs.yaml, line 2: compute_limit must be at least 1, found 0"),
+        ("image: a\ncompute_limit: 9999d", "runs.yaml, line 2: compute_limit must be at most 315360000, found"),
+        ("image: a\ncompute_limit: [1h]", "runs.yaml, line 2: compute_limit must be a single value, found a list"),
+        ("image: a\nneeds_at_least: soon", "runs.yaml, line 2: needs_at_least must be like 90 (in seconds), 30m"),
+        ("image: a\nneeds_at_least: 0m", "runs.yaml, line 2: needs_at_least must be at least 1, found 0"),
+        ("image: a\ncompute_limit_s: 5", "runs.yaml, line 2: unknown key 'compute_limit_s', did you mean 'compute_li"),
+        ("image: a\nretry_on: []", "runs.yaml, line 2: retry_on names no exit code; leave the key out, or name some"),
+        ("image: a\nretry_on: [0]", "runs.yaml, line 2: retry_on must be at least 1, found 0"),
+        ("image: a\nnever_retry_on: 256", "runs.yaml, line 2: never_retry_on must be at most 255, found 256"),
+        ("image: a\nretry_on:\n- 1\n- x", "runs.yaml, line 4: an exit code must be a whole number, found 'x'"),
+        ("image: a\nretry_on: {1: 2}", "runs.yaml, line 2: retry_on must be a list like [a, b], found a mapping"),
+        (
+            "image: a\nretry_on: [1, 2]\nnever_retry_on: [2]",
+            "runs.yaml, line 3: never_retry_on: exit code 2 is in retry_on too; leave it in one of the two",
         ),
         ("image: a\nsaves_itself:\n  exit_code: x", "runs.yaml, line 3: saves_itself exit_code must be a whole number"),
         ("image: a\nsaves_itself:\n  sginal: x", "runs.yaml, line 3: saves_itself: unknown key 'sginal', did you mean"),
@@ -136,7 +185,7 @@ def test_what_is_wrong_in_a_campaign_file_is_named_with_its_line(text: str, said
 )
 def test_memory_is_a_number_of_mib_or_has_a_unit(text: str, mib: int) -> None:
     assert memory_mib(text) == mib
-    assert campaign.parse(f"image: a\nmemory_mib: {text}\n", "runs.yaml")["memory_mib"].value == mib
+    assert campaign_file.parse(f"image: a\nmemory_mib: {text}\n", "runs.yaml")["memory_mib"].value == mib
 
 
 @pytest.mark.parametrize("text", ["", "G", "4X", "4GG", "1e3", "0x10", "4 G 2", "٣G", "-4G", "1.2.3G", "9" * 30])
@@ -155,24 +204,24 @@ def test_aliases_that_multiply_are_not_followed_into_depth() -> None:
     [("0", (0,)), ("0-3", (0, 1, 2, 3)), ("1,3,10-20:5", (1, 3, 10, 15, 20)), ("5,1", (5, 1)), (" 1 , 2 ", (1, 2))],
 )
 def test_an_array_is_written_as_slurm_writes_it(array: str, indices: tuple[int, ...]) -> None:
-    assert campaign.indices(array) == indices
+    assert campaign_file.indices(array) == indices
 
 
 @pytest.mark.parametrize("array", ["", ",", "a", "-1", "1-", "0-10%2", "3-1", "0-5:0", "1,1", "0-100000", "١"])
 def test_an_array_that_is_none_is_refused(array: str) -> None:
     with pytest.raises(ValueError, match=r"must be like|holds no index|twice|at most"):
-        campaign.indices(array)
+        campaign_file.indices(array)
 
 
 @pytest.mark.parametrize("text", ["", "TERM", "SIGTERM:", "SIGTERM:x", "SIGTERM 85", "85", "sigterm"])
 def test_an_option_that_says_not_how_a_program_saves_itself_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be like SIGTERM or SIGUSR1:85"):
-        campaign.self_save(text)
+        campaign_file.self_save(text)
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "huge").write_bytes(b"#" * (campaign.MOST_BYTES + 1))
+    (tmp_path / "huge").write_bytes(b"#" * (campaign_file.MOST_BYTES + 1))
     for name, said in [
         ("none.yaml", "No such file"),
         ("binary", "not UTF-8"),
@@ -180,4 +229,4 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         (".", "Is a dir"),
     ]:
         with pytest.raises(BadInput, match=said):
-            campaign.read(tmp_path / name)
+            campaign_file.read(tmp_path / name)

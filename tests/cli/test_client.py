@@ -1,4 +1,4 @@
-"""What the command line says when control, the network or the token is not as it should be: one line each."""
+"""The command line's message when control, the network or the token is not as it should be: one line each."""
 
 import json
 import socket
@@ -296,7 +296,7 @@ def test_a_write_is_never_repeated_by_itself(token: Path, said: Said, monkeypatc
         (404, '{"detail": "there is no job 5"}', 1, "there is no job 5"),
         (409, '{"detail": "job 5 is Complete"}', 1, "job 5 is Complete"),
         (502, '{"detail": "the output is broken"}', 1, "the output is broken"),
-        (502, "<html>bad gateway</html>", 3, "answered with status 502 and no reason"),
+        (502, "<html>bad backend</html>", 3, "answered with status 502 and no reason"),
         (422, '{"detail": "limit is too high"}', 2, "limit is too high"),
         (500, '{"detail": "a\\nb\\u001b[2J"}', 1, "a b [2J"),
         (503, '{"detail": "the database is locked"}', 3, "control cannot do this now: the database is locked"),

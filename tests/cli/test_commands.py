@@ -2,14 +2,16 @@
 
 import json
 import resource
+import time
 import tomllib
 from pathlib import Path
 
 import pytest
-from tests.cli.desk import Desk
+from tests.cli.cli_harness import CliHarness
 
-from gleaner.control.queue import retention
-from gleaner.control.queue.engine import transaction
+from gleaner.agent.messages import Completed, Slice
+from gleaner.control.queue import attempt_reports, retention
+from gleaner.control.queue.database import transaction
 
 pytestmark = pytest.mark.slow
 
@@ -23,20 +25,20 @@ indices: 0-2
 """
 
 
-def submit(desk: Desk, *options: str) -> int:
+def submit(harness: CliHarness, *options: str) -> int:
     """One job; its number."""
-    out = desk.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi", "--samples", "10")
+    out = harness.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi", "--samples", "10")
     return int(json.loads(out)["jobs"][0])
 
 
-def campaign(desk: Desk, *options: str) -> int:
-    (desk.folder / "zmumu.yaml").write_text(CAMPAIGN)
-    return int(json.loads(desk.good("submit", "zmumu.yaml", "--json", *options))["campaign"])
+def campaign(harness: CliHarness, *options: str) -> int:
+    (harness.folder / "zmumu.yaml").write_text(CAMPAIGN)
+    return int(json.loads(harness.good("submit", "zmumu.yaml", "--json", *options))["campaign"])
 
 
-def test_a_job_is_submitted_shown_and_listed(desk: Desk) -> None:
-    job = submit(desk, "--name", "pi1", "--cpus", "2", "--priority", "-3", "--env", "A=b=c", "--retries", "0")
-    detail = json.loads(desk.good("show", str(job), "--json"))
+def test_a_job_is_submitted_shown_and_listed(harness: CliHarness) -> None:
+    job = submit(harness, "--name", "pi1", "--cpus", "2", "--priority", "-3", "--env", "A=b=c", "--retries", "0")
+    detail = json.loads(harness.good("show", str(job), "--json"))
     assert (
         detail["job"]
         | {
@@ -52,35 +54,66 @@ def test_a_job_is_submitted_shown_and_listed(desk: Desk) -> None:
     )
     assert (detail["image"], detail["command"]) == ("gleaner/pi", ["pi", "--samples", "10"])
     assert (detail["environment"], detail["retries"]) == ({"A": "b=c"}, 0)
-    shown = desk.good("show", str(job))
+    shown = harness.good("show", str(job))
     assert detail["waits_because"]
     assert detail["waits_because"] in shown
     assert "gleaner/pi pi --samples 10" in shown
-    assert "pi1" in desk.good("list")
+    assert "pi1" in harness.good("list")
 
 
-def test_a_program_that_saves_itself_is_shown_as_one(desk: Desk) -> None:
-    job = submit(desk, "--saves-itself", "SIGUSR1:3")
-    assert json.loads(desk.good("show", str(job), "--json"))["saves_itself"] == {"signal": "SIGUSR1", "exit_code": 3}
-    assert "on SIGUSR1, with exit code 3" in desk.good("show", str(job))
+def test_a_program_that_saves_itself_is_shown_as_one(harness: CliHarness) -> None:
+    job = submit(harness, "--saves-itself", "SIGUSR1:3")
+    assert json.loads(harness.good("show", str(job), "--json"))["saves_itself"] == {"signal": "SIGUSR1", "exit_code": 3}
+    assert "on SIGUSR1, with exit code 3" in harness.good("show", str(job))
 
 
-def test_a_campaign_file_becomes_a_run_an_index(desk: Desk) -> None:
-    number = campaign(desk)
-    listed = json.loads(desk.good("list", "--campaign", str(number), "--json"))
+def test_the_exit_codes_that_are_tried_again_are_shown(harness: CliHarness) -> None:
+    job = submit(harness, "--retry-on", "137, 75", "--never-retry-on", "1")
+    said = json.loads(harness.good("show", str(job), "--json"))
+    assert (said["retry_on"], said["never_retry_on"]) == ([75, 137], [1])
+    assert "retries allowed, only on exit code 75, 137, never on exit code 1" in harness.good("show", str(job))
+
+
+def test_a_job_that_has_reached_its_compute_limit_says_so_in_one_line(harness: CliHarness) -> None:
+    job = submit(harness, "--compute-limit", "2h")
+    assert "0 s of at most 2 h" in harness.good("show", str(job))
+    (work,) = harness.node.claim()
+    reached = "compute limit 2 h reached"
+    report = Completed(exit_code=152, reason=reached, slice=Slice(started_s=1, compute_s=7200), may_retry=False)
+    with transaction(harness.node.engine) as db:
+        attempt_reports.record_completion(db, job, work.attempt, report, now_s=time.time())
+    said = json.loads(harness.good("show", str(job), "--json"))
+    assert (said["compute_limit_s"], said["counted_s"], said["failed_because"]) == (7200, 7200, reached)
+    assert said["attempts"][0]["detail"] == reached
+    shown = harness.good("show", str(job))
+    assert "2 h of at most 2 h" in shown
+    assert [line.split(maxsplit=1)[1].rstrip() for line in shown.splitlines() if line.startswith("because")] == [
+        reached
+    ]
+
+
+def test_the_time_that_an_agent_must_have_is_shown(harness: CliHarness) -> None:
+    job = submit(harness, "--needs-at-least", "18m")
+    assert json.loads(harness.good("show", str(job), "--json"))["needs_at_least_s"] == 1200, "the next step"
+    assert "512 MiB, 20 min of an agent's time; priority 0" in harness.good("show", str(job))
+
+
+def test_a_campaign_file_becomes_a_run_an_index(harness: CliHarness) -> None:
+    number = campaign(harness)
+    listed = json.loads(harness.good("list", "--campaign", str(number), "--json"))
     assert [row["index"] for row in listed["jobs"]] == [0, 1, 2]
-    last = json.loads(desk.good("show", str(listed["jobs"][2]["id"]), "--json"))
+    last = json.loads(harness.good("show", str(listed["jobs"][2]["id"]), "--json"))
     assert last["command"] == ["generate", "--seed", "2", "--events", "2000"]
     assert last["environment"] == {"SEED": "2"}
-    assert desk.good("submit", "zmumu.yaml", "--priority", "7").startswith(f"campaign {number + 1}: jobs ")
-    assert json.loads(desk.good("list", "--campaign", str(number + 1), "--json"))["jobs"][0]["priority"] == 7
+    assert harness.good("submit", "zmumu.yaml", "--priority", "7").startswith(f"campaign {number + 1}: jobs ")
+    assert json.loads(harness.good("list", "--campaign", str(number + 1), "--json"))["jobs"][0]["priority"] == 7
 
 
-def test_an_array_option_makes_a_campaign_too(desk: Desk) -> None:
-    out = desk.good("submit", "--image", "a", "--array", "1,5-7", "--hold", "--json", "--", "run", "{index}")
+def test_an_array_option_makes_a_campaign_too(harness: CliHarness) -> None:
+    out = harness.good("submit", "--image", "a", "--array", "1,5-7", "--hold", "--json", "--", "run", "{index}")
     said = json.loads(out)
     assert len(said["jobs"]) == 4
-    assert json.loads(desk.good("status", "--campaign", str(said["campaign"]), "--json"))["held"] == 4
+    assert json.loads(harness.good("status", "--campaign", str(said["campaign"]), "--json"))["held"] == 4
 
 
 @pytest.mark.parametrize(
@@ -102,6 +135,25 @@ def test_an_array_option_makes_a_campaign_too(desk: Desk) -> None:
             ["--image", "a", "--saves-itself", "SIGTERM:256", "--", "run"],
             "--saves-itself exit_code must be at most 255",
         ),
+        (
+            ["--image", "a", "--retry-on", "x", "--", "run"],
+            "--retry-on must be exit codes like 75 or 75,137, found 'x'",
+        ),
+        (
+            ["--image", "a", "--compute-limit", "x", "--", "run"],
+            "--compute-limit must be like 90 (in seconds), 30m, 2h",
+        ),
+        (["--image", "a", "--compute-limit", "0", "--", "run"], "--compute-limit must be at least 1, found 0"),
+        (["--image", "a", "--needs-at-least", "x", "--", "run"], "--needs-at-least must be like 90 (in seconds), 30m,"),
+        (
+            ["--image", "a", "--needs-at-least", "2h", "--", "run"],
+            "no agent here has 2 h for a job, the most is 53 min",
+        ),
+        (["--image", "a", "--never-retry-on", "300", "--", "run"], "--never-retry-on must be at most 255, found 300"),
+        (
+            ["--image", "a", "--retry-on", "3", "--never-retry-on", "3", "--", "run"],
+            "--never-retry-on: exit code 3 is in retry_on too; leave it in one of the two",
+        ),
         (["--image", "a", "--memory-mib", "lots", "--", "run"], "--memory-mib must be like 4096 (in MiB) or 4G, found"),
         (["--image", "a", "--array", "9-1", "--", "run"], "--array 9-1 holds no index"),
         (["--image", "a", "--array", "0-200000", "--", "run"], "--array holds at most 100,000 runs, found 200,001 in"),
@@ -114,18 +166,20 @@ def test_an_array_option_makes_a_campaign_too(desk: Desk) -> None:
         (["--cpus", "2", "--", "sh", "-c", "a b"], "--image IMAGE is missing before -- sh -c 'a b'"),
     ],
 )
-def test_a_submission_that_will_not_do_is_refused_with_one_line(desk: Desk, arguments: list[str], said: str) -> None:
-    assert said in desk.refused("submit", *arguments, code=2)
-    assert json.loads(desk.good("list", "--json"))["total"] == 0
+def test_a_submission_that_will_not_do_is_refused_with_one_line(
+    harness: CliHarness, arguments: list[str], said: str
+) -> None:
+    assert said in harness.refused("submit", *arguments, code=2)
+    assert json.loads(harness.good("list", "--json"))["total"] == 0
 
 
-def test_a_wrong_key_in_a_campaign_file_is_named_with_its_line(desk: Desk) -> None:
-    (desk.folder / "runs.yaml").write_text("image: a\n\nmemroy_mib: 5\n")
-    line = desk.refused("submit", "runs.yaml", code=2)
+def test_a_wrong_key_in_a_campaign_file_is_named_with_its_line(harness: CliHarness) -> None:
+    (harness.folder / "runs.yaml").write_text("image: a\n\nmemroy_mib: 5\n")
+    line = harness.refused("submit", "runs.yaml", code=2)
     assert line.startswith("runs.yaml, line 3: unknown key 'memroy_mib', did you mean 'memory_mib'? Allowed here: ")
 
 
-def test_a_group_that_nobody_has_is_refused(desk: Desk, admin: Desk) -> None:
+def test_a_group_that_nobody_has_is_refused(harness: CliHarness, admin: CliHarness) -> None:
     said = admin.refused("submit", "--image", "a", "--group", "nosuchgroup", code=2)
     assert said.startswith("group: there is no group nosuchgroup; there are atlas. `glean token create ")
     assert json.loads(admin.good("list", "--json"))["total"] == 0
@@ -133,230 +187,234 @@ def test_a_group_that_nobody_has_is_refused(desk: Desk, admin: Desk) -> None:
     assert admin.refused("list", "--group", "nosuchgroup", code=2).startswith("group: there is no group nosuchgroup;")
 
 
-def test_a_group_that_is_not_ones_own_is_refused(desk: Desk) -> None:
-    assert "atlas" in desk.refused("submit", "--image", "a", "--group", "cms", "--", "run", code=3)
+def test_a_group_that_is_not_ones_own_is_refused(harness: CliHarness) -> None:
+    assert "atlas" in harness.refused("submit", "--image", "a", "--group", "cms", "--", "run", code=3)
 
 
 @pytest.mark.parametrize("verb", ["show", "logs", "wait", "results", "hold", "release", "cancel"])
-def test_an_unknown_job_is_named(desk: Desk, verb: str) -> None:
+def test_an_unknown_job_is_named(harness: CliHarness, verb: str) -> None:
     if verb in {"results", "hold", "release", "cancel"}:  # these go on with other jobs, and print those
-        code, _, err = desk.run(verb, "4711")
+        code, _, err = harness.run(verb, "4711")
         assert code == 1
     else:
-        err = desk.refused(verb, "4711", code=1)
+        err = harness.refused(verb, "4711", code=1)
     assert "4711" in err
 
 
 @pytest.mark.parametrize("verb", ["status", "wait", "results", "hold", "release", "cancel"])
-def test_an_unknown_campaign_is_named(desk: Desk, verb: str) -> None:
-    assert "4711" in desk.refused(verb, "--campaign", "4711", code=1)
+def test_an_unknown_campaign_is_named(harness: CliHarness, verb: str) -> None:
+    assert "4711" in harness.refused(verb, "--campaign", "4711", code=1)
 
 
 @pytest.mark.parametrize("verb", ["wait", "results", "hold", "release", "cancel"])
-def test_a_verb_needs_jobs_or_a_campaign_and_not_both(desk: Desk, verb: str) -> None:
-    assert "jobs, or --campaign C" in desk.refused(verb, code=2)
-    assert "jobs, or --campaign C" in desk.refused(verb, "1", "--campaign", "1", code=2)
+def test_a_verb_needs_jobs_or_a_campaign_and_not_both(harness: CliHarness, verb: str) -> None:
+    assert "jobs, or --campaign C" in harness.refused(verb, code=2)
+    assert "jobs, or --campaign C" in harness.refused(verb, "1", "--campaign", "1", code=2)
 
 
-def test_hold_release_and_priority_change_the_job(desk: Desk) -> None:
-    job = str(submit(desk))
-    assert "New, held" in desk.good("hold", job)
-    assert "held" in desk.good("show", job)
-    assert json.loads(desk.good("release", job, "--json"))[0]["held"] is False
-    assert json.loads(desk.good("priority", job, "-5", "--json"))[0]["priority"] == -5
-    assert "between" in desk.refused("priority", job, "1000001", code=2)
+def test_hold_release_and_priority_change_the_job(harness: CliHarness) -> None:
+    job = str(submit(harness))
+    assert "New, held" in harness.good("hold", job)
+    assert "held" in harness.good("show", job)
+    assert json.loads(harness.good("release", job, "--json"))[0]["held"] is False
+    assert json.loads(harness.good("priority", job, "-5", "--json"))[0]["priority"] == -5
+    assert "between" in harness.refused("priority", job, "1000001", code=2)
 
 
-def test_one_job_that_refuses_does_not_keep_the_others_from_it(desk: Desk) -> None:
-    first, second = submit(desk), submit(desk)
-    code, out, err = desk.run("cancel", str(first), "4711", str(second), "--json")
+def test_one_job_that_refuses_does_not_keep_the_others_from_it(harness: CliHarness) -> None:
+    first, second = submit(harness), submit(harness)
+    code, out, err = harness.run("cancel", str(first), "4711", str(second), "--json")
     assert code == 1
     assert [row["outcome"] for row in json.loads(out)] == ["cancelled", "cancelled"]
     assert err == "glean: there is no job 4711\n", "it is named once"
 
 
-def test_jobs_that_have_ended_already_are_no_failure_of_a_cancel(desk: Desk) -> None:
-    jobs = [str(submit(desk)) for _ in range(6)]
-    (claimed,) = desk.node.claim(most=1)
-    desk.node.complete(claimed)
-    code, out, err = desk.run("cancel", *jobs, "--json")
+def test_jobs_that_have_ended_already_are_no_failure_of_a_cancel(harness: CliHarness) -> None:
+    jobs = [str(submit(harness)) for _ in range(6)]
+    (claimed,) = harness.node.claim(most=1)
+    harness.node.complete(claimed)
+    code, out, err = harness.run("cancel", *jobs, "--json")
     assert [row["outcome"] for row in json.loads(out)] == ["succeeded", *["cancelled"] * 5], "each is said"
     assert (code, err) == (0, f"glean: job {jobs[0]} had ended already: succeeded\n")
-    code, out, err = desk.run("cancel", *jobs, "4711")
+    code, out, err = harness.run("cancel", *jobs, "4711")
     assert code == 1, "an unknown job is a failure"
     assert "there is no job 4711" in err
-    assert desk.run("cancel", jobs[0])[0] == 1, "there was nothing to cancel"
+    assert harness.run("cancel", jobs[0])[0] == 1, "there was nothing to cancel"
 
 
 @pytest.mark.parametrize(
     ("verb", "said"),
     [("hold", "job {} cannot be held: it is Complete"), ("results", "job {} has no output")],
 )
-def test_a_refusal_names_its_job_once(desk: Desk, verb: str, said: str) -> None:
-    job = submit(desk)
-    desk.node.complete(desk.node.claim()[0])
-    code, _, err = desk.run(verb, str(job))
+def test_a_refusal_names_its_job_once(harness: CliHarness, verb: str, said: str) -> None:
+    job = submit(harness)
+    harness.node.complete(harness.node.claim()[0])
+    code, _, err = harness.run(verb, str(job))
     assert (code, err.count(f"job {job}")) == (1, 1)
     assert err.startswith(f"glean: {said.format(job)}")
 
 
-def test_a_campaign_that_is_not_there_is_not_listed_as_an_empty_one(desk: Desk) -> None:
-    assert desk.refused("list", "--campaign", "99999", code=1) == "there is no campaign 99999"
-    number = str(campaign(desk))
-    assert "zmumu" in desk.good("list", "--campaign", number)
-    assert json.loads(desk.good("list", "--campaign", number, "--held", "--json"))["total"] == 0
+def test_a_campaign_that_is_not_there_is_not_listed_as_an_empty_one(harness: CliHarness) -> None:
+    assert harness.refused("list", "--campaign", "99999", code=1) == "there is no campaign 99999"
+    number = str(campaign(harness))
+    assert "zmumu" in harness.good("list", "--campaign", number)
+    assert json.loads(harness.good("list", "--campaign", number, "--held", "--json"))["total"] == 0
 
 
-def test_memory_may_have_a_unit(desk: Desk) -> None:
-    job = submit(desk, "--memory-mib", "4G")
-    assert json.loads(desk.good("show", str(job), "--json"))["job"]["memory_mib"] == 4096
+def test_memory_may_have_a_unit(harness: CliHarness) -> None:
+    job = submit(harness, "--memory-mib", "4G")
+    assert json.loads(harness.good("show", str(job), "--json"))["job"]["memory_mib"] == 4096
 
 
-def test_a_move_that_the_jobs_state_does_not_allow_is_refused(desk: Desk) -> None:
-    job = str(submit(desk))
-    desk.node.complete(desk.node.claim()[0])
+def test_a_move_that_the_jobs_state_does_not_allow_is_refused(harness: CliHarness) -> None:
+    job = str(submit(harness))
+    harness.node.complete(harness.node.claim()[0])
     for arguments in (["cancel", job], ["hold", job]):
-        code, _, err = desk.run(*arguments)
+        code, _, err = harness.run(*arguments)
         assert (code, err.count("\n")) == (1, 1), arguments
         assert f"job {job}" in err
-    assert f"job {job}" in desk.refused("priority", job, "5", code=1)
+    assert f"job {job}" in harness.refused("priority", job, "5", code=1)
 
 
-def test_a_whole_campaign_is_held_released_and_cancelled(desk: Desk) -> None:
-    number = str(campaign(desk))
-    assert json.loads(desk.good("hold", "--campaign", number, "--json"))["held"] == 3
-    assert json.loads(desk.good("release", "--campaign", number, "--json"))["held"] == 0
-    assert json.loads(desk.good("cancel", "--campaign", number, "--json"))["cancelled"] == 3
+def test_a_whole_campaign_is_held_released_and_cancelled(harness: CliHarness) -> None:
+    number = str(campaign(harness))
+    assert json.loads(harness.good("hold", "--campaign", number, "--json"))["held"] == 3
+    assert json.loads(harness.good("release", "--campaign", number, "--json"))["held"] == 0
+    assert json.loads(harness.good("cancel", "--campaign", number, "--json"))["cancelled"] == 3
 
 
-def test_list_filters_and_says_how_many_there_are(desk: Desk) -> None:
-    number = str(campaign(desk))
-    job = submit(desk, "--hold")
-    assert json.loads(desk.good("list", "--held", "--json"))["jobs"][0]["id"] == job
-    assert json.loads(desk.good("list", "--not-held", "--json"))["total"] == 3
-    assert json.loads(desk.good("list", "--state", "complete", "--json"))["total"] == 0
-    assert "2 of 4 jobs" in desk.good("list", "--limit", "2")
-    listed = json.loads(desk.good("list", "--campaign", number, "--after", str(job - 2), "--json"))
+def test_list_filters_and_says_how_many_there_are(harness: CliHarness) -> None:
+    number = str(campaign(harness))
+    job = submit(harness, "--hold")
+    assert json.loads(harness.good("list", "--held", "--json"))["jobs"][0]["id"] == job
+    assert json.loads(harness.good("list", "--not-held", "--json"))["total"] == 3
+    assert json.loads(harness.good("list", "--state", "complete", "--json"))["total"] == 0
+    assert "2 of 4 jobs" in harness.good("list", "--limit", "2")
+    listed = json.loads(harness.good("list", "--campaign", number, "--after", str(job - 2), "--json"))
     assert [row["id"] for row in listed["jobs"]] == [job - 1]
-    assert "--limit must be at most 1000" in desk.refused("list", "--limit", "5000", code=2)
-    assert "--group must begin with" in desk.refused("list", "--group", "a/b", code=2)
-    assert "'--state'" in desk.refused("list", "--state", "done", code=2)
+    assert "--limit must be at most 1000" in harness.refused("list", "--limit", "5000", code=2)
+    assert "--group must begin with" in harness.refused("list", "--group", "a/b", code=2)
+    assert "'--state'" in harness.refused("list", "--state", "done", code=2)
 
 
-def test_another_groups_jobs_are_out_of_reach(desk: Desk, admin: Desk) -> None:
+def test_another_groups_jobs_are_out_of_reach(harness: CliHarness, admin: CliHarness) -> None:
     admin.good("token", "create", "--role", "user", "--name", "bob", "--group", "cms")
     job = str(submit(admin, "--group", "cms"))
-    assert json.loads(desk.good("list", "--json"))["total"] == 0
-    assert job in desk.refused("show", job, code=3)
-    code, _, err = desk.run("cancel", job)
+    assert json.loads(harness.good("list", "--json"))["total"] == 0
+    assert job in harness.refused("show", job, code=3)
+    code, _, err = harness.run("cancel", job)
     assert code == 3
     assert job in err
     assert json.loads(admin.good("show", job, "--json"))["job"]["group"] == "cms"
 
 
-def test_show_tells_where_the_slices_ran_and_how_long(desk: Desk) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    running = desk.good("show", str(job))
+def test_show_tells_where_the_slices_ran_and_how_long(harness: CliHarness) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    running = harness.good("show", str(job))
     assert "Running on node1" in running
-    desk.node.complete(claimed, exit_code=0)
-    shown = desk.good("show", str(job))
+    harness.node.complete(claimed, exit_code=0)
+    shown = harness.good("show", str(job))
     assert "succeeded" in shown
     assert "1.5" in shown
-    attempts = json.loads(desk.good("show", str(job), "--json"))["attempts"]
+    attempts = json.loads(harness.good("show", str(job), "--json"))["attempts"]
     assert [(a["node"], a["compute_s"], a["ending"]) for a in attempts] == [("node1", 1.5, "succeeded")]
 
 
-def test_agents_and_nodes_are_listed(desk: Desk) -> None:
-    submit(desk)
-    desk.node.claim()
-    assert "agent-1" in desk.good("agents")
-    assert json.loads(desk.good("agents", "--json"))[0]["node"] == "node1"
-    assert "has not been asked yet" in desk.good("nodes")
-    assert json.loads(desk.good("nodes", "--json"))["nodes"] == []
+def test_agents_and_nodes_are_listed(harness: CliHarness) -> None:
+    submit(harness)
+    harness.node.claim()
+    assert "agent-1" in harness.good("agents")
+    assert json.loads(harness.good("agents", "--json"))[0]["node"] == "node1"
+    assert "has not been asked yet" in harness.good("nodes")
+    assert json.loads(harness.good("nodes", "--json"))["nodes"] == []
 
 
-def test_what_a_workload_writes_goes_through_unchanged_to_a_pipe(desk: Desk) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    desk.node.write(claimed, 0, "start", "\x1b[1mbold\x1b[0m", "[red]not markup[/red]", "")
-    assert desk.good("logs", str(job)) == "start\n\x1b[1mbold\x1b[0m\n[red]not markup[/red]\n\n"
+def test_what_a_workload_writes_goes_through_unchanged_to_a_pipe(harness: CliHarness) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    harness.node.write(claimed, 0, "start", "\x1b[1mbold\x1b[0m", "[red]not markup[/red]", "")
+    assert harness.good("logs", str(job)) == "start\n\x1b[1mbold\x1b[0m\n[red]not markup[/red]\n\n"
 
 
-def test_a_log_longer_than_a_page_comes_whole(desk: Desk) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    desk.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
-    assert desk.good("logs", str(job)).splitlines() == [f"event {n}" for n in range(2500)]
+def test_a_log_longer_than_a_page_comes_whole(harness: CliHarness) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    harness.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
+    assert harness.good("logs", str(job)).splitlines() == [f"event {n}" for n in range(2500)]
 
 
 @pytest.mark.parametrize("everything", [(), ("--all",)])
-def test_a_log_whose_beginning_is_gone_says_how_many_lines_that_were(desk: Desk, everything: tuple[str, ...]) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    desk.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
-    with transaction(desk.site.engine) as db:
+def test_a_log_whose_beginning_is_gone_says_how_many_lines_that_were(
+    harness: CliHarness, everything: tuple[str, ...]
+) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    harness.node.write(claimed, 0, *(f"event {n}" for n in range(2500)))
+    with transaction(harness.state.engine) as db:
         retention.trim(db, job, keep=1200, at_most=2000)
-    code, out, err = desk.run("logs", str(job), *everything)
+    code, out, err = harness.run("logs", str(job), *everything)
     assert (code, out.splitlines()) == (0, [f"event {n}" for n in range(1300, 2500)])
     assert err == "glean: 1300 earlier lines are no longer kept\n"
 
 
-def test_results_of_a_campaign_go_into_a_folder_a_run(desk: Desk) -> None:
-    number = campaign(desk)
-    first, second = desk.node.claim(most=2)
-    desk.node.complete(first, files={"hist.txt": b"one", "sub/more.txt": b"1"})
-    desk.node.complete(second, files={"hist.txt": b"two"})
-    code, out, err = desk.run("results", "--campaign", str(number), "--to", "out", "--json")
+def test_results_of_a_campaign_go_into_a_folder_a_run(harness: CliHarness) -> None:
+    number = campaign(harness)
+    first, second = harness.node.claim(most=2)
+    harness.node.complete(first, files={"hist.txt": b"one", "sub/more.txt": b"1"})
+    harness.node.complete(second, files={"hist.txt": b"two"})
+    code, out, err = harness.run("results", "--campaign", str(number), "--to", "out", "--json")
     assert code == 1
     assert "has no output yet: it is New" in err
     assert [row["files"] for row in json.loads(out)] == [2, 1]
-    top = desk.folder / "out" / f"campaign-{number}"
+    top = harness.folder / "out" / f"campaign-{number}"
     found = {str(p.relative_to(top)): p.read_bytes() for p in top.rglob("*") if p.is_file()}
     assert found == {"zmumu-0/hist.txt": b"one", "zmumu-0/sub/more.txt": b"1", "zmumu-1/hist.txt": b"two"}
 
 
-def test_results_are_not_overwritten_unless_forced(desk: Desk) -> None:
-    job = submit(desk)
-    desk.node.complete(desk.node.claim()[0], files={"hist.txt": b"new"})
-    target = desk.folder / f"job-{job}" / "hist.txt"
+def test_results_are_not_overwritten_unless_forced(harness: CliHarness) -> None:
+    job = submit(harness)
+    harness.node.complete(harness.node.claim()[0], files={"hist.txt": b"new"})
+    target = harness.folder / f"job-{job}" / "hist.txt"
     target.parent.mkdir()
     target.write_bytes(b"old")
-    code, _, err = desk.run("results", str(job))
+    code, _, err = harness.run("results", str(job))
     assert (code, target.read_bytes()) == (1, b"old")
     assert err == f"glean: job {job}: left out hist.txt: already there; --force overwrites\n"
-    assert "hist" not in desk.good("results", str(job), "--force")
+    assert "hist" not in harness.good("results", str(job), "--force")
     assert target.read_bytes() == b"new"
 
 
-def test_a_job_without_output_says_so(desk: Desk) -> None:
-    code, _, err = desk.run("results", str(submit(desk)))
+def test_a_job_without_output_says_so(harness: CliHarness) -> None:
+    code, _, err = harness.run("results", str(submit(harness)))
     assert code == 1
     assert "no output" in err
 
 
-def test_output_whose_storage_is_gone_is_one_line(desk: Desk, tmp_path: Path) -> None:
-    job = submit(desk)
-    desk.node.complete(desk.node.claim()[0], files={"hist.txt": b"new"})
+def test_output_whose_storage_is_gone_is_one_line(harness: CliHarness, tmp_path: Path) -> None:
+    job = submit(harness)
+    harness.node.complete(harness.node.claim()[0], files={"hist.txt": b"new"})
     (tmp_path / "storage").rename(tmp_path / "gone")
-    code, _, err = desk.run("results", str(job))
+    code, _, err = harness.run("results", str(job))
     assert code == 1
     assert err.startswith(f"glean: job {job}: ")
     assert err.count("\n") == 1
 
 
-def test_an_admin_makes_tokens_and_a_user_does_not(desk: Desk, admin: Desk) -> None:
+def test_an_admin_makes_tokens_and_a_user_does_not(harness: CliHarness, admin: CliHarness) -> None:
     secret = admin.good("token", "create", "--role", "user", "--name", "bob", "--group", "cms").strip()
-    (desk.folder / "bob").touch(0o600)
-    (desk.folder / "bob").write_text(secret)
-    bob = Desk(desk.folder, desk.environment | {"GLEANER_CLIENT__TOKEN_FILE": "bob"}, desk.node, desk.site)
+    (harness.folder / "bob").touch(0o600)
+    (harness.folder / "bob").write_text(secret)
+    bob = CliHarness(
+        harness.folder, harness.environment | {"GLEANER_CLIENT__TOKEN_FILE": "bob"}, harness.node, harness.state
+    )
     assert json.loads(bob.good("list", "--json"))["total"] == 0
-    refused = desk.refused("token", "create", "--role", "admin", "--name", "eve", "--to", "eve", code=3)
+    refused = harness.refused("token", "create", "--role", "admin", "--name", "eve", "--to", "eve", code=3)
     assert refused.startswith("not allowed: ")
-    assert not (desk.folder / "eve").exists()
+    assert not (harness.folder / "eve").exists()
 
 
-def test_a_token_file_is_its_owners_alone_and_never_overwritten(admin: Desk) -> None:
+def test_a_token_file_is_its_owners_alone_and_never_overwritten(admin: CliHarness) -> None:
     arguments = ["token", "create", "--role", "user", "--name", "bob", "--group", "cms", "--to", "bob"]
     assert admin.good(*arguments) == "written to bob\n"
     path = admin.folder / "bob"
@@ -376,17 +434,17 @@ def test_a_token_file_is_its_owners_alone_and_never_overwritten(admin: Desk) -> 
         (["--role", "admin", "--name", "b", "--to", "none/b"], "none/b: No such file or directory"),
     ],
 )
-def test_a_token_that_cannot_be_made_is_refused(admin: Desk, arguments: list[str], said: str) -> None:
+def test_a_token_that_cannot_be_made_is_refused(admin: CliHarness, arguments: list[str], said: str) -> None:
     assert said in admin.refused("token", "create", *arguments, code=2)
 
 
-def test_a_wrong_token_is_refused(desk: Desk, tmp_path: Path) -> None:
+def test_a_wrong_token_is_refused(harness: CliHarness, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("wrong")
-    line = desk.refused("status", code=3)
+    line = harness.refused("status", code=3)
     assert line == f"control does not know the token in {tmp_path / 'token'}; ask an admin for a new one"
 
 
-def test_an_old_or_missing_schema_is_named_before_a_local_token_is_made(admin: Desk, tmp_path: Path) -> None:
+def test_an_old_or_missing_schema_is_named_before_a_local_token_is_made(admin: CliHarness, tmp_path: Path) -> None:
     admin.environment["GLEANER_QUEUE__URL"] = f"sqlite:///{tmp_path / 'new.db'}"
     arguments = ["token", "create", "--local", "--role", "admin", "--name", "root"]
     assert "glean control migrate" in admin.refused(*arguments, code=1)
@@ -394,18 +452,18 @@ def test_an_old_or_missing_schema_is_named_before_a_local_token_is_made(admin: D
     assert len(admin.good(*arguments).strip()) >= 40
 
 
-def test_a_control_program_that_does_not_lead_says_so_and_serves_reads(desk: Desk) -> None:
-    desk.site.leads_until_s = 0.0
-    assert "only serves reads" in desk.refused("submit", "--image", "a", "--", "run", code=3)
-    assert json.loads(desk.good("list", "--json"))["total"] == 0
+def test_a_control_program_that_does_not_lead_says_so_and_serves_reads(harness: CliHarness) -> None:
+    harness.state.leads_until_s = 0.0
+    assert "only serves reads" in harness.refused("submit", "--image", "a", "--", "run", code=3)
+    assert json.loads(harness.good("list", "--json"))["total"] == 0
 
 
-def test_config_names_the_settings_of_this_desk(desk: Desk) -> None:
-    printed = tomllib.loads(desk.good("config"))
-    assert printed["client"]["url"] == desk.environment["GLEANER_CLIENT__URL"]
+def test_config_names_the_settings_of_this_harness(harness: CliHarness) -> None:
+    printed = tomllib.loads(harness.good("config"))
+    assert printed["client"]["url"] == harness.environment["GLEANER_CLIENT__URL"]
 
 
-def test_an_admin_lists_ends_and_replaces_tokens(desk: Desk, admin: Desk, tmp_path: Path) -> None:
+def test_an_admin_lists_ends_and_replaces_tokens(harness: CliHarness, admin: CliHarness, tmp_path: Path) -> None:
     made = ["token", "create", "--role", "user", "--name", "bob", "--group", "cms"]
     secret = admin.good(*made, "--manager", "--days", "30").strip()
     rows = json.loads(admin.good("token", "list", "--json"))
@@ -424,40 +482,40 @@ def test_an_admin_lists_ends_and_replaces_tokens(desk: Desk, admin: Desk, tmp_pa
     assert admin.good("token", "list", "--all").count("bob") == 2
     assert "is no token's id" in admin.refused("token", "revoke", "bob", code=2)
     assert "there is no token" in admin.refused("token", "revoke", "0" * 12, code=1)
-    own = desk.good("token", "list")
+    own = harness.good("token", "list")
     assert "alice" in own
     assert "root" not in own
-    desk.good("token", "rotate", "--to", str(tmp_path / "fresh"))
+    harness.good("token", "rotate", "--to", str(tmp_path / "fresh"))
     assert (tmp_path / "fresh").stat().st_mode & 0o777 == 0o600
 
 
-def test_no_token_ends_for_a_new_one_that_a_full_disk_cannot_take(desk: Desk) -> None:
+def test_no_token_ends_for_a_new_one_that_a_full_disk_cannot_take(harness: CliHarness) -> None:
     most = (10, resource.RLIM_INFINITY)
-    glean = desk.start(
+    glean = harness.start(
         "token", "rotate", "--to", "fresh", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, most)
     )
     _, err = glean.communicate()
     assert (glean.returncode, err) == (1, "glean: fresh: File too large\n")
-    assert not (desk.folder / "fresh").exists()
-    assert len(desk.good("token", "list").splitlines()) == 2, "the one in use is there still"
-    assert desk.good("token", "rotate", "--to", "fresh")
-    assert (desk.folder / "fresh").read_text().strip() == (desk.folder / "fresh").read_text().removesuffix("\n")
+    assert not (harness.folder / "fresh").exists()
+    assert len(harness.good("token", "list").splitlines()) == 2, "the one in use is there still"
+    assert harness.good("token", "rotate", "--to", "fresh")
+    assert (harness.folder / "fresh").read_text().strip() == (harness.folder / "fresh").read_text().removesuffix("\n")
 
 
-def test_a_token_that_has_expired_says_so(desk: Desk, admin: Desk) -> None:
-    with transaction(admin.site.engine) as db:
+def test_a_token_that_has_expired_says_so(harness: CliHarness, admin: CliHarness) -> None:
+    with transaction(admin.state.engine) as db:
         db.exec_driver_sql("UPDATE token SET expires_s = 1.0 WHERE name = 'alice'")
-    line = desk.refused("status", code=3)
+    line = harness.refused("status", code=3)
     assert "is of no use any more: this token expired at 1970-01-01 00:00 UTC" in line
 
 
-def test_show_names_the_submitter_and_who_changed_it(desk: Desk) -> None:
-    desk.good("submit", "--image", "gleaner/pi", "--hold", "--", "pi")
-    desk.good("release", "1")
-    shown = desk.good("show", "1")
+def test_show_names_the_submitter_and_who_changed_it(harness: CliHarness) -> None:
+    harness.good("submit", "--image", "gleaner/pi", "--hold", "--", "pi")
+    harness.good("release", "1")
+    shown = harness.good("show", "1")
     assert "of group atlas, submitted by alice" in shown
     assert "by alice" in shown.split("release", 1)[1]
 
 
-def test_only_an_admin_has_a_nodes_failures_forgotten(desk: Desk) -> None:
-    assert desk.refused("nodes", "--forget", "n1", code=3) == "not allowed: this needs an admin's token"
+def test_only_an_admin_has_a_nodes_failures_forgotten(harness: CliHarness) -> None:
+    assert harness.refused("nodes", "--forget", "n1", code=3) == "not allowed: this needs an admin's token"

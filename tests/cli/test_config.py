@@ -19,7 +19,7 @@ def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(capsys: pytest.CaptureFixture[str]) -> str:
-    """What `glean config` says on stderr when the settings are wrong: one line, nothing on stdout, exit code 2."""
+    """Return the line of `glean config` on stderr for wrong settings: nothing on stdout, exit code 2."""
     assert app.run(["config"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -40,8 +40,8 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
         ("[rounds]\npoll_s = 'often'\n", "{file}, line 2: [rounds] poll_s must be a valid number"),
         ("rounds = 5\n", "{file}, line 1: [rounds]"),
         (
-            "[cluster]\ngateway = 'pbs'\n",
-            "{file}, line 2: [cluster] gateway must be 'slurm', 'pyslurm', 'auto' or 'local', found 'pbs'",
+            "[cluster]\nbackend = 'pbs'\n",
+            "{file}, line 2: [cluster] backend must be 'slurm', 'pyslurm', 'auto' or 'local', found 'pbs'",
         ),
         ("[api]\nhost = '0.0.0.0'\n", "{file}, line 1: [api]: host 0.0.0.0 is reachable from elsewhere: set certif"),
         ("[queue]\nlease_s = 10\n", "{file}, line 1: [queue]: lease_s must be at least twice heartbeat_s"),
@@ -51,12 +51,12 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
             "{file}, line 1: [groups]: entitled adds up to 110 per cent; the groups together can have 100 at most",
         ),
         (
-            "[governing]\nentitled = {physics = 60, chemistry = 50}\n",
-            "{file}, line 1: [governing]: entitled adds up to 110 %; each share is at least 0, all together at most",
+            "[entitlements]\nentitled = {physics = 60, chemistry = 50}\n",
+            "{file}, line 1: [entitlements]: entitled adds up to 110 %; each share is at least 0, all together at most",
         ),
         (
-            "[governing]\nmode = 'on'\n",
-            "{file}, line 1: [governing]: mode is 'on', but no partitions are named that are to be governed",
+            "[entitlements]\nmode = 'on'\n",
+            "{file}, line 1: [entitlements]: mode is 'on', but no partitions are named that have entitlements",
         ),
         (
             "[groups]\nentitled = {physics = -1}\n",
@@ -72,16 +72,16 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
         ),
         ("[groups]\nentitled = {physics = nan}\n", "{file}, line 2: [groups] entitled.physics must be a finite number"),
         (
-            "[governing]\nentitled = {physics = nan, chemistry = 90}\n",
-            "{file}, line 2: [governing] entitled.physics must be a finite number",
+            "[entitlements]\nentitled = {physics = nan, chemistry = 90}\n",
+            "{file}, line 2: [entitlements] entitled.physics must be a finite number",
         ),
         (
-            "[governing]\nentitled = {physics = inf}\n",
-            "{file}, line 2: [governing] entitled.physics must be a finite number",
+            "[entitlements]\nentitled = {physics = inf}\n",
+            "{file}, line 2: [entitlements] entitled.physics must be a finite number",
         ),
         (
-            "[governing]\nentitled = {physics = -1, chemistry = 90}\n",
-            "{file}, line 2: [governing] entitled.physics must be at least 0, found -1",
+            "[entitlements]\nentitled = {physics = -1, chemistry = 90}\n",
+            "{file}, line 2: [entitlements] entitled.physics must be at least 0, found -1",
         ),
         ("[groups]\nothers = 'some'\n", "{file}, line 2: [groups] others must be 'equal' or 'none', found 'some'"),
         (
@@ -157,7 +157,7 @@ def test_the_variables_of_the_agent_are_its_own(settings_file: Path, monkeypatch
     assert load_settings().rounds.length_s == 3600
 
 
-@pytest.mark.parametrize("table", ["groups", "governing"])
+@pytest.mark.parametrize("table", ["groups", "entitlements"])
 def test_shares_that_are_more_than_all_by_rounding_only_are_taken(table: str, settings_file: Path) -> None:
     third = 100 / 3 + 1e-14
     settings_file.write_text(f"[{table}]\nentitled = {{physics = {third}, chemistry = {third}, biology = {third}}}\n")

@@ -5,13 +5,13 @@ import time
 from typing import Any
 
 import pytest
-from tests.cli.desk import Desk
+from tests.cli.cli_harness import CliHarness
 
-from gleaner.control.cluster.gateway import ClusterView, Node
-from gleaner.control.policy.governing_view import Ruling, Verdict, as_answer
+from gleaner.control.policy.entitlements_view import Decision, Verdict, as_answer
 from gleaner.control.queue import decisions
-from gleaner.control.queue.decision_tables import DecisionKind
-from gleaner.control.queue.engine import transaction
+from gleaner.control.queue.database import transaction
+from gleaner.control.queue.schema import DecisionKind
+from gleaner.control.slurm.agents_view import ClusterView, Node
 
 GIVEN: dict[str, Any] = {
     "capacity_cpus": 4,
@@ -36,41 +36,47 @@ ANSWER: dict[str, Any] = {
 }
 
 WHY = (
-    "chosen to give back what it holds at it gives way for job 4712: cms is entitled to 9 CPUs and has 0",
+    "chosen to free what it holds at it is preempted for job 4712: cms is entitled to 9 CPUs and has 0",
     "released before all others at cms is entitled to 9 CPUs and has 0",
     "held at cms is entitled to 9 CPUs and has 9, so it waits for 4 idle CPUs",
     "released at there is idle room for it",
 )
 
 
-def submit(desk: Desk, *options: str) -> int:
-    return int(json.loads(desk.good("submit", "--image", "pi", *options, "--json", "--", "run"))["jobs"][0])
+def submit(harness: CliHarness, *options: str) -> int:
+    return int(json.loads(harness.good("submit", "--image", "pi", *options, "--json", "--", "run"))["jobs"][0])
 
 
-def stored(desk: Desk, *subjects: str, **more: Any) -> int:
-    told = {"kind": DecisionKind.START, "policy": "fairshare", "given": GIVEN, "answer": ANSWER, "acted": True}
-    with transaction(desk.node.engine) as db:
-        return decisions.record(db, subjects=subjects, now_s=time.time(), **(told | more))
+def stored(harness: CliHarness, *subjects: str, group: str | None = None, **more: Any) -> int:
+    told: dict[str, Any] = {
+        "kind": DecisionKind.START,
+        "policy": "fairshare",
+        "given": GIVEN,
+        "answer": ANSWER,
+        "acted": True,
+    }
+    with transaction(harness.node.engine) as db:
+        return decisions.record(db, subjects=dict.fromkeys(subjects, group), now_s=time.time(), **(told | more))
 
 
-def waits_between_others(admin: Desk, desk: Desk) -> int:
-    """A job of the desk's own, between two of another group."""
+def waits_between_others(admin: CliHarness, harness: CliHarness) -> int:
+    """Submit a job of the user's own, between two of another group."""
     admin.good("token", "create", "--role", "user", "--name", "bob", "--group", "cms")
     submit(admin, "--group", "cms")
-    job = submit(desk)
+    job = submit(harness)
     submit(admin, "--group", "cms")
     return job
 
 
 @pytest.mark.slow
-def test_a_job_that_runs_says_which_decision_started_it(admin: Desk, desk: Desk) -> None:
-    job = waits_between_others(admin, desk)
-    desk.node.claim()
-    said = desk.good("why", str(job))
+def test_a_job_that_runs_says_which_decision_started_it(admin: CliHarness, harness: CliHarness) -> None:
+    job = waits_between_others(admin, harness)
+    harness.node.claim()
+    said = harness.good("why", str(job))
     assert said.startswith(f"job {job} runs on node1 since ")
-    number = json.loads(desk.good("why", f"job:{job}", "--json"))["decision"]
+    number = json.loads(harness.good("why", f"job:{job}", "--json"))["decision"]
     assert said.endswith(f"of all jobs that fit. (glean explain {number})\n")
-    shown = desk.good("explain", str(number))
+    shown = harness.good("explain", str(number))
     assert f"{number}, start, by the policy fairshare" in shown
     assert "carried out" in shown
     assert "decided from: turns 1: firsts" in shown
@@ -78,82 +84,91 @@ def test_a_job_that_runs_says_which_decision_started_it(admin: Desk, desk: Desk)
 
 
 @pytest.mark.slow
-def test_a_job_that_waits_says_for_what(desk: Desk) -> None:
-    job = submit(desk)
-    assert desk.good("why", str(job)) == f"job {job} is New and waits: the cluster is not read yet.\n"
-    desk.site.cluster = ClusterView(time.time(), (Node("n1", cpus=64, memory_mib=65536, idle=False),), ())
-    assert desk.good("why", str(job)) == f"job {job} is New and waits: no node is idle.\n"
-    desk.good("hold", str(job))
-    said = desk.good("why", str(job))
+def test_a_job_that_waits_says_for_what(harness: CliHarness) -> None:
+    job = submit(harness)
+    assert harness.good("why", str(job)) == f"job {job} is New and waits: the cluster is not read yet.\n"
+    harness.state.cluster = ClusterView(time.time(), (Node("n1", cpus=64, memory_mib=65536, idle=False),), ())
+    assert harness.good("why", str(job)) == f"job {job} is New and waits: no node is idle.\n"
+    harness.good("hold", str(job))
+    said = harness.good("why", str(job))
     assert "waits: held: by alice (release it with `glean release`)" in said
 
 
-def test_a_job_that_has_ended_or_started_without_a_question_says_so(desk: Desk) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    assert "nothing about it is recorded" in desk.good("why", str(job))
-    desk.node.complete(claimed)
-    assert desk.good("why", str(job)) == f"job {job} has ended: succeeded.\n"
-    assert json.loads(desk.good("why", str(job), "--json"))["decision"] is None
+def test_a_job_that_has_ended_or_started_without_a_question_says_so(harness: CliHarness) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    assert "nothing about it is recorded" in harness.good("why", str(job))
+    harness.node.complete(claimed)
+    assert harness.good("why", str(job)) == f"job {job} has ended: succeeded.\n"
+    assert json.loads(harness.good("why", str(job), "--json"))["decision"] is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("acted", "was"), [(True, "It was"), (False, "But for the dry run it would have been")], ids=["acted", "dry"]
 )
-def test_a_job_of_slurms_says_what_was_decided_about_it(admin: Desk, desk: Desk, *, acted: bool, was: str) -> None:
-    rulings = (
-        Ruling("4712", Verdict.CLAIM, ("4711",), "cms is entitled to 9 CPUs and has 0"),
-        Ruling("4713", Verdict.HOLD, (), "cms is entitled to 9 CPUs and has 9, so it waits for 4 idle CPUs"),
-        Ruling("4714", Verdict.START, (), "there is idle room for it"),
+def test_a_job_of_slurms_says_what_was_decided_about_it(
+    admin: CliHarness, harness: CliHarness, *, acted: bool, was: str
+) -> None:
+    answers = (
+        Decision("4712", Verdict.CLAIM, ("4711",), "cms is entitled to 9 CPUs and has 0"),
+        Decision("4713", Verdict.HOLD, (), "cms is entitled to 9 CPUs and has 9, so it waits for 4 idle CPUs"),
+        Decision("4714", Verdict.START, (), "there is idle room for it"),
     )
     subjects = [f"slurm {job}" for job in range(4711, 4715)]
-    told = {"policy": "governing", "kind": DecisionKind.VICTIM, "answer": as_answer(rulings), "acted": acted}
-    number = stored(admin, *subjects, groups=dict.fromkeys(subjects, "atlas"), **told)
-    said = [desk.good("why", subject.replace(" ", ":")) for subject in subjects]
+    told: dict[str, Any] = {
+        "policy": "entitlements",
+        "kind": DecisionKind.VICTIM,
+        "answer": as_answer(answers),
+        "acted": acted,
+    }
+    number = stored(admin, *subjects, group="atlas", **told)
+    said = [harness.good("why", subject.replace(" ", ":")) for subject in subjects]
     for each, subject, wanted in zip(said, subjects, WHY, strict=True):
         first, _, reason = wanted.partition(" at ")
         assert each.startswith(f"{subject}: {was} {first} at ")
         assert each.endswith(f": {reason}. (glean explain {number})\n")
-    assert ("a dry run: nothing was done" in desk.good("explain", str(number))) != acted
-    assert "has decided nothing" in desk.good("why", "slurm:4712_3")
+    assert ("a dry run: nothing was done" in harness.good("explain", str(number))) != acted
+    assert "has decided nothing" in harness.good("why", "slurm:4712_3")
 
 
 @pytest.mark.parametrize("job", ["seven", "0", "-3", "node:7", "slurm:x", "4711_3", "job:7_1"])
-def test_what_is_no_job_is_one_clear_line(desk: Desk, job: str) -> None:
-    assert "JOB must be a job's number, or slurm:NUMBER" in desk.refused("why", "--", job, code=2)
+def test_what_is_no_job_is_one_clear_line(harness: CliHarness, job: str) -> None:
+    assert "JOB must be a job's number, or slurm:NUMBER" in harness.refused("why", "--", job, code=2)
 
 
 @pytest.mark.slow
-def test_decisions_that_are_not_there_or_not_ones_own_are_one_clear_line(admin: Desk, desk: Desk) -> None:
-    assert desk.refused("explain", "99", code=1).startswith("there is no decision 99")
-    assert "about jobs of other groups" in desk.refused("explain", str(stored(admin, "job 77")), code=3)
-    assert desk.refused("why", "99", code=1) == "there is no job 99"
+def test_decisions_that_are_not_there_or_not_ones_own_are_one_clear_line(
+    admin: CliHarness, harness: CliHarness
+) -> None:
+    assert harness.refused("explain", "99", code=1).startswith("there is no decision 99")
+    assert "about jobs of other groups" in harness.refused("explain", str(stored(admin, "job 77")), code=3)
+    assert harness.refused("why", "99", code=1) == "there is no job 99"
 
 
 @pytest.mark.slow
-def test_a_decision_of_a_live_claim_replayed_is_the_same(admin: Desk, desk: Desk) -> None:
-    job = waits_between_others(admin, desk)
-    desk.node.claim()
-    number = json.loads(desk.good("why", str(job), "--json"))["decision"]
-    assert desk.good("simulate", "replay", str(number)) == f"decision {number}: the same, by the policy fairshare\n"
-    assert json.loads(desk.good("simulate", "replay", str(number), "--json")) == {
+def test_a_decision_of_a_live_claim_replayed_is_the_same(admin: CliHarness, harness: CliHarness) -> None:
+    job = waits_between_others(admin, harness)
+    harness.node.claim()
+    number = json.loads(harness.good("why", str(job), "--json"))["decision"]
+    assert harness.good("simulate", "replay", str(number)) == f"decision {number}: the same, by the policy fairshare\n"
+    assert json.loads(harness.good("simulate", "replay", str(number), "--json")) == {
         "decision": number,
         "same": True,
         "differences": [],
     }
 
 
-def test_a_saved_decision_is_replayed_without_control(desk: Desk) -> None:
-    number = stored(desk, "job 1")
-    submit(desk)
-    (desk.folder / "decision.json").write_text(desk.good("explain", str(number), "--json"))
-    desk.environment["GLEANER_CLIENT__URL"] = "http://127.0.0.1:9"
-    assert "the same" in desk.good("simulate", "replay", "decision.json")
+def test_a_saved_decision_is_replayed_without_control(harness: CliHarness) -> None:
+    number = stored(harness, "job 1")
+    submit(harness)
+    (harness.folder / "decision.json").write_text(harness.good("explain", str(number), "--json"))
+    harness.environment["GLEANER_CLIENT__URL"] = "http://127.0.0.1:9"
+    assert "the same" in harness.good("simulate", "replay", "decision.json")
 
 
 @pytest.mark.slow
-def test_another_answer_is_shown_and_the_exit_code_says_so(admin: Desk) -> None:
+def test_another_answer_is_shown_and_the_exit_code_says_so(admin: CliHarness) -> None:
     number = stored(admin, "job 1", answer=ANSWER | {"start": [1, 2]})
     code, out, _ = admin.run("simulate", "replay", str(number))
     assert code == 1
@@ -176,12 +191,12 @@ def test_another_answer_is_shown_and_the_exit_code_says_so(admin: Desk) -> None:
         ({"given": GIVEN | {"turns": [{"free_cpus": 1, "firsts": []}]}}, "does not hold what the policy"),
     ],
 )
-def test_what_cannot_be_replayed_is_one_clear_line(admin: Desk, change: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_replayed_is_one_clear_line(admin: CliHarness, change: dict[str, Any], said: str) -> None:
     number = stored(admin, "job 1", **change)
     assert said.format(number=number) in admin.refused("simulate", "replay", str(number), code=2)
 
 
-def test_a_file_that_is_no_decision_is_one_clear_line(desk: Desk) -> None:
-    (desk.folder / "other.json").write_text("{}")
-    assert "other.json: not a decision" in desk.refused("simulate", "replay", "other.json", code=2)
-    assert "nowhere.json: No such file" in desk.refused("simulate", "replay", "nowhere.json", code=2)
+def test_a_file_that_is_no_decision_is_one_clear_line(harness: CliHarness) -> None:
+    (harness.folder / "other.json").write_text("{}")
+    assert "other.json: not a decision" in harness.refused("simulate", "replay", "other.json", code=2)
+    assert "nowhere.json: No such file" in harness.refused("simulate", "replay", "nowhere.json", code=2)

@@ -8,21 +8,24 @@ import time
 from collections.abc import Generator
 
 import pytest
-from tests.cli.desk import Desk
-from tests.draining.made_nodes import GOVERNED, OTHERS_IN, MadeNodes
+from tests.cli.cli_harness import CliHarness
+from tests.drains.made_nodes import OTHERS_IN, OWNERS_IN, MadeNodes
 
-from gleaner.control.draining.drainer import Drainer
+from gleaner.control.daemon.drains import DrainLoop
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.settings import ClusterSettings, GoverningSettings
+from gleaner.control.settings import ClusterSettings, EntitlementSettings
 
 
 @pytest.fixture
-def nodes(admin: Desk) -> Generator[MadeNodes]:
+def nodes(admin: CliHarness) -> Generator[MadeNodes]:
     """Nodes that control drains, as its own part does it."""
-    changes = {"cluster": ClusterSettings(gateway="slurm"), "governing": GoverningSettings(partitions=(GOVERNED,))}
-    admin.site.settings = admin.site.settings.model_copy(update=changes)
+    changes = {
+        "cluster": ClusterSettings(backend="slurm"),
+        "entitlements": EntitlementSettings(partitions=(OWNERS_IN,)),
+    }
+    admin.state.settings = admin.state.settings.model_copy(update=changes)
     made = MadeNodes()
-    drainer, over = Drainer(admin.site, made, made), threading.Event()
+    drainer, over = DrainLoop(admin.state, made, made), threading.Event()
 
     def live() -> None:
         while not over.wait(0.05):
@@ -36,7 +39,7 @@ def nodes(admin: Desk) -> Generator[MadeNodes]:
 
 
 @pytest.mark.slow
-def test_a_drain_says_what_happened_to_what_was_there(admin: Desk, nodes: MadeNodes) -> None:
+def test_a_drain_says_what_happened_to_what_was_there(admin: CliHarness, nodes: MadeNodes) -> None:
     nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
     out = admin.good("drain", "n[1-2]")
     assert "is asked to save itself" in out
@@ -47,7 +50,7 @@ def test_a_drain_says_what_happened_to_what_was_there(admin: Desk, nodes: MadeNo
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: Desk, nodes: MadeNodes) -> None:
+def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: CliHarness, nodes: MadeNodes) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN)
     out = admin.good("drain", "--dry-run", "n1")
     assert "is not touched" in out
@@ -56,7 +59,7 @@ def test_a_dry_run_says_what_would_happen_and_that_nothing_was_done(admin: Desk,
 
 
 @pytest.mark.slow
-def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: Desk, nodes: MadeNodes) -> None:
+def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: CliHarness, nodes: MadeNodes) -> None:
     nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
     code, out, _ = admin.run("drain", "n1")
     assert (code, nodes.reasons) == (1, {})
@@ -67,7 +70,7 @@ def test_a_refusal_is_exit_code_1_and_names_what_is_in_the_way(admin: Desk, node
 
 
 @pytest.mark.slow
-def test_a_node_that_slurm_does_not_know_is_one_line_and_exit_code_1(admin: Desk, nodes: MadeNodes) -> None:
+def test_a_node_that_slurm_does_not_know_is_one_line_and_exit_code_1(admin: CliHarness, nodes: MadeNodes) -> None:
     code, out, _ = admin.run("drain", "nodeX")
     assert code == 1
     assert out == "nodeX: not drained: the scheduler knows no node nodeX\n"
@@ -77,14 +80,14 @@ def test_a_node_that_slurm_does_not_know_is_one_line_and_exit_code_1(admin: Desk
     assert "n1: empty after" in admin.good("drain", "n1")
 
 
-def test_without_waiting_it_only_asks(admin: Desk, nodes: MadeNodes) -> None:
+def test_without_waiting_it_only_asks(admin: CliHarness, nodes: MadeNodes) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN)
     row = json.loads(admin.good("drain", "--no-wait", "--json", "n1"))
     assert row["phase"] == "asked"
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: Desk, nodes: MadeNodes) -> None:
+def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: CliHarness, nodes: MadeNodes) -> None:
     nodes.run("20", "n1", partition=OTHERS_IN, until_s=None)
     program = admin.start("drain", "n1")
     assert program.stderr is not None
@@ -96,15 +99,15 @@ def test_ctrl_c_leaves_the_drain_going_and_says_so(admin: Desk, nodes: MadeNodes
     assert nodes.marked == {"n1"}
 
 
-def test_a_user_may_not_drain(desk: Desk, nodes: MadeNodes) -> None:
-    assert desk.refused("drain", "n1", code=3) == "not allowed: this needs an admin's token"
+def test_a_user_may_not_drain(harness: CliHarness, nodes: MadeNodes) -> None:
+    assert harness.refused("drain", "n1", code=3) == "not allowed: this needs an admin's token"
     assert nodes.acts == []
 
 
-def test_a_user_moves_a_running_job_of_the_own_group(desk: Desk) -> None:
-    desk.good("submit", "--image", "gleaner/pi")
-    assert "does not run, it is New" in desk.refused("migrate", "1", code=1)
-    desk.node.claim()
-    assert "no live agent there has 1 core and 512 MiB free" in desk.refused("migrate", "1", "--to", "n7", code=1)
-    assert desk.refused("migrate", "1", "--to", "n 7", code=2).startswith("--to must begin with a letter or digit")
-    assert "Running" in desk.good("migrate", "1")
+def test_a_user_moves_a_running_job_of_the_own_group(harness: CliHarness) -> None:
+    harness.good("submit", "--image", "gleaner/pi")
+    assert "does not run, it is New" in harness.refused("migrate", "1", code=1)
+    harness.node.claim()
+    assert "no live agent there has 1 core and 512 MiB free" in harness.refused("migrate", "1", "--to", "n7", code=1)
+    assert harness.refused("migrate", "1", "--to", "n 7", code=2).startswith("--to must begin with a letter or digit")
+    assert "Running" in harness.good("migrate", "1")

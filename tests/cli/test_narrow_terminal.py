@@ -5,18 +5,17 @@ import re
 
 import pytest
 
-from gleaner.control.api.shapes import AgentRow, JobList, JobRow
 from gleaner.control.cli import render
-from gleaner.control.cli.answer import Answer
-from gleaner.control.life import State
+from gleaner.control.cli.output import Answer
+from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.jobs import JobList, JobRow
+from gleaner.control.states import State
 
-REASON = (
-    "its lease has ended: no heartbeat for 180 s, so its jobs were given back; see the agents' logs on the storage "
-)
+REASON = "its lease has ended: no heartbeat for 180 s, so its jobs were returned; see the agents' logs on the storage "
 
 
 class Terminal(io.StringIO):
-    """What is printed to somebody who sits in front of it."""
+    """A terminal that keeps what is printed to the person in front of it."""
 
     def isatty(self) -> bool:
         return True

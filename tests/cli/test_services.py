@@ -1,4 +1,4 @@
-"""What a user's installation needs and does not need, and the verbs that start other programs."""
+"""The needs of a user's installation, and the verbs that start other programs."""
 
 import socket
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.desk import GLEAN, Desk
+from tests.cli.cli_harness import GLEAN, CliHarness
 
 pytestmark = pytest.mark.slow
 
@@ -22,16 +22,16 @@ sys.exit(main())
 SERVER = ("alembic", "docker", "fastapi", "prometheus_client", "psycopg", "sqlalchemy", "sqlmodel", "uvicorn")
 
 
-def without(missing: tuple[str, ...], desk: Desk, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def without(missing: tuple[str, ...], harness: CliHarness, *arguments: str) -> "subprocess.CompletedProcess[str]":
     program = WITHOUT.format(missing=missing, arguments=arguments)
-    environment = desk.environment | {"PATH": "/usr/bin:/bin"}
+    environment = harness.environment | {"PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list", "--json"], ["config"], ["submit", "--image", "a"]])
-def test_a_users_verbs_need_nothing_of_the_server(desk: Desk, arguments: list[str]) -> None:
-    done = without(SERVER, desk, *arguments)
+def test_a_users_verbs_need_nothing_of_the_server(harness: CliHarness, arguments: list[str]) -> None:
+    done = without(SERVER, harness, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -46,15 +46,15 @@ def test_a_users_verbs_need_nothing_of_the_server(desk: Desk, arguments: list[st
     ],
 )
 def test_a_service_whose_libraries_are_missing_names_what_to_install(
-    desk: Desk, arguments: list[str], extra: str
+    harness: CliHarness, arguments: list[str], extra: str
 ) -> None:
-    done = without(SERVER, desk, *arguments)
+    done = without(SERVER, harness, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("glean: ")
     assert done.stderr.endswith(f" is not installed here: pip install 'gleaner-hpc[{extra}]'\n")
 
 
-def test_the_agent_program_without_its_libraries_is_one_line(desk: Desk) -> None:
+def test_the_agent_program_without_its_libraries_is_one_line(harness: CliHarness) -> None:
     program = WITHOUT.format(missing=("docker",), arguments=("run",)).replace(
         "gleaner.control.cli.main", "gleaner.agent.entry"
     )
@@ -66,29 +66,29 @@ def test_the_agent_program_without_its_libraries_is_one_line(desk: Desk) -> None
     assert "--token-file" in installed.stdout
 
 
-def test_the_agent_verb_hands_all_its_arguments_on(desk: Desk) -> None:
-    process = desk.start("agent", "run", "--help")
+def test_the_agent_verb_hands_all_its_arguments_on(harness: CliHarness) -> None:
+    process = harness.start("agent", "run", "--help")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     assert "--token-file" in out
-    process = desk.start("agent", "run", "--name", "a")
+    process = harness.start("agent", "run", "--name", "a")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "--end" in err
 
 
-def test_a_job_of_ones_own_is_for_a_slurm_job_and_its_commands_options_are_its_own(desk: Desk) -> None:
-    process = desk.start("run", "--save-every", "60", "image", "--", "--help", "-x")
+def test_a_job_of_ones_own_is_for_a_slurm_job_and_its_commands_options_are_its_own(harness: CliHarness) -> None:
+    process = harness.start("run", "--save-every", "60", "image", "--", "--help", "-x")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
     assert err == "glean run: it runs in a Slurm job: write it into a script and submit that with sbatch\n"
 
 
-def test_a_new_site_needs_four_commands(admin: Desk, tmp_path: Path) -> None:
+def test_a_new_site_needs_four_commands(admin: CliHarness, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    site = Desk(admin.folder, dict(admin.environment), admin.node, admin.site)
+    site = CliHarness(admin.folder, dict(admin.environment), admin.node, admin.state)
     site.environment |= {
         "GLEANER_QUEUE__URL": f"sqlite:///{tmp_path / 'site.db'}",
         "GLEANER_STORAGE__FOLDER": str(tmp_path / "site-storage"),
@@ -115,12 +115,12 @@ def test_a_new_site_needs_four_commands(admin: Desk, tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_a_storage_folder_that_cannot_be_made_is_one_line(admin: Desk, tmp_path: Path) -> None:
+def test_a_storage_folder_that_cannot_be_made_is_one_line(admin: CliHarness, tmp_path: Path) -> None:
     admin.environment["GLEANER_STORAGE__FOLDER"] = str(tmp_path / "none" / "storage")
     assert f"{tmp_path}/none/storage" in admin.refused("control", "prepare", code=1)
 
 
-def test_control_does_not_start_with_wrong_settings(desk: Desk) -> None:
-    desk.environment["GLEANER_ROUNDS__LENGTH_S"] = "1"
-    line = desk.refused("control", "run", code=2)
+def test_control_does_not_start_with_wrong_settings(harness: CliHarness) -> None:
+    harness.environment["GLEANER_ROUNDS__LENGTH_S"] = "1"
+    line = harness.refused("control", "run", code=2)
     assert line.startswith("environment variable GLEANER_ROUNDS__LENGTH_S: [rounds] length_s must be at least 30")

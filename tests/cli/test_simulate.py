@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.desk import GLEAN
+from tests.cli.cli_harness import GLEAN
 
 from gleaner.control.cli import app
 from gleaner.control.cli.failures import Failure

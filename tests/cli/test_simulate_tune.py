@@ -162,7 +162,11 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(tmp_path: Path, workers
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as running:
-        _wait_for_lines(state, 3)
+        try:
+            _wait_for_lines(state, 3)
+        except AssertionError:
+            running.kill()
+            raise
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does: the workers get it too
         out, err = running.communicate(timeout=20)
     assert running.returncode == 130
@@ -193,7 +197,7 @@ def test_ctrl_c_while_workers_start_is_one_line_too(tmp_path: Path) -> None:
 
 
 def _wait_for_lines(state: Path, lines: int) -> None:
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + 200
     while _lines(state) < lines:
         assert time.monotonic() < until_s, "the sweep did not begin"
         time.sleep(0.02)

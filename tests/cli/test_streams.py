@@ -4,15 +4,15 @@ import os
 import subprocess
 
 import pytest
-from tests.cli.desk import GLEAN, Desk
+from tests.cli.cli_harness import GLEAN, CliHarness
 from tests.cli.test_commands import submit
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_reader_that_goes_away_is_no_error_to_talk_about(desk: Desk) -> None:
-    submit(desk)
-    process = desk.start("list")
+def test_a_reader_that_goes_away_is_no_error_to_talk_about(harness: CliHarness) -> None:
+    submit(harness)
+    process = harness.start("list")
     assert process.stdout
     process.stdout.close()
     assert process.stderr
@@ -20,11 +20,11 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(desk: Desk) -> None:
     assert process.wait(timeout=20) in {0, 1}
 
 
-def with_streams(desk: Desk, arguments: str, streams: str) -> tuple[int, str, str]:
+def with_streams(harness: CliHarness, arguments: str, streams: str) -> tuple[int, str, str]:
     """Return the exit code, stdout and stderr of `glean` with some of its streams redirected by a shell."""
-    submit(desk)
+    submit(harness)
     words = ["sh", "-c", f"exec {GLEAN} {arguments} {streams}"]
-    done = subprocess.run(words, env=os.environ | desk.environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, env=os.environ | harness.environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -38,9 +38,9 @@ def with_streams(desk: Desk, arguments: str, streams: str) -> tuple[int, str, st
     ],
 )
 def test_an_answer_that_cannot_be_written_is_one_line(
-    desk: Desk, full: str, arguments: str, code: int, said: str
+    harness: CliHarness, full: str, arguments: str, code: int, said: str
 ) -> None:
-    assert with_streams(desk, arguments, full) == (code, "", said)
+    assert with_streams(harness, arguments, full) == (code, "", said)
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def test_an_answer_that_cannot_be_written_is_one_line(
     ],
 )
 def test_a_closed_stdout_or_stderr_is_one_line_and_no_traceback(
-    desk: Desk, closed: str, arguments: str, code: int, said: str
+    harness: CliHarness, closed: str, arguments: str, code: int, said: str
 ) -> None:
-    assert with_streams(desk, arguments, closed) == (code, "", said)
+    assert with_streams(harness, arguments, closed) == (code, "", said)
 
 
-def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(desk: Desk) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    desk.node.write(claimed, 0, "σ = 3 µb")
-    desk.environment["PYTHONIOENCODING"] = "ascii"
-    out, err = desk.start("logs", str(job)).communicate(timeout=60)
+def test_a_line_that_the_encoding_of_stdout_lacks_is_shown_all_the_same(harness: CliHarness) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    harness.node.write(claimed, 0, "σ = 3 µb")
+    harness.environment["PYTHONIOENCODING"] = "ascii"
+    out, err = harness.start("logs", str(job)).communicate(timeout=60)
     assert (out, err) == ("\\u03c3 = 3 \\xb5b\n", "")

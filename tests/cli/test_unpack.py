@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.cli.answer import Fetched
 from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.output import Fetched
 from gleaner.control.cli.unpack import unpack
 
 

@@ -7,73 +7,73 @@ import signal
 import subprocess
 
 import pytest
-from tests.cli.desk import GLEAN, Desk, Service
+from tests.cli.cli_harness import GLEAN, CliHarness, Service
 
 pytestmark = pytest.mark.slow
 
 
-def submit(desk: Desk, *options: str) -> int:
-    out = desk.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi")
+def submit(harness: CliHarness, *options: str) -> int:
+    out = harness.good("submit", "--image", "gleaner/pi", "--json", *options, "--", "pi")
     return int(json.loads(out)["jobs"][0])
 
 
-def test_wait_ends_with_0_when_every_job_succeeded(desk: Desk) -> None:
-    first, second = submit(desk), submit(desk)
-    waiting = desk.start("wait", str(first), str(second), "--json")
-    for claimed in desk.node.claim():
-        desk.node.complete(claimed)
+def test_wait_ends_with_0_when_every_job_succeeded(harness: CliHarness) -> None:
+    first, second = submit(harness), submit(harness)
+    waiting = harness.start("wait", str(first), str(second), "--json")
+    for claimed in harness.node.claim():
+        harness.node.complete(claimed)
     out, err = waiting.communicate(timeout=30)
     assert (waiting.returncode, err) == (0, "")
     assert json.loads(out)["succeeded"] == 2
 
 
-def test_wait_ends_with_1_when_a_job_failed_or_was_cancelled(desk: Desk) -> None:
+def test_wait_ends_with_1_when_a_job_failed_or_was_cancelled(harness: CliHarness) -> None:
     number = str(
-        json.loads(desk.good("submit", "--image", "a", "--array", "0-2", "--retries", "0", "--json"))["campaign"]
+        json.loads(harness.good("submit", "--image", "a", "--array", "0-2", "--retries", "0", "--json"))["campaign"]
     )
-    one, two, three = desk.node.claim()
-    desk.node.complete(one)
-    desk.node.complete(two, exit_code=7)
-    desk.good("cancel", str(three.job))
-    code, out, err = desk.run("wait", "--campaign", number, "--json")
+    one, two, three = harness.node.claim()
+    harness.node.complete(one)
+    harness.node.complete(two, exit_code=7)
+    harness.good("cancel", str(three.job))
+    code, out, err = harness.run("wait", "--campaign", number, "--json")
     assert (code, err) == (1, "glean: 1 failed, 1 cancelled\n")
     assert json.loads(out)["failed"] == 1
 
 
-def test_wait_gives_up_after_its_time_out(desk: Desk) -> None:
-    job = str(submit(desk))
-    code, out, err = desk.run("wait", job, "--timeout", "0.2", "--json")
+def test_wait_gives_up_after_its_time_out(harness: CliHarness) -> None:
+    job = str(submit(harness))
+    code, out, err = harness.run("wait", job, "--timeout", "0.2", "--json")
     assert (code, err) == (1, "glean: 1 not ended after 0.2 s\n")
     assert json.loads(out)["new"] == 1
 
 
-def test_wait_says_when_only_held_jobs_are_left(desk: Desk) -> None:
-    job = str(submit(desk, "--hold"))
-    code, _, err = desk.run("wait", job, "--timeout", "5")
+def test_wait_says_when_only_held_jobs_are_left(harness: CliHarness) -> None:
+    job = str(submit(harness, "--hold"))
+    code, _, err = harness.run("wait", job, "--timeout", "5")
     assert code == 1
     assert "every job that is left is held" in err
 
 
-def test_ctrl_c_ends_wait_quietly(desk: Desk) -> None:
-    process = waiting_for_a_held_job(desk, submit(desk, "--hold"))
+def test_ctrl_c_ends_wait_quietly(harness: CliHarness) -> None:
+    process = waiting_for_a_held_job(harness, submit(harness, "--hold"))
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def waiting_for_a_held_job(desk: Desk, job: int) -> "subprocess.Popen[str]":
+def waiting_for_a_held_job(harness: CliHarness, job: int) -> "subprocess.Popen[str]":
     """`glean wait` that has looked at least once: it has said that the job is held."""
-    process = desk.start("wait", str(job), "--json")
+    process = harness.start("wait", str(job), "--json")
     assert process.stderr
     assert process.stderr.readline().startswith("glean: every job that is left is held")
     return process
 
 
-def test_ctrl_c_ends_logs_quietly_after_what_was_written(desk: Desk) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    desk.node.write(claimed, 0, "start")
-    process = desk.start("logs", "-f", str(job))
+def test_ctrl_c_ends_logs_quietly_after_what_was_written(harness: CliHarness) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    harness.node.write(claimed, 0, "start")
+    process = harness.start("logs", "-f", str(job))
     assert process.stdout
     assert process.stdout.readline() == "start\n"
     process.send_signal(signal.SIGINT)
@@ -81,43 +81,43 @@ def test_ctrl_c_ends_logs_quietly_after_what_was_written(desk: Desk) -> None:
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_logs_follows_until_the_job_has_ended(desk: Desk) -> None:
-    job = submit(desk)
-    process = desk.start("logs", "-f", str(job))
-    (claimed,) = desk.node.claim()
-    desk.node.write(claimed, 0, "start", "event 1")
+def test_logs_follows_until_the_job_has_ended(harness: CliHarness) -> None:
+    job = submit(harness)
+    process = harness.start("logs", "-f", str(job))
+    (claimed,) = harness.node.claim()
+    harness.node.write(claimed, 0, "start", "event 1")
     assert process.stdout
     assert [process.stdout.readline() for _ in range(2)] == ["start\n", "event 1\n"]
-    desk.node.write(claimed, 2, "event 2")
-    desk.node.complete(claimed)
+    harness.node.write(claimed, 2, "event 2")
+    harness.node.complete(claimed)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "event 2\n", "")
 
 
-def test_wait_goes_on_when_control_was_restarted(desk: Desk, service: Service) -> None:
-    job = submit(desk, "--hold")
-    waiting = waiting_for_a_held_job(desk, job)
+def test_wait_goes_on_when_control_was_restarted(harness: CliHarness, service: Service) -> None:
+    job = submit(harness, "--hold")
+    waiting = waiting_for_a_held_job(harness, job)
     service.stop()
     assert waiting.stderr
     assert waiting.stderr.readline() == "glean: control does not answer; still trying\n"
     service.start()
-    desk.good("release", str(job))
-    desk.node.complete(desk.node.claim()[0])
+    harness.good("release", str(job))
+    harness.node.complete(harness.node.claim()[0])
     out, err = waiting.communicate(timeout=30)
     assert (waiting.returncode, err) == (0, "")
     assert json.loads(out)["succeeded"] == 1
 
 
-def test_wait_does_not_begin_without_control(desk: Desk, service: Service) -> None:
+def test_wait_does_not_begin_without_control(harness: CliHarness, service: Service) -> None:
     service.stop()
-    assert desk.refused("wait", "1", code=3).startswith("cannot reach control at ")
+    assert harness.refused("wait", "1", code=3).startswith("cannot reach control at ")
 
 
-def on_a_terminal(desk: Desk, *arguments: str) -> "tuple[subprocess.Popen[bytes], int]":
+def on_a_terminal(harness: CliHarness, *arguments: str) -> "tuple[subprocess.Popen[bytes], int]":
     """The program with a terminal for stdout and stderr, and our end of that terminal."""
     ours, theirs = pty.openpty()
-    environment = os.environ | desk.environment | {"TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen([GLEAN, *arguments], cwd=desk.folder, env=environment, stdout=theirs, stderr=theirs)
+    environment = os.environ | harness.environment | {"TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen([GLEAN, *arguments], cwd=harness.folder, env=environment, stdout=theirs, stderr=theirs)
     os.close(theirs)
     return process, ours
 
@@ -133,25 +133,25 @@ def read_all(terminal: int) -> bytes:
     return seen
 
 
-def test_wait_draws_a_bar_on_a_terminal(desk: Desk) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    process, terminal = on_a_terminal(desk, "wait", str(job))
+def test_wait_draws_a_bar_on_a_terminal(harness: CliHarness) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    process, terminal = on_a_terminal(harness, "wait", str(job))
     seen = b""
     while b"1 running" not in seen:
         seen += os.read(terminal, 65536)
-    desk.node.complete(claimed)
+    harness.node.complete(claimed)
     seen += read_all(terminal)
     assert process.wait(timeout=30) == 0
     assert b"0/1" in seen
     assert b"SUCCEEDED" in seen
 
 
-def test_a_workloads_control_characters_do_not_drive_the_terminal(desk: Desk) -> None:
-    job = submit(desk)
-    (claimed,) = desk.node.claim()
-    desk.node.write(claimed, 0, "\x1b]0;owned\x07tab\there")
-    process, terminal = on_a_terminal(desk, "logs", str(job))
+def test_a_workloads_control_characters_do_not_drive_the_terminal(harness: CliHarness) -> None:
+    job = submit(harness)
+    (claimed,) = harness.node.claim()
+    harness.node.write(claimed, 0, "\x1b]0;owned\x07tab\there")
+    process, terminal = on_a_terminal(harness, "logs", str(job))
     seen = read_all(terminal)
     assert process.wait(timeout=30) == 0
     assert b"\x1b]" not in seen

@@ -1,4 +1,4 @@
-"""How the demos and the tests of the cluster ask control."""
+"""The requests of the demos and of the cluster's tests to control."""
 
 from collections.abc import Callable
 

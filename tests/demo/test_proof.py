@@ -75,8 +75,8 @@ def test_a_slice_that_a_dead_node_ended_is_named_and_only_the_result_is_compared
 
 
 def test_a_slice_that_gleaner_lost_is_no_outside_event() -> None:
-    for detail in ("too late: no generation was published", "save failed: it holds a device", "unstarted: ..."):
-        assert ended_from_outside([{"ending": "given back", "node": "n1", "detail": detail}]) == []
+    for detail in ("too late: no checkpoint was published", "save failed: it holds a device", "unstarted: ..."):
+        assert ended_from_outside([{"ending": "returned", "node": "n1", "detail": detail}]) == []
 
 
 def test_a_run_must_have_been_restored_twice_and_on_two_nodes() -> None:

@@ -1,13 +1,14 @@
 """The planner's cores: plain as live control calls them, compiled as the simulator does, and a readable form."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.control.policy.rounds import agent_end, agents_to_start
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.policy.provisioning import agent_end, agents_to_start
+from gleaner.control.simulation.replay.compiler import compiled
 
 compiled_end, compiled_agents = compiled(agent_end), compiled(agents_to_start)
 
@@ -78,7 +79,7 @@ def one_by_one(asked: Question) -> tuple[int, bool]:
 @settings(deadline=None)  # the first one compiles
 @given(questions)
 def test_plain_and_compiled_answer_what_placing_jobs_one_by_one_gives(asked: Question) -> None:
-    arguments = (
+    arguments: tuple[Any, ...] = (
         asked.slice_s,
         SHORTEST_S,
         asked.at_most,

@@ -11,7 +11,7 @@ from tests.simulation.oracle import conservative as readable_conservative
 from tests.simulation.oracle import easy as readable_easy
 
 from gleaner.control.policy import backfill
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.replay.compiler import compiled
 
 NOW_S = 100.0
 compiled_easy = compiled(backfill.easy)
@@ -21,7 +21,7 @@ compiling = settings(deadline=None)
 
 
 class Decision(NamedTuple):
-    """What EASY answers: who starts, when the head starts at the latest, what may be held past that, and the ends."""
+    """EASY's answer: who starts, when the head starts at the latest, what may be held past that, and the ends."""
 
     starts: list[int]
     shadow_s: float
@@ -124,7 +124,7 @@ def test_bounds_hold_for_refused_jobs_that_are_not_looked_at_again() -> None:
 
 
 def promises(cluster: Cluster, *, fast: bool = False) -> list[float]:
-    """What conservative backfilling promises each job, with nothing promised before."""
+    """Return the start that conservative backfilling promises each job, with nothing promised before."""
     decide = compiled_conservative if fast else backfill.conservative
     units, limit_s = _queue(cluster)
     ends = sorted({job.expected_end_s for job in cluster.running})

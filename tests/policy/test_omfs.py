@@ -1,6 +1,7 @@
 """OMFS: what becomes of one waiting job, by the paper's words and by its listing, line by line."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from tests.simulation.oracle_omfs import FIXED, KILLED, REFUSE, SAVED, START, WAIT, Answer, Held, Rules, Wish, answer
 
 from gleaner.control.policy import omfs
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.policy.job_class import JobClass
+from gleaner.control.simulation.replay.compiler import compiled
 
 COMPILED = compiled(omfs.decide)
 NOW_S = 10_000.0
@@ -25,7 +27,7 @@ def decided(
     idle: int,
     coming: int = 0,
     rules: Rules,
-    decide: Callable[..., tuple[int, np.ndarray]] = omfs.decide,
+    decide: Callable[..., tuple[int, int]] = omfs.decide,
 ) -> Answer:
     """The core's answer, in the oracle's words."""
     owners = list(rules.entitled)
@@ -33,38 +35,42 @@ def decided(
     def held(one: str, kinds: Sequence[int] = (FIXED, KILLED, SAVED)) -> int:
         return sum(job.units for job in (*running, *promised) if job.owner == one and job.kind in kinds)
 
-    found, victims = decide(
-        wish.units,
-        owners.index(wish.owner),
-        int(wish.kind),
-        NOW_S,
-        np.array([job.units for job in running], np.int64),
-        np.array([job.units for job in running], np.int64),
-        np.array([owners.index(job.owner) for job in running], np.int64),
-        np.array([job.kind for job in running], np.int64),
-        np.array([job.priority for job in running], np.int64),
-        np.array([NOW_S - job.ran_s for job in running], float),
-        np.array([job.cost_s for job in running], float),
-        np.array([held(owner) for owner in owners], np.int64),
-        np.array([held(owner, [FIXED]) for owner in owners], np.int64),
-        np.array([sum(job.units for job in promised if job.owner == owner) for owner in owners], np.int64),
-        np.array(list(rules.entitled.values()), np.int64),
+    units = np.array([job.units for job in running], np.int64)
+    victims = np.empty(len(running), np.int64)
+    found, many = decide(
+        omfs.Asked(wish.units, owners.index(wish.owner), int(wish.kind)),
+        omfs.Running(
+            units=units,
+            gives=units,
+            owner=np.array([owners.index(job.owner) for job in running], np.int64),
+            job_class=np.array([job.kind for job in running], np.int64),
+            priority=np.array([job.priority for job in running], np.int64),
+            since_s=np.array([NOW_S - job.ran_s for job in running], float),
+            cost_s=np.array([job.cost_s for job in running], float),
+        ),
+        omfs.Owners(
+            used=np.array([held(owner) for owner in owners], np.int64),
+            used_fixed=np.array([held(owner, [FIXED]) for owner in owners], np.int64),
+            promised=np.array([sum(job.units for job in promised if job.owner == owner) for owner in owners], np.int64),
+            entitled=np.array(list(rules.entitled.values()), np.int64),
+        ),
         idle,
         coming,
-        float(rules.quantum_s),
-        rules.protects,
-        rules.literal,
+        NOW_S,
+        omfs.Rules(float(rules.quantum_s), rules.protects, rules.literal),
+        victims,
     )
-    words = {omfs.REFUSE: REFUSE, omfs.START: START, omfs.WAIT: WAIT}
-    assert found == omfs.VACATE or len(victims) == 0
-    return words.get(found, victims.tolist())
+    words: dict[int, Answer] = {omfs.REFUSE: REFUSE, omfs.START: START, omfs.WAIT: WAIT}
+    assert found == omfs.VACATE or many == 0
+    chosen: list[int] = victims[:many].tolist()
+    return words.get(found, chosen)
 
 
 HALVES = Rules({"A": 5, "B": 5})
 LISTING = Rules({"A": 5, "B": 5}, literal=True)
 
 
-def b_has(*units: int, kind: int = SAVED, ran_s: float = 1000) -> list[Held]:
+def b_has(*units: int, kind: JobClass = SAVED, ran_s: float = 1000) -> list[Held]:
     """B's jobs, the later the less important."""
     return [Held(one, "B", kind, priority=-at, ran_s=ran_s) for at, one in enumerate(units)]
 
@@ -232,7 +238,7 @@ situations = st.fixed_dictionaries(
 @settings(deadline=None)
 @given(situation=situations)
 def test_the_core_answers_as_its_readable_form(
-    decide: Callable[..., tuple[int, np.ndarray]], situation: dict[str, object]
+    decide: Callable[..., tuple[int, int]], situation: dict[str, Any]
 ) -> None:
     parts = dict(situation)
     wish, running, promised = parts.pop("wish"), parts.pop("running"), parts.pop("promised")
@@ -241,7 +247,7 @@ def test_the_core_answers_as_its_readable_form(
 
 @settings(deadline=None)
 @given(situation=situations)
-def test_victims_are_above_their_entitlement_and_not_one_too_many(situation: dict[str, object]) -> None:
+def test_victims_are_above_their_entitlement_and_not_one_too_many(situation: dict[str, Any]) -> None:
     parts = dict(situation)
     wish, running, promised = parts.pop("wish"), parts.pop("running"), parts.pop("promised")
     rules = Rules(parts.pop("rules").entitled)

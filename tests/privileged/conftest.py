@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from tests.privileged.users import Node
+from tests.privileged.users_harness import Node
 
-from gleaner.agent.privileged import own_jobs
+from gleaner.agent.privileged.common import user_jobs
 
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """One that lets nobody wait for having asked wrongly. For root only."""
     tmp_path.chmod(0o755)
-    monkeypatch.setattr(own_jobs, "WRONG_S", 0)
+    monkeypatch.setattr(user_jobs, "WRONG_S", 0)
     return Node(tmp_path)

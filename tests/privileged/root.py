@@ -1,4 +1,4 @@
-"""What only root can test."""
+"""The condition of tests that only root can run."""
 
 import os
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged.config import Config, Misconfigured, load
+from gleaner.agent.privileged.common.config import Config, Misconfigured, load
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the file has to be root's")
 
@@ -36,7 +36,7 @@ def test_settings_that_others_could_have_written_are_refused(path: Path, mode: i
 WRONG = [
     "", "[]", "7", "{", "null", "{}", '{"agent_uid": 0}', '{"agent_uid": -1}', '{"agent_uid": true}',
     '{"agent_uid": "4200"}', '{"agent_uid": 4200.0}', '{"agent_uid": null}', '{"agent_uid": 4200, "runc": "runc"}',
-    '{"agent_uid": 4200, "runc": 7}', '{"agent_uid": 4200, "own": ""}', '{"agent_uid": 4200, "meetings": ["/x"]}',
+    '{"agent_uid": 4200, "runc": 7}', '{"agent_uid": 4200, "own": ""}', '{"agent_uid": 4200, "handshakes": ["/x"]}',
     '{"agent_uid": 4200, "agent_gid": 4200}', '{"agent_uid": 4200, "criu": null}',
 ]  # fmt: skip
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged import containers, freezing, monitor
-from gleaner.agent.privileged.bundle import Bundle
-from gleaner.agent.privileged.config import Config
+from gleaner.agent.privileged.common import freezing
+from gleaner.agent.privileged.common.bundle import Bundle
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.helper import containers, monitor
 
 _RUNC = """#!/bin/sh
 echo "$@" >> {calls}

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged import bundle, folders
-from gleaner.agent.privileged.bundle import Bundle
-from gleaner.agent.privileged.config import Config
+from gleaner.agent.privileged.common import bundle, folders
+from gleaner.agent.privileged.common.bundle import Bundle
+from gleaner.agent.privileged.common.config import Config
 
 DEEPER_THAN_PYTHON_RECURSES = 3000
 LABELS = {"labels": {}, "image_id": "i", "rootfs": "/nowhere", "made_s": 1}
 
 
 def dig(folder: Path, depth: int) -> None:
-    """As deep as a job likes, which is deeper than a path may be long; with something at the bottom."""
+    """Make folders deeper than a path may be long, as a job may, with something at the bottom."""
     script = "import os, sys\nfor _ in range(int(sys.argv[1])): os.mkdir('d'); os.chdir('d')\n"
     script += "open('file', 'wb').write(bytes(2**20))"
     subprocess.run([sys.executable, "-c", script, str(depth)], cwd=folder, check=True)
@@ -79,7 +79,7 @@ def test_a_bundle_that_cannot_be_made_takes_no_name(
     def full(_name: str, _mode: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bundle.os, "mkfifo", full)
+    monkeypatch.setattr(os, "mkfifo", full)
     with pytest.raises(OSError, match="No space"):
         Bundle(settings, "a-2").make(LABELS, {})
     monkeypatch.undo()
@@ -92,8 +92,8 @@ def test_how_it_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None:
     script = f"""
 import subprocess, sys
 subprocess.check_call(["mount", "-t", "tmpfs", "-o", "size=256k", "x", {str(tmp_path)!r}])
-sys.path.insert(0, {str(Path(folders.__file__).parents[1])!r})
-from privileged import bundle, config
+sys.path.insert(0, {str(Path(folders.__file__).parents[2])!r})
+from privileged.common import bundle; from privileged.common import config
 settings = config.Config(4200, bundles={settings.bundles!r})
 bundle.folder(settings)
 made = bundle.Bundle(settings, "a-1")
@@ -116,8 +116,8 @@ def test_a_mount_that_cannot_be_taken_away_keeps_what_is_in_it(tmp_path: Path, a
     """Even one of the same file system: `unmount_below` is made to do nothing."""
     script = f"""
 import os, subprocess, sys
-sys.path.insert(0, {str(Path(folders.__file__).parents[1])!r})
-from privileged import folders
+sys.path.insert(0, {str(Path(folders.__file__).parents[2])!r})
+from privileged.common import folders
 os.chdir({str(tmp_path)!r})
 os.makedirs("kept/below"); open("kept/file", "w").close(); os.makedirs("gone/{at}"); os.makedirs("gone/other")
 subprocess.check_call(["mount", "--bind", "kept", "gone/{at}"])
@@ -131,7 +131,7 @@ print(folders.remove({str(tmp_path / "gone")!r}), sorted(os.listdir("kept")))
 def test_what_cannot_be_counted_in_time_is_said_and_keeps_nobody_waiting(
     made: tuple[Config, Bundle], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As a disk that does not answer."""
+    """The program hangs as on a disk that does not answer."""
     (tmp_path / "du").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "du").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

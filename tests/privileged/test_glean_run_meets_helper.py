@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 from tests.privileged.root import only_root
-from tests.privileged.users import ALICE, MINE, Node
-from tests.runtime.account import acting_as
+from tests.privileged.users_harness import ALICE, MINE, Node
+from tests.runtime.account_harness import acting_as
 
-from gleaner.agent.own_job import main
-from gleaner.agent.own_job.main import Unfit
-from gleaner.agent.privileged import bundle, config, containers
-from gleaner.agent.privileged.bundle import Bundle
+from gleaner.agent.privileged.common import bundle, config
+from gleaner.agent.privileged.common.bundle import Bundle
+from gleaner.agent.privileged.helper import containers
+from gleaner.agent.user_job import main
+from gleaner.agent.user_job.main import Unfit
 
 pytestmark = only_root
 

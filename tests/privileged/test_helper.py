@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged import bundle, config, meeting, monitor
-from gleaner.agent.privileged.bundle import Bundle
-from gleaner.agent.privileged.config import Config, Misconfigured
-from gleaner.agent.privileged.helper import Helper
-from gleaner.agent.privileged.meeting import Meeting, NotMet
-from gleaner.agent.privileged.watch import is_overdue
-from gleaner.agent.runtime.lines import Lines, messages
+from gleaner.agent.privileged.common import bundle, config, handshake
+from gleaner.agent.privileged.common.bundle import Bundle
+from gleaner.agent.privileged.common.config import Config, Misconfigured
+from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed
+from gleaner.agent.privileged.helper import monitor
+from gleaner.agent.privileged.helper.main import Helper
+from gleaner.agent.privileged.helper.watchdog import is_overdue
+from gleaner.agent.runtime.log_frames import Lines, messages
 
 
 def served(place: Path, uid: int) -> Config:
@@ -39,16 +40,16 @@ def helper(tmp_path: Path) -> Config:
 def ask(helper: Config, descriptor: int | None = None, **message: object) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(helper.helper_socket)
-        met = Meeting(connection, 10)
-        met.say(message, descriptor)
-        said, given = met.hear()
+        handshake = Handshake(connection, 10)
+        handshake.say(message, descriptor)
+        said, given = handshake.hear()
         assert given is None
         return said
 
 
 def test_nobody_but_the_service_account_is_let_in(tmp_path: Path) -> None:
     other = served(tmp_path, os.getuid() + 1)
-    with pytest.raises(NotMet):
+    with pytest.raises(HandshakeFailed):
         ask(other, do="list")
 
 
@@ -208,7 +209,7 @@ def test_a_frame_that_the_disk_does_not_take_is_left_out_whole(log: int, monkeyp
     kept = monitor.Log(log)
     kept.add(1, b"one")
     write = os.write
-    monkeypatch.setattr(monitor.os, "write", lambda descriptor, frame: write(descriptor, frame[:5]))
+    monkeypatch.setattr(os, "write", lambda descriptor, frame: write(descriptor, frame[:5]))
     kept.add(1, b"two")
     monkeypatch.undo()
     kept.add(2, b"three")
@@ -222,4 +223,4 @@ def test_config_has_limits_in_bytes(tmp_path: Path) -> None:
         path.chmod(0o644)
         with pytest.raises(Misconfigured):
             config.load(str(path))
-    assert meeting.VERSION == 1
+    assert handshake.VERSION == 1

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged import bundle, containers, linux
-from gleaner.agent.privileged.bundle import Bundle
-from gleaner.agent.privileged.config import Config
-from gleaner.agent.privileged.containers import Failed
-from gleaner.agent.privileged.helper import Helper
-from gleaner.agent.privileged.meeting import Meeting
+from gleaner.agent.privileged.common import bundle, linux
+from gleaner.agent.privileged.common.bundle import Bundle
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.common.handshake import Handshake
+from gleaner.agent.privileged.helper import containers
+from gleaner.agent.privileged.helper.containers import Failed
+from gleaner.agent.privileged.helper.main import Helper
 
 
 @pytest.fixture
@@ -55,9 +56,9 @@ def test_too_many_open_files_do_not_end_it(settings: Config, tmp_path: Path) -> 
     threading.Thread(target=Helper(settings).serve, args=(listener,), daemon=True).start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(path)
-        met = Meeting(connection, 10)
-        met.say({"do": "list"})
-        assert met.hear()[0]["ok"]
+        handshake = Handshake(connection, 10)
+        handshake.say({"do": "list"})
+        assert handshake.hear()[0]["ok"]
 
 
 def test_many_may_wait_at_once(made: Bundle) -> None:

@@ -1,4 +1,4 @@
-"""What users may try at the node helper's door: to stay after their job, to fill the node, to hold up others."""
+"""Attacks of users on the node helper: to stay after their job, to fill the node, to hold up others."""
 
 import os
 import subprocess
@@ -13,12 +13,13 @@ import pytest
 from tests.privileged import slurm
 from tests.privileged.root import only_root
 from tests.privileged.test_request import GOOD
-from tests.privileged.users import AGENT, ALICE, BOB, MINE, Node
+from tests.privileged.users_harness import AGENT, ALICE, BOB, MINE, Node
 
-from gleaner.agent.privileged import bundle, containers, helper, own_jobs, request
-from gleaner.agent.privileged.bundle import Bundle
-from gleaner.agent.privileged.request import LABEL_END
-from gleaner.agent.privileged.slurm_jobs import Slurm
+from gleaner.agent.privileged.common import bundle, request, user_jobs
+from gleaner.agent.privileged.common.bundle import Bundle
+from gleaner.agent.privileged.common.request import LABEL_END
+from gleaner.agent.privileged.common.slurm_jobs import Slurm
+from gleaner.agent.privileged.helper import containers, main
 
 pytestmark = only_root
 
@@ -65,8 +66,8 @@ def test_an_answer_is_as_old_as_the_question(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_who_asks_for_what_is_not_there_keeps_nobody_else_waiting(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_jobs, "WRONG_S", 0.4)
-    wrong = [threading.Thread(target=node.own_jobs_asked, args=(BOB, str(1000 + at)), daemon=True) for at in range(5)]
+    monkeypatch.setattr(user_jobs, "WRONG_S", 0.4)
+    wrong = [threading.Thread(target=node.user_jobs_asked, args=(BOB, str(1000 + at)), daemon=True) for at in range(5)]
     began_s = time.monotonic()
     for one in wrong:
         one.start()
@@ -92,7 +93,7 @@ def test_a_container_that_was_filled_and_never_begun_goes_when_there_is_too_much
 def test_what_a_user_puts_into_a_folder_without_container_counts_and_goes(node: Node) -> None:
     said = node.ask(ALICE, do="admit", slurm_job="66")
     node.made("gleaner-7-1", AGENT)
-    for place in ("folder", "meetings"):
+    for place in ("folder", "handshakes"):
         Path(said[place], "large").write_bytes(bytes(2**20))
     node.helper.watchdog._settings = node.settings._replace(most_container_bytes=2**20)
     node.helper.watchdog.keep_limit()
@@ -121,10 +122,10 @@ def test_no_container_begins_where_there_are_too_many_files(node: Node) -> None:
 MOUNTED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from privileged.config import Config
-from privileged.own_jobs import OwnJobs
-from privileged.request import Refused
-mine = OwnJobs(Config(1, users_work=sys.argv[2]), None)
+from privileged.common.config import Config
+from privileged.common.user_jobs import UserJobs
+from privileged.common.request import Refused
+mine = UserJobs(Config(1, users_work=sys.argv[2]), None)
 try:
     with mine.opened_folder(sys.argv[3]):
         print("opened")
@@ -135,10 +136,10 @@ print(os.listdir(mine.seen_folder(sys.argv[3]) + "/job"))
 
 
 def test_what_a_user_mounts_on_the_jobs_folder_is_refused_and_hides_nothing(node: Node) -> None:
-    """As FUSE lets users do with a folder of their own; its daemon could tell root anything."""
+    """FUSE lets users mount on a folder of their own, and its daemon could tell root anything."""
     folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"])
     (folder / "large").touch()
-    package = str(Path(own_jobs.__file__).parents[1])
+    package = str(Path(user_jobs.__file__).parents[2])
     script = f'mount -t tmpfs none {folder} && exec "$0" -c "$1" {package} {folder.parents[1]} {MINE}'
     words = ["unshare", "-m", "sh", "-c", script, sys.executable, MOUNTED]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -148,26 +149,26 @@ def test_what_a_user_mounts_on_the_jobs_folder_is_refused_and_hides_nothing(node
 def test_folders_of_jobs_that_do_not_run_here_any_more_go_without_an_epilog(node: Node) -> None:
     folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"])
     (node.place / "work" / ".gone-x" / "rest").mkdir(parents=True)
-    node.own_jobs.remove_forgotten()
+    node.user_jobs.remove_forgotten()
     assert [one.name for one in (node.place / "work").iterdir()] == [MINE]
     node.knows(job_state=["COMPLETED"])
-    node.own_jobs.remove_forgotten()
+    node.user_jobs.remove_forgotten()
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("where", ["job", "job/a blank"])
 def test_what_a_user_has_mounted_in_its_folder_keeps_the_helper_from_nothing(node: Node, where: str) -> None:
-    """As anybody may with FUSE."""
+    """Anybody may mount with FUSE."""
     folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"]).parent
     script = f"""
 import pathlib, subprocess, sys
-sys.path.insert(0, {str(Path(own_jobs.__file__).parents[1])!r})
-from privileged import config, own_jobs
+sys.path.insert(0, {str(Path(user_jobs.__file__).parents[2])!r})
+from privileged.common import config; from privileged.common import user_jobs as user_jobs
 place = pathlib.Path({str(folder)!r}, {where!r})
 place.mkdir(exist_ok=True)
 if subprocess.call(["mount", "-t", "tmpfs", "none", str(place)]):
     sys.exit("cannot")
-own_jobs.OwnJobs(config.Config(*{tuple(node.settings)!r}), None).set_up()
+user_jobs.UserJobs(config.Config(*{tuple(node.settings)!r}), None).set_up()
 """
     done = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
     if "cannot" in done.stderr:
@@ -219,7 +220,7 @@ def test_who_keeps_root_waiting_while_it_restores_waits_no_longer_than_its_job_r
 def test_roots_programs_are_called_for_one_user_only_so_often_at_once(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(helper, "_HANDS", 2)
+    monkeypatch.setattr(main, "_HANDS", 2)
     now, most, go = [0], [0], threading.Event()
 
     def facts(_settings: object) -> dict[str, Any]:

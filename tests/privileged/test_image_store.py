@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from gleaner.agent.privileged import image_store
-from gleaner.agent.privileged.bundle import Bundle
-from gleaner.agent.privileged.config import Config
-from gleaner.agent.privileged.image_store import find, forget, full_name, take_in
-from gleaner.agent.privileged.unpack import Hostile
-from gleaner.agent.runtime.image_files import archive_of
+from gleaner.agent.privileged.common.bundle import Bundle
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.helper import image_store
+from gleaner.agent.privileged.helper.image_store import find, forget, full_name, take_in
+from gleaner.agent.privileged.helper.untar import Hostile
+from gleaner.agent.runtime.image_archives import archive_of
 
 
 def digest(content: bytes) -> str:
@@ -84,6 +84,7 @@ def test_an_image_is_found_by_its_name_and_its_id(settings: Config, form: Callab
         assert found is not None
         assert found.id == image_id
         assert found.config["config"] == {"Cmd": ["sh"]}
+    assert found is not None
     files = {str(path.relative_to(found.rootfs)) for path in Path(found.rootfs).rglob("*") if path.is_file()}
     assert files == {"etc/two", "new", "etc/hosts", "etc/hostname", "etc/resolv.conf"}
     assert find(settings, "a/b:2") is None
@@ -204,7 +205,7 @@ def test_the_same_image_taken_in_by_many_is_unpacked_once(settings: Config, monk
 def test_what_a_crash_left_half_unpacked_does_not_count_and_goes(
     settings: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_store.os, "rename", lambda *_: os._exit(7))
+    monkeypatch.setattr(os, "rename", lambda *_: os._exit(7))
     child = os.fork()
     if child == 0:
         take(settings, good)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.streaming import StreamBroken, parsed_request
-from gleaner.agent.runtime.images import NeverCame, capture, serve
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import Draft, Parcel
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.privileged.shim.img_streamer import StreamBroken, parsed_request
+from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
 
 NAMES = ["../x", "a/b", "/etc/passwd", ".", "..", ".hidden", "", "a\0b", "a b", "a\n", "ä", "x" * 201]
 
@@ -116,7 +116,7 @@ def test_a_save_that_fails_before_criu_has_come_takes_nothing_in(tmp_path: Path,
             capture(listener, draft, caller)
 
 
-def saved(criu: Criu, storage: FolderStorage, content: bytes) -> Parcel:
+def saved(criu: Criu, storage: FolderStorage, content: bytes) -> Archive:
     reading, writing = os.pipe()
     criu.ask(request("pages-1.img"))
     criu.hand(reading)
@@ -137,8 +137,8 @@ def saved(criu: Criu, storage: FolderStorage, content: bytes) -> Parcel:
 
 def test_images_come_back_as_they_were(criu: Criu, storage: FolderStorage, tmp_path: Path) -> None:
     content = os.urandom(3_000_000)
-    parcel = saved(criu, storage, content)
-    assert list(parcel.parts) == ["criu.pages-1.img"]
+    archive = saved(criu, storage, content)
+    assert list(archive.parts) == ["criu.pages-1.img"]
     back = Criu(tmp_path / "back")
     got: list[bytes] = []
 
@@ -156,7 +156,7 @@ def test_images_come_back_as_they_were(criu: Criu, storage: FolderStorage, tmp_p
 
     reader = threading.Thread(target=read)
     reader.start()
-    serve(back.listener, parcel, back.caller)
+    serve(back.listener, archive, back.caller)
     reader.join()
     back.close()
     assert got == [content]

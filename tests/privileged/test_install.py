@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.daemon_json import Refused, difference, merged, without
+from gleaner.agent.privileged.install.daemon_json import Refused, difference, merged, without
 
 ROOT = Path(__file__).parents[2]
 SHIM = "/usr/local/sbin/gleaner-runc"
@@ -109,7 +109,7 @@ def test_it_is_installed_once_and_removed_to_the_byte(node: Node) -> None:
     there = node.files()
     assert set(there) - set(before) >= {
         DAEMON_JSON, "etc/gleaner/privileged.json", "etc/tmpfiles.d/gleaner.conf", "usr/local/sbin/gleaner-runc",
-        "usr/local/lib/gleaner/bin/criu", "usr/local/lib/gleaner/privileged/shim.py",
+        "usr/local/lib/gleaner/bin/criu", "usr/local/lib/gleaner/privileged/shim/main.py",
     }  # fmt: skip
     assert json.loads(there["etc/gleaner/privileged.json"]) == {
         "agent_uid": 4200, "runc": "/usr/sbin/runc", "criu": "/usr/sbin/criu",
@@ -129,8 +129,8 @@ def test_programs_are_roots_to_change_and_everybodys_to_read(node: Node) -> None
     for path in (node.root / "usr/local/sbin/gleaner-runc", library, *library.rglob("*")):
         assert path.stat().st_mode & 0o022 == 0, path
         assert path.stat().st_mode & 0o044 == 0o044, path
-    assert (library / "privileged/__pycache__").is_dir()
-    assert (library / "privileged/notify.sh").stat().st_mode & 0o111
+    assert (library / "privileged/shim/__pycache__").is_dir()
+    assert (library / "privileged/shim/notify.sh").stat().st_mode & 0o111
     program = (node.root / "usr/local/sbin/gleaner-runc").read_text()
     assert program.startswith("#!/usr/bin/python3 -IS\n")
     assert program.endswith("main('/usr/sbin/runc')\n")

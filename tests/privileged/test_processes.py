@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from gleaner.agent.privileged.processes import kill_with_descendants
+from gleaner.agent.privileged.common.processes import kill_with_descendants
 
 
 def test_all_descendants_are_killed_in_whatever_session_they_are(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the node helper takes for a request: every field hostile, one at a time and all at once."""
+"""The node helper's check of a request: every field hostile, one at a time and all at once."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged import oci, request
-from gleaner.agent.privileged.request import Refused
+from gleaner.agent.privileged.common import request
+from gleaner.agent.privileged.common.request import Refused
+from gleaner.agent.privileged.helper import oci_config
 
 GOOD: dict[str, Any] = {
     "do": "create",
@@ -21,7 +22,7 @@ GOOD: dict[str, Any] = {
     "restore": False,
 }
 
-HOSTILE = {
+HOSTILE: dict[str, list[Any]] = {
     "name": ["", ".", "..", "a/b", "../x", "/x", "a\0b", "a\n", "-x", "a" * 62, "a..b", "ä", None, 7, ["a"], {}],
     "image": ["", "/etc/passwd", "../x", "a b", "a\0", "a\n", "a" * 256, "-v", None, 7, []],
     "command": ["sh", [1], ["a\0b"], [None], ["x"] * 5000, ["y" * 200_000], ["\ud800"], {}, None],
@@ -68,41 +69,41 @@ def test_whatever_is_taken_cannot_loosen_the_container(field: str, value: object
         spec = request.spec(GOOD | {field: value})
     except Refused:
         return
-    node = oci.Node(uid=4200, gid=4200, cpus=2, cgroup="/gleaner", unified=False, counts_swap=True)
-    image = oci.Image(entrypoint=["sh"], command=[], environment=["PATH=/bin"])
-    made = oci.configuration(spec, node, image, rootfs="/own/rootfs", own="/own")
+    node = oci_config.Node(uid=4200, gid=4200, cpus=2, cgroup="/gleaner", unified=False, counts_swap=True)
+    image = oci_config.Image(entrypoint=["sh"], command=[], environment=["PATH=/bin"])
+    made = oci_config.configuration(spec, node, image, rootfs="/folder/rootfs", folder="/folder")
     process = made["process"]
     assert process["user"] == {"uid": 4200, "gid": 4200}
     assert (process["capabilities"], process["noNewPrivileges"], process["cwd"]) == ({}, True, "/job")
     assert {one["type"] for one in made["linux"]["namespaces"]} == {"mount", "network", "uts", "pid", "ipc"}
     sources = [mount["source"] for mount in made["mounts"] if mount["type"] == "bind"]
-    assert sources == ["/own/job", "/own/resolv.conf", "/own/hostname", "/own/hosts"]
-    assert made["root"] == {"path": "/own/rootfs"}
+    assert sources == ["/folder/job", "/folder/resolv.conf", "/folder/hostname", "/folder/hosts"]
+    assert made["root"] == {"path": "/folder/rootfs"}
     assert made["linux"]["cgroupsPath"] == f"/gleaner/{spec.name}"
-    assert set(made["annotations"]) <= {"org.gleaner.meeting", "org.gleaner.restore", "org.gleaner.end-s"}
+    assert set(made["annotations"]) <= {"org.gleaner.handshake", "org.gleaner.restore", "org.gleaner.end-s"}
     assert "hooks" not in made
     assert 1 <= made["linux"]["resources"]["cpu"]["quota"] <= 200_000
 
 
 @given(config=json_values)
 def test_an_images_configuration_can_say_no_more_than_what_to_run(config: object) -> None:
-    image = oci.image({"config": config})
+    image = oci_config.image({"config": config})
     assert all(isinstance(one, str) for part in image for one in part)
 
 
 def test_the_agents_variables_come_before_the_images() -> None:
-    image = oci.Image(["python3"], ["-V"], ["PATH=/x", "A=image", "B=image"])
-    node = oci.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
+    image = oci_config.Image(["python3"], ["-V"], ["PATH=/x", "A=image", "B=image"])
+    node = oci_config.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
     spec = request.spec(GOOD | {"command": []})
-    process = oci.configuration(spec, node, image, rootfs="/r", own="/o")["process"]
+    process = oci_config.configuration(spec, node, image, rootfs="/r", folder="/o")["process"]
     assert process["args"] == ["python3", "-V"]
     assert process["env"] == ["PATH=/x", "HOSTNAME=gleaner", "A=b=c", "B=image"]
 
 
 def test_the_filter_lets_no_number_of_a_socket_pass_that_only_looks_like_another() -> None:
     """The kernel takes 32 bits of it, the filter compares 64."""
-    node = oci.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
-    made = oci.configuration(request.spec(GOOD), node, oci.Image(["x"], [], []), rootfs="/r", own="/o")
+    node = oci_config.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
+    made = oci_config.configuration(request.spec(GOOD), node, oci_config.Image(["x"], [], []), rootfs="/r", folder="/o")
     rules = [rule for rule in made["linux"]["seccomp"]["syscalls"] if rule["names"] == ["socket"]]
     families = [rule["args"][0] for rule in rules if len(rule["args"]) == 1]
     denied = {one["value"] for one in families if one["op"] == "SCMP_CMP_EQ"}

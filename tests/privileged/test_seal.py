@@ -1,4 +1,4 @@
-"""What root has not saved itself, root does not restore: forged generations of users' own jobs."""
+"""Root restores only what root has saved itself: forged checkpoints of user jobs are refused."""
 
 import os
 import select
@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.privileged.root import only_root
-from tests.runtime.account import acting_as
+from tests.runtime.account_harness import acting_as
 
-from gleaner.agent.privileged import meeting, seal, shim, streaming, transfer, vdso
-from gleaner.agent.privileged.config import Config
-from gleaner.agent.privileged.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
+from gleaner.agent.privileged.common import handshake
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.shim import img_streamer, main, seal, transfer, vdso
+from gleaner.agent.privileged.shim.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
 
 KEY, UID = b"k" * 32, 4301
 IMAGES = {
@@ -31,8 +32,8 @@ class Place:
 
     def __init__(self, place: Path, sealed: Sealed | None, stored: dict[str, bytes]) -> None:
         self.stored = stored
-        listener = meeting.listening(str(place), "criu")
-        users = meeting.listening(str(place), "users")
+        listener = handshake.listening(str(place), "criu")
+        users = handshake.listening(str(place), "users")
         self.relay = Relay(listener, str(place / "users"), sealed, vdso.Guard() if sealed else None)
         self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.criu.connect(str(place / "criu"))
@@ -42,16 +43,16 @@ class Place:
 
     def _capture(self, users: socket.socket) -> None:
         connection, _ = users.accept()
-        while (name := streaming.asked(connection)) is not None:
-            with os.fdopen(streaming.taken_pipe(connection), "rb") as source:
+        while (name := img_streamer.asked(connection)) is not None:
+            with os.fdopen(img_streamer.taken_pipe(connection), "rb") as source:
                 self.stored[name] = source.read()
 
     def _serve(self, users: socket.socket) -> None:
         connection, _ = users.accept()
-        while (name := streaming.asked(connection)) is not None:
-            streaming.answer(connection, exists=name in self.stored)
+        while (name := img_streamer.asked(connection)) is not None:
+            img_streamer.answer(connection, exists=name in self.stored)
             if name in self.stored:
-                with os.fdopen(streaming.taken_pipe(connection), "wb") as sink:
+                with os.fdopen(img_streamer.taken_pipe(connection), "wb") as sink:
                     try:
                         sink.write(self.stored[name])
                         sink.flush()
@@ -59,26 +60,26 @@ class Place:
                         pass
 
     def save(self, name: str, content: bytes) -> None:
-        streaming.ask(self.criu, name)
+        img_streamer.ask(self.criu, name)
         theirs, ours = os.pipe()
-        streaming.give_pipe(self.criu, theirs)
+        img_streamer.give_pipe(self.criu, theirs)
         os.close(theirs)
         with os.fdopen(ours, "wb") as sink:
             sink.write(content)
 
     def restored(self, name: str) -> bytes | None:
-        """What CRIU gets of an image before it ends; None if there is none. Raises if it would wait for ever."""
-        streaming.ask(self.criu, name)
-        if not streaming.answered(self.criu):
+        """Return the bytes of an image that CRIU gets; None if there is none. Raises if CRIU would wait for ever."""
+        img_streamer.ask(self.criu, name)
+        if not img_streamer.answered(self.criu):
             return None
         ours, theirs = os.pipe()
-        streaming.give_pipe(self.criu, theirs)
+        img_streamer.give_pipe(self.criu, theirs)
         os.close(theirs)
         got = b""
         with os.fdopen(ours, "rb", buffering=0) as source:
             while True:
-                ready, _, _ = select.select([source, self.relay.failed], [], [], 10)
-                if source in ready:
+                ready, _, _ = select.select([source.fileno(), self.relay.failed], [], [], 10)
+                if source.fileno() in ready:
                     more = source.read(2**16)
                     if not more:
                         return got
@@ -103,7 +104,7 @@ def saved(place: Path) -> tuple[str, dict[str, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def generation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, bytes]]]:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, bytes]]]:
     yield saved(tmp_path_factory.mktemp("seal") / "save")
 
 
@@ -113,9 +114,9 @@ def restoring(place: Path, text: str, stored: dict[str, bytes]) -> Place:
 
 
 def test_what_was_saved_comes_back_and_pages_are_not_even_noted(
-    generation: tuple[str, dict[str, bytes]], tmp_path: Path
+    checkpoint: tuple[str, dict[str, bytes]], tmp_path: Path
 ) -> None:
-    text, kept = generation
+    text, kept = checkpoint
     assert kept == IMAGES
     assert set(opened(KEY, UID, text).images) == set(IMAGES) - {"pages-1.img"}
     at = restoring(tmp_path, text, kept)
@@ -139,32 +140,32 @@ FORGED = {
 
 @pytest.mark.parametrize("how", [*FORGED])
 def test_criu_never_sees_the_end_of_an_image_that_was_changed(
-    generation: tuple[str, dict[str, bytes]], tmp_path: Path, how: str
+    checkpoint: tuple[str, dict[str, bytes]], tmp_path: Path, how: str
 ) -> None:
-    text, kept = generation
+    text, kept = checkpoint
     at = restoring(tmp_path, text, kept | {"files.img": FORGED[how](IMAGES["files.img"])})
     with pytest.raises(Broken, match=r"files.img is"):
         at.restored("files.img")
 
 
 def test_no_image_is_added_taken_away_or_put_in_the_place_of_another(
-    generation: tuple[str, dict[str, bytes]], tmp_path: Path
+    checkpoint: tuple[str, dict[str, bytes]], tmp_path: Path
 ) -> None:
-    text, kept = generation
+    text, kept = checkpoint
     at = restoring(tmp_path / "added", text, kept | {"mountpoints-9.img": b"x"})
     assert at.restored("mountpoints-9.img") is None
     at = restoring(tmp_path / "swapped", text, kept | {"core-1.img": IMAGES["files.img"]})
     with pytest.raises(Broken):
         at.restored("core-1.img")
     at = restoring(tmp_path / "gone", text, {name: kept[name] for name in kept if name != "core-1.img"})
-    with pytest.raises((Broken, streaming.StreamBroken)):
+    with pytest.raises((Broken, img_streamer.StreamBroken)):
         at.restored("core-1.img")
     select.select([at.relay.failed], [], [], 10)  # CRIU hears that it ends a little before it is said why
     assert "lacks core-1.img" in at.relay.reason
 
 
-def test_memory_may_be_what_it_likes(generation: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
-    text, kept = generation
+def test_memory_may_be_what_it_likes(checkpoint: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
+    text, kept = checkpoint
     assert restoring(tmp_path, text, kept | {"pages-1.img": b"other"}).restored("pages-1.img") == b"other"
 
 
@@ -173,8 +174,8 @@ def test_a_name_like_that_of_pages_is_none() -> None:
         assert not seal._PAGES.match(name)
 
 
-def test_a_seal_is_for_one_user_under_one_key(generation: tuple[str, dict[str, bytes]]) -> None:
-    text, _ = generation
+def test_a_seal_is_for_one_user_under_one_key(checkpoint: tuple[str, dict[str, bytes]]) -> None:
+    text, _ = checkpoint
     with pytest.raises(Broken, match="another user"):
         opened(KEY, UID + 1, text)
     with pytest.raises(Broken, match="not of this cluster"):
@@ -183,8 +184,8 @@ def test_a_seal_is_for_one_user_under_one_key(generation: tuple[str, dict[str, b
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True), letter=st.characters(codec="ascii"))
-def test_a_changed_seal_is_none(generation: tuple[str, dict[str, bytes]], where: float, letter: str) -> None:
-    text, _ = generation
+def test_a_changed_seal_is_none(checkpoint: tuple[str, dict[str, bytes]], where: float, letter: str) -> None:
+    text, _ = checkpoint
     at = int(where * len(text))
     forged = text[:at] + letter + text[at + 1 :]
     if forged == text:
@@ -209,7 +210,7 @@ def test_without_a_seal_of_its_own_for_this_user_root_does_not_even_begin(tmp_pa
     user = 1
     said = Sealed('["/dev/null", "/dev/null", "/dev/null"]', {})
     forged = {"another user's": seal.seal(KEY, user + 1, said), "another cluster's": seal.seal(b"o" * 32, user, said)}
-    place = tmp_path / "work" / "own-1-66" / "meetings"
+    place = tmp_path / "work" / "own-1-66" / "handshakes"
     place.mkdir(parents=True)
     (tmp_path / "key").write_bytes(KEY)
     (tmp_path / "key").chmod(0o600)
@@ -221,22 +222,22 @@ def test_without_a_seal_of_its_own_for_this_user_root_does_not_even_begin(tmp_pa
         waits.listen(1)
 
     def answer() -> None:
-        met = meeting.Meeting(waits.accept()[0], 10)
-        met.hear()
-        met.say({"descriptors": said.descriptors} | ({"seal": forged[whose]} if whose in forged else {}))
-        met.close()
+        agent = handshake.Handshake(waits.accept()[0], 10)
+        agent.hear()
+        agent.say({"descriptors": said.descriptors} | ({"seal": forged[whose]} if whose in forged else {}))
+        agent.close()
 
     threading.Thread(target=answer, daemon=True).start()
     settings = Config(
         4200,
         runc=str(tmp_path / "runc"),
         own=str(tmp_path / "own"),
-        own_jobs_key=str(tmp_path / "key"),
+        user_jobs_key=str(tmp_path / "key"),
         users_work=str(tmp_path / "work"),
     )
-    call = shim.parse(["--root", str(tmp_path), "create", "--bundle", str(tmp_path), "own-1-66"])
+    call = main.parse(["--root", str(tmp_path), "create", "--bundle", str(tmp_path), "own-1-66"])
     assert call is not None
-    annotations = {shim.ANNOTATION_MEETING: "own-1-66", shim.ANNOTATION_OWNER: str(user)}
+    annotations = {main.ANNOTATION_HANDSHAKE: "own-1-66", main.ANNOTATION_OWNER: str(user)}
     with pytest.raises(Broken):
         transfer._restore(settings, call, annotations)
     assert not (tmp_path / "ran").exists()

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import gleaner.agent.privileged
-from gleaner.agent.privileged.shim import RESTORED, parse
+from gleaner.agent.privileged.shim.main import RESTORED, parse
 
 PACKAGE = Path(gleaner.agent.privileged.__file__).parents[1]
-PROGRAM = f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); from privileged.shim import main; main(sys.argv.pop(1))"
+PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); from privileged.shim.main import main; main(sys.argv.pop(1))"
+)
 SLOW = {"json", "typing", "subprocess", "re", "socket", "collections", "privileged.config", "privileged.transfer"}
 
 
@@ -80,10 +82,10 @@ def test_handing_on_imports_nothing_that_takes_time(shim: Shim) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"process": {"env": ["org.gleaner.restore=yes", "org.gleaner.meeting=x"]}},
+        {"process": {"env": ["org.gleaner.restore=yes", "org.gleaner.handshake=x"]}},
         {"process": {"args": ["org.gleaner.restore"]}, "annotations": None},
-        {"hostname": "org.gleaner.restore", "annotations": {"org.gleaner.meeting": "x", "org.gleaner.restore": ""}},
-        {"labels": {"org.gleaner.restore": "yes", "org.gleaner.meeting": "x"}, "annotations": {"a": "b"}},
+        {"hostname": "org.gleaner.restore", "annotations": {"org.gleaner.handshake": "x", "org.gleaner.restore": ""}},
+        {"labels": {"org.gleaner.restore": "yes", "org.gleaner.handshake": "x"}, "annotations": {"a": "b"}},
     ],
     ids=["environment", "arguments", "no request", "labels"],
 )
@@ -93,14 +95,14 @@ def test_only_an_annotation_asks_for_a_restore(shim: Shim, config: dict[str, obj
 
 
 def test_a_checkpoint_of_a_container_that_only_names_us_is_runcs_own(shim: Shim) -> None:
-    shim.container("c", config={"labels": ["bundle=/x", "a=org.gleaner.meeting=x", "org.gleaner.meeting"]})
+    shim.container("c", config={"labels": ["bundle=/x", "a=org.gleaner.handshake=x", "org.gleaner.handshake"]})
     said = shim("--root", str(shim.folder), "checkpoint", "--image-path", "/i", "c")
     assert (said.returncode, said.stdout.split()[:2]) == (7, ["runc", "--root"])
 
 
 def test_a_restore_without_settings_fails_with_one_line_and_starts_nothing(shim: Shim) -> None:
     bundle, log = (
-        shim.bundle(annotations={"org.gleaner.restore": "yes", "org.gleaner.meeting": "x"}),
+        shim.bundle(annotations={"org.gleaner.restore": "yes", "org.gleaner.handshake": "x"}),
         shim.folder / "log",
     )
     said = shim("--log", str(log), "create", "--bundle", bundle, "c")
@@ -122,7 +124,7 @@ def test_a_container_that_goes_on_already_may_go_on(
     shim: Shim, controller: str, file: str, goes_on: str, stands: str
 ) -> None:
     """Else, where CRIU was killed, the engine would take it for paused, and a save would be of a job that runs on."""
-    for name, labels in (("ours", ["org.gleaner.meeting=1"]), ("another", [])):
+    for name, labels in (("ours", ["org.gleaner.handshake=1"]), ("another", [])):
         shim.container(name, cgroup_paths={controller: str(shim.folder)}, config={"labels": labels})
     root = str((shim.folder / "x").parent)
     for state, status in ((stands, 7), (goes_on, 0), ("", 7)):
@@ -134,7 +136,7 @@ def test_a_container_that_goes_on_already_may_go_on(
 
 
 def test_a_container_that_is_about_to_stand_does_not_go_on(shim: Shim) -> None:
-    shim.container("c", cgroup_paths={"": str(shim.folder)}, config={"labels": ["org.gleaner.meeting=1"]})
+    shim.container("c", cgroup_paths={"": str(shim.folder)}, config={"labels": ["org.gleaner.handshake=1"]})
     (shim.folder / "cgroup.events").write_text("populated 1\nfrozen 0\n")
     for order, status in (("1\n", 7), ("0\n", 0)):
         (shim.folder / "cgroup.freeze").write_text(order)
@@ -143,7 +145,7 @@ def test_a_container_that_is_about_to_stand_does_not_go_on(shim: Shim) -> None:
 
 def test_a_container_that_cannot_be_frozen_does_not_freeze_later(shim: Shim) -> None:
     """With cgroups of version 2 runc leaves the order standing when it gives up."""
-    shim.container("c1", cgroup_paths={"": str(shim.folder)}, config={"labels": ["org.gleaner.meeting=1"]})
+    shim.container("c1", cgroup_paths={"": str(shim.folder)}, config={"labels": ["org.gleaner.handshake=1"]})
     order, events = shim.folder / "cgroup.freeze", shim.folder / "cgroup.events"
     order.write_text("1\n")
     events.write_text("populated 1\nfrozen 0\n")
@@ -166,7 +168,7 @@ def test_a_container_that_cannot_be_frozen_does_not_freeze_later(shim: Shim) -> 
 
 def test_a_container_that_a_killed_runc_has_frozen_is_paused(shim: Shim) -> None:
     """Else, with cgroups of version 1, it would stand still to the agent's end: runc freezes no frozen one."""
-    shim.container("c", cgroup_paths={"freezer": str(shim.folder)}, config={"labels": ["org.gleaner.meeting=1"]})
+    shim.container("c", cgroup_paths={"freezer": str(shim.folder)}, config={"labels": ["org.gleaner.handshake=1"]})
     state, inside = shim.folder / "freezer.state", shim.folder / "cgroup.procs"
     for was, processes, status, left in (
         ("FROZEN\n", "7\n", 0, "FROZEN\n"),
@@ -215,7 +217,7 @@ def let(shim: Shim, seccomp: object, *, annotations: object) -> list[dict[str, o
     return [rule for rule in made["syscalls"] if any("socket" in name for name in rule["names"])] if made else []
 
 
-OURS = {"org.gleaner.meeting": "m"}
+OURS = {"org.gleaner.handshake": "m"}
 
 
 def test_a_job_of_ours_gets_the_usual_sockets_alone(shim: Shim) -> None:
@@ -231,7 +233,7 @@ def test_a_job_of_ours_gets_the_usual_sockets_alone(shim: Shim) -> None:
 
 
 def test_containers_of_others_keep_their_filter(shim: Shim) -> None:
-    for annotations in ({}, None, {"a": "org.gleaner.meeting"}):
+    for annotations in ({}, None, {"a": "org.gleaner.handshake"}):
         assert let(shim, DOCKERS, annotations=annotations) == DOCKERS["syscalls"]
 
 

@@ -1,4 +1,4 @@
-"""What a save or restore keeps on the node, and what it takes from an agent."""
+"""The files that a save or restore keeps on the node, and those that it takes from an agent."""
 
 import contextlib
 import fcntl
@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged import transfer
-from gleaner.agent.privileged.config import Config
-from gleaner.agent.privileged.folders import remove
-from gleaner.agent.privileged.meeting import NotMet
-from gleaner.agent.privileged.shim import Call
-from gleaner.agent.privileged.transfer import checked_descriptors, own_folder
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.common.folders import remove
+from gleaner.agent.privileged.common.handshake import HandshakeFailed
+from gleaner.agent.privileged.shim import transfer
+from gleaner.agent.privileged.shim.main import Call
+from gleaner.agent.privileged.shim.transfer import checked_descriptors, own_folder
 
 GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
 
@@ -42,7 +42,7 @@ GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
     ids=lambda given: repr(given)[:30],
 )  # fmt: skip
 def test_descriptors_that_are_not_three_streams_are_refused(given: object) -> None:
-    with pytest.raises(NotMet):
+    with pytest.raises(HandshakeFailed):
         checked_descriptors(given)
 
 
@@ -50,7 +50,7 @@ def test_descriptors_that_are_not_three_streams_are_refused(given: object) -> No
 def test_what_is_let_through_cannot_name_another_file_to_criu(given: list[str]) -> None:
     try:
         found = checked_descriptors(json.dumps(given))
-    except NotMet:
+    except HandshakeFailed:
         return
     assert len(found) == 3
     for stream in found:
@@ -128,11 +128,11 @@ def stand(kept: Path, *, frozen: bool) -> None:
 
 def test_what_goes_on_is_not_saved(settings: Config, call: Call) -> None:
     """Whoever takes it for paused: its files would be of another time than its memory."""
-    with pytest.raises(NotMet):  # nobody waits for it
-        transfer._save(settings, call, {"org.gleaner.meeting": "c"})
+    with pytest.raises(HandshakeFailed):  # nobody waits for it
+        transfer._save(settings, call, {"org.gleaner.handshake": "c"})
     stand(Path(call.folder), frozen=False)
     with pytest.raises(ValueError, match="c is not paused"):
-        transfer._save(settings, call, {"org.gleaner.meeting": "c"})
+        transfer._save(settings, call, {"org.gleaner.handshake": "c"})
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
@@ -140,14 +140,14 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
     call: Call, monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:
     said: list[dict[str, object]] = []
-    met = SimpleNamespace(say=lambda message, *_: said.append(message), close=lambda: None)
+    agent = SimpleNamespace(say=lambda message, *_: said.append(message), close=lambda: None)
 
     def save(_settings: Config, call: Call, _command: str, own: str, *_: object, **_named: object) -> int:
         Path(own, transfer.DESCRIPTORS).write_text("[]")
         stand(Path(call.folder), frozen=not goes_on)
         return 0
 
-    monkeypatch.setattr(transfer, "_met", lambda *_: (transfer._Owner(4200, b""), met))
+    monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(4200, b""), agent))
     monkeypatch.setattr(transfer, "_run", save)
     refused = pytest.raises(ValueError, match="c is not paused") if goes_on else contextlib.nullcontext()
     with tempfile.TemporaryDirectory() as short, refused:  # a socket's path has an end
@@ -184,8 +184,8 @@ def test_what_is_mounted_in_the_folder_is_unmounted_and_not_emptied(tmp_path: Pa
     (folder / "work" / "log").touch()
     script = f"""
 import subprocess, sys
-sys.path.insert(0, {str(Path(transfer.__file__).parents[1])!r})
-from privileged.folders import remove
+sys.path.insert(0, {str(Path(transfer.__file__).parents[2])!r})
+from privileged.common.folders import remove
 subprocess.check_call(["mount", "-t", "tmpfs", "x", {str(kept)!r}])
 subprocess.check_call(["mkdir", {str(kept / "inside")!r}])
 subprocess.check_call(["mount", "--bind", {str(kept)!r}, {str(folder / "work" / "yard")!r}])

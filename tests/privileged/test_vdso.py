@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged import seal, vdso
-from gleaner.agent.privileged.protobuf import field
-from gleaner.agent.privileged.vdso import Forged, Guard, Part, flaw
+from gleaner.agent.privileged.shim import seal, vdso
+from gleaner.agent.privileged.shim.protobuf import field
+from gleaner.agent.privileged.shim.vdso import Forged, Guard, Part, flaw
 
 START = 0x7F0000000000
 PAGE = 4096
@@ -29,7 +29,7 @@ OWN = own()
 
 
 def symbols(area: bytes) -> list[int]:
-    """Where the entries of the functions are, for a machine of 64 bits."""
+    """Return where the entries of the functions are, for a machine of 64 bits."""
     segments_at, segments = struct.unpack_from("<Q", area, 32)[0], struct.unpack_from("<H", area, 56)[0]
     found = [struct.unpack_from("<IIQQQQ", area, segments_at + 56 * n) for n in range(segments)]
     said = {}
@@ -130,7 +130,7 @@ def test_images_that_cannot_be_read_are_forged() -> None:
 
 
 def passed(content: bytes, parts: list[Part]) -> tuple[bytes, str]:
-    """What CRIU gets of these pages, and why it gets no more."""
+    """Return the bytes of these pages that CRIU gets, and why it gets no more."""
     source, feeding = os.pipe()
     taking, sink = os.pipe()
     os.set_blocking(taking, False)

@@ -1,4 +1,4 @@
-"""What the watchdog removes of containerd's leavings: those, and nothing that only looks like it."""
+"""The watchdog removes containerd's leavings, and nothing that only looks like them."""
 
 import os
 import subprocess
@@ -15,13 +15,14 @@ def leak(folder: Path, name: str, *, old: bool = True) -> Path:
     found.mkdir(parents=True)
     (found / "pages-1.img").touch()
     if old:
-        os.utime(found, (time.time() - 3600,) * 2)
+        hour_ago_s = time.time() - 3600
+        os.utime(found, (hour_ago_s, hour_ago_s))
     return found
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where the watchdog is; its `docker` knows of no container."""
+    """Return the watchdog's folder; its `docker` knows of no container."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "docker").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "docker").chmod(0o755)

@@ -1,9 +1,9 @@
 import pytest
 from sqlalchemy import Engine
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
 
 @pytest.fixture
-def scene(queue_engine: Engine) -> Scene:
-    """An empty queue, once on each database."""
-    return Scene(queue_engine)
+def harness(queue_engine: Engine) -> QueueHarness:
+    """Return an empty queue, once on each database."""
+    return QueueHarness(queue_engine)

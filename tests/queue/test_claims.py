@@ -1,75 +1,76 @@
-"""Who gets which job: what fits, saved before new, the highest priority first, then the oldest."""
+"""Claims: an agent gets what fits, saved before new, the highest priority first, then the oldest."""
 
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.protocol import Ask, Generation, Saved, SelfSave, Slice, Stream, Why
-from gleaner.control.queue import moves, reads, tokens
-from gleaner.control.queue.engine import connect, transaction
+from gleaner.agent.messages import Ask, Checkpoint, ReturnReason, Saved, SelfSave, Slice, Stream
+from gleaner.control.queue import attempt_reports, claims, jobs, queries, tokens
+from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.reads import Waiting
+from gleaner.control.queue.queries import Waiting
 
 
-def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(scene: Scene) -> None:
-    plain, saved, high, higher, saved_high = scene.submit(indices=(0, 1, 2, 3, 4)).jobs
+def test_saved_comes_before_new_then_the_highest_priority_then_the_oldest(harness: QueueHarness) -> None:
+    plain, saved, high, higher, saved_high = harness.submit(indices=(0, 1, 2, 3, 4)).jobs
     for job, priority in ((high, 5), (higher, 6), (saved_high, 3)):
-        scene.do(moves.set_priority, job, priority, now_s=1.0)
-    scene.claim(scene.agent("a"))
+        harness.do(jobs.set_priority, job, priority, now_s=1.0)
+    harness.claim(harness.agent("a"))
     for job in (plain, saved, high, higher, saved_high):
         if job in {saved, saved_high}:
-            scene.saved(job, 1)
+            harness.record_save(job, 1)
         else:
-            scene.given_back(job, 1, Why.UNSTARTED)
-    assert [each.job for each in scene.claim("a")] == [saved_high, saved, higher, high, plain]
+            harness.record_return(job, 1, ReturnReason.UNSTARTED)
+    assert [each.job for each in harness.claim("a")] == [saved_high, saved, higher, high, plain]
 
 
-def test_the_order_holds_across_jobs_of_different_sizes(scene: Scene) -> None:
-    jobs = [scene.job(cpus=1 + n % 3, memory_mib=100 * (1 + n % 2)) for n in range(12)]
-    scene.agent("a")
-    assert [each.job for each in scene.claim("a")] == jobs
+def test_the_order_holds_across_jobs_of_different_sizes(harness: QueueHarness) -> None:
+    jobs = [harness.job(cpus=1 + n % 3, memory_mib=100 * (1 + n % 2)) for n in range(12)]
+    harness.agent("a")
+    assert [each.job for each in harness.claim("a")] == jobs
 
 
-def test_as_many_jobs_as_fit_cores_and_memory_are_handed_out(scene: Scene) -> None:
-    scene.submit(indices=tuple(range(10)), cpus=2, memory_mib=1000)
-    scene.agent("a")
-    assert len(scene.claim("a", cpus=7, memory_mib=50_000)) == 3
-    assert len(scene.claim("a", cpus=64, memory_mib=2999)) == 2
-    assert len(scene.claim("a", cpus=64, most=1)) == 1
-    assert scene.claim("a", cpus=1) == ()
-    assert scene.claim("a", memory_mib=999) == ()
-    assert scene.claim("a", cpus=0, memory_mib=0) == ()
-    assert len(scene.claim("a")) == 4
+def test_as_many_jobs_as_fit_cores_and_memory_are_handed_out(harness: QueueHarness) -> None:
+    harness.submit(indices=tuple(range(10)), cpus=2, memory_mib=1000)
+    harness.agent("a")
+    assert len(harness.claim("a", cpus=7, memory_mib=50_000)) == 3
+    assert len(harness.claim("a", cpus=64, memory_mib=2999)) == 2
+    assert len(harness.claim("a", cpus=64, most=1)) == 1
+    assert harness.claim("a", cpus=1) == ()
+    assert harness.claim("a", memory_mib=999) == ()
+    assert harness.claim("a", cpus=0, memory_mib=0) == ()
+    assert len(harness.claim("a")) == 4
 
 
-def test_a_job_that_does_not_fit_stops_nobody_behind_it(scene: Scene) -> None:
-    scene.job(cpus=32, priority=9)
-    scene.job(memory_mib=10_000, priority=8)
-    small = scene.job(cpus=2, memory_mib=128)
-    scene.agent("a")
-    assert [each.job for each in scene.claim("a", cpus=4, memory_mib=4000)] == [small]
+def test_a_job_that_does_not_fit_stops_nobody_behind_it(harness: QueueHarness) -> None:
+    harness.job(cpus=32, priority=9)
+    harness.job(memory_mib=10_000, priority=8)
+    small = harness.job(cpus=2, memory_mib=128)
+    harness.agent("a")
+    assert [each.job for each in harness.claim("a", cpus=4, memory_mib=4000)] == [small]
 
 
-def test_large_and_small_jobs_fill_what_is_left(scene: Scene) -> None:
-    sizes = [scene.job(cpus=cpus) for cpus in (3, 3, 1, 2, 1)]
-    scene.agent("a")
-    assert [each.job for each in scene.claim("a", cpus=5)] == [sizes[0], sizes[2], sizes[4]]
+def test_large_and_small_jobs_fill_what_is_left(harness: QueueHarness) -> None:
+    sizes = [harness.job(cpus=cpus) for cpus in (3, 3, 1, 2, 1)]
+    harness.agent("a")
+    assert [each.job for each in harness.claim("a", cpus=5)] == [sizes[0], sizes[2], sizes[4]]
 
 
-def test_a_held_job_waits_for_its_release(scene: Scene) -> None:
-    job = scene.job(hold=True)
-    scene.agent("a")
-    assert scene.claim("a") == ()
-    scene.release(job)
-    assert scene.claim_one("a").job == job
+def test_a_held_job_waits_for_its_release(harness: QueueHarness) -> None:
+    job = harness.job(hold=True)
+    harness.agent("a")
+    assert harness.claim("a") == ()
+    harness.release(job)
+    assert harness.claim_one("a").job == job
 
 
-def test_an_assignment_says_all_that_the_agent_must_know(scene: Scene) -> None:
-    scene.submit(
+def test_an_assignment_says_all_that_the_agent_must_know(harness: QueueHarness) -> None:
+    harness.submit(
         indices=(7,),
         name="zmumu",
         image="gleaner/pythia",
@@ -78,79 +79,81 @@ def test_an_assignment_says_all_that_the_agent_must_know(scene: Scene) -> None:
         cpus=2,
         memory_mib=700,
     )
-    made = scene.claim_one(scene.agent("a"))
+    made = harness.claim_one(harness.agent("a"))
     assert (made.job, made.attempt, made.group, made.name, made.image) == (1, 1, "physics", "zmumu", "gleaner/pythia")
     assert (made.command, made.environment) == (("generate", "--seed=7"), {"OUT": "run7"})
-    assert (made.cpus, made.memory_mib, made.generation) == (2, 704, None), "700 is rounded up to a step"
+    assert (made.cpus, made.memory_mib, made.checkpoint) == (2, 704, None), "700 is rounded up to a step"
 
 
-def test_the_next_agent_gets_the_lines_that_were_open_at_the_save(scene: Scene) -> None:
-    job = scene.job()
+def test_the_next_agent_gets_the_lines_that_were_open_at_the_save(harness: QueueHarness) -> None:
+    job = harness.job()
     open_lines = {Stream.STDOUT: "Y2Fmww==", Stream.STDERR: "aGFsZg=="}
     digest = f"sha256:{'0' * 64}"
-    made = Generation(attempt=1, number=1, digest=digest, size_bytes=1, log_lines=3, open_lines=open_lines)
-    scene.claim_one(scene.agent("a"))
-    scene.do(moves.saved, job, 1, Saved(generation=made, slice=Slice(started_s=1)), now_s=scene.now_s)
-    assert scene.claim_one("a").generation == made
-    scene.saved(job, 2, number=2)
-    again = scene.claim_one("a").generation
+    made = Checkpoint(attempt=1, number=1, digest=digest, size_bytes=1, log_lines=3, open_lines=open_lines)
+    harness.claim_one(harness.agent("a"))
+    harness.do(
+        attempt_reports.record_save, job, 1, Saved(checkpoint=made, slice=Slice(started_s=1)), now_s=harness.now_s
+    )
+    assert harness.claim_one("a").checkpoint == made
+    harness.record_save(job, 2, number=2)
+    again = harness.claim_one("a").checkpoint
     assert again is not None
     assert again.open_lines == {}
 
 
-def test_an_assignment_says_how_the_workload_saves_itself(scene: Scene) -> None:
-    job = scene.job(saves_itself={"signal": "SIGUSR1"})
-    assert scene.claim_one(scene.agent("a")).saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
-    assert scene.detail(job).saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
-    other = scene.job()
-    assert scene.claim_one("a").saves_itself is None
-    assert scene.detail(other).saves_itself is None
+def test_an_assignment_says_how_the_workload_saves_itself(harness: QueueHarness) -> None:
+    job = harness.job(saves_itself={"signal": "SIGUSR1"})
+    assert harness.claim_one(harness.agent("a")).saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
+    assert harness.detail(job).saves_itself == SelfSave(signal="SIGUSR1", exit_code=85)
+    other = harness.job()
+    assert harness.claim_one("a").saves_itself is None
+    assert harness.detail(other).saves_itself is None
 
 
-def test_an_index_is_filled_in_only_where_there_is_one(scene: Scene) -> None:
-    scene.job(command=("echo", "{index}"))
-    assert scene.claim_one(scene.agent("a")).command == ("echo", "{index}")
+def test_an_index_is_filled_in_only_where_there_is_one(harness: QueueHarness) -> None:
+    harness.job(command=("echo", "{index}"))
+    assert harness.claim_one(harness.agent("a")).command == ("echo", "{index}")
 
 
-def test_waiting_work_is_counted_by_size_without_what_is_held_or_running(scene: Scene) -> None:
-    scene.submit(indices=tuple(range(4)), cpus=1)
-    scene.submit(indices=tuple(range(3)), cpus=2, hold=True)
-    scene.job(cpus=4)
-    scene.claim_one(scene.agent("a"))
-    assert set(scene.look(reads.waiting)) == {Waiting(1, 512, 3), Waiting(4, 512, 1)}
-    assert scene.look(reads.waiting, at_most=2)[0] == Waiting(1, 512, 2)
+def test_waiting_work_is_counted_by_size_without_what_is_held_or_running(harness: QueueHarness) -> None:
+    harness.submit(indices=tuple(range(4)), cpus=1)
+    harness.submit(indices=tuple(range(3)), cpus=2, hold=True)
+    harness.job(cpus=4)
+    harness.claim_one(harness.agent("a"))
+    assert set(harness.look(queries.waiting)) == {Waiting(1, 512, 3), Waiting(4, 512, 1)}
+    assert harness.look(queries.waiting, at_most=2)[0] == Waiting(1, 512, 2)
 
 
-def _statements(scene: Scene, agent: str) -> int:
+def _statements(harness: QueueHarness, agent: str) -> int:
     seen: list[str] = []
-    listen = (scene.engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    listen = (harness.engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
     event.listen(*listen)
-    scene.claim(agent, cpus=4)
+    harness.claim(agent, cpus=4)
     event.remove(*listen)
     return len(seen)
 
 
-def test_a_claim_asks_the_database_as_often_however_many_sizes_were_ever_submitted(scene: Scene) -> None:
-    scene.agent("a")
-    scene.submit(indices=tuple(range(20)))
-    before = _statements(scene, "a")
+def test_a_claim_asks_the_database_as_often_however_many_sizes_were_ever_submitted(harness: QueueHarness) -> None:
+    harness.agent("a")
+    harness.submit(indices=tuple(range(20)))
+    before = _statements(harness, "a")
     for cpus in range(5, 30):
-        scene.cancel(scene.job(cpus=cpus))  # lanes that are empty now
-        scene.job(cpus=cpus)  # lanes that do not fit
-    assert _statements(scene, "a") == before
+        harness.cancel(harness.job(cpus=cpus))  # lanes that are empty now
+        harness.job(cpus=cpus)  # lanes that do not fit
+    assert _statements(harness, "a") == before
 
 
 def test_the_waiting_jobs_are_found_by_index_and_never_by_a_scan(sqlite_url: str) -> None:
-    scene = Scene(connect(sqlite_url))
-    scene.submit(indices=tuple(range(500)))
-    asked: list[tuple[str, object]] = []
-    event.listen(scene.engine, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
-    scene.claim(scene.agent("a"), most=3)
+    harness = QueueHarness(connect(sqlite_url))
+    harness.submit(indices=tuple(range(500)))
+    asked: list[tuple[str, Any]] = []
+    event.listen(harness.engine, "before_cursor_execute", lambda *args: asked.append((args[2], args[3])))
+    harness.claim(harness.agent("a"), most=3)
     selects = [
         (sql, values) for sql, values in asked if "SELECT" in sql and "job" in sql.lower() and "PRAGMA" not in sql
     ]
     assert selects
-    with scene.engine.connect() as connection:
+    with harness.engine.connect() as connection:
         for sql, values in selects:
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values)]
             assert not [line for line in plan if line.startswith("SCAN job")], plan
@@ -158,31 +161,31 @@ def test_the_waiting_jobs_are_found_by_index_and_never_by_a_scan(sqlite_url: str
 
 @pytest.mark.slow
 def test_claims_at_once_never_share_a_job(queue_engine: Engine) -> None:
-    scene = Scene(queue_engine)
-    jobs = [*scene.submit(indices=tuple(range(150))).jobs, *scene.submit(indices=tuple(range(150)), cpus=2).jobs]
-    names = [scene.agent(f"agent-{n}") for n in range(8)]
+    harness = QueueHarness(queue_engine)
+    jobs = [*harness.submit(indices=tuple(range(150))).jobs, *harness.submit(indices=tuple(range(150)), cpus=2).jobs]
+    names = [harness.agent(f"agent-{n}") for n in range(8)]
     start = threading.Barrier(len(names))
 
     def work(name: str) -> list[int]:
         start.wait()
         mine: list[int] = []
-        while claimed := scene.claim(name, cpus=4):
+        while claimed := harness.claim(name, cpus=4):
             mine += [each.job for each in claimed]
             for each in claimed:
-                scene.completed(each.job, each.attempt)
+                harness.record_completion(each.job, each.attempt)
         return mine
 
     with ThreadPoolExecutor(len(names)) as pool:
         taken = [job for mine in pool.map(work, names) for job in mine]
     # A claim may see nothing while others hold the last rows; what is left over is there for the next one.
-    taken += [each.job for each in scene.claim(names[0], cpus=5000, memory_mib=10**7, most=1024)]
+    taken += [each.job for each in harness.claim(names[0], cpus=5000, memory_mib=10**7, most=1024)]
     assert sorted(taken) == sorted(jobs)
 
 
 def test_two_reports_at_once_end_an_attempt_in_one_way(queue_engine: Engine) -> None:
-    scene = Scene(queue_engine)
-    jobs = scene.submit(indices=tuple(range(40))).jobs
-    scene.claim(scene.agent("a"))
+    harness = QueueHarness(queue_engine)
+    jobs = harness.submit(indices=tuple(range(40))).jobs
+    harness.claim(harness.agent("a"))
     start = threading.Barrier(2)
 
     def report(kind: str) -> Counter[str]:
@@ -191,9 +194,9 @@ def test_two_reports_at_once_end_an_attempt_in_one_way(queue_engine: Engine) -> 
         for job in jobs:
             try:
                 if kind == "saved":
-                    scene.saved(job, 1)
+                    harness.record_save(job, 1)
                 else:
-                    scene.completed(job, 1)
+                    harness.record_completion(job, 1)
                 counted["accepted"] += 1
             except Refused:
                 counted["refused"] += 1
@@ -202,61 +205,66 @@ def test_two_reports_at_once_end_an_attempt_in_one_way(queue_engine: Engine) -> 
     with ThreadPoolExecutor(2) as pool:
         counted = sum(pool.map(report, ("saved", "completed")), Counter())
     assert counted == {"accepted": len(jobs), "refused": len(jobs)}
-    assert {scene.row(job).state.value for job in jobs} <= {"Saved", "Complete"}
+    assert {harness.row(job).state.value for job in jobs} <= {"Saved", "Complete"}
 
 
 @pytest.mark.postgres
 def test_a_claim_does_not_wait_for_another_one(postgres_url: str) -> None:
-    scene = Scene(connect(postgres_url))
-    first, second = scene.submit(indices=(1, 2)).jobs
+    harness = QueueHarness(connect(postgres_url))
+    first, second = harness.submit(indices=(1, 2)).jobs
     for name in ("a", "b"):
-        scene.agent(name)
-    with transaction(scene.engine) as db:
-        assert [each.job for each in moves.claim(db, "a", Ask(cpus=1, memory_mib=512), now_s=1.0).jobs] == [first]
-        assert scene.claim_one("b").job == second
+        harness.agent(name)
+    with transaction(harness.engine) as db:
+        assert [each.job for each in claims.claim(db, "a", Ask(cpus=1, memory_mib=512), now_s=1.0).jobs] == [first]
+        assert harness.claim_one("b").job == second
 
 
-def test_what_an_exception_leaves_is_undone(scene: Scene) -> None:
-    scene.job()
-    scene.agent("a")
-    before = scene.everything()
-    with pytest.raises(ZeroDivisionError), transaction(scene.engine) as db:
-        moves.claim(db, "a", Ask(cpus=1, memory_mib=512), now_s=1.0)
+def test_what_an_exception_leaves_is_undone(harness: QueueHarness) -> None:
+    harness.job()
+    harness.agent("a")
+    before = harness.everything()
+    with pytest.raises(ZeroDivisionError), transaction(harness.engine) as db:
+        claims.claim(db, "a", Ask(cpus=1, memory_mib=512), now_s=1.0)
         raise ZeroDivisionError
-    assert scene.everything() == before
+    assert harness.everything() == before
 
 
-def test_a_campaign_is_held_released_and_cancelled_as_a_whole(scene: Scene) -> None:
-    made = scene.submit(indices=(5, 3, 8, 1))
-    other = scene.job()
+def test_a_campaign_is_held_released_and_cancelled_as_a_whole(harness: QueueHarness) -> None:
+    made = harness.submit(indices=(5, 3, 8, 1))
+    other = harness.job()
     assert made.campaign is not None
-    assert [scene.row(job).index for job in made.jobs] == [5, 3, 8, 1]
-    scene.claim(scene.agent("a"), most=2)
-    scene.completed(made.jobs[0], 1)
-    scene.do(moves.hold_campaign, made.campaign, reason="by bob", now_s=2.0)
-    assert [scene.row(job).held for job in (*made.jobs, other)] == [False, True, True, True, False]
-    scene.do(moves.release_campaign, made.campaign, now_s=3.0)
-    scene.do(moves.cancel_campaign, made.campaign, now_s=4.0)
-    status = scene.look(reads.status, campaign=made.campaign)
+    assert [harness.row(job).index for job in made.jobs] == [5, 3, 8, 1]
+    harness.claim(harness.agent("a"), most=2)
+    harness.record_completion(made.jobs[0], 1)
+    harness.do(jobs.hold_campaign, made.campaign, reason="by bob", now_s=2.0)
+    assert [harness.row(job).held for job in (*made.jobs, other)] == [False, True, True, True, False]
+    harness.do(jobs.release_campaign, made.campaign, now_s=3.0)
+    harness.do(jobs.cancel_campaign, made.campaign, now_s=4.0)
+    status = harness.look(queries.status, campaign=made.campaign)
     assert (status.succeeded, status.cancelled, status.held, status.running) == (1, 3, 0, 0)
-    assert scene.row(other).outcome is None
-    assert [event for job in made.jobs for event in scene.events(job)[-1:]] == ["succeed", "cancel", "cancel", "cancel"]
+    assert harness.row(other).outcome is None
+    assert [event for job in made.jobs for event in harness.events(job)[-1:]] == [
+        "succeed",
+        "cancel",
+        "cancel",
+        "cancel",
+    ]
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_runs_are_submitted_in_one_go(scene: Scene) -> None:
-    made = scene.submit(indices=tuple(range(100_000)))
+def test_a_hundred_thousand_runs_are_submitted_in_one_go(harness: QueueHarness) -> None:
+    made = harness.submit(indices=tuple(range(100_000)))
     assert len(set(made.jobs)) == 100_000
-    assert scene.row(made.jobs[77]).index == 77
-    assert len(scene.claim(scene.agent("a"))) == 64
+    assert harness.row(made.jobs[77]).index == 77
+    assert len(harness.claim(harness.agent("a"))) == 64
 
 
-def test_tokens_are_known_by_their_hash_alone(scene: Scene) -> None:
-    secret = scene.do(tokens.issue, role="user", name="alice", group="physics", now_s=1.0)
-    assert secret not in str(scene.everything())
-    known = scene.look(tokens.identify, secret)
+def test_tokens_are_known_by_their_hash_alone(harness: QueueHarness) -> None:
+    secret = harness.do(tokens.issue, role="user", name="alice", group="physics", now_s=1.0)
+    assert secret not in str(harness.everything())
+    known = harness.look(tokens.identify, secret)
     assert known is not None
     assert (known.role, known.name, known.group) == ("user", "alice", "physics")
-    assert scene.look(tokens.identify, secret + "x") is None
-    assert scene.do(tokens.revoke, role="user", name="alice", now_s=2.0) == 1
-    assert scene.look(tokens.identify, secret) is None
+    assert harness.look(tokens.identify, secret + "x") is None
+    assert harness.do(tokens.revoke, role="user", name="alice", now_s=2.0) == 1
+    assert harness.look(tokens.identify, secret) is None

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select
 from tests.databases import new_sqlite
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
-from gleaner.control.policy.governing_view import (
-    GovernRules,
-    GovernView,
-    Ruling,
+from gleaner.control.policy.entitlements_view import (
+    Decision,
+    EntitlementRules,
+    EntitlementView,
     RunningJob,
     Verdict,
     WaitingJob,
@@ -24,69 +25,77 @@ from gleaner.control.policy.governing_view import (
     view_of,
 )
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.policy.room import Room
+from gleaner.control.policy.resources import Resources
 from gleaner.control.queue import decisions
-from gleaner.control.queue.decision_tables import DECISION, SUBJECT, DecisionKind
-from gleaner.control.queue.engine import connect
+from gleaner.control.queue.database import connect
 from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.schema import DECISION, SUBJECT, DecisionKind
 
 GIVEN: dict[str, Any] = {"free": 3, "jobs": [{"job": 7, "share": 0.1 + 0.2}], "nobody": None, "é": "\x1b"}
 NOW_S = 1_795_200_000.0
 ANSWER: dict[str, Any] = {"start": [7], "because": {"job 7": "it is its group's turn"}}
 
 
-def decide(scene: Scene, *subjects: str, acted: bool = True, **more: Any) -> int:
-    told = {"kind": DecisionKind.START, "policy": "governing", "given": GIVEN, "answer": ANSWER} | more
-    return scene.do(decisions.record, subjects=subjects, acted=acted, now_s=scene.now_s, **told)
+def decide(
+    harness: QueueHarness, *subjects: str, acted: bool = True, groups: Mapping[str, str] | None = None, **more: Any
+) -> int:
+    about = {subject: (groups or {}).get(subject) for subject in subjects}
+    told = {"kind": DecisionKind.START, "policy": "entitlements", "given": GIVEN, "answer": ANSWER} | more
+    return harness.do(decisions.record, subjects=about, acted=acted, now_s=harness.now_s, **told)
 
 
-def test_a_decision_is_read_as_it_was_made(scene: Scene) -> None:
-    number = decide(scene, "job 7", "slurm 4711", acted=False, groups={"slurm 4711": "physics"})
-    found = scene.look(decisions.one, number)
-    assert (found.id, found.at_s, found.kind, found.policy) == (number, scene.now_s, DecisionKind.START, "governing")
+def test_a_decision_is_read_as_it_was_made(harness: QueueHarness) -> None:
+    number = decide(harness, "job 7", "slurm 4711", acted=False, groups={"slurm 4711": "physics"})
+    found = harness.look(decisions.one, number)
+    assert (found.id, found.at_s, found.kind, found.policy) == (
+        number,
+        harness.now_s,
+        DecisionKind.START,
+        "entitlements",
+    )
     assert (found.given, found.answer, found.acted) == (GIVEN, ANSWER, False)
     assert found.subjects == {"job 7": None, "slurm 4711": "physics"}
 
 
-def test_the_latest_decisions_about_a_job_come_first(scene: Scene) -> None:
-    numbers = [decide(scene, "job 7", "job 8", "job 7") for _ in range(3)]
-    decide(scene, "job 77")
-    assert [found.id for found in scene.look(decisions.latest, "job 7", 2)] == [numbers[2], numbers[1]]
-    assert len(scene.look(decisions.latest, "job 8", 9)) == 3
-    assert scene.look(decisions.latest, "job 9", 9) == ()
+def test_the_latest_decisions_about_a_job_come_first(harness: QueueHarness) -> None:
+    numbers = [decide(harness, "job 7", "job 8", "job 7") for _ in range(3)]
+    decide(harness, "job 77")
+    assert [found.id for found in harness.look(decisions.latest, "job 7", 2)] == [numbers[2], numbers[1]]
+    assert len(harness.look(decisions.latest, "job 8", 9)) == 3
+    assert harness.look(decisions.latest, "job 9", 9) == ()
 
 
-def test_an_unknown_decision_is_one_clear_line(scene: Scene) -> None:
+def test_an_unknown_decision_is_one_clear_line(harness: QueueHarness) -> None:
     with pytest.raises(Unknown, match="there is no decision 5; old ones are removed, see"):
-        scene.look(decisions.one, 5)
+        harness.look(decisions.one, 5)
 
 
-def test_old_decisions_go_a_few_at_a_time_the_oldest_first(scene: Scene) -> None:
-    old = [decide(scene, f"job {n}") for n in range(5)]
-    scene.now_s += 100
-    young = decide(scene, "job 1")
-    old_ones = {"before_s": scene.now_s, "up_to": 0, "at_most": 3}
-    assert [scene.do(decisions.remove_old, **old_ones) for _ in range(3)] == [3, 2, 0]
-    assert [found.id for found in scene.look(decisions.latest, "job 1", 9)] == [young]
+def test_old_decisions_go_a_few_at_a_time_the_oldest_first(harness: QueueHarness) -> None:
+    old = [decide(harness, f"job {n}") for n in range(5)]
+    harness.now_s += 100
+    young = decide(harness, "job 1")
+    old_ones: dict[str, Any] = {"before_s": harness.now_s, "up_to": 0, "at_most": 3}
+    assert [harness.do(decisions.remove_old, **old_ones) for _ in range(3)] == [3, 2, 0]
+    assert [found.id for found in harness.look(decisions.latest, "job 1", 9)] == [young]
     assert young > max(old)
 
 
-def test_of_too_many_decisions_the_oldest_go(scene: Scene) -> None:
-    numbers = [decide(scene, "job 1") for _ in range(7)]
-    up_to = scene.look(decisions.surplus, keep=3, keep_bytes=10**9)
+def test_of_too_many_decisions_the_oldest_go(harness: QueueHarness) -> None:
+    numbers = [decide(harness, "job 1") for _ in range(7)]
+    up_to = harness.look(decisions.surplus, keep=3, keep_bytes=10**9)
     assert up_to == numbers[3]
-    assert [scene.do(decisions.remove_old, before_s=0, up_to=up_to, at_most=9) for _ in range(2)] == [4, 0]
-    assert [found.id for found in scene.look(decisions.latest, "job 1", 9)] == numbers[:3:-1]
-    assert scene.look(decisions.surplus, keep=3, keep_bytes=10**9) == 0
+    assert [harness.do(decisions.remove_old, before_s=0, up_to=up_to, at_most=9) for _ in range(2)] == [4, 0]
+    assert [found.id for found in harness.look(decisions.latest, "job 1", 9)] == numbers[:3:-1]
+    assert harness.look(decisions.surplus, keep=3, keep_bytes=10**9) == 0
 
 
 @pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 9), max_size=12), keep=st.integers(1, 9), keep_hundreds=st.integers(1, 60))
 @settings(max_examples=40)
 def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(
-    one_sqlite: Scene, sizes: list[int], keep: int, keep_hundreds: int
+    one_sqlite: QueueHarness, sizes: list[int], keep: int, keep_hundreds: int
 ) -> None:
-    """The youngest, one after the other, up to the first that is too many or too much."""
+    """The youngest stay, one after the other, up to the first that is too many or too much."""
     with one_sqlite.engine.begin() as db:
         db.execute(delete(SUBJECT))
         db.execute(delete(DECISION))
@@ -102,36 +111,36 @@ def test_what_is_kept_is_all_that_fits_into_the_number_and_the_bytes(
 
 
 @pytest.fixture(scope="module")
-def one_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """One queue for all examples of a property."""
-    return Scene(connect(new_sqlite(tmp_path_factory.mktemp("decisions"))))
+def one_sqlite(tmp_path_factory: pytest.TempPathFactory) -> QueueHarness:
+    """Return one queue for all examples of a property."""
+    return QueueHarness(connect(new_sqlite(tmp_path_factory.mktemp("decisions"))))
 
 
-def bytes_of(scene: Scene, number: int) -> int:
-    with scene.engine.connect() as db:
+def bytes_of(harness: QueueHarness, number: int) -> int:
+    with harness.engine.connect() as db:
         return db.execute(select(DECISION.c.size_bytes).where(DECISION.c.id == number)).scalar_one()
 
 
-def test_a_decision_on_a_large_cluster_takes_less_than_a_tenth_of_a_mebibyte(scene: Scene) -> None:
+def test_a_decision_on_a_large_cluster_takes_less_than_a_tenth_of_a_mebibyte(harness: QueueHarness) -> None:
     """1,000 jobs wait and 2,500 run; as plain JSON that is almost a mebibyte. `-s` shows both."""
-    view, rulings = large_cluster()
-    content = {"given": as_given(view), "answer": as_answer(rulings)}
-    number = decide(scene, "slurm 410000", policy="governing", **content)
+    view, decided = large_cluster()
+    content: dict[str, Any] = {"given": as_given(view), "answer": as_answer(decided)}
+    number = decide(harness, "slurm 410000", policy="entitlements", **content)
     plain_bytes = len(json.dumps(content))
-    print(f"\n{plain_bytes:,} bytes as JSON, {bytes_of(scene, number):,} as it is stored")
+    print(f"\n{plain_bytes:,} bytes as JSON, {bytes_of(harness, number):,} as it is stored")
     assert plain_bytes > 600_000
-    assert bytes_of(scene, number) < 2**20 / 10
-    assert view_of(scene.look(decisions.one, number).given) == view
+    assert bytes_of(harness, number) < 2**20 / 10
+    assert view_of(harness.look(decisions.one, number).given) == view
 
 
-def large_cluster() -> tuple[GovernView, tuple[Ruling, ...]]:
-    """As mixed as a real one: jobs of all sizes, of twenty accounts, anywhere on 700 nodes."""
+def large_cluster() -> tuple[EntitlementView, tuple[Decision, ...]]:
+    """Return a mixture as on a real cluster: jobs of all sizes, of twenty accounts, anywhere on 700 nodes."""
     dice = random.Random(1)
     owners = [f"account{n}" for n in range(20)]
-    nodes = dict.fromkeys([f"node{n}" for n in range(700)], Room(64, 256_000))
+    nodes = dict.fromkeys([f"node{n}" for n in range(700)], Resources(64, 256_000))
 
-    def room() -> Room:
-        return Room(dice.choice((1, 2, 4, 8, 16)), dice.choice((2000, 4000, 8000, 31_000)))
+    def room() -> Resources:
+        return Resources(dice.choice((1, 2, 4, 8, 16)), dice.choice((2000, 4000, 8000, 31_000)))
 
     running = tuple(
         RunningJob(
@@ -148,11 +157,11 @@ def large_cluster() -> tuple[GovernView, tuple[Ruling, ...]]:
         WaitingJob(str(410_000 + n), dice.choice(owners), dice.choice(list(JobClass)), Wish(1, room()))
         for n in range(1000)
     )
-    free = {node: Room(dice.randrange(64), dice.randrange(256_000)) for node in nodes}
-    rules = GovernRules(quantum_s=600, quantum_protects=False, saves_left=100)
-    view = GovernView(NOW_S, rules, dict.fromkeys(owners, 2240), nodes, free, waiting, running)
-    return view, tuple(Ruling(job.job, Verdict.HOLD, why=f"{job.owner} waits for idle CPUs") for job in waiting)
+    free = {node: Resources(dice.randrange(64), dice.randrange(256_000)) for node in nodes}
+    rules = EntitlementRules(quantum_s=600, quantum_protects=False, saves_left=100)
+    view = EntitlementView(NOW_S, rules, dict.fromkeys(owners, 2240), nodes, free, waiting, running)
+    return view, tuple(Decision(job.job, Verdict.HOLD, why=f"{job.owner} waits for idle CPUs") for job in waiting)
 
 
-def test_a_decision_about_nobody_can_be_read_too(scene: Scene) -> None:
-    assert scene.look(decisions.one, decide(scene)).subjects == {}
+def test_a_decision_about_nobody_can_be_read_too(harness: QueueHarness) -> None:
+    assert harness.look(decisions.one, decide(harness)).subjects == {}

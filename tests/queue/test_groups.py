@@ -1,4 +1,4 @@
-"""Claims between groups: below the target first, then anyone; and what is written down of it."""
+"""Claims between groups: those below their target first, then the others; and what is recorded of it."""
 
 from collections import Counter
 from typing import Any
@@ -8,150 +8,149 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 from tests.databases import new_sqlite
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.protocol import Ask, Assignment, Why
-from gleaner.control.life import State
-from gleaner.control.policy.replaying import REPLAYS
-from gleaner.control.policy.shares import ShareRules, Shares
-from gleaner.control.queue import decisions, moves, reads
-from gleaner.control.queue.engine import connect
-from gleaner.control.queue.holdings import Holdings, holdings
-from gleaner.control.queue.reads import Waiting
-from gleaner.control.queue.reports import NODES_UNTIL_BROKEN
-from gleaner.control.queue.tables import JOB, LANE
+from gleaner.agent.messages import Ask, Assignment, ReturnReason
+from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.policy.replay import REPLAYS
+from gleaner.control.queue import claims, decisions, queries
+from gleaner.control.queue.attempt_reports import NODES_UNTIL_BROKEN
+from gleaner.control.queue.database import connect
+from gleaner.control.queue.queries import GroupUsage, Waiting, group_usage
+from gleaner.control.queue.schema import JOB, LANE
+from gleaner.control.states import State
 
 
 def claim(
-    scene: Scene, agent: str, known: Shares, *, cpus: int = 64, most: int = 64, **more: Any
+    harness: QueueHarness, agent: str, known: Shares, *, cpus: int = 64, most: int = 64, **more: Any
 ) -> tuple[Assignment, ...]:
     ask = Ask(cpus=cpus, memory_mib=65536, most=most)
-    return scene.do(moves.claim, agent, ask, now_s=scene.now_s, shares=lambda _db: known, **more).jobs
+    return harness.do(claims.claim, agent, ask, now_s=harness.now_s, shares=lambda _db: known, **more).jobs
 
 
-def held_now(scene: Scene, rules: ShareRules | None = None) -> Shares:
-    found = scene.look(holdings)
+def held_now(harness: QueueHarness, rules: ShareRules | None = None) -> Shares:
+    found = harness.look(group_usage)
     return Shares(rules or ShareRules(), found.capacity_cpus, found.holds_cpus, found.waiting)
 
 
-def test_a_group_with_ten_jobs_starts_beside_one_that_has_submitted_a_thousand_before(scene: Scene) -> None:
-    scene.submit(indices=tuple(range(1000)), group="physics")
-    few = scene.submit(indices=tuple(range(10)), group="chemistry").jobs
+def test_a_group_with_ten_jobs_starts_beside_one_that_has_submitted_a_thousand_before(harness: QueueHarness) -> None:
+    harness.submit(indices=tuple(range(1000)), group="physics")
+    few = harness.submit(indices=tuple(range(10)), group="chemistry").jobs
     running: Counter[str] = Counter()
     for name in ("a", "b", "c"):  # one round's agents, of 4 cores each
-        scene.agent(name, cpus=4)
-        running.update(job.group for job in claim(scene, name, held_now(scene), cpus=4))
+        harness.agent(name, cpus=4)
+        running.update(job.group for job in claim(harness, name, held_now(harness), cpus=4))
     assert running == {"physics": 6, "chemistry": 6}
-    assert scene.row(few[0]).state is State.RUNNING
+    assert harness.row(few[0]).state is State.RUNNING
 
 
-def test_what_one_group_leaves_another_takes(scene: Scene) -> None:
-    scene.submit(indices=tuple(range(9)), group="physics")
-    scene.job(group="chemistry")
-    scene.agent("a", cpus=8)
+def test_what_one_group_leaves_another_takes(harness: QueueHarness) -> None:
+    harness.submit(indices=tuple(range(9)), group="physics")
+    harness.job(group="chemistry")
+    harness.agent("a", cpus=8)
     rules = ShareRules({"chemistry": 75, "physics": 25})
-    assert Counter(job.group for job in claim(scene, "a", held_now(scene, rules), cpus=8)) == {
+    assert Counter(job.group for job in claim(harness, "a", held_now(harness, rules), cpus=8)) == {
         "chemistry": 1,
         "physics": 7,
     }
 
 
-def test_within_a_group_saved_comes_before_new_then_priority_then_age_across_sizes(scene: Scene) -> None:
-    low, high, saved = scene.job(), scene.job(cpus=2, priority=5), scene.job(memory_mib=300)
-    scene.agent("a")
-    for job in claim(scene, "a", Shares()):
+def test_within_a_group_saved_comes_before_new_then_priority_then_age_across_sizes(harness: QueueHarness) -> None:
+    low, high, saved = harness.job(), harness.job(cpus=2, priority=5), harness.job(memory_mib=300)
+    harness.agent("a")
+    for job in claim(harness, "a", Shares()):
         if job.job == saved:
-            scene.saved(saved, 1)
+            harness.record_save(saved, 1)
         else:
-            scene.given_back(job.job, 1, Why.UNSTARTED)
-    other = scene.job(group="chemistry")
+            harness.record_return(job.job, 1, ReturnReason.UNSTARTED)
+    other = harness.job(group="chemistry")
     known = Shares(ShareRules({"physics": 100}), capacity_cpus=64)
-    assert [job.job for job in claim(scene, "a", known)] == [saved, high, low, other]
+    assert [job.job for job in claim(harness, "a", known)] == [saved, high, low, other]
 
 
-def test_a_group_whose_jobs_do_not_fit_keeps_nobody_waiting(scene: Scene) -> None:
-    scene.job(cpus=8, group="chemistry")
-    job = scene.job(group="physics")
-    scene.agent("a")
+def test_a_group_whose_jobs_do_not_fit_keeps_nobody_waiting(harness: QueueHarness) -> None:
+    harness.job(cpus=8, group="chemistry")
+    job = harness.job(group="physics")
+    harness.agent("a")
     known = Shares(ShareRules({"chemistry": 100}), capacity_cpus=64)
-    assert [each.job for each in claim(scene, "a", known, cpus=4)] == [job]
+    assert [each.job for each in claim(harness, "a", known, cpus=4)] == [job]
 
 
-def test_a_decision_between_groups_is_written_down_with_the_claim(scene: Scene) -> None:
-    older, job = scene.job(group="physics"), scene.job(group="chemistry")
-    scene.agent("a", node="n1")
+def test_a_decision_between_groups_is_written_down_with_the_claim(harness: QueueHarness) -> None:
+    older, job = harness.job(group="physics"), harness.job(group="chemistry")
+    harness.agent("a", node="n1")
     known = Shares(ShareRules({"chemistry": 50}), 4, {"physics": 2}, frozenset({"physics"}))
-    assert [each.job for each in claim(scene, "a", known, most=1)] == [job]
-    (found,) = scene.look(decisions.latest, f"job {job}", 9)
-    assert (found.kind, found.policy, found.acted, found.at_s) == ("start", "fairshare", True, scene.now_s)
+    assert [each.job for each in claim(harness, "a", known, most=1)] == [job]
+    (found,) = harness.look(decisions.latest, f"job {job}", 9)
+    assert (found.kind, found.policy, found.acted, found.at_s) == ("start", "fairshare", True, harness.now_s)
     assert (found.given["agent"], found.given["node"], found.subjects) == ("a", "n1", {f"job {job}": None})
     assert found.answer == {
         "start": [job],
         "because": {f"job {job}": "group chemistry held 0 of the 2 cores that are its target"},
     }
     assert REPLAYS[found.policy](found.given) == found.answer
-    assert scene.look(decisions.latest, f"job {older}", 9) == ()
+    assert harness.look(decisions.latest, f"job {older}", 9) == ()
 
 
-def test_nothing_is_written_down_where_only_one_group_has_a_job_that_fits(scene: Scene) -> None:
-    scene.job(cpus=9, group="chemistry")
-    jobs = scene.submit(indices=(0, 1)).jobs
+def test_nothing_is_written_down_where_only_one_group_has_a_job_that_fits(harness: QueueHarness) -> None:
+    harness.job(cpus=9, group="chemistry")
+    jobs = harness.submit(indices=(0, 1)).jobs
 
     def asked(_db: Connection) -> Shares:
         raise AssertionError
 
-    scene.agent("a")
+    harness.agent("a")
     ask = Ask(cpus=4, memory_mib=65536, most=9)
-    assert len(scene.do(moves.claim, "a", ask, now_s=1.0, shares=asked).jobs) == 2
-    assert scene.look(decisions.latest, f"job {jobs[0]}", 9) == ()
+    assert len(harness.do(claims.claim, "a", ask, now_s=1.0, shares=asked).jobs) == 2
+    assert harness.look(decisions.latest, f"job {jobs[0]}", 9) == ()
 
 
-def test_a_claim_goes_on_where_no_more_may_be_written_down(scene: Scene) -> None:
-    scene.job(group="chemistry")
-    job = scene.job(group="physics")
-    scene.agent("a")
-    assert len(claim(scene, "a", Shares(), may_record=lambda: False)) == 2
-    assert scene.look(decisions.latest, f"job {job}", 9) == ()
+def test_a_claim_goes_on_where_no_more_may_be_written_down(harness: QueueHarness) -> None:
+    harness.job(group="chemistry")
+    job = harness.job(group="physics")
+    harness.agent("a")
+    assert len(claim(harness, "a", Shares(), may_record=lambda: False)) == 2
+    assert harness.look(decisions.latest, f"job {job}", 9) == ()
 
 
-def test_what_groups_hold_is_what_their_running_jobs_have(scene: Scene) -> None:
-    scene.submit(indices=(0, 1), cpus=3, group="physics")
-    scene.agent("a", cpus=4)
-    scene.agent("gone", cpus=99)
-    scene.farewell("gone")
-    scene.claim("a", most=1)
-    scene.job(group="chemistry", hold=True)
-    scene.job(group="biology")
-    assert scene.look(holdings) == Holdings(4, {"physics": 3}, frozenset({"physics", "biology"}))
+def test_what_groups_hold_is_what_their_running_jobs_have(harness: QueueHarness) -> None:
+    harness.submit(indices=(0, 1), cpus=3, group="physics")
+    harness.agent("a", cpus=4)
+    harness.agent("gone", cpus=99)
+    harness.record_farewell("gone")
+    harness.claim("a", most=1)
+    harness.job(group="chemistry", hold=True)
+    harness.job(group="biology")
+    assert harness.look(group_usage) == GroupUsage(4, {"physics": 3}, frozenset({"physics", "biology"}))
 
 
-def test_saved_refused_or_started_over_a_job_stays_among_those_of_its_group(scene: Scene) -> None:
-    jobs = [scene.job(group=group) for group in ("chemistry", "physics", "biology")]
-    groups = [scene.row(job).group for job in jobs]
+def test_saved_refused_or_started_over_a_job_stays_among_those_of_its_group(harness: QueueHarness) -> None:
+    jobs = [harness.job(group=group) for group in ("chemistry", "physics", "biology")]
+    groups = [harness.row(job).group for job in jobs]
 
     def of_lanes() -> list[str]:
         lanes = select(LANE.c.group).join(JOB, JOB.c.lane == LANE.c.id).order_by(JOB.c.id)
-        with scene.engine.connect() as connection:
+        with harness.engine.connect() as connection:
             return list(connection.execute(lanes).scalars())
 
-    scene.agent("a")
-    claim(scene, "a", Shares())
+    harness.agent("a")
+    claim(harness, "a", Shares())
     for job in jobs:
-        scene.saved(job, 1)
+        harness.record_save(job, 1)
         assert of_lanes() == groups
-    told = (Why.INCOMPATIBLE, *[Why.GENERATION_BROKEN] * NODES_UNTIL_BROKEN)
+    told = (ReturnReason.INCOMPATIBLE, *[ReturnReason.CHECKPOINT_BROKEN] * NODES_UNTIL_BROKEN)
     for attempt, why in enumerate(told, 2):
-        assert len(claim(scene, scene.agent(f"agent-{attempt}"), Shares())) == 3
+        assert len(claim(harness, harness.agent(f"agent-{attempt}"), Shares())) == 3
         for job in jobs:
-            scene.given_back(job, attempt, why)
+            harness.record_return(job, attempt, why)
             assert of_lanes() == groups
-    assert [scene.row(job).state for job in jobs] == [State.NEW] * 3
+    assert [harness.row(job).state for job in jobs] == [State.NEW] * 3
 
 
-def test_the_planner_counts_waiting_jobs_of_one_size_whoever_owns_them(scene: Scene) -> None:
-    scene.submit(indices=(0, 1), group="physics")
-    scene.job(group="chemistry")
-    assert scene.look(reads.waiting) == (Waiting(1, 512, 3),)
+def test_the_planner_counts_waiting_jobs_of_one_size_whoever_owns_them(harness: QueueHarness) -> None:
+    harness.submit(indices=(0, 1), group="physics")
+    harness.job(group="chemistry")
+    assert harness.look(queries.waiting) == (Waiting(1, 512, 3),)
 
 
 groups = st.sampled_from(("biology", "chemistry", "physics"))
@@ -176,12 +175,12 @@ def test_a_claim_gives_nothing_above_a_target_while_another_group_below_has_a_jo
     cpus: int,
 ) -> None:
     engine = connect(new_sqlite(tmp_path_factory.mktemp("claims")))
-    scene = Scene(engine)
-    waiting = {scene.job(group=group, cpus=size, priority=n): (group, size, -n) for group, size, n in jobs}
-    scene.agent("a")
+    harness = QueueHarness(engine)
+    waiting = {harness.job(group=group, cpus=size, priority=n): (group, size, -n) for group, size, n in jobs}
+    harness.agent("a")
     known = Shares(ShareRules(entitled, are_others_equal=is_equal), 12, holds, frozenset(group for group, _, _ in jobs))
     held, free = dict(holds), cpus
-    for job in claim(scene, "a", known, cpus=cpus):
+    for job in claim(harness, "a", known, cpus=cpus):
         fitting = {n: each for n, each in waiting.items() if each[1] <= free}
         targets = known.target_cpus({group for group, _, _ in jobs})
         below = {n: each for n, each in fitting.items() if held.get(each[0], 0) < targets[each[0]]}

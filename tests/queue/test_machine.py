@@ -1,7 +1,7 @@
 """Random interleavings of agents that work, fall silent, come back, repeat themselves and report late.
 
-The agents here know only what control has told them; what they believe may be long out of date. After every step
-the whole queue is checked.
+The agents here know only what control has told them; what they believe may be long out of date. After every step the
+whole queue is checked.
 """
 
 from collections import Counter
@@ -22,20 +22,30 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import Engine, select, text
-from tests.queue.scene import LEASE_S, Scene
+from tests.queue.queue_harness import LEASE_S, QueueHarness
 
-from gleaner.agent.protocol import Assignment, Order, Why
-from gleaner.control.life import WAITING, State
-from gleaner.control.queue import agents, judging, moves, pauses
-from gleaner.control.queue.engine import transaction
+from gleaner.agent.messages import Assignment, Order, ReturnReason
+from gleaner.control.queue import agents, blame, jobs, pauses
+from gleaner.control.queue.database import transaction
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.judging_tables import FAILURE, PAUSE, Blame
-from gleaner.control.queue.places import is_kept_off
-from gleaner.control.queue.tables import ATTEMPT, GENERATION, JOB, LANE, METADATA, Ending, Standing
+from gleaner.control.queue.lanes import is_kept_off
+from gleaner.control.queue.schema import (
+    ATTEMPT,
+    CHECKPOINT,
+    FAILURE,
+    JOB,
+    LANE,
+    METADATA,
+    PAUSE,
+    Blame,
+    Ending,
+    Standing,
+)
+from gleaner.control.states import WAITING, State
 
 pytestmark = pytest.mark.slow
 GIVEN_UP = (Ending.LOST, Ending.FORGOTTEN)
-"""Endings that control has only assumed. While the attempt is the job's latest, its own word still counts."""
+"""Endings that control has only assumed. While the attempt is the job's latest, its own report still counts."""
 
 
 @dataclass
@@ -46,7 +56,7 @@ class Pretended:
     node: str
     believes: dict[tuple[int, int], Assignment] = field(default_factory=dict)
     numbers: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Of the last generation of each attempt."""
+    """The number of each attempt's last checkpoint."""
     sent: list[Callable[[], None]] = field(default_factory=list)
     dead: bool = False
 
@@ -59,7 +69,7 @@ class Interleavings(RuleBasedStateMachine):
         with transaction(self.engine) as db:
             for table in reversed(METADATA.sorted_tables):
                 db.execute(text(f"DELETE FROM {table.name}"))
-        self.scene = Scene(self.engine)
+        self.harness = QueueHarness(self.engine)
         self.agents: list[Pretended] = []
         self.given: Counter[tuple[int, int]] = Counter()
         self.accepted: Counter[tuple[int, str]] = Counter()
@@ -79,14 +89,14 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), cpus=st.integers(1, 3), priority=st.integers(0, 2), retries=st.integers(0, 2))
     def submit(self, count: int, cpus: int, priority: int, retries: int) -> None:
-        self.scene.submit(indices=tuple(range(count)), cpus=cpus, priority=priority, retries=retries)
+        self.harness.submit(indices=tuple(range(count)), cpus=cpus, priority=priority, retries=retries)
 
     @precondition(lambda self: len(self.agents) < 8)
     @rule()
     def start_agent(self) -> None:
         name = f"agent-{len(self.agents)}"
         node = f"node-{len(self.agents) % 5}"
-        self.scene.agent(name, node=node)
+        self.harness.agent(name, node=node)
         self.agents.append(Pretended(name, node))
 
     @precondition(has_agents)
@@ -95,7 +105,7 @@ class Interleavings(RuleBasedStateMachine):
         agent = self.pick(data)
         expected = self.expected(cpus, agent)
         try:
-            made = self.scene.claim(agent.name, cpus=cpus, memory_mib=10**6)
+            made = self.harness.claim(agent.name, cpus=cpus, memory_mib=10**6)
         except Refused:
             assert self.phase(agent) == "ended"
             return
@@ -105,14 +115,14 @@ class Interleavings(RuleBasedStateMachine):
             agent.believes[each.job, each.attempt] = each
 
     def expected(self, cpus: int, agent: Pretended) -> list[int]:
-        """The claim's rule in plain words, over all jobs."""
-        self.scene.do(pauses.wake, self.scene.now_s)  # as the claim itself does first
+        """Return what the claim's rule gives, in plain words, over all jobs."""
+        self.harness.do(pauses.wake, self.harness.now_s)  # as the claim itself does first
         waiting = [row for row in self.jobs() if row.state in WAITING and not row.held]
         assert all(is_kept_off(row.not_on, agent.node) for row in waiting if agent.node in self.refusals(row))
         waiting = [row for row in waiting if not is_kept_off(row.not_on, agent.node)]
         waiting.sort(key=lambda row: (row.state is not State.SAVED, -row.priority, row.id))
         taken: list[int] = []
-        most = self.scene.do(judging.allowance, agent.node, self.scene.now_s)
+        most = self.harness.do(blame.judge_at_claim, agent.node, self.harness.now_s)
         for row in waiting:
             if row.cpus <= cpus and (most is None or len(taken) < most):
                 cpus -= row.cpus
@@ -120,7 +130,7 @@ class Interleavings(RuleBasedStateMachine):
         return taken
 
     @precondition(has_work)
-    @rule(data=st.data(), how=st.sampled_from(["saved", "succeeded", "failed", *Why]))
+    @rule(data=st.data(), how=st.sampled_from(["saved", "succeeded", "failed", *ReturnReason]))
     def report(self, data: st.DataObject, how: str) -> None:
         agent = self.pick(data, with_work=True)
         job, attempt = data.draw(st.sampled_from(sorted(agent.believes)), label="attempt")
@@ -134,15 +144,19 @@ class Interleavings(RuleBasedStateMachine):
             send()
         except Refused:
             is_open = before.attempt == attempt and (before.state is State.RUNNING or before.lost)
-            assert not is_open or (ending is Ending.GIVEN_BACK and how in set(Why))  # for another reason than before
+            assert not is_open or (
+                ending is Ending.RETURNED and how in set(ReturnReason)
+            )  # for another reason than before
             return
-        follows = ending is Ending.GIVEN_BACK and before.lost and before.attempt == attempt and how not in set(Why)
+        follows = (
+            ending is Ending.RETURNED and before.lost and before.attempt == attempt and how not in set(ReturnReason)
+        )
         if ending is None or ending in GIVEN_UP or follows:
             assert before.attempt == attempt
             self.accepted[job, how] += 1
             self.own_failures[job] += how == "failed"
         else:  # the same once more
-            assert ending == {"saved": "saved", "succeeded": "succeeded", "failed": "failed"}.get(how, "given back")
+            assert ending == {"saved": "saved", "succeeded": "succeeded", "failed": "failed"}.get(how, "returned")
 
     @precondition(has_work)
     @rule(data=st.data())
@@ -153,7 +167,7 @@ class Interleavings(RuleBasedStateMachine):
         before = {row.id: row for row in self.jobs()}[job]
         is_open = before.attempt == attempt and (before.state is State.RUNNING or before.lost)
         try:
-            self.scene.checkpointed(job, attempt, number=number, log_lines=attempt)
+            self.harness.record_checkpoint(job, attempt, number=number, log_lines=attempt)
         except Refused:
             assert not is_open
             return
@@ -164,10 +178,10 @@ class Interleavings(RuleBasedStateMachine):
         agent.sent.append(lambda: self.repeated(job, attempt, number))
 
     def repeated(self, job: int, attempt: int, number: int) -> None:
-        assert not self.scene.checkpointed(job, attempt, number=number, log_lines=attempt)
+        assert not self.harness.record_checkpoint(job, attempt, number=number, log_lines=attempt)
 
     def refusals(self, job: Any) -> set[str]:
-        """The nodes that have called the job's generation incompatible since it was saved."""
+        """Return the nodes that have called the job's checkpoint incompatible since it was saved."""
         if job.from_attempt is None:
             return set()
         told = select(ATTEMPT.c.node).where(
@@ -180,25 +194,25 @@ class Interleavings(RuleBasedStateMachine):
             return set(connection.execute(told).scalars())
 
     def sender(self, work: Assignment, how: str) -> Callable[[], None]:
-        job, attempt, scene = work.job, work.attempt, self.scene
+        job, attempt, harness = work.job, work.attempt, self.harness
         if how == "saved":
-            return lambda: scene.saved(job, attempt, number=1000, log_lines=attempt)
+            return lambda: harness.record_save(job, attempt, number=1000, log_lines=attempt)
         if how == "succeeded":
-            return lambda: scene.completed(job, attempt, output=True)
+            return lambda: harness.record_completion(job, attempt, output=True)
         if how == "failed":
-            return lambda: scene.completed(job, attempt, exit_code=1)
-        return lambda: scene.given_back(job, attempt, Why(how))
+            return lambda: harness.record_completion(job, attempt, exit_code=1)
+        return lambda: harness.record_return(job, attempt, ReturnReason(how))
 
     @precondition(lambda self: any(each.sent for each in self.agents))
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
-        """The answer was lost: the agent says the same again, perhaps much later. Nothing changes."""
+        """Send a report again, perhaps much later, as if its answer was lost. Nothing changes."""
         sent = [send for agent in self.agents for send in agent.sent]
         send = data.draw(st.sampled_from(sent))
-        before = self.scene.everything()
+        before = self.harness.everything()
         with suppress(Refused):
             send()
-        assert self.scene.everything() == before
+        assert self.harness.everything() == before
 
     @precondition(has_agents)
     @rule(data=st.data())
@@ -206,7 +220,7 @@ class Interleavings(RuleBasedStateMachine):
         agent = self.pick(data)
         named = sorted(agent.believes)
         try:
-            told = self.scene.beat(agent.name, *named)
+            told = self.harness.record_heartbeat(agent.name, *named)
         except Refused:
             assert self.phase(agent) == "ended"
             agent.dead = True
@@ -222,7 +236,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(data=st.data(), fault=st.booleans())
     def farewell(self, data: st.DataObject, fault: bool) -> None:
         agent = self.pick(data)
-        self.scene.farewell(agent.name, fault=fault)
+        self.harness.record_farewell(agent.name, fault=fault)
         agent.dead = True
 
     @precondition(has_agents)
@@ -232,36 +246,36 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, LEASE_S / 2, LEASE_S + 1]))
     def time_passes(self, seconds: float) -> None:
-        self.scene.now_s += seconds
-        self.scene.expire()
+        self.harness.now_s += seconds
+        self.harness.expire()
 
     @rule()
     def control_restarts(self) -> None:
-        self.scene.now_s += 10 * LEASE_S
-        self.scene.do(agents.renew_leases, now_s=self.scene.now_s, lease_s=LEASE_S)
-        assert self.scene.expire() == []
+        self.harness.now_s += 10 * LEASE_S
+        self.harness.do(agents.renew_leases, now_s=self.harness.now_s, lease_s=LEASE_S)
+        assert self.harness.expire() == []
 
     @rule(data=st.data(), what=st.sampled_from(["hold", "release", "cancel", "priority"]))
     def person(self, data: st.DataObject, what: str) -> None:
         job = data.draw(st.sampled_from([row.id for row in self.jobs()]))
-        complete = self.scene.row(job).state is State.COMPLETE
+        complete = self.harness.row(job).state is State.COMPLETE
         try:
             match what:
                 case "hold":
-                    self.scene.hold(job)
+                    self.harness.hold(job)
                 case "release":
-                    self.scene.release(job)
+                    self.harness.release(job)
                 case "cancel":
-                    self.scene.cancel(job)
+                    self.harness.cancel(job)
                 case _:
-                    self.scene.do(moves.set_priority, job, data.draw(st.integers(-1, 3)), now_s=self.scene.now_s)
+                    self.harness.do(jobs.set_priority, job, data.draw(st.integers(-1, 3)), now_s=self.harness.now_s)
         except Refused:
             assert complete
 
     def jobs(self) -> list[Any]:
         with self.engine.connect() as connection:
-            jobs = select(JOB, LANE.c.cpus, LANE.c.not_on).join(LANE, LANE.c.id == JOB.c.lane)
-            return list(connection.execute(jobs.order_by(JOB.c.id)))  # what is drawn must not hang on where rows lie
+            found = select(JOB, LANE.c.cpus, LANE.c.not_on).join(LANE, LANE.c.id == JOB.c.lane)
+            return list(connection.execute(found.order_by(JOB.c.id)))  # what is drawn must not hang on where rows lie
 
     def phase(self, agent: Pretended) -> str:
         with self.engine.connect() as connection:
@@ -283,7 +297,7 @@ class Interleavings(RuleBasedStateMachine):
     def the_tables_agree_with_each_other(self) -> None:
         with self.engine.connect() as connection:
             attempts = list(connection.execute(select(ATTEMPT)))
-            generations = list(connection.execute(select(GENERATION)))
+            checkpoints = list(connection.execute(select(CHECKPOINT)))
         for row in self.jobs():
             mine = sorted((each for each in attempts if each.job == row.id), key=lambda each: each.attempt)
             assert [each.attempt for each in mine] == list(range(1, row.attempt + 1))
@@ -293,10 +307,10 @@ class Interleavings(RuleBasedStateMachine):
             )
             assert row.failures <= self.own_failures[row.id], "retries used are never more than its own failures"
             if row.lost:
-                assert mine[-1].ending in (*GIVEN_UP, Ending.GIVEN_BACK)
+                assert mine[-1].ending in (*GIVEN_UP, Ending.RETURNED)
             named = [
                 (each.attempt, each.number)
-                for each in generations
+                for each in checkpoints
                 if each.job == row.id and each.standing is Standing.NAMED
             ]
             assert len(named) <= 2
@@ -316,11 +330,11 @@ class Interleavings(RuleBasedStateMachine):
                 # Where a later attempt is lost, the pause goes on.
                 later = [each for each in attempts if each.job == row.id and each.attempt > paused[row.id].attempt]
                 assert all(each.ending in GIVEN_UP for each in later)
-                assert paused[row.id].wakes_s <= self.scene.now_s + 900
+                assert paused[row.id].wakes_s <= self.harness.now_s + 900
 
     @invariant()
     def an_agent_that_has_ended_or_is_silent_has_no_job_after_control_looked(self) -> None:
-        self.scene.expire()
+        self.harness.expire()
         with self.engine.connect() as connection:
             stray = "SELECT count(*) FROM job JOIN agent ON agent.name = job.agent WHERE agent.phase <> 'live'"
             assert connection.execute(text(stray)).scalar() == 0
@@ -337,7 +351,7 @@ def test_whatever_the_order_of_events_no_job_is_lost_or_done_twice(queue_engine:
             max_examples=100,
             stateful_step_count=40,
             deadline=None,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
             print_blob=True,
         ),
     )

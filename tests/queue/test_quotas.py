@@ -1,4 +1,4 @@
-"""What a group and a user may have: never more, whoever races; and what a claim costs when sizes are many."""
+"""Quotas: a group and a user never get more, whoever races; and the cost of a claim when sizes are many."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -8,27 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event, func, select, text
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.protocol import Ask
-from gleaner.control.api.shapes import JobSpec, Submission
+from gleaner.agent.messages import Ask
+from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
-from gleaner.control.policy.sizes import stepped
-from gleaner.control.queue import lanes, moves, quotas, reads
+from gleaner.control.policy.resources import stepped
+from gleaner.control.queue import claims, jobs, lanes, queries, quotas
 from gleaner.control.queue.claims import OCCUPIED
-from gleaner.control.queue.engine import transaction
+from gleaner.control.queue.database import transaction
 from gleaner.control.queue.quotas import OverQuota, Stored
-from gleaner.control.queue.tables import JOB
+from gleaner.control.queue.schema import JOB
 from gleaner.control.settings import MOST, QuotaSettings
 
 
 @pytest.fixture
-def scene(queue_engine: Engine) -> Scene:
-    return Scene(queue_engine)
+def harness(queue_engine: Engine) -> QueueHarness:
+    return QueueHarness(queue_engine)
 
 
 def submit(
-    scene: Scene,
+    harness: QueueHarness,
     rules: QuotaRules,
     *,
     user: str = "alice",
@@ -36,27 +36,28 @@ def submit(
     stored: Mapping[tuple[str, str], int] | None = None,
     **spec: Any,
 ) -> tuple[int, ...]:
-    job = JobSpec(**({"name": "run", "image": "pi"} | spec))
-    return scene.do(
-        moves.submit,
+    asked: dict[str, Any] = {"name": "run", "image": "pi"} | spec
+    job = JobSpec(**asked)
+    return harness.do(
+        jobs.submit,
         Submission(job=job, indices=tuple(range(runs))),
         group="physics",
         submitter=user,
-        default_retries=0,
-        now_s=scene.now_s,
-        quotas=rules,
-        stored_bytes=lambda _db: stored or {},
+        rules=jobs.SubmissionRules(0, quotas=rules, stored_bytes=lambda _db: stored or {}),
+        now_s=harness.now_s,
     ).jobs
 
 
-def claim(scene: Scene, rules: QuotaRules, agent: str, *, stored: Stored | None = None, most: int = 64) -> list[int]:
+def claim(
+    harness: QueueHarness, rules: QuotaRules, agent: str, *, stored: Stored | None = None, most: int = 64
+) -> list[int]:
     counted = stored or Stored()
-    with transaction(scene.engine) as db:
-        given_ = moves.claim(
+    with transaction(harness.engine) as db:
+        given_ = claims.claim(
             db,
             agent,
             Ask(cpus=64, memory_mib=65536, most=most),
-            now_s=scene.now_s,
+            now_s=harness.now_s,
             limits=lambda db, groups: quotas.allowance(db, rules, groups, lambda: counted.bytes_by_owner(db)),
         )
     return [each.job for each in given_.jobs]
@@ -70,42 +71,42 @@ def of_user(**most: int) -> QuotaRules:
     return QuotaRules(GroupMost(user=Most(**most)))
 
 
-def test_a_group_has_no_more_jobs_that_have_not_ended_than_allowed(scene: Scene) -> None:
+def test_a_group_has_no_more_jobs_that_have_not_ended_than_allowed(harness: QueueHarness) -> None:
     rules = of_group(jobs=5)
-    first = submit(scene, rules, runs=3)
-    before = scene.everything()
+    first = submit(harness, rules, runs=3)
+    before = harness.everything()
     with pytest.raises(OverQuota) as refused:
-        submit(scene, rules, user="bob", runs=3)
+        submit(harness, rules, user="bob", runs=3)
     assert str(refused.value) == (
         "group physics has 3 jobs that have not ended and may have 5: 3 more are too many; wait until some end, cancel"
         " some, or ask an admin for more ([quotas] jobs)"
     )
-    assert scene.everything() == before, "a refusal changes nothing"
-    scene.hold(first[0])
-    assert claim(scene, rules, scene.agent("a")), "what runs or is held has not ended"
-    submit(scene, rules, runs=2)
+    assert harness.everything() == before, "a refusal changes nothing"
+    harness.hold(first[0])
+    assert claim(harness, rules, harness.agent("a")), "what runs or is held has not ended"
+    submit(harness, rules, runs=2)
     with pytest.raises(OverQuota):
-        submit(scene, rules)
-    scene.cancel(first[0])
-    submit(scene, rules)
-    scene.submit(group="theory"), "another group's quota is its own"
+        submit(harness, rules)
+    harness.cancel(first[0])
+    submit(harness, rules)
+    harness.submit(group="theory")  # another group's quota is its own
 
 
-def test_a_user_has_no_more_jobs_than_allowed_and_others_of_the_group_have_theirs(scene: Scene) -> None:
+def test_a_user_has_no_more_jobs_than_allowed_and_others_of_the_group_have_theirs(harness: QueueHarness) -> None:
     rules = of_user(jobs=2)
-    submit(scene, rules, runs=2)
+    submit(harness, rules, runs=2)
     with pytest.raises(OverQuota, match=r"alice of group physics has 2 .* \(\[quotas\] user.jobs\)"):
-        submit(scene, rules)
-    submit(scene, rules, user="bob", runs=2)
+        submit(harness, rules)
+    submit(harness, rules, user="bob", runs=2)
 
 
-def test_of_submissions_that_race_only_as_many_are_taken_as_the_quota_holds(scene: Scene) -> None:
+def test_of_submissions_that_race_only_as_many_are_taken_as_the_quota_holds(harness: QueueHarness) -> None:
     rules = of_group(jobs=10)
-    submit(scene, rules, runs=1)
+    submit(harness, rules, runs=1)
 
     def one(_number: int) -> int:
         try:
-            return len(submit(scene, rules, runs=4))
+            return len(submit(harness, rules, runs=4))
         except OverQuota:
             return 0
 
@@ -113,76 +114,76 @@ def test_of_submissions_that_race_only_as_many_are_taken_as_the_quota_holds(scen
         assert sorted(pool.map(one, range(8))) == [0] * 6 + [4, 4]
 
 
-def test_of_claims_that_race_only_as_many_cores_are_given_as_the_quota_holds(scene: Scene) -> None:
+def test_of_claims_that_race_only_as_many_cores_are_given_as_the_quota_holds(harness: QueueHarness) -> None:
     rules = QuotaRules(GroupMost(group=Most(cores=7), user=Most(cores=5)))
     for user in ("alice", "bob"):
-        submit(scene, rules, user=user, runs=20, cpus=2)
-    agents = [scene.agent(f"a{number}") for number in range(8)]
+        submit(harness, rules, user=user, runs=20, cpus=2)
+    agents = [harness.agent(f"a{number}") for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        given_ = [job for jobs in pool.map(lambda agent: claim(scene, rules, agent, most=2), agents) for job in jobs]
+        given_ = [job for jobs in pool.map(lambda agent: claim(harness, rules, agent, most=2), agents) for job in jobs]
     assert len(given_) == 3
-    with scene.engine.connect() as db:
+    with harness.engine.connect() as db:
         held = select(JOB.c.submitter, func.count()).where(JOB.c.agent.is_not(None)).group_by(JOB.c.submitter)
         assert max(number for _, number in db.execute(held)) <= 2
 
 
-def test_a_group_and_a_user_have_no_more_cores_running_than_allowed(scene: Scene) -> None:
+def test_a_group_and_a_user_have_no_more_cores_running_than_allowed(harness: QueueHarness) -> None:
     rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
     for user in ("alice", "bob"):
-        submit(scene, rules, user=user, runs=9, cpus=2)
-    agent = scene.agent("a")
-    assert sorted(claim(scene, rules, agent)) == [1, 2, 10], "alice has her 4 cores, and the group its 6"
-    assert claim(scene, rules, agent) == []
-    scene.completed(1, 1)
-    assert claim(scene, rules, agent) == [3]
-    theory = scene.job(group="theory")
-    assert claim(scene, rules, agent) == [theory], "another group is not kept back"
+        submit(harness, rules, user=user, runs=9, cpus=2)
+    agent = harness.agent("a")
+    assert sorted(claim(harness, rules, agent)) == [1, 2, 10], "alice has her 4 cores, and the group its 6"
+    assert claim(harness, rules, agent) == []
+    harness.record_completion(1, 1)
+    assert claim(harness, rules, agent) == [3]
+    theory = harness.job(group="theory")
+    assert claim(harness, rules, agent) == [theory], "another group is not kept back"
 
 
-def test_a_saved_job_stays_its_submitters_wherever_it_waits(scene: Scene) -> None:
+def test_a_saved_job_stays_its_submitters_wherever_it_waits(harness: QueueHarness) -> None:
     rules = of_user(cores=1)
-    submit(scene, rules, runs=2)
-    submit(scene, rules, user="bob", runs=2)
-    agent = scene.agent("a")
-    assert sorted(claim(scene, rules, agent)) == [1, 3]
-    scene.saved(1, 1)
-    scene.saved(3, 1)
-    assert sorted(claim(scene, rules, agent)) == [1, 3], "saved ones go first, one a user"
-    scene.completed(1, 2, exit_code=1)
-    scene.completed(3, 2)
-    assert sorted(claim(scene, rules, agent)) == [2, 4]
+    submit(harness, rules, runs=2)
+    submit(harness, rules, user="bob", runs=2)
+    agent = harness.agent("a")
+    assert sorted(claim(harness, rules, agent)) == [1, 3]
+    harness.record_save(1, 1)
+    harness.record_save(3, 1)
+    assert sorted(claim(harness, rules, agent)) == [1, 3], "saved ones go first, one a user"
+    harness.record_completion(1, 2, exit_code=1)
+    harness.record_completion(3, 2)
+    assert sorted(claim(harness, rules, agent)) == [2, 4]
 
 
-def test_who_has_stored_too_much_begins_nothing_new_and_loses_nothing(scene: Scene) -> None:
+def test_who_has_stored_too_much_begins_nothing_new_and_loses_nothing(harness: QueueHarness) -> None:
     rules = of_group(stored_bytes=999)
-    submit(scene, rules, runs=3)
-    agent = scene.agent("a")
-    assert claim(scene, rules, agent, most=1) == [1]
-    scene.saved(1, 1)  # a save is never refused; it is of 1000 bytes
-    assert scene.look(quotas.stored) == {("physics", "alice"): 1000, ("physics", ""): 1000}
+    submit(harness, rules, runs=3)
+    agent = harness.agent("a")
+    assert claim(harness, rules, agent, most=1) == [1]
+    harness.record_save(1, 1)  # a save is never refused; it is of 1000 bytes
+    assert harness.look(quotas.stored) == {("physics", "alice"): 1000, ("physics", ""): 1000}
     with pytest.raises(OverQuota, match=r"group physics has 0.0 GiB stored .* nothing new begins; cancel saved jobs"):
-        submit(scene, rules, stored=scene.look(quotas.stored))
-    assert claim(scene, rules, agent) == [1], "what was begun goes on"
-    scene.completed(1, 2, output=True)
-    assert scene.look(quotas.stored) == {("physics", "alice"): 5, ("physics", ""): 5}
-    assert claim(scene, rules, agent) == [2, 3]
+        submit(harness, rules, stored=harness.look(quotas.stored))
+    assert claim(harness, rules, agent) == [1], "what was begun goes on"
+    harness.record_completion(1, 2, output=True)
+    assert harness.look(quotas.stored) == {("physics", "alice"): 5, ("physics", ""): 5}
+    assert claim(harness, rules, agent) == [2, 3]
 
 
-def test_bytes_are_counted_once_in_a_while_only(scene: Scene) -> None:
+def test_bytes_are_counted_once_in_a_while_only(harness: QueueHarness) -> None:
     at = [0.0]
     stored = Stored(lambda: at[0])
     rules = of_group(stored_bytes=0)
-    submit(scene, QuotaRules(), runs=2)
-    agent = scene.agent("a")
-    assert claim(scene, rules, agent, stored=stored, most=1) == [1]
-    scene.saved(1, 1)
-    scene.cancel(2)
-    statements = _statements(scene.engine)
-    assert claim(scene, rules, agent, stored=stored) == [1]
-    assert not any("generation.size_bytes) AS" in each for each in statements)
+    submit(harness, QuotaRules(), runs=2)
+    agent = harness.agent("a")
+    assert claim(harness, rules, agent, stored=stored, most=1) == [1]
+    harness.record_save(1, 1)
+    harness.cancel(2)
+    statements = _statements(harness.engine)
+    assert claim(harness, rules, agent, stored=stored) == [1]
+    assert not any("checkpoint.size_bytes) AS" in each for each in statements)
     at[0] += quotas.STORED_FRESH_S
-    submit(scene, QuotaRules())
-    assert claim(scene, rules, agent, stored=stored) == []
+    submit(harness, QuotaRules())
+    assert claim(harness, rules, agent, stored=stored) == []
 
 
 def _statements(engine: Engine) -> list[str]:
@@ -191,14 +192,14 @@ def _statements(engine: Engine) -> list[str]:
     return seen
 
 
-def test_where_nothing_is_limited_a_claim_asks_nothing_more(scene: Scene) -> None:
+def test_where_nothing_is_limited_a_claim_asks_nothing_more(harness: QueueHarness) -> None:
     rules = QuotaRules(GroupMost(group=Most(jobs=100), user=Most(jobs=50), sizes=256))
-    submit(scene, rules, runs=2)
-    agent = scene.agent("a")
-    statements = _statements(scene.engine)
-    scene.claim_one(agent)
+    submit(harness, rules, runs=2)
+    agent = harness.agent("a")
+    statements = _statements(harness.engine)
+    harness.claim_one(agent)
     without = len(statements)
-    claim(scene, rules, agent, most=1)
+    claim(harness, rules, agent, most=1)
     assert len(statements) == 2 * without
 
 
@@ -212,95 +213,97 @@ def test_a_step_is_at_least_what_was_asked_for_and_at_most_an_eighth_more(memory
     assert all(stepped(1 << power) == 1 << power for power in range(4, 25))
 
 
-def _lanes(scene: Scene) -> int:
-    with scene.engine.connect() as db:
+def _lanes(harness: QueueHarness) -> int:
+    with harness.engine.connect() as db:
         return int(db.execute(text(f"{OCCUPIED} SELECT count(lane) FROM occupied")).scalar_one())
 
 
-def test_many_sizes_of_memory_make_few_lanes_for_a_claim_to_step_through(scene: Scene) -> None:
-    with transaction(scene.engine) as db:
+def test_many_sizes_of_memory_make_few_lanes_for_a_claim_to_step_through(harness: QueueHarness) -> None:
+    with transaction(harness.engine) as db:
         for number in range(0, 6000, 40):
             job = JobSpec(name="run", image="pi", memory_mib=1024 + number)
-            moves.submit(db, Submission(job=job), group="physics", default_retries=0, now_s=1.0)
-    assert _lanes(scene) <= 24  # eight from 1 to 2 GiB, eight to 4, six to 7
-    assert scene.claim_one(scene.agent("a")).memory_mib == 1024
+            jobs.submit(db, Submission(job=job), group="physics", rules=jobs.SubmissionRules(0), now_s=1.0)
+    assert _lanes(harness) <= 24  # eight from 1 to 2 GiB, eight to 4, six to 7
+    assert harness.claim_one(harness.agent("a")).memory_mib == 1024
 
 
-def test_a_group_has_jobs_of_no_more_sizes_than_allowed(scene: Scene) -> None:
+def test_a_group_has_jobs_of_no_more_sizes_than_allowed(harness: QueueHarness) -> None:
     rules = QuotaRules(GroupMost(sizes=3))
     for cpus in (1, 2, 3):
-        submit(scene, rules, cpus=cpus)
-    submit(scene, rules, cpus=2, runs=5)
+        submit(harness, rules, cpus=cpus)
+    submit(harness, rules, cpus=2, runs=5)
     with pytest.raises(OverQuota, match=r"jobs of 3 different sizes and may have 3: give this one the cores and"):
-        submit(scene, rules, cpus=4)
-    scene.hold(1)
+        submit(harness, rules, cpus=4)
+    harness.hold(1)
     with pytest.raises(OverQuota):
-        submit(scene, rules, cpus=4)
-    scene.cancel(1)
-    submit(scene, rules, cpus=4)
+        submit(harness, rules, cpus=4)
+    harness.cancel(1)
+    submit(harness, rules, cpus=4)
 
 
-def test_a_job_of_more_cores_than_may_ever_run_is_refused_when_it_is_submitted(scene: Scene) -> None:
+def test_a_job_of_more_cores_than_may_ever_run_is_refused_when_it_is_submitted(harness: QueueHarness) -> None:
     rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
-    before = scene.everything()
+    before = harness.everything()
     with pytest.raises(OverQuota) as refused:
-        submit(scene, rules, cpus=5)
+        submit(harness, rules, cpus=5)
     assert str(refused.value) == (
         "it needs 5 cores, and alice of group physics may have 4 running at once: it can never start; ask for fewer, or"
         " ask an admin for more ([quotas] user.cores)"
     )
     with pytest.raises(OverQuota, match=r"group physics may have 6 running at once.*\(\[quotas\] cores\)"):
-        submit(scene, rules, cpus=7)
-    assert scene.everything() == before
-    submit(scene, rules, cpus=4)
+        submit(harness, rules, cpus=7)
+    assert harness.everything() == before
+    submit(harness, rules, cpus=4)
 
 
-def _foreseen(scene: Scene, rules: QuotaRules, **stored: int) -> list[tuple[int, int]]:
-    """What the planner sees: cores, and how many jobs of so many."""
+def _foreseen(harness: QueueHarness, rules: QuotaRules, **stored: int) -> list[tuple[int, int]]:
+    """Return what the planner sees: cores, and how many jobs of so many cores."""
     has_bytes = {(group, ""): count for group, count in stored.items()}
-    seen = scene.look(
-        reads.waiting,
+    seen = harness.look(
+        queries.waiting,
         limits=lambda db, groups: quotas.allowance(db, rules, groups, lambda: has_bytes, locks=False),
     )
     return sorted((each.cpus, each.count) for each in seen)
 
 
-def test_the_planner_counts_only_jobs_that_may_start(scene: Scene) -> None:
+def test_the_planner_counts_only_jobs_that_may_start(harness: QueueHarness) -> None:
     rules = QuotaRules(GroupMost(group=Most(cores=6), user=Most(cores=4)))
     for user in ("alice", "bob"):
-        submit(scene, rules, user=user, runs=9, cpus=2)
-    assert _foreseen(scene, rules) == [(2, 3)], "of one user two at most, of the group three"
-    assert len(claim(scene, rules, scene.agent("a"), most=2)) == 2
-    assert _foreseen(scene, rules) == [(2, 1)]
-    claim(scene, rules, "a")
-    assert _foreseen(scene, rules) == []
-    scene.job(group="theory", cpus=1)
-    assert _foreseen(scene, QuotaRules(groups={"physics": rules.default})) == [(1, 1)]
-    assert _foreseen(scene, QuotaRules()) == [(1, 1), (2, 15)]
+        submit(harness, rules, user=user, runs=9, cpus=2)
+    assert _foreseen(harness, rules) == [(2, 3)], "of one user two at most, of the group three"
+    assert len(claim(harness, rules, harness.agent("a"), most=2)) == 2
+    assert _foreseen(harness, rules) == [(2, 1)]
+    claim(harness, rules, "a")
+    assert _foreseen(harness, rules) == []
+    harness.job(group="theory", cpus=1)
+    assert _foreseen(harness, QuotaRules(groups={"physics": rules.default})) == [(1, 1)]
+    assert _foreseen(harness, QuotaRules()) == [(1, 1), (2, 15)]
 
 
-def test_the_planner_counts_no_jobs_that_may_not_begin_as_too_much_is_stored(scene: Scene) -> None:
+def test_the_planner_counts_no_jobs_that_may_not_begin_as_too_much_is_stored(harness: QueueHarness) -> None:
     rules = of_group(stored_bytes=999)
-    submit(scene, rules, runs=3)
-    assert claim(scene, rules, scene.agent("a"), most=1) == [1]
-    scene.saved(1, 1)
-    assert _foreseen(scene, rules, physics=999) == [(1, 3)]
-    assert _foreseen(scene, rules, physics=1000) == [(1, 1)], "what was begun goes on"
+    submit(harness, rules, runs=3)
+    assert claim(harness, rules, harness.agent("a"), most=1) == [1]
+    harness.record_save(1, 1)
+    assert _foreseen(harness, rules, physics=999) == [(1, 3)]
+    assert _foreseen(harness, rules, physics=1000) == [(1, 1)], "what was begun goes on"
 
 
-def test_jobs_that_find_no_node_keep_no_agent_from_others_of_their_group(scene: Scene) -> None:
+def test_jobs_that_find_no_node_keep_no_agent_from_others_of_their_group(harness: QueueHarness) -> None:
     rules = of_group(cores=2)
-    first, _ = submit(scene, rules, runs=2, cpus=2)
-    scene.do(lanes.keep_off, first, "n1")
-    scene.agent("a", node="n1")
-    seen = scene.look(reads.waiting, limits=lambda db, groups: quotas.allowance(db, rules, groups, dict, locks=False))
+    first, _ = submit(harness, rules, runs=2, cpus=2)
+    harness.do(lanes.keep_off, first, "n1")
+    harness.agent("a", node="n1")
+    seen = harness.look(
+        queries.waiting, limits=lambda db, groups: quotas.allowance(db, rules, groups, dict, locks=False)
+    )
     assert sorted((sorted(each.misfits), each.count) for each in seen) == [([], 1), (["n1"], 1)]
 
 
-def test_the_largest_quota_that_may_be_set_is_one_that_the_database_can_count_to(scene: Scene) -> None:
+def test_the_largest_quota_that_may_be_set_is_one_that_the_database_can_count_to(harness: QueueHarness) -> None:
     settings = QuotaSettings.model_validate({"default": {"jobs": MOST, "cores": MOST, "user": {"jobs": MOST}}})
-    submit(scene, settings.rules, runs=2)
-    assert len(claim(scene, settings.rules, scene.agent("a"))) == 2
+    submit(harness, settings.rules, runs=2)
+    assert len(claim(harness, settings.rules, harness.agent("a"))) == 2
     for key in ("jobs", "cores", "sizes"):
         with pytest.raises(ValueError, match="less than or equal to 1000000000000"):
             QuotaSettings.model_validate({"default": {key: 2**63 - 1}})
@@ -316,40 +319,40 @@ def test_who_limits_users_cores_only_leaves_them_the_usual_number_of_jobs() -> N
     assert (most.user.cores, most.user.jobs) == (512, 200_000)
 
 
-def test_the_quota_that_keeps_a_job_waiting_is_named(scene: Scene) -> None:
-    first, second, third = submit(scene, QuotaRules(), runs=3, cpus=3)
+def test_the_quota_that_keeps_a_job_waiting_is_named(harness: QueueHarness) -> None:
+    first, second, third = submit(harness, QuotaRules(), runs=3, cpus=3)
     rules = of_group(cores=5)
 
     def why(job: int, rules: QuotaRules, has_bytes: int = 0) -> str:
-        return scene.look(quotas.in_the_way, rules, job, lambda: {("physics", ""): has_bytes})
+        return harness.look(quotas.obstacle, rules, job, lambda: {("physics", ""): has_bytes})
 
     assert why(first, rules) == ""
-    assert claim(scene, rules, scene.agent("a")) == [first]
+    assert claim(harness, rules, harness.agent("a")) == [first]
     assert why(second, rules) == (
         "group physics has 3 cores running and may have 5: it starts when enough of them are free ([quotas] cores)"
     )
     assert "it can never start" in why(third, of_group(cores=2))
     assert "nothing new begins" in why(third, of_group(stored_bytes=1), 2)
-    scene.saved(first, 1)
+    harness.record_save(first, 1)
     assert why(first, of_group(stored_bytes=1), 2) == ""
     assert why(second, QuotaRules()) == ""
     limited = of_user(cores=4)
-    mine, other = submit(scene, limited, user="bob", runs=2, cpus=4)
+    mine, other = submit(harness, limited, user="bob", runs=2, cpus=4)
     for job in (first, second, third):
-        scene.hold(job)
-    assert claim(scene, limited, "a") == [mine]
+        harness.hold(job)
+    assert claim(harness, limited, "a") == [mine]
     assert "bob of group physics has 4 cores running" in why(other, limited)
 
 
-def test_a_job_that_pauses_goes_on_under_its_users_limit_and_stops_no_claim(scene: Scene) -> None:
+def test_a_job_that_pauses_goes_on_under_its_users_limit_and_stops_no_claim(harness: QueueHarness) -> None:
     rules = of_user(cores=1)
-    first, second = submit(scene, rules, runs=2, retries=3)
-    scene.agent("a", node="a")
-    scene.agent("b", node="b")
-    assert claim(scene, rules, "a") == [first]
-    scene.completed(first, 1, exit_code=1)
-    scene.now_s += 1000
+    first, second = submit(harness, rules, runs=2, retries=3)
+    harness.agent("a", node="a")
+    harness.agent("b", node="b")
+    assert claim(harness, rules, "a") == [first]
+    harness.record_completion(first, 1, exit_code=1)
+    harness.now_s += 1000
     for agent in ("a", "b"):
-        scene.beat(agent)
-    assert claim(scene, rules, "b") in ([first], [second])
-    assert claim(scene, rules, "a") == []
+        harness.record_heartbeat(agent)
+    assert claim(harness, rules, "b") in ([first], [second])
+    assert claim(harness, rules, "a") == []

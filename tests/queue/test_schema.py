@@ -1,6 +1,5 @@
-"""The tables: what Alembic makes is what the code declares, and a wrong version is one clear line."""
+"""The tables: Alembic makes what the code declares, and a wrong version is one clear line."""
 
-import hashlib
 import os
 import site
 import sqlite3
@@ -15,25 +14,22 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, create_engine, select, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import IntegrityError
 from tests.postgres import Server
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
-from gleaner.agent.protocol import Why
-from gleaner.control.life import State
-from gleaner.control.queue import decisions, moves, reads
-from gleaner.control.queue import engine as queue
-from gleaner.control.queue.decision_tables import DECISION, DecisionKind
-from gleaner.control.queue.engine import BUSY_TIMEOUT_S, check_schema, connect, migrate, snapshot, transaction
+from gleaner.control.queue import database, jobs, queries
+from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
-from gleaner.control.queue.tables import METADATA
+from gleaner.control.queue.schema import METADATA
+from gleaner.control.states import State
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 
 def _definitions(engine: Engine) -> set[str]:
-    """Every table, constraint and index as the database itself words it, without the order of constraints."""
+    """Return every table, constraint and index as the database itself words it, without the order of constraints."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             made = connection.execute(
@@ -87,122 +83,6 @@ def test_migrating_twice_changes_nothing(queue_engine: Engine) -> None:
     check_schema(queue_engine)
 
 
-def _migrated(engine: Engine, revision: str, rows: Sequence[str]) -> Scene:
-    """A queue of an older version with these statements done to it, brought to today's."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(queue.__file__).parent / "migrations"))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-        for statement in rows:
-            connection.execute(text(statement))
-    migrate(engine)
-    return Scene(engine)
-
-
-@pytest.mark.parametrize("kind", BOTH)
-def test_what_an_older_version_has_stored_outlives_the_migration(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    engine = _empty(kind, request, tmp_path)
-    scene = _migrated(engine, "0002", OLDER_ROWS)
-    assert scene.row(1).state is State.SAVED
-    made = scene.claim_one(scene.agent("b")).generation
-    assert made is not None
-    assert (made.attempt, made.number, made.has_memory) == (1, 3, True)
-    with pytest.raises(IntegrityError), engine.begin() as connection:
-        connection.execute(text("UPDATE job SET spec = 99"))
-
-
-@pytest.mark.parametrize("kind", BOTH)
-def test_jobs_of_before_groups_had_lanes_of_their_own_move_to_them(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    engine = _empty(kind, request, tmp_path)
-    scene = _migrated(engine, "0005", ROWS_OF_0005)
-    with engine.connect() as connection:
-        lanes = 'SELECT job.id, lane."group", lane.kind FROM job JOIN lane ON lane.id = job.lane ORDER BY job.id'
-        found = [tuple(row) for row in connection.execute(text(lanes))]
-    assert found == [(1, "physics", 1), (2, "biology", -1), (3, "biology", -1), (4, "", -1)]
-    scene.register("a", node="n1")
-    saved, *new = scene.claim("a")
-    assert (saved.job, {job.job for job in new}) == (1, {2, 3})
-    scene.given_back(1, saved.attempt, Why.GENERATION_BROKEN)  # it starts over, in a lane that must be there
-    assert [job.job for job in scene.claim("a")] == [1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", BOTH)
-def test_decisions_of_before_they_were_compressed_are_read_as_they_were_made(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    engine = _empty(kind, request, tmp_path)
-    scene = _migrated(engine, "0009", ROWS_OF_0009)
-    found = scene.look(decisions.latest, "slurm 7", 999)
-    assert [each.id for each in found] == list(range(MANY, 0, -1))
-    for each in found:
-        assert (each.given, each.answer) == ({"é": [each.id, 0.1]}, {"because": {"slurm 7": "n"}})
-        assert (each.at_s, each.acted, each.subjects) == (5.0, False, {"slurm 7": "physics"})
-    told = {"kind": DecisionKind.HOLD, "policy": "governing", "given": {"é": [1, 0.1]}, "answer": found[0].answer}
-    number = scene.do(decisions.record, subjects=["slurm 7"], acted=True, now_s=9.0, **told)
-    assert number == MANY + 1
-    with engine.connect() as connection:
-        sizes = connection.execute(select(DECISION.c.size_bytes).where(DECISION.c.id.in_([1, number]))).scalars().all()
-    assert sizes[0] == sizes[1], "it counts for as much as one that is made now"
-
-
-MANY = 201
-"""More than are migrated at once."""
-ROWS_OF_0009 = (
-    "INSERT INTO decision (at_s, kind, policy, given, answer, acted) VALUES "
-    + ", ".join(
-        f"(5.0, 'hold', 'governing', '{{\"é\"\\: [{n}, 0.1]}}', '{{\"because\"\\: {{\"slurm 7\"\\: \"n\"}}}}', false)"
-        for n in range(1, MANY + 1)
-    ),
-    "INSERT INTO subject SELECT id, 'slurm 7', 'physics' FROM decision",
-)
-
-
-ROWS_OF_0005 = (
-    "INSERT INTO kind VALUES (1, '{digest}', 'x86_64', 'docker', '4.1', '[\"avx\", \"sse\"]')".format(
-        digest=hashlib.sha256(b'["x86_64", "docker", "4.1", ["avx", "sse"]]').hexdigest()
-    ),
-    "INSERT INTO kind VALUES (-1, 'any that saves', '', '', '', '[]')",
-    "INSERT INTO fit VALUES (1, 1), (-1, 1)",
-    "INSERT INTO agent VALUES ('a', 'live', '7', 9e9, 1, 1, 9e9, NULL, 'n1', '{}', false, '', 1)",
-    "INSERT INTO spec VALUES (1, 'run', 'pythia', '[]', '{}', NULL)",
-    "INSERT INTO lane (cpus, memory_mib, kind) VALUES (2, 512, -1), (2, 512, 1)",
-    *(
-        'INSERT INTO job ("group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt,'
-        f" from_attempt, from_number, outcome, exit_code, ended_s, submitted_s) VALUES ({row}, 1)"
-        for row in (
-            "'physics', 1, 2, 'Saved', false, 0, 1, 0, 1, false, 1, 1, 1, NULL, NULL, NULL",
-            "'biology', 1, 1, 'New', false, 0, 1, 0, 0, false, 0, NULL, NULL, NULL, NULL, NULL",
-            "'biology', 1, 1, 'New', false, 0, 1, 0, 0, false, 0, NULL, NULL, NULL, NULL, NULL",
-            "'physics', 1, 1, 'Complete', false, 0, 1, 0, 1, false, 0, NULL, NULL, 'cancelled', NULL, 9",
-        )
-    ),
-    "INSERT INTO attempt (job, attempt, agent, node, claimed_s, ended_s, ending, detail, log_from, restore_s,"
-    " compute_s, save_s) VALUES (1, 1, 'a', 'n1', 1, 9, 'saved', '', 0, 0, 0, 0)",
-    "INSERT INTO generation (job, attempt, number, digest, size_bytes, log_lines, published_s, standing, kind)"
-    " VALUES (1, 1, 1, 'sha256:" + 64 * "0" + "', 5, 0, 9, 'named', 1)",
-)
-
-
-OLDER_ROWS = (
-    "INSERT INTO agent VALUES ('a', 'ended', '7', 9, 1, 1, 9, 9, 'n1', '{\"end_s\": 9}', false, '')",
-    "INSERT INTO spec (id, name, image, command, environment) VALUES (1, 'run', 'pythia', '[]', '{}')",
-    "INSERT INTO lane (cpus, memory_mib) VALUES (2, 512)",
-    'INSERT INTO job (id, "group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt,'
-    " from_attempt, from_number, submitted_s)"
-    " VALUES (1, 'physics', 1, 1, 'Saved', false, 0, 1, 0, 1, false, 1, 1, 3, 1)",
-    "INSERT INTO attempt (job, attempt, agent, node, claimed_s, ended_s, ending, detail, log_from, restore_s,"
-    " compute_s, save_s) VALUES (1, 1, 'a', 'n1', 1, 9, 'saved', '', 0, 0, 0, 0)",
-    "INSERT INTO generation VALUES (1, 1, 3, 'sha256:0000000000000000000000000000000000000000000000000000000000000000',"
-    " 5, 0, 9, 'named')",
-)
-
-
 def _empty(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     if kind == "sqlite":
         return connect(f"sqlite:///{tmp_path / 'empty.db'}")
@@ -215,7 +95,51 @@ def test_a_database_without_tables_says_what_to_run(kind: str, request: pytest.F
     with pytest.raises(SchemaMismatch, match="no tables yet: run `glean control migrate`"):
         check_schema(engine)
     with pytest.raises(SchemaMismatch, match="run `glean control migrate`"), snapshot(engine) as db:
-        reads.status(db)
+        queries.status(db)
+
+
+def _migrated(engine: Engine, revision: str, rows: Sequence[str]) -> QueueHarness:
+    """Return a queue of an older version with these statements done to it, brought to today's."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(database.__file__).parent / "migrations"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        for statement in rows:
+            connection.execute(text(statement))
+    migrate(engine)
+    return QueueHarness(engine)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_what_the_first_version_has_stored_outlives_the_migration(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    harness = _migrated(_empty(kind, request, tmp_path), "0017", ROWS_OF_0017)
+    detail = harness.detail(1)
+    assert (detail.job.state, detail.retry_on, detail.never_retry_on) == (State.SAVED, None, None)
+    work = harness.claim_one(harness.agent("b"))
+    assert work.checkpoint is not None
+    assert (work.attempt, work.checkpoint.attempt, work.checkpoint.number) == (2, 1, 3)
+    harness.record_completion(1, 2, exit_code=1)
+    assert harness.row(1).state is State.NEW
+    with pytest.raises(IntegrityError), harness.engine.begin() as connection:
+        connection.execute(text("UPDATE job SET spec = 99"))
+
+
+ROWS_OF_0017 = (
+    "INSERT INTO agent (name, phase, end_s, submitted_s, ended_s, vacate, reason)"
+    " VALUES ('a', 'ended', 9, 1, 9, false, '')",
+    "INSERT INTO spec (id, name, image, command, environment) VALUES (1, 'run', 'pythia', '[]', '{}')",
+    "INSERT INTO lane (cpus, memory_mib, kind, \"group\") VALUES (2, 512, 0, 'physics'), (2, 512, -1, 'physics')",
+    'INSERT INTO job (id, "group", spec, lane, state, held, priority, retries, failures, attempt, lost, sound_attempt,'
+    " from_attempt, from_number, submitted_s)"
+    " VALUES (1, 'physics', 1, 1, 'Saved', false, 0, 1, 0, 1, false, 1, 1, 3, 1)",
+    "INSERT INTO attempt (job, attempt, agent, node, claimed_s, ended_s, ending, detail, log_from, restore_s,"
+    " compute_s, save_s) VALUES (1, 1, 'a', 'n1', 1, 9, 'saved', '', 0, 0, 20, 0)",
+    "INSERT INTO checkpoint (job, attempt, number, digest, size_bytes, log_lines, published_s, standing) VALUES"
+    f" (1, 1, 3, 'sha256:{64 * '0'}', 5, 0, 9, 'named')",
+)
 
 
 def test_an_older_database_says_what_to_run(queue_engine: Engine) -> None:
@@ -232,6 +156,16 @@ def test_a_newer_database_is_neither_used_nor_migrated(queue_engine: Engine) -> 
         check_schema(queue_engine)
     with pytest.raises(SchemaMismatch, match="install a newer Gleaner"):
         migrate(queue_engine)
+
+
+def test_a_database_of_0_1_0_is_refused_in_one_line_and_left_as_it_is(queue_engine: Engine) -> None:
+    with queue_engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    for refused in (check_schema, migrate):
+        with pytest.raises(SchemaMismatch, match=r"of Gleaner 0\.1\.0, .*begin here with an empty database$"):
+            refused(queue_engine)
+    with queue_engine.connect() as connection:
+        assert MigrationContext.configure(connection).get_current_revision() == "0016"
 
 
 def test_sqlite_waits_for_the_disk_at_every_commit(sqlite_url: str) -> None:
@@ -251,10 +185,10 @@ def test_a_database_locked_by_another_program_is_one_clear_line(sqlite_url: str)
         pass
     assert str(busy.value) == "the queue's database is locked by another program: try again"
     with snapshot(engine) as db:  # readers are not in anybody's way
-        assert reads.status(db).new == 0
+        assert queries.status(db).new == 0
     other.execute("ROLLBACK")
     with transaction(engine) as db:
-        assert reads.status(db).new == 0
+        assert queries.status(db).new == 0
 
 
 def test_a_writer_in_the_same_program_waits_its_turn_but_not_for_ever(sqlite_url: str) -> None:
@@ -266,14 +200,14 @@ def test_a_writer_in_the_same_program_waits_its_turn_but_not_for_ever(sqlite_url
 @pytest.mark.postgres
 def test_a_row_locked_by_another_program_is_one_clear_line(postgres_url: str) -> None:
     engine = connect(postgres_url)
-    scene = Scene(engine)
-    job = scene.job()
+    harness = QueueHarness(engine)
+    job = harness.job()
     with transaction(engine) as other, pytest.raises(QueueBusy) as busy, transaction(engine) as db:
         other.execute(text("SELECT * FROM job FOR UPDATE"))
         db.execute(text("SET lock_timeout = '50ms'"))
-        moves.cancel(db, job, now_s=1.0)
+        jobs.cancel(db, job, now_s=1.0)
     assert str(busy.value) == "the queue's database is locked by another program: try again"
-    scene.cancel(job)
+    harness.cancel(job)
 
 
 @pytest.mark.postgres
@@ -291,16 +225,16 @@ def test_a_statement_that_takes_longer_than_a_leaders_patience_is_one_clear_line
 def test_after_the_server_has_dropped_all_connections_the_queue_works_again(postgres_url: str) -> None:
     engine = connect(postgres_url)
     with snapshot(engine) as db:
-        reads.status(db)
+        queries.status(db)
     other = create_engine(postgres_url)
     with other.connect() as connection:
         drop = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'gleaner'"
         connection.execute(text(f"{drop} AND datname = current_database()"))
     with pytest.raises(QueueBusy, match="does not work now") as busy, snapshot(engine) as db:
-        reads.status(db)
+        queries.status(db)
     assert "\n" not in str(busy.value)
     with snapshot(engine) as db:
-        assert reads.status(db).new == 0
+        assert queries.status(db).new == 0
 
 
 @pytest.mark.slow
@@ -312,7 +246,7 @@ def test_an_installed_wheel_brings_its_migrations(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path / "installed")
     program = (
-        "from gleaner.control.queue import engine\n"
+        "from gleaner.control.queue import database as engine\n"
         f"database = engine.connect('sqlite:///{tmp_path}/queue.db')\n"
         "engine.migrate(database)\n"
         "engine.check_schema(database)\n"
@@ -330,7 +264,7 @@ def test_an_installed_wheel_brings_its_migrations(tmp_path: Path) -> None:
 def test_a_server_that_is_away_is_one_clear_line(postgres_server: Server) -> None:
     engine = connect(f"postgresql+psycopg://u:secret@/x?host={postgres_server.folder}/nowhere")
     with pytest.raises(QueueBusy, match="does not work now") as busy, snapshot(engine) as db:
-        reads.status(db)
+        queries.status(db)
     assert "\n" not in str(busy.value)
     assert "secret" not in str(busy.value)
 

@@ -5,31 +5,31 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.runtime import nodes
-from tests.runtime.nodes import Node, Work
+from tests.runtime import nodes_harness
+from tests.runtime.nodes_harness import Node, Work
 
-from gleaner.agent.storage.folder import FolderStorage
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
 
 
 @pytest.fixture(scope="session")
 def _with_image() -> None:
     """A loud failure, never a skip, where the cluster is missing."""
     try:
-        nodes.spread_image([Node(name, "criu") for name in nodes.NAMES])
-    except nodes.NoNodes as error:
+        nodes_harness.spread_image([Node(name, "criu") for name in nodes_harness.NAMES])
+    except nodes_harness.NoNodes as error:
         pytest.fail(f"the cluster does not answer; deploy/prepare.sh brings it up ({error})")
 
 
 @pytest.fixture
 def kind() -> str:
     """The kind of runtime; a suite for several kinds has a fixture of its own in place of this."""
-    return "docker"
+    return "shim"
 
 
 @pytest.fixture
 def pair(_with_image: None, kind: str) -> Iterator[tuple[Node, Node]]:
     """Two nodes; what a test leaves on them is removed after it."""
-    first, second = (Node(name, kind) for name in nodes.NAMES)
+    first, second = (Node(name, kind) for name in nodes_harness.NAMES)
     with ExitStack() as afterwards:  # the second is cleared also where the first cannot be
         afterwards.callback(second.clear)
         afterwards.callback(first.clear)

@@ -1,4 +1,4 @@
-"""A job that holds deleted files open behind symbolic links, and who it may run as: an agent's job or a user's own."""
+"""A job that holds deleted files open behind symbolic links, and who it may run as: an agent's job or a user job."""
 
 import contextlib
 import dataclasses
@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.privileged import slurm
-from tests.runtime.account import AsAccount
-from tests.runtime.nodes import IMAGE, Node, Work, _SeenFromOutside
+from tests.runtime.account_harness import AsAccount
+from tests.runtime.nodes_harness import IMAGE, Node, Work, _SeenFromOutside
 
-from gleaner.agent.privileged.config import Config
-from gleaner.agent.runtime.criu import CriuRuntime
-from gleaner.agent.runtime.helper import Helper
-from gleaner.agent.runtime.protocol import ContainerId, ContainerSpec
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.runtime.helper_client import HelperClient
+from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
+from gleaner.agent.runtime.runc import RuncRuntime
 
 LIBRARY = Path(Config(1).library) / "privileged"
 TARGET = "/node-dir"
 """A folder of the node's, in which nothing may ever appear."""
 ALICE = (4301, 4301)
 SLURM_JOB = 990_001
-OWN = f"own-{ALICE[0]}-{SLURM_JOB}"
+NAME = f"own-{ALICE[0]}-{SLURM_JOB}"
 
 HOLDER = """
 import os, sys, time
@@ -90,34 +90,34 @@ print("written by root" if any(mine[16:]) else "whole")
 """It says of the kernel's functions in its memory that they lie in a place of its choice."""
 
 
-class OwnWork(Work):
-    """Alice's own Slurm job under `glean run`, as the node's helper sees it."""
+class UserWork(Work):
+    """Alice's user job under `glean run`, as the node's helper sees it."""
 
     owner = ALICE
 
     def spec(self, *command: str, memory_mib: int = 200, image: str = IMAGE) -> ContainerSpec:
         made = super().spec(*command, memory_mib=memory_mib, image=image)
-        place = Path(Config(1).users_work) / OWN / "job"
-        return dataclasses.replace(made, name=OWN, folder=place, labels={})
+        place = Path(Config(1).users_work) / NAME / "job"
+        return dataclasses.replace(made, name=NAME, folder=place, labels={})
 
     def folder(self, node: Node) -> Path:
         node.runtime.admit()
-        return node.outside(Path(Config(1).users_work) / OWN / "job")
+        return node.outside(Path(Config(1).users_work) / NAME / "job")
 
 
-class _OwnRuntime(CriuRuntime):
-    """What `glean run` uses."""
+class _UserRuntime(RuncRuntime):
+    """The runtime of `glean run`."""
 
     def __init__(self, root: Path) -> None:
-        self._asked = Helper(f"{root}{Config(1).helper_socket}")
-        super().__init__(self._asked, meetings=root / Config(1).users_work.strip("/") / OWN / "meetings")
+        self._asked = HelperClient(f"{root}{Config(1).helper_socket}")
+        super().__init__(self._asked, handshakes=root / Config(1).users_work.strip("/") / NAME / "handshakes")
 
     def admit(self) -> None:
         self._asked.ask("admit", slurm_job=str(SLURM_JOB))
 
 
 @contextlib.contextmanager
-def own_jobs(node: Node) -> Iterator[None]:
+def user_jobs(node: Node) -> Iterator[None]:
     """The node's helper serves Alice, whose job Slurm says runs there; what she has is removed after it."""
     place = Path("/tmp/slurm-of-tests")  # the node's
     outside = node.outside(place)
@@ -128,11 +128,11 @@ def own_jobs(node: Node) -> Iterator[None]:
     runtime = node.runtime
     node.run("mount", "--bind", f"{place}/scontrol", Config(1).scontrol)
     try:
-        node.runtime = AsAccount(lambda: _SeenFromOutside(_OwnRuntime(node.root), node.root), ALICE)
+        node.runtime = AsAccount(lambda: _SeenFromOutside(_UserRuntime(node.root), node.root), ALICE)
         yield
     finally:
         with contextlib.suppress(Exception):
-            node.runtime.remove(ContainerId(OWN))
+            node.runtime.remove(ContainerId(NAME))
         node.runtime = runtime
         node.run("umount", Config(1).scontrol)
         node.run("rm", "-rf", str(place))
@@ -173,5 +173,5 @@ def tree(node: Node) -> str:
 
 
 def mounts(node: Node) -> list[str]:
-    """What is mounted in the node, in its own namespace."""
+    """Return what is mounted in the node, in its own namespace."""
     return sorted(line.split(" ", 3)[-1] for line in node.run("cat", "/proc/1/mountinfo").splitlines())

@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken, Published
 from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import ParcelBroken, Published
+from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec
 
 COUNTER = """
 import os, time
@@ -69,22 +69,22 @@ class Life:
     def run(self) -> None:
         container = self.runtime.start(self.spec(1))
         self.wait_beyond(5)
-        first = self.saved(container, "jobs/1/generation-1")
+        first = self.saved(container, "jobs/1/checkpoint-1")
         self.runtime.unpause(container)
         self.wait_beyond(self.count() + 5)
-        second = self.saved(container, "jobs/1/generation-2")
+        second = self.saved(container, "jobs/1/checkpoint-2")
         count = self.count()
         self.runtime.kill(container)
         self.runtime.remove(container)
 
-        # Somebody puts another whole parcel, with a manifest that fits it, in the place of the last one.
+        # Somebody puts another whole archive, with a manifest that fits it, in the place of the last one.
         where, kept = self.place / second.key, self.place / "kept"
         where.rename(kept)
         shutil.copytree(self.place / first.key, where)
         try:
             self.storage.open(second.key, second.digest)
             print("forged: opened")
-        except ParcelBroken:
+        except ArchiveBroken:
             print("forged: refused")
         shutil.rmtree(where)
         kept.rename(where)
@@ -98,7 +98,7 @@ class Life:
         try:
             self.runtime.restore(self.spec(2), self.storage.open(second.key, second.digest))
             print("flipped: restored")
-        except ParcelBroken:
+        except ArchiveBroken:
             print("flipped: refused")
         print("left", len(self.runtime.ours()))
         content[len(content) // 2] ^= 1

@@ -15,12 +15,12 @@ import sys
 import threading
 from pathlib import Path
 
-from gleaner.agent.privileged.meeting import Meeting
+from gleaner.agent.privileged.common.handshake import Handshake
 
-MEETINGS = Path("/run/gleaner-agent")
+HANDSHAKES = Path("/run/gleaner-agent")
 STEPS = {
-    "save": ("listening", "met", "told", "connected", "first", "pages", "images"),
-    "restore": ("listening", "met", "named", "told", "connected", "first", "pages", "images"),
+    "save": ("listening", "accepted", "told", "connected", "first", "pages", "images"),
+    "restore": ("listening", "accepted", "named", "told", "connected", "first", "pages", "images"),
 }
 LENGTH = struct.Struct("<I")
 
@@ -30,7 +30,7 @@ class Pretender:
         self.kind, self.folder = kind, Path(folder)
         self.step, self.wrong = step, wrong
         self.listener = socket.socket(socket.AF_UNIX)
-        path = MEETINGS / name
+        path = HANDSHAKES / name
         path.unlink(missing_ok=True)
         self.listener.bind(str(path))
         self.listener.listen(1)
@@ -46,13 +46,13 @@ class Pretender:
         print("pid", os.getpid(), flush=True)
         self.at("listening")
         connection, _ = self.listener.accept()
-        meeting = Meeting(connection)
-        self.at("met")
-        _, descriptor = meeting.hear()
+        handshake = Handshake(connection)
+        self.at("accepted")
+        _, descriptor = handshake.hear()
         if self.kind == "restore":
-            meeting.say({"descriptors": (self.folder / "descriptors.json").read_text()})
+            handshake.say({"descriptors": (self.folder / "descriptors.json").read_text()})
             self.at("named")
-            _, descriptor = meeting.hear()
+            _, descriptor = handshake.hear()
         assert descriptor is not None
         self.at("told")
         with socket.socket(fileno=descriptor) as for_criu:
@@ -60,7 +60,7 @@ class Pretender:
         self.at("connected")
         self.images(criu)
         self.at("images")
-        last, _ = meeting.hear()
+        last, _ = handshake.hear()
         if self.kind == "save":
             (self.folder / "descriptors.json").write_text(last["descriptors"])
         print("status", last["status"], flush=True)
@@ -96,8 +96,8 @@ class Pretender:
                     self.in_pages(path, source.tell())
 
     def in_pages(self, path: Path, size: int) -> None:
-        if path.name.startswith("image.pages-") and size > 2**20:
-            self.step and self.at("pages")
+        if path.name.startswith("image.pages-") and size > 2**20 and self.step:
+            self.at("pages")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.runtime.engine import Engine
-from gleaner.agent.runtime.lines import messages
+from gleaner.agent.runtime.docker_http import Engine
+from gleaner.agent.runtime.log_frames import messages
 
 VERSION = b'{"ApiVersion": "1.41", "MinAPIVersion": "1.24", "Version": "20.10"}'
 HUNG_UP = threading.Event()
@@ -71,7 +71,7 @@ def engine(tmp_path: Path, speaks: threading.Event) -> Iterator[Engine]:
 
 @pytest.fixture
 def ignored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What Python would write into the agent's log as "Exception ignored in ..."."""
+    """Return what Python would write into the agent's log as "Exception ignored in ..."."""
     found: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda said: found.append(f"{said.object!r}: {said.exc_value!r}"))
     return found

@@ -1,23 +1,23 @@
 """One suite for all runtimes, on real nodes with real CRIU: nothing is lost, nothing is done twice, nothing is left.
 
-Docker in its own way, Docker with the shim, and the node helper (see `nodes.Node`).
+Docker with the shim, and the node helper (see `nodes.Node`).
 """
 
-import io
 import json
 import subprocess
-import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.runtime.nodes import AGENT, IMAGE, USER, Node, Work, wait_for
+from tests.runtime.nodes_harness import AGENT, IMAGE, USER, Node, Work, wait_for
 
-from gleaner.agent.runtime.carrier import LAYER_PART
-from gleaner.agent.runtime.images import PREFIX
-from gleaner.agent.runtime.own_way import MEMORY_PART
-from gleaner.agent.runtime.protocol import (
+from gleaner.agent.checkpoints.archive import FolderArchive
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageFull
+from gleaner.agent.runtime.criu_images import PREFIX
+from gleaner.agent.runtime.docker_layer_access import LAYER_PART
+from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
     CannotCheckpoint,
     CannotRestore,
@@ -28,12 +28,9 @@ from gleaner.agent.runtime.protocol import (
     ImageMissing,
     RuntimeFault,
 )
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.parcel import FolderParcel
-from gleaner.agent.storage.protocol import Parcel, ParcelBroken, StorageFull
 
 
-@pytest.fixture(params=["docker", "shim", "criu"])
+@pytest.fixture(params=["shim", "criu"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -103,7 +100,7 @@ def test_what_was_written_after_the_save_is_undone_by_a_restore_on_the_same_node
 
 
 @pytest.mark.cluster
-def test_two_nodes_can_restore_the_same_generation(pair: tuple[Node, Node], work: Work) -> None:
+def test_two_nodes_can_restore_the_same_checkpoint(pair: tuple[Node, Node], work: Work) -> None:
     container = work.start(pair[0], COUNTER, "1")
     work.until("10")
     saved = work.save(pair[0], container)
@@ -404,16 +401,16 @@ def test_memory_beyond_the_limit_ends_the_job_and_not_the_node(node: Node, work:
 
 
 @pytest.mark.cluster
-def test_a_generation_with_a_flipped_bit_is_broken_and_leaves_nothing(node: Node, work: Work, tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_flipped_bit_is_broken_and_leaves_nothing(node: Node, work: Work, tmp_path: Path) -> None:
     saved = _save_and_end(node, work)
     pack = tmp_path / "storage" / saved.key / "blocks.pack"
     whole = pack.read_bytes()
-    parcel = work.storage.open(saved.key, saved.digest)
-    assert isinstance(parcel, FolderParcel)
-    for name in (_memory_part(parcel), LAYER_PART):
-        at = parcel.layout.blocks[name][0].offset
+    archive = work.storage.open(saved.key, saved.digest)
+    assert isinstance(archive, FolderArchive)
+    for name in (f"{PREFIX}pages-1.img", LAYER_PART):
+        at = archive.layout.blocks[name][0].offset
         pack.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(ParcelBroken, match=name):
+        with pytest.raises(ArchiveBroken, match=name):
             work.restore(node, saved, COUNTER, "1")
         pack.write_bytes(whole)
         assert node.containers() == []
@@ -421,34 +418,19 @@ def test_a_generation_with_a_flipped_bit_is_broken_and_leaves_nothing(node: Node
 
 
 @pytest.mark.cluster
-def test_a_generation_that_criu_does_not_take_leaves_nothing(node: Node, work: Work) -> None:
+def test_a_checkpoint_that_criu_does_not_take_leaves_nothing(node: Node, work: Work) -> None:
     saved = _save_and_end(node, work)
     good = work.storage.open(saved.key, saved.digest)
     with work.storage.draft("jobs/1/wrong") as draft:
         for name in good.parts:
-            if name == MEMORY_PART:
-                draft.add(name, _without("pages-1.img", b"".join(good.read(name))))
-            elif not name.endswith("pages-1.img"):
+            if not name.endswith("pages-1.img"):
                 draft.add(name, good.read(name))
         wrong = draft.publish(good.facts)
-    reason = ".*pages" if MEMORY_PART in good.parts else "Getting raw FD"  # CRIU does not say more of a stream
-    with pytest.raises(CannotRestore, match=rf"CRIU cannot restore its memory: {reason}") as refused:
+    reason = "Getting raw FD"  # CRIU does not say more of a stream
+    with pytest.raises(CannotRestore, match=f"CRIU cannot restore its memory: {reason}") as refused:
         work.restore(node, wrong, COUNTER, "1")
     assert "\n" not in str(refused.value)
     assert node.containers() == []
-
-
-def _memory_part(parcel: Parcel) -> str:
-    return MEMORY_PART if MEMORY_PART in parcel.parts else f"{PREFIX}pages-1.img"
-
-
-def _without(name: str, archive: bytes) -> Iterator[bytes]:
-    kept = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as source, tarfile.open(fileobj=kept, mode="w") as target:
-        for member in source:
-            if not member.name.endswith(name):
-                target.addfile(member, source.extractfile(member) if member.isreg() else None)
-    yield kept.getvalue()
 
 
 @pytest.mark.cluster
@@ -464,7 +446,7 @@ def test_an_image_that_was_changed_meanwhile_is_not_used_for_a_restore(node: Nod
     assert node.containers() == []
 
 
-def _save_and_end(node: Node, work: Work):  # type: ignore[no-untyped-def]
+def _save_and_end(node: Node, work: Work):
     container = work.start(node, COUNTER, "1")
     work.until("10")
     saved = work.save(node, container)

@@ -1,15 +1,16 @@
-"""What is Docker's alone."""
+"""Properties of Docker's runtime alone."""
 
 import types
 from pathlib import Path
 
 import pytest
-from tests.runtime.nodes import USER, Work
+import structlog
+from tests.runtime.nodes_harness import USER, Work
 
-from gleaner.agent.protocol import Way
+from gleaner.agent.runtime import factory
 from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.own_way import MEMORY_PART
-from gleaner.agent.runtime.protocol import CannotRestore, RuntimeFault
+from gleaner.agent.runtime.handshake import DESCRIPTORS_PART
+from gleaner.agent.runtime.interface import CannotRestore, RuntimeFault
 
 
 def test_jobs_never_run_as_root() -> None:
@@ -23,35 +24,64 @@ def test_an_engine_that_is_not_there_gives_one_clear_line(tmp_path: Path) -> Non
     assert "\n" not in str(fault.value)
 
 
-def without_shim(*, own_way: bool, driver: str = "overlay2") -> DockerRuntime:
-    """An engine that can save, and has no runtime of ours."""
-    made = DockerRuntime("unix:///engine", user=USER, own_way=own_way)
-    told = {"Driver": driver, "DockerRootDir": "/var/lib/docker", "Runtimes": {"runc": {}}}
+def without_shim(driver: str = "overlay2") -> DockerRuntime:
+    """An engine that could save, and has no runtime of ours."""
+    made = DockerRuntime("unix:///engine", user=USER)
+    told = {"Driver": driver, "DockerRootDir": "/var/lib/docker", "Runtimes": ["runc"]}
     vars(made)["_engine"] = types.SimpleNamespace(
         version=lambda: {"Version": "26.1.5", "Experimental": True}, info=lambda: told
     )
     return made
 
 
-def test_an_engine_without_our_runtime_is_refused_in_one_line_unless_the_admin_allows_it() -> None:
-    with pytest.raises(RuntimeFault, match=r"lacks Gleaner's runtime.*install-node.sh.*docker_own_way") as fault:
-        without_shim(own_way=False).facts()
-    assert "\n" not in str(fault.value)
-    assert without_shim(own_way=True).facts().way is Way.DOCKER
+def test_an_engine_without_our_runtime_saves_nothing_and_says_so_in_one_line() -> None:
+    with structlog.testing.capture_logs() as lines:
+        runtime = without_shim()
+        assert not runtime.facts().checkpoints
+        assert not runtime.facts().checkpoints
+    (line,) = lines
+    assert "only jobs that save themselves" in line["event"]
+    assert "no runtime 'gleaner'" in line["reason"]
+
+
+def test_without_our_runtime_the_node_helper_is_used_and_without_either_jobs_that_save_themselves_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bare, helper = without_shim(), object()
+
+    def docker_runtime(*_: object, **__: object) -> DockerRuntime:
+        return bare
+
+    def found(_: object) -> object:
+        return helper
+
+    monkeypatch.setattr(factory, "DockerRuntime", docker_runtime)
+    monkeypatch.setattr(factory, "_criu", found)
+    assert factory.chosen("auto", docker_url="unix:///engine", images=None) is helper
+
+    def none(_: object) -> object:
+        raise RuntimeFault("there is no node helper here")
+
+    monkeypatch.setattr(factory, "_criu", none)
+    assert factory.chosen("auto", docker_url="unix:///engine", images=None) is bare
 
 
 def test_an_engine_that_keeps_its_images_in_containerd_is_refused_before_a_job_begins() -> None:
     """New installations of Docker 29 do. There a job whose image has lost its name could not be restored."""
     with pytest.raises(RuntimeFault, match="storage driver is overlayfs: only overlay2 is supported"):
-        without_shim(own_way=True, driver="overlayfs").facts()
+        without_shim("overlayfs").facts()
 
 
-def test_what_was_saved_in_dockers_own_way_is_not_restored_by_it_unless_the_admin_allows_it(work: Work) -> None:
-    with work.storage.draft("saved") as draft:
-        draft.add(MEMORY_PART, [b"images"])
-        saved = draft.publish({})
-    runtime = without_shim(own_way=False)
-    for shim in (None, object()):
-        vars(runtime)["_streamed"] = shim
-        with pytest.raises(CannotRestore, match="docker_own_way is off"):
-            runtime.restore(work.spec("x"), work.storage.open(saved.key, saved.digest))
+def test_only_what_our_runtime_saved_is_restored_and_only_by_it(work: Work) -> None:
+    with work.storage.draft("others") as draft:
+        draft.add("memory.tar", [b"images"])
+        others = draft.publish({})
+    with work.storage.draft("ours") as draft:
+        draft.add(DESCRIPTORS_PART, [b"[]"])
+        ours = draft.publish({})
+    runtime = without_shim()
+    with pytest.raises(CannotRestore, match="lacks Gleaner's runtime"):
+        runtime.restore(work.spec("x"), work.storage.open(ours.key, ours.digest))
+    vars(runtime)["_streamed"] = object()
+    with pytest.raises(CannotRestore, match="was not saved by Gleaner's runtime"):
+        runtime.restore(work.spec("x"), work.storage.open(others.key, others.digest))

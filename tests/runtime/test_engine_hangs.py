@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.runtime.nodes import AGENT, IMAGE, Node, Work, wait_for
+from tests.runtime.nodes_harness import AGENT, IMAGE, Node, Work, wait_for
 
-from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, LABEL_SLURM_JOB, ContainerId
+from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, LABEL_SLURM_JOB, ContainerId
 
 WATCHDOG = (Path(__file__).parents[2] / "deploy" / "watchdog").read_text()
 EPILOG = (Path(__file__).parents[2] / "deploy" / "epilog.sh").read_text()
@@ -72,7 +72,7 @@ def test_while_the_engine_hangs_what_is_past_its_end_is_killed_and_nothing_else(
     late, paused = sleepers.start("late", end_s=1), sleepers.start("paused", end_s=1)
     lying = 'x,"org.gleaner.end-s":"1"'
     sleepers.start("current", LIE=lying)
-    sleepers.start("unlimited", end_s=10_000_000, **{"A": '{"org.gleaner.end-s":"1"}'})
+    sleepers.start("unlimited", end_s=10_000_000, A='{"org.gleaner.end-s":"1"}')
     other = node.engine.create_container(IMAGE, [f"import time; 'other-{sleepers.work.job}'; time.sleep(3600)"])["Id"]
     node.engine.start(other)
     node.runtime.pause(paused)

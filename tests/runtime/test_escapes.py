@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.runtime.escapes import FORGER, HOLDER, TARGET, OwnWork, mounts, own_jobs, tree, without
-from tests.runtime.nodes import Node, Work
+from tests.runtime.escapes import FORGER, HOLDER, TARGET, UserWork, mounts, tree, user_jobs, without
+from tests.runtime.nodes_harness import Node, Work
 from tests.runtime.test_conformance import HOLDER as HARMLESS
 
-from gleaner.agent.runtime.protocol import CannotCheckpoint, CannotRestore, RuntimeFault
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import Published
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Published
+from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore, RuntimeFault
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 EVERYWHERE = [(place, what) for place in ("/job", "/tmp", "/dev/shm") for what in ("file", "folder")]
@@ -25,28 +25,28 @@ SOME = [
     ("shim", "/dev/shm", "folder"),
     ("criu", "/job", "folder"),
     ("criu", "/dev/shm", "file"),
-    ("own", "/job", "file"),
-    ("own", "/dev/shm", "folder"),
+    ("user", "/job", "file"),
+    ("user", "/dev/shm", "folder"),
 ]
 
 
-@pytest.fixture(params=["shim", "criu", "own"])
+@pytest.fixture(params=["shim", "criu", "user"])
 def whose(request: pytest.FixtureRequest) -> str:
-    """An agent's job with Docker, or with the helper, or a user's own job."""
+    """An agent's job with Docker, or with the helper, or a user job."""
     return str(request.param)
 
 
 @pytest.fixture
 def kind(whose: str) -> str:
-    return "criu" if whose == "own" else whose
+    return "criu" if whose == "user" else whose
 
 
 @pytest.fixture
 def job(whose: str, node: Node, storage: FolderStorage) -> Iterator[Work]:
     with contextlib.ExitStack() as opened:
-        if whose == "own":
-            opened.enter_context(own_jobs(node))
-        yield (OwnWork if whose == "own" else Work)(storage)
+        if whose == "user":
+            opened.enter_context(user_jobs(node))
+        yield (UserWork if whose == "user" else Work)(storage)
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def holding(place: str, what: str, target: str = TARGET) -> str:
 
 
 def saved_before(node: Node, job: Work, *held: str) -> Published:
-    """As a node saved that did not look at what was deleted."""
-    with without(node, "deleted", "refused"):
+    """Save as a node did that did not look at what was deleted."""
+    with without(node, "shim/deleted_files", "refused"):
         container = job.start(node, HOLDER, *held)
         job.until(f"held {len(held) - 1}")
         saved = job.save(node, container)
@@ -81,8 +81,8 @@ def saved_before(node: Node, job: Work, *held: str) -> Published:
 
 
 def has_no_links(whose: str, place: str) -> bool:
-    """Of a user's own job they are taken out of the folder and the written layer before CRIU begins."""
-    return whose == "own" and place != "/dev/shm"
+    """Of a user job they are taken out of the folder and the written layer before CRIU begins."""
+    return whose == "user" and place != "/dev/shm"
 
 
 def test_what_is_deleted_behind_a_link_is_not_saved_and_the_job_goes_on(node: Node, job: Work) -> None:
@@ -120,7 +120,7 @@ def test_where_criu_restores_the_node_cannot_be_written(
 ) -> None:
     """With links followed again: the other guard alone."""
     saved = saved_before(node, job, holding(place, what))
-    with without(node, "confined", "follow_no_links"):
+    with without(node, "shim/mount_confinement", "follow_no_links"):
         if has_no_links(whose, place):
             node.runtime.remove(job.restore(node, saved, HOLDER))
             return
@@ -128,7 +128,7 @@ def test_where_criu_restores_the_node_cannot_be_written(
             job.restore(node, saved, HOLDER)
 
 
-@pytest.mark.parametrize(("whose", "after_s"), [("shim", 0.0), ("shim", 0.2), ("criu", 0.1), ("own", 0.1)])
+@pytest.mark.parametrize(("whose", "after_s"), [("shim", 0.0), ("shim", 0.2), ("criu", 0.1), ("user", 0.1)])
 def test_criu_killed_in_the_middle_leaves_nothing_on_the_node(node: Node, job: Work, after_s: float) -> None:
     saved = saved_before(node, job, holding("/dev/shm", "folder"))
     killing = threading.Thread(target=kill_criu, args=(node, after_s))
@@ -139,7 +139,7 @@ def test_criu_killed_in_the_middle_leaves_nothing_on_the_node(node: Node, job: W
 
 
 def kill_criu(node: Node, after_s: float) -> None:
-    """As soon as there is one, and after some time; one that has ended by then is as good."""
+    """Kill CRIU `after_s` seconds after it appears; a CRIU that has ended by then is as good."""
     begun = "for i in $(seq 200); do pgrep -x criu >/dev/null && break; sleep 0.02; done"
     node.run("sh", "-c", f"{begun}; sleep {after_s}; pkill -9 -x criu", check=False)
 
@@ -161,15 +161,15 @@ def test_without_that_guard_criu_does_so_as_root(node: Node, job: Work) -> None:
     job.until("ready")
     saved = job.save(node, container)
     job.end(node, container)
-    with without(node, "vdso", "flaw"):
+    with without(node, "shim/vdso", "flaw"):
         job.restore(node, saved, FORGER)
         (job.folder(node) / "stop").touch()
         job.read_to_end()
     assert job.lines[-1] == "written by root"
 
 
-@pytest.mark.parametrize("whose", ["own"])
-def test_deleted_files_of_a_users_own_job_still_go_along(node: Node, job: Work) -> None:
+@pytest.mark.parametrize("whose", ["user"])
+def test_deleted_files_of_a_users_user_job_still_go_along(node: Node, job: Work) -> None:
     container = job.start(node, HARMLESS)
     job.until("10")
     saved = job.save(node, container)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.runtime import nodes
-from tests.runtime.nodes import Node
-from tests.runtime.shimmed import Shimmed
+from tests.runtime import nodes_harness
+from tests.runtime.nodes_harness import Node
+from tests.runtime.shim_harness import Shimmed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -37,7 +37,7 @@ trap finish EXIT
 
 @pytest.fixture
 def shimmed(node: Node) -> Iterator[Shimmed]:
-    yield Shimmed(node, nodes.NAMES[0])
+    yield Shimmed(node, nodes_harness.NAMES[0])
     node.clear()
 
 

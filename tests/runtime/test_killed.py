@@ -1,4 +1,4 @@
-"""A kill in the middle of a save leaves the generation before it; one in the middle of a restore leaves nothing."""
+"""A kill in the middle of a save leaves the checkpoint before it; one in the middle of a restore leaves nothing."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ import pytest
 from demo import cluster
 from docker.errors import DockerException
 from tests.runtime.escapes import mounts, replaced
-from tests.runtime.nodes import Node, NoNodes, Work, wait_for
+from tests.runtime.nodes_harness import Node, NoNodes, Work, wait_for
 
-from gleaner.agent.privileged.config import Config
-from gleaner.agent.runtime.protocol import CannotCheckpoint, CannotRestore, ContainerId, RuntimeFault
-from gleaner.agent.storage.protocol import BytesLike, Draft, Part, PartWriter, Published
+from gleaner.agent.checkpoints.interface import BytesLike, Draft, Part, PartWriter, Published
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore, ContainerId, RuntimeFault
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -110,7 +110,7 @@ def saved_once(node: Node, work: Work) -> tuple[ContainerId, Published]:
     return container, good
 
 
-def test_a_process_that_is_killed_while_it_is_saved_leaves_the_generation_before(
+def test_a_process_that_is_killed_while_it_is_saved_leaves_the_checkpoint_before(
     pair: tuple[Node, Node], work: Work
 ) -> None:
     here, there = pair
@@ -125,7 +125,7 @@ def test_a_process_that_is_killed_while_it_is_saved_leaves_the_generation_before
     assert here.containers() == []
 
 
-def test_an_engine_that_is_killed_in_a_save_leaves_the_generation_before(pair: tuple[Node, Node], work: Work) -> None:
+def test_an_engine_that_is_killed_in_a_save_leaves_the_checkpoint_before(pair: tuple[Node, Node], work: Work) -> None:
     here, there = pair
     container, good = saved_once(here, work)
     try:
@@ -139,9 +139,9 @@ def test_an_engine_that_is_killed_in_a_save_leaves_the_generation_before(pair: t
 
 
 def is_up(name: str) -> bool:
-    """Whether the node's engine and its helper answer."""
+    """Return True if the node's engine and its helper answer."""
     try:
-        for kind in ("docker", "criu"):
+        for kind in ("shim", "criu"):
             Node(name, kind).runtime.facts()
     except (NoNodes, RuntimeFault, DockerException):
         return False
@@ -175,17 +175,15 @@ def test_a_save_of_which_a_part_is_killed_fails_and_the_job_can_be_saved_again(
     assert int(work.lines[reached]) == int(work.lines[reached - 1]) + 1, "it stood still from the save on"
 
 
-@pytest.mark.parametrize("kind", ["docker"])
+@pytest.mark.parametrize("kind", ["shim"])
 def test_what_goes_on_behind_dockers_back_is_not_saved(node: Node, work: Work) -> None:
-    """As when CRIU is killed where there is no shim: the folder would be that of a later time than the memory."""
+    """Else the folder would be that of a later time than the memory."""
     container = work.start(node, TICKER)
     work.until("10")
     node.runtime.pause(container)
     node.run("runc", "--root", "/run/docker/runtime-runc/moby", "resume", container)
-    with pytest.raises(RuntimeFault, match="not paused"):
-        node.runtime.unpause(container)
-    with pytest.raises(RuntimeFault, match="not paused"):
-        node.runtime.pause(container)
+    with work.storage.draft("jobs/1/behind") as draft, pytest.raises(RuntimeFault, match="is not paused"):
+        node.runtime.checkpoint(container, draft)
     work.end(node, container)
 
 

@@ -1,4 +1,4 @@
-"""What an image may bring, and how much a job may write: with the real engine and the real helper."""
+"""Limits on what an image brings and on how much a job writes: with the real engine and the real helper."""
 
 import dataclasses
 import subprocess
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.runtime.account import acting_as
-from tests.runtime.nodes import IMAGE, USER, Node, Work, wait_for
+from tests.runtime.account_harness import acting_as
+from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 
-from gleaner.agent.privileged.taken import Taken
+from gleaner.agent.node.unlinked_files import unnamed
+from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.engine import Engine
-from gleaner.agent.runtime.protocol import ContainerId, ImageMissing, ImageRefused
-from gleaner.agent.runtime.pulled import Pulled
-from gleaner.agent.unnamed import unnamed
+from gleaner.agent.runtime.docker_http import Engine
+from gleaner.agent.runtime.interface import ContainerId, ImageMissing, ImageRefused
+from gleaner.agent.runtime.pulled_images import PulledImages
 
 MIB = 2**20
 WITH_VOLUME = "gleaner/runtime-test-volume:demo"
@@ -23,7 +23,7 @@ WITH_VOLUME = "gleaner/runtime-test-volume:demo"
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(params=["docker", "shim", "criu"])
+@pytest.fixture(params=["shim", "criu"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -67,7 +67,7 @@ def test_what_was_saved_with_a_volume_before_is_not_restored_without_it(
         return
     container = work.start(node, "import time; print('up'); time.sleep(600)")
     work.until("up")
-    with work.storage.draft("jobs/1/generation-1") as draft:
+    with work.storage.draft("jobs/1/checkpoint-1") as draft:
         node.runtime.pause(container)
         node.runtime.checkpoint(container, draft)
         draft.add("folder.tar", [bytes(1024)])
@@ -133,7 +133,7 @@ def test_to_an_engine_the_beginning_of_an_id_names_no_image(node: Node, work: Wo
         work.start(node, "print(1)", image=short)
 
 
-@pytest.mark.parametrize("kind", ["docker"])
+@pytest.mark.parametrize("kind", ["shim"])
 def test_a_quota_is_asked_for_only_where_there_are_any_and_an_engine_that_has_none_still_starts_jobs(
     node: Node, work: Work
 ) -> None:
@@ -150,13 +150,13 @@ def test_a_quota_is_asked_for_only_where_there_are_any_and_an_engine_that_has_no
     assert runtime._storage_opt(with_limit) is None
 
 
-@pytest.mark.parametrize("kind", ["docker"])
+@pytest.mark.parametrize("kind", ["shim"])
 def test_only_images_that_were_pulled_go_and_none_that_a_container_has(node: Node, work: Work, tmp_path: Path) -> None:
     """There is no registry here: which images were pulled is written down by hand."""
     names = [f"docker.io/gleaner/runtime-test-{name}:demo" for name in ("old", "in-use", "replaced", "fresh", "loaded")]
     old, in_use, replaced, fresh, loaded = names
     made = {name: node.image(name, f"/{number}") for number, name in enumerate(names)}
-    record = Pulled(tmp_path / "pulled.json")
+    record = PulledImages(tmp_path / "pulled.json")
     for name, age_s in ((old, 3000), (in_use, 2000), (replaced, 1000), (fresh, 1)):
         record.note(name, made[name] if name != replaced else made[old], now_s=time.time() - age_s)
     runtime = DockerRuntime(f"unix://{node.root}/run/docker.sock", user=USER, pulled=tmp_path / "pulled.json")

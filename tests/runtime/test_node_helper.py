@@ -1,4 +1,4 @@
-"""What is the node helper's alone: it may end at any time, and what it keeps has an end and a limit."""
+"""Properties of the node helper alone: it may end at any time, and what it keeps has an end and a limit."""
 
 import dataclasses
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.account import acting_as
-from tests.runtime.nodes import IMAGE, USER, Node, Work, wait_for
+from tests.runtime.account_harness import acting_as
+from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 from tests.runtime.test_conformance import COUNTER
 
-from gleaner.agent.privileged.config import Config
-from gleaner.agent.runtime.engine import Engine
-from gleaner.agent.runtime.meetings import save, while_meeting
-from gleaner.agent.runtime.protocol import (
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.runtime.docker_http import Engine
+from gleaner.agent.runtime.handshake import during_handshake, save
+from gleaner.agent.runtime.interface import (
     LABEL_END,
     LABEL_SLURM_JOB,
     CannotRestore,
@@ -95,8 +95,7 @@ def test_a_container_whose_monitor_is_killed_can_still_be_removed(node: Node, wo
 
 def spec(work: Work, *command: str, end_s: float) -> Any:
     made = work.spec(*command)
-    made.labels[LABEL_END] = str(int(end_s))
-    return made
+    return dataclasses.replace(made, labels={**made.labels, LABEL_END: str(int(end_s))})
 
 
 def test_a_container_whose_agent_has_to_be_gone_is_removed(node: Node, work: Work) -> None:
@@ -198,7 +197,7 @@ def test_a_folder_that_is_not_the_agents_is_not_mounted(node: Node, work: Work) 
     assert node.containers() == []
 
 
-def test_a_generation_with_a_bad_digest_of_its_image_finds_none(node: Node, work: Work) -> None:
+def test_a_checkpoint_with_a_bad_digest_of_its_image_finds_none(node: Node, work: Work) -> None:
     with pytest.raises(ImageMissing):
         node.runtime.start(work.spec("x", image=f"sha256:{'0' * 64}"))
 
@@ -208,12 +207,12 @@ def test_a_generation_with_a_bad_digest_of_its_image_finds_none(node: Node, work
     [({"security_opt": ["no-new-privileges"]}, "capabilities"), ({"cap_drop": ["ALL"]}, "gain privileges")],
 )
 @pytest.mark.parametrize("into", ["criu", "shim"])
-def test_a_forged_generation_gains_no_rights(
+def test_a_forged_checkpoint_gains_no_rights(
     node: Node, work: Work, rights: dict[str, list[str]], why: str, into: str
 ) -> None:
     """A process that ran with more rights than a job's, saved as if it were one: it does not come back."""
     engine = Engine(f"unix://{node.root}/run/docker.sock")
-    settings = Config(USER[0], meetings=f"{node.root}{Config(1).meetings}")
+    settings = Config(USER[0], handshakes=f"{node.root}{Config(1).handshakes}")
     made = work.spec(TICKER)
     work.folder(node)
     container = engine.create(
@@ -224,7 +223,7 @@ def test_a_forged_generation_gains_no_rights(
             "init": False,
         }
         | rights,
-        annotations={"org.gleaner.meeting": made.name},
+        annotations={"org.gleaner.handshake": made.name},
         image=IMAGE,
         command=list(made.command),
         user=f"{USER[0]}:{USER[1]}",
@@ -234,7 +233,7 @@ def test_a_forged_generation_gains_no_rights(
 
     def saved(act: Callable[[], None]) -> Any:
         with work.storage.draft("jobs/1/forged") as draft, acting_as(*USER):
-            while_meeting(Path(settings.meetings), made.name, lambda met: save(met, draft), act)
+            during_handshake(Path(settings.handshakes), made.name, lambda handshake: save(handshake, draft), act)
             draft.add("folder.tar", [bytes(10240)])
             return draft.publish({"image_id": engine.inspect(container)["Image"]})
 

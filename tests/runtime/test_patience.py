@@ -1,4 +1,4 @@
-"""How long an engine may take for what it is asked; against one that is slow, and not Docker's."""
+"""The time that an engine may take for a request; against one that is slow, and not Docker's."""
 
 import abc
 import contextlib
@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import requests
 
-from gleaner.agent.privileged import freezing
-from gleaner.agent.runtime import engine
+from gleaner.agent.privileged.common import freezing
+from gleaner.agent.runtime import docker_http
 from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.engine import LONG_PATIENCE_S, Engine
-from gleaner.agent.runtime.protocol import ContainerId, RuntimeFault
+from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine
+from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
 
 SLOW_S = 1.5
 
@@ -81,7 +81,7 @@ def test_a_restore_takes_as_long_as_its_memory_is_read(url: str) -> None:
 
 
 def test_a_container_that_does_not_end_was_not_killed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "PATIENCE_S", 1)
+    monkeypatch.setattr(docker_http, "PATIENCE_S", 1)
     with pytest.raises(RuntimeFault, match="does not end"):
         DockerRuntime(url, user=(4200, 4200)).kill(ContainerId("c"))
 

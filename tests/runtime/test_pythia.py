@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 from demo import proof, reference
-from tests.runtime.nodes import Node, Work, wait_for
+from tests.runtime.nodes_harness import Node, Work, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -33,7 +33,7 @@ def test_twenty_saves_between_two_nodes_leave_the_result_identical(
     container = work.start(here, *WANTED.arguments, memory_mib=MEMORY_MIB, image=reference.IMAGE)
     for turn in range(1, SAVES + 1):
         reached = turn * EVENTS // (SAVES + 2)
-        wait_for(lambda reached=reached: len(work.lines) > reached, f"{reached} events", timeout_s=120)
+        wait_for(lambda reached=reached: len(work.lines) > reached, f"{reached} events", timeout_s=120)  # type: ignore[misc]
         saved = work.save(here, container)
         work.end(here, container)
         here, there = there, here

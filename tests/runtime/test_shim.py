@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from docker.errors import APIError
-from tests.runtime import nodes
-from tests.runtime.nodes import IMAGE, Node, our_labels, wait_for
+from tests.runtime import nodes_harness
+from tests.runtime.nodes_harness import IMAGE, Node, our_labels, wait_for
 from tests.runtime.pretender import STEPS
-from tests.runtime.shimmed import MEETINGS, PYTHON, TICKER, Shimmed
+from tests.runtime.shim_harness import HANDSHAKES, PYTHON, TICKER, Shimmed
 
-from gleaner.agent.privileged.shim import ANNOTATION_MEETING, ANNOTATION_RESTORE
-from gleaner.agent.runtime.streamed import RUNTIME
+from gleaner.agent.privileged.shim.main import ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
+from gleaner.agent.runtime.docker_streaming import RUNTIME
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("runtime", [RUNTIME, "runc"])
 
 @pytest.fixture
 def shimmed(node: Node) -> Iterator[Shimmed]:
-    place = Shimmed(node, nodes.NAMES[0])
+    place = Shimmed(node, nodes_harness.NAMES[0])
     place.run("install", "-d", "-o", "gleaner", IMAGES)
     yield place
     node.clear()
@@ -93,7 +93,7 @@ def test_exec_stats_top_pause_kill_and_stop(shimmed: Shimmed, runtime: str) -> N
 def test_a_container_of_another_runtime_never_meets_us(shimmed: Shimmed) -> None:
     """Even if it carries our words: it is the engine's runc that runs it."""
     container = shimmed.engine.create(
-        "gleaner-c", host={"runtime": "runc"}, annotations={ANNOTATION_MEETING: "x", ANNOTATION_RESTORE: "yes"},
+        "gleaner-c", host={"runtime": "runc"}, annotations={ANNOTATION_HANDSHAKE: "x", ANNOTATION_RESTORE: "yes"},
         image=IMAGE, command=[TICKER], labels=our_labels(),
     )  # fmt: skip
     shimmed.engine.start(container)
@@ -124,12 +124,12 @@ def test_a_restored_container_has_the_whole_api_too(shimmed: Shimmed, saved: int
 
 def test_an_image_and_an_environment_cannot_ask_for_a_restore(shimmed: Shimmed) -> None:
     engine = shimmed.node.engine
-    asking = {ANNOTATION_MEETING: "gleaner-bait", ANNOTATION_RESTORE: "yes"}
+    asking = {ANNOTATION_HANDSHAKE: "gleaner-bait", ANNOTATION_RESTORE: "yes"}
     made = engine.create_container(IMAGE, ["x"], labels=our_labels())["Id"]
     changes = [f"LABEL {key}={value}" for key, value in asking.items()]
     image = engine.commit(made, repository="gleaner/bait", changes=[*changes, "ENV org.gleaner.restore=yes"])["Id"]
     engine.remove_container(made)
-    with shimmed.agent("restore", "gleaner-bait", IMAGES, "met", "stall") as agent:
+    with shimmed.agent("restore", "gleaner-bait", IMAGES, "accepted", "stall") as agent:
         agent.until("listening")
         container = shimmed.engine.create(
             "gleaner-d", host={"runtime": RUNTIME}, image=image, command=[TICKER],
@@ -145,18 +145,18 @@ def test_an_image_and_an_environment_cannot_ask_for_a_restore(shimmed: Shimmed) 
 
 
 @pytest.mark.parametrize("name", ["../docker.sock", "/run/docker.sock", "a/b", "x" * 200, "", "docker"])
-def test_a_meeting_that_is_somewhere_else_is_refused(shimmed: Shimmed, name: str) -> None:
+def test_a_handshake_that_is_somewhere_else_is_refused(shimmed: Shimmed, name: str) -> None:
     if name == "docker":
-        shimmed.run("ln", "-sf", "/run/docker.sock", f"{MEETINGS}/docker", user="gleaner")
+        shimmed.run("ln", "-sf", "/run/docker.sock", f"{HANDSHAKES}/docker", user="gleaner")
     container = shimmed.engine.create(
-        "gleaner-e", host={"runtime": RUNTIME}, annotations={ANNOTATION_MEETING: name, ANNOTATION_RESTORE: "yes"},
+        "gleaner-e", host={"runtime": RUNTIME}, annotations={ANNOTATION_HANDSHAKE: name, ANNOTATION_RESTORE: "yes"},
         image=IMAGE, command=[TICKER], labels=our_labels(),
     )  # fmt: skip
-    with pytest.raises(APIError, match=r"is no name of a meeting|is no socket"):
+    with pytest.raises(APIError, match=r"is no name of a handshake|is no socket"):
         shimmed.engine.start(container)
     assert shimmed.engine.inspect(container)["State"]["Running"] is False
     assert shimmed.left_by_us() == []
-    shimmed.run("rm", "-f", f"{MEETINGS}/docker")
+    shimmed.run("rm", "-f", f"{HANDSHAKES}/docker")
 
 
 def save_meanwhile(shimmed: Shimmed, container: str) -> threading.Thread:
@@ -205,7 +205,7 @@ def test_an_agent_that_dies_in_a_restore_leaves_nothing_that_runs(shimmed: Shimm
 
 
 @pytest.mark.parametrize(
-    ("kind", "step"), [("save", "met"), ("save", "pages"), ("restore", "named"), ("restore", "pages")]
+    ("kind", "step"), [("save", "accepted"), ("save", "pages"), ("restore", "named"), ("restore", "pages")]
 )
 def test_an_agent_that_does_nothing_for_ever_holds_its_container_to_its_end_only(
     shimmed: Shimmed, request: pytest.FixtureRequest, kind: str, step: str
@@ -235,6 +235,7 @@ def test_two_at_once_do_not_disturb_each_other(shimmed: Shimmed, ticking: str) -
     """One stalls, and the other is saved meanwhile."""
     other = shimmed.create("gleaner-other", end_s=12)
     shimmed.engine.start(other)
+    wait_for(lambda: shimmed.count(other) > 3, "it counts")  # before, it has no megabyte of pages to stall in
     shimmed.engine.pause(other)
     with shimmed.agent("save", "gleaner-other", IMAGES, "pages", "stall") as stalled:
         stalled.until("listening")
@@ -291,7 +292,7 @@ def test_forged_descriptors_reach_neither_runc_nor_criu(shimmed: Shimmed, saved:
     assert shimmed.left_by_us() == []
 
 
-def test_the_privileged_side_needs_no_way_to_the_storage_and_a_forged_generation_never_gets_to_it(
+def test_the_privileged_side_needs_no_way_to_the_storage_and_a_forged_checkpoint_never_gets_to_it(
     shimmed: Shimmed,
 ) -> None:
     """More than squashed rights: where the engine, the shim and CRIU run, the storage is not even mounted."""

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.runtime.nodes import Node, Work
+from tests.runtime.nodes_harness import Node, Work
 
 pytestmark = [pytest.mark.cluster]
 

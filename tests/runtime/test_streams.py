@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.runtime.engine import criu_log, criu_reason
-from gleaner.agent.runtime.layer import layer, tar_of
-from gleaner.agent.runtime.lines import MOST_BYTES, Lines, messages
+from gleaner.agent.runtime.docker_http import criu_reason
+from gleaner.agent.runtime.docker_layer import layer
+from gleaner.agent.runtime.log_frames import MOST_BYTES, Lines, messages
 
 
 def frame(stream: int, content: bytes) -> bytes:
@@ -115,7 +115,7 @@ def test_a_layer_keeps_all_but_the_mounts() -> None:
 
 
 def test_files_gone_from_a_folder_that_was_made_anew_are_marked_as_deleted() -> None:
-    """As an engine tells it that compares folders: each file that is gone."""
+    """An engine that compares folders names each file that is gone."""
     whole = packed(open=None, open__inner=None, open__inner__new=b"x")
     gone = {"open/inner/old", "open/inner/sub", "elsewhere/file"}
     found = unpacked(layer(whole, without=(), deleted=gone, below=nothing_below))
@@ -124,7 +124,7 @@ def test_files_gone_from_a_folder_that_was_made_anew_are_marked_as_deleted() -> 
 
 
 def test_files_below_a_folder_that_the_engine_calls_deleted_are_marked_one_by_one() -> None:
-    """As an engine tells it that reads overlay's marks: the folder, although it is there again."""
+    """An engine that reads overlay's marks names the folder, although the folder is there again."""
     whole = packed(open=None, open__inner=None, open__inner__kept=b"new", open__inner__sub=None)
     image = ["open/inner", "open/inner/kept", "open/inner/old", "open/inner/sub", "open/inner/sub/three",
              "open/inner/gone", "open/inner/gone/deep"]  # fmt: skip
@@ -144,13 +144,6 @@ def test_a_cut_off_layer_is_an_error() -> None:
         unpacked(layer([whole[:2000]], without=(), deleted=(), below=nothing_below))
 
 
-def test_one_file_makes_a_small_archive() -> None:
-    assert unpacked(tar_of("checkpoint", "nonce", b"once")) == {
-        "checkpoint": (FOLDER, b""),
-        "checkpoint/nonce": (FILE, b"once"),
-    }
-
-
 DUMP_LOG = """\
 (00.000528) Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted
 (00.041) Warn  (criu/sk-unix.c:1): unix: something
@@ -165,11 +158,3 @@ def test_the_reason_is_the_first_error_that_matters() -> None:
     assert criu_reason("(00.1) pie: 1: Error (criu/pie/restorer.c:1): no pages\n") == "no pages"
     assert criu_reason("(00.1)      7: Error (criu/mem.c:1): no memory\n") == "no memory"
     assert criu_reason("(00.1) Running scripts\n") == ""
-
-
-def test_the_place_of_the_log_is_read_from_the_engines_words() -> None:
-    assert criu_log("restore failed: criu failed: type RESTORE errno 0 log file: /run/x/dump/restore.log: unknown") == (
-        "/run/x/dump/",
-        "restore.log",
-    )
-    assert criu_log("no such container") is None

@@ -1,4 +1,4 @@
-"""What tests of machines whose nodes matter have in common: machines, jobs, and where these were."""
+"""The harness of tests of machines whose nodes matter: machines, jobs, and where these were."""
 
 from dataclasses import replace
 

@@ -49,7 +49,7 @@ class Cluster:
         return job.units <= self.free
 
     def shadow(self, head: Job) -> tuple[float, int]:
-        """When enough units for this job are free if all run to their limits, and how many more are free then."""
+        """Return when the job has enough free units if all run to their limits, and how many more are free then."""
         free = self.free
         ends = sorted({job.expected_end_s for job in self.running})
         for end_s in ends:
@@ -113,7 +113,7 @@ def _earliest(cluster: Cluster, job: Job) -> float:
 
 
 def starts(kind: str, jobs: Sequence[Job], units: int) -> list[float]:
-    """When each starts. At one instant: first all ends, then all submissions, then one decision."""
+    """Return when each job starts. At one instant: first all ends, then all submissions, then one decision."""
     cluster = Cluster(units)
     coming = list(jobs)
     while coming or cluster.waiting or cluster.running:

@@ -46,7 +46,7 @@ class Agent(Job):
 
 @dataclass(frozen=True, order=True)
 class Slice:
-    """What one agent did."""
+    """The work of one agent."""
 
     start_s: float
     end_s: float
@@ -65,7 +65,7 @@ class Site(Cluster):
     new_left: float = math.inf
     owed: int = 0
     has_news: bool = True
-    """Whether anything has come or ended. With preemption nobody decides anew without: a decision may change by mere
+    """True if anything has come or ended. With preemption nobody decides anew without: a decision may change by mere
     time, since what might overtake may do so no longer."""
     wake_s: float = math.inf
 
@@ -215,7 +215,7 @@ def vacate(site: Site) -> None:
 
 
 def may_start(site: Site, end_s: float, shadow_s: float, extra: int) -> bool:
-    """Whether one more agent has a node, work, and delays nobody."""
+    """Return True if one more agent has a node, work, and delays nobody."""
     if site.free - max(0, site.owed - site.leaving) <= 0 or len(site.agents) >= site.rules.agents_at_most:
         return False
     if end_s - site.now_s < site.rules.shortest_slice_s:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from tests.policy import oracle_migration
-from tests.policy.oracle_migration import Node
+from tests.policy import oracle_compaction
+from tests.policy.oracle_compaction import Node
 
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.simulation.machine import Allocation, Machine
@@ -27,7 +27,7 @@ class Work:
     run_s: float
     limit_s: float
     cores: int
-    movable: bool
+    migratable: bool
     start_s: float = math.nan
     end_s: float = math.nan
     expected_s: float = math.nan
@@ -60,19 +60,19 @@ class Site:
     waiting: list[Work] = field(default_factory=list[Work])
 
     def levels(self, cores: int) -> list[list[Place]]:
-        """Where a job of so many cores may go, the best first."""
+        """Return the levels where a job of so many cores may go, the best first."""
         levels = [list(level) for _, level in groupby(self.places, key=lambda place: place.priority)]
         fitting = [level for level in levels if sum(place.cores for place in level) >= cores]
         return fitting or [self.places]
 
     def spots(self, work: Work) -> list[dict[Place, int]]:
-        """What it could get now, the best first."""
+        """Return the cores by node that the job could get now, the best first."""
         found: list[dict[Place, int]] = []
         for level in self.levels(work.cores):
-            on_one = {}
+            on_one: dict[Place, int] = {}
             if self.prefers_one:
-                on_one = oracle_migration.goes_to(_asking(work), level, spreads=False)
-            found.append(on_one or oracle_migration.goes_to(_asking(work), level, spreads=True))
+                on_one = oracle_compaction.goes_to(_asking(work), level, spreads=False)
+            found.append(on_one or oracle_compaction.goes_to(_asking(work), level, spreads=True))
         return [self.rounded(spot) for spot in found if spot]
 
     def rounded(self, spot: dict[Place, int]) -> dict[Place, int]:
@@ -90,14 +90,14 @@ class Site:
             place.used += cores
             assert place.used <= place.cores
 
-    def give_back(self, stretch: Stretch) -> None:
+    def release(self, stretch: Stretch) -> None:
         self.running.remove(stretch)
         self.over.append(stretch)
         for place, cores in stretch.on.items():
             place.used -= cores
 
     def shadow(self, head: Work) -> tuple[float, list[Place], int]:
-        """When it fits on a level if all run to their limits, on which, and how many cores it leaves there."""
+        """Return when the job fits on a level if all run to their limits, the level, and the cores left there."""
         for at_s in sorted({stretch.expected_s for stretch in self.running}):
             for level in self.levels(head.cores):
                 ended = [stretch for stretch in self.running if stretch.expected_s <= at_s]
@@ -123,10 +123,10 @@ class Site:
                     break
 
     def move(self, kind: Migration, save_s: float, restore_s: float) -> bool:
-        """Whether there was something to move."""
+        """Migrate what the policy says; return True if there was something to migrate."""
         stretches = sorted(self.running, key=lambda stretch: stretch.work.index)
         jobs = [_asking(stretch.work, stretch.on) for stretch in stretches]
-        policy = oracle_migration.compaction if kind is Migration.COMPACTION else oracle_migration.priorities
+        policy = oracle_compaction.compaction if kind is Migration.COMPACTION else oracle_compaction.priorities
         found = policy(self.places, jobs)
         if found is None:
             return False
@@ -134,8 +134,8 @@ class Site:
         on = self.rounded({place: cores for place, cores in found[1].items() if isinstance(place, Place)})
         slower = min(place.speed for place in old.on) / min(place.speed for place in on)
         again_s = self.now_s + save_s + restore_s
-        ends = (again_s + (end_s - self.now_s) * slower for end_s in (old.end_s, old.expected_s))
-        new = Stretch(old.work, on, self.now_s + save_s, *ends, restore_s=restore_s)
+        end_s, expected_s = (again_s + (end_s - self.now_s) * slower for end_s in (old.end_s, old.expected_s))
+        new = Stretch(old.work, on, self.now_s + save_s, end_s, expected_s, restore_s=restore_s)
         old.end_s = old.expected_s = self.now_s + save_s
         old.save_s = save_s
         old.work.end_s = new.end_s
@@ -143,9 +143,9 @@ class Site:
         return True
 
 
-def _asking(work: Work, on: dict[Place, int] | None = None) -> oracle_migration.Job:
-    """As the policy sees it: a job asks for its own cores, also where it has whole nodes."""
-    job = oracle_migration.Job({}, movable=work.movable)
+def _asking(work: Work, on: dict[Place, int] | None = None) -> oracle_compaction.Job:
+    """Return the policy's view of a job: it asks for its own cores, also where it has whole nodes."""
+    job = oracle_compaction.Job({}, migratable=work.migratable)
     left = work.cores
     for place, cores in (on or {Place(work.cores): work.cores}).items():
         job.on[place] = min(cores, left)
@@ -165,7 +165,7 @@ def work_of(workload: Workload) -> list[Work]:
         workload.submit_s, workload.run_s, workload.limit_s, workload.processors, workload.job_class, strict=True
     )
     return [
-        Work(index, float(submit), float(run), float(limit), int(cores), movable=kind == JobClass.CHECKPOINTABLE)
+        Work(index, float(submit), float(run), float(limit), int(cores), migratable=kind == JobClass.CHECKPOINTABLE)
         for index, (submit, run, limit, cores, kind) in enumerate(rows)
     ]
 
@@ -192,7 +192,7 @@ def replayed(
         site.now_s = min(instants)
         is_news = False  # a look alone is none: what was refused is not tried again
         for stretch in [stretch for stretch in site.running if stretch.end_s == site.now_s]:
-            site.give_back(stretch)
+            site.release(stretch)
             is_news = has_changed = True
         while coming and coming[0].submit_s == site.now_s:
             site.waiting.append(coming.pop(0))

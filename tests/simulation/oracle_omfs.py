@@ -22,7 +22,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Held(Wish):
-    """What runs."""
+    """A job that runs."""
 
     priority: int = 0
     ran_s: float = 0
@@ -49,7 +49,7 @@ def used(held: Sequence[Wish], owner: str) -> int:
 def answer(
     wish: Wish, running: Sequence[Held], promised: Sequence[Wish], *, idle: int, coming: int, rules: Rules
 ) -> Answer:
-    """What becomes of one waiting job. `promised` jobs count as their owners', but cannot be vacated."""
+    """Return the decision on one waiting job. `promised` jobs count as their owners', but cannot be vacated."""
     held = [*running, *promised]
     entitled = rules.entitled[wish.owner]
     fixed = used([one for one in held if one.kind is FIXED], wish.owner)
@@ -124,7 +124,7 @@ class Job:
     since_s: float = math.nan
     restore_s: float = 0
     freed_s: float = math.nan
-    """When its save ends."""
+    """The end of its save."""
     saved_from_s: float = math.nan
     start_s: float = math.nan
     end_s: float = math.nan
@@ -175,7 +175,7 @@ class Cluster:
         self.running.append(job)
 
     def give(self, first: Job | None) -> None:
-        """What is idle goes to who has a claim."""
+        """Give what is idle to the jobs that have a claim."""
         for claim in [*(one for one in self.claims if one is first), *self.claims]:
             claim.missing -= min(self.idle, claim.missing)
 

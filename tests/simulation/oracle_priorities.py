@@ -55,7 +55,7 @@ def chosen(
     reservations: int,
     now_s: float,
 ) -> list[int]:
-    """Which of the waiting start, by descending priority, and in which order; of the running the start is given."""
+    """Return which of the waiting start, by descending priority, in order. For each running job its start is given."""
     holds = [Hold(job.units, start_s, start_s + job.limit_s) for job, start_s in running]
     held = {user: sum(job.units for job, _ in running if job.user == user) for user in targets}
     starts: list[int] = []
@@ -100,7 +100,7 @@ def replayed(
     until_s: float = math.inf,
     keep_waiting: int = 0,
 ) -> tuple[list[float], list[float]]:
-    """When each job, in order of submission, entered the queue and when it started; NaN for never."""
+    """Return when each job, in order of submission, entered the queue and when it started; NaN for never."""
     targets = targets or dict.fromkeys({job.user for job in jobs}, 0.0)
     entered = [math.nan] * len(jobs)
     started = [math.nan] * len(jobs)

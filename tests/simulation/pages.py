@@ -1,8 +1,9 @@
 """A report with every kind of part in it."""
 
 import math
+from typing import Any
 
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.page import (
     Axis,
     Bars,
@@ -47,5 +48,5 @@ def everything(name: str = NASTY) -> Page:
     blocks = [Block(0, 1, 0, 500, Role.REGULAR, name), Block(2, 2, 100, 900, Role.SAVING, "agent")]
     gantt = Gantt("Nodes", time, [name, "1", "2"], 0, 1000, blocks)
     cards = Cards([Card(name, "98.8 %", name)])
-    words = [cards, Text(name), Code(name), Points([name]), Table((name, "b"), ((name, "1"),), name)]
+    words: list[Any] = [cards, Text(name), Code(name), Points([name]), Table((name, "b"), ((name, "1"),), name)]
     return Page(name, name, [Section(name, words), Section("Plots", [lines, stack, bars, gantt])])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import jobs_of, workload_of
 from tests.simulation.oracle_agents import Slice, simulated
 
-from gleaner.control.policy import rounds
-from gleaner.control.simulation.engine import agents
+from gleaner.control.policy import provisioning
 from gleaner.control.simulation.machine import Machine, NodeClass, of_nodes
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay import agent_starts
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
@@ -155,8 +155,8 @@ def test_saves_and_restores_share_the_storage_with_those_of_the_same_instant() -
 
 
 def test_how_many_start_is_decided_by_the_very_functions_that_live_control_calls() -> None:
-    compiled: list[Any] = [agents.agents_to_start, agents.agent_end]
-    assert [function.py_func for function in compiled] == [rounds.agents_to_start, rounds.agent_end]
+    compiled: list[Any] = [agent_starts.agents_to_start, agent_starts.agent_end]
+    assert [function.py_func for function in compiled] == [provisioning.agents_to_start, provisioning.agent_end]
 
 
 @st.composite
@@ -305,7 +305,7 @@ def test_the_first_job_starts_no_later_than_promised_though_agents_come(
 def test_an_endless_queue_and_one_too_long_to_end_are_the_same(
     case: tuple[Workload, int], rules: AgentSettings
 ) -> None:
-    """Two engines: entries with counts, and places."""
+    """Two implementations: entries with counts, and places."""
     workload, nodes = case
     queue = rules.queue
     endless = rules.model_copy(update={"queue": AgentQueueSettings(memory_mib=queue.memory_mib)})

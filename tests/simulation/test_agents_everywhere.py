@@ -1,4 +1,4 @@
-"""What must hold of agents under every scheduler and on every kind of machine."""
+"""The rules that agents keep under every scheduler and on every kind of machine."""
 
 import math
 from dataclasses import replace
@@ -10,9 +10,9 @@ from tests.simulation.oracle import workload_of
 from tests.simulation.test_agents import some_agents, workloads
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.figures.measures import Window, measure
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.metrics.measures import Window, measure
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
@@ -50,7 +50,7 @@ def of_two(workload: Workload) -> Workload:
 
 
 def machine_for(name: str, nodes: int) -> Machine:
-    """As many units; where nodes matter, in two classes."""
+    """Return a machine of as many units; where nodes matter, in two classes."""
     if not name.startswith("nodes"):
         return of_nodes(nodes)
     many = NodeClass(nodes - nodes // 2)

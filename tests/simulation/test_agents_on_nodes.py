@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.simulation.on_nodes import TWO_NODES, cases, migrations, scheduler
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.simulation.figures.integrals import between
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.metrics.integrals import between
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentSettings,
     CostSettings,
@@ -67,7 +67,7 @@ def test_agents_leave_the_nodes_to_a_promise_that_it_is_for() -> None:
 def test_agents_and_jobs_never_share_a_node(
     kind: str, data: st.DataObject, case: tuple[Workload, Machine], synchronised: bool
 ) -> None:
-    from gleaner.control.simulation.engine import nodes
+    from gleaner.control.simulation.replay import nodes
 
     workload, machine = case
     settings = scheduler(kind, data.draw(st.sampled_from(migrations(machine))))
@@ -88,13 +88,12 @@ def test_agents_and_jobs_never_share_a_node(
 def test_where_nodes_are_alike_agents_do_the_same_as_where_they_are_counted(
     case: tuple[Workload, Machine], synchronised: bool
 ) -> None:
-    from gleaner.control.simulation.engine import nodes, queueing
+    from gleaner.control.simulation.replay import nodes, queueing
 
     workload, machine = case
     ours = agents(50, synchronised=synchronised)
     one, other = (
-        engine.run(workload, of_nodes(machine.cores), scheduler("easy"), ours, until_s=500)
-        for engine in (nodes, queueing)
+        loop.run(workload, of_nodes(machine.cores), scheduler("easy"), ours, until_s=500) for loop in (nodes, queueing)
     )
     assert one.start_s.tobytes() == other.start_s.tobytes()
     assert between(one.agents, 0, 500) == pytest.approx(between(other.agents, 0, 500))

@@ -1,4 +1,4 @@
-"""What is left of a log, and what is said of the rest."""
+"""The jobs that are left of a log, and what is said of the rest."""
 
 import re
 from pathlib import Path
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.simulation.traces import trace
 
-from gleaner.control.simulation.failures import BadTrace
-from gleaner.control.simulation.workloads.conventions import USUAL, Conventions
+from gleaner.control.simulation.errors import BadTrace
+from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions
 from gleaner.control.simulation.workloads.traces import Trace, read
 
 GOOD = "1 0 5 60 4 -1 -1 4 120 -1 1 7 3 -1 -1 -1 -1 -1"

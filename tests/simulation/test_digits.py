@@ -65,7 +65,7 @@ def test_what_is_not_plain_is_not_read(line: str) -> None:
 PLAIN = """
 import sys
 from pathlib import Path
-from gleaner.control.simulation.workloads.source import lines_of
+from gleaner.control.simulation.workloads.trace_file import lines_of
 from gleaner.control.simulation.workloads.swf import read_swf
 
 path = Path(sys.argv[1])

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.simulation.oracle_priorities import Job, as_workload
 
-from gleaner.control.simulation.figures.fairness import jain, throughput
 from gleaner.control.simulation.machine import of_nodes
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.metrics.fairness import jain, throughput
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import Discipline, SchedulerSettings
 
 AMOUNTS = st.lists(st.floats(0, 1e200), min_size=1, max_size=20).map(np.array)

@@ -10,13 +10,13 @@ import pytest
 from tests.simulation.made import busy
 
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import SchedulerSettings
 
 
 @contextmanager
 def ctrl_c_after(delay_s: float) -> Generator[None]:
-    """What Ctrl-C does to a program, by an alarm."""
+    """Do to the program, by an alarm, what Ctrl-C does."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, delay_s)
     try:

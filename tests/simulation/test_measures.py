@@ -1,4 +1,4 @@
-"""What a replay means in figures: by hand, and what must hold for every replay."""
+"""The figures of a replay: some by hand, and rules that hold for every replay."""
 
 import math
 from dataclasses import replace
@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.simulation.failures import BadScenario
-from gleaner.control.simulation.figures.integrals import by_bin, waiting
-from gleaner.control.simulation.figures.measures import Measures, Waits, Window, measure
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.metrics.integrals import by_bin, waiting
+from gleaner.control.simulation.metrics.measures import Measures, Waits, Window, measure
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches, no_stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Workload

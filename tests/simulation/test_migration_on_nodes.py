@@ -8,7 +8,7 @@ from tests.simulation.on_nodes import TWO_NODES, cases, migrations, places, sava
 from tests.simulation.oracle import workload_of
 
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     Migration,
 )
@@ -182,7 +182,7 @@ def test_what_is_moved_when_the_replay_stops_is_cut_off() -> None:
 def test_a_job_computes_as_long_as_it_takes_however_often_it_is_moved(
     data: st.DataObject, case: tuple[Workload, Machine]
 ) -> None:
-    from gleaner.control.simulation.engine import nodes
+    from gleaner.control.simulation.replay import nodes
 
     workload, machine = case
     schedule = nodes.run(workload, machine, scheduler("easy", data.draw(st.sampled_from(migrations(machine)))))

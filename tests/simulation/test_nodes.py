@@ -10,9 +10,9 @@ from tests.simulation.on_nodes import TEN_JOBS, TWO_NODES, cases, migrations, pl
 from tests.simulation.oracle import workload_of
 from tests.simulation.oracle_nodes import replayed, work_of
 
-from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
     AgentSettings,
@@ -101,7 +101,7 @@ def test_what_such_a_machine_cannot_do_is_said_in_one_line(
 @pytest.mark.parametrize("kind", ["fcfs", "easy"])
 @given(data=st.data(), case=cases())
 def test_it_agrees_with_the_readable_scheduler(kind: str, data: st.DataObject, case: tuple[Workload, Machine]) -> None:
-    from gleaner.control.simulation.engine import nodes
+    from gleaner.control.simulation.replay import nodes
 
     workload, machine = case
     moves = data.draw(st.sampled_from(migrations(machine)))
@@ -117,7 +117,7 @@ def test_it_agrees_with_the_readable_scheduler(kind: str, data: st.DataObject, c
 @pytest.mark.parametrize("kind", ["fcfs", "easy"])
 @given(data=st.data(), case=cases())
 def test_no_node_gives_more_cores_than_it_has(kind: str, data: st.DataObject, case: tuple[Workload, Machine]) -> None:
-    from gleaner.control.simulation.engine import nodes
+    from gleaner.control.simulation.replay import nodes
 
     workload, machine = case
     schedule = nodes.run(workload, machine, scheduler(kind, data.draw(st.sampled_from(migrations(machine)))))
@@ -136,14 +136,14 @@ def test_no_node_gives_more_cores_than_it_has(kind: str, data: st.DataObject, ca
 def test_where_nodes_are_alike_it_agrees_with_counting(
     kind: str, case: tuple[Workload, Machine], keep_waiting: int, until_s: float | None
 ) -> None:
-    from gleaner.control.simulation.engine import nodes, queueing
+    from gleaner.control.simulation.replay import nodes, queueing
 
     workload, machine = case
     alike = [Machine((NodeClass(machine.cores, 1),), Allocation.PROCESSORS), of_nodes(machine.cores)]
     for each in alike:
         one, other = (
-            engine.run(workload, each, scheduler(kind), until_s=until_s, keep_waiting=keep_waiting)
-            for engine in (nodes, queueing)
+            loop.run(workload, each, scheduler(kind), until_s=until_s, keep_waiting=keep_waiting)
+            for loop in (nodes, queueing)
         )
         assert one.start_s.tobytes() == other.start_s.tobytes()
         assert one.end_s.tobytes() == other.end_s.tobytes()

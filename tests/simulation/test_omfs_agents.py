@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.simulation.oracle_omfs import FIXED, KILLED, SAVED, Job, as_workload
 from tests.simulation.test_omfs import BY_WORDS, FREE, PERCENT, UNITS, jobs_of, same
 
-from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
@@ -43,7 +43,7 @@ def test_agents_go_before_the_jobs_of_owners() -> None:
     assert found.saves == 0
 
 
-def test_agents_go_first_even_where_the_others_that_must_give_way_would_be_enough_alone() -> None:
+def test_agents_go_first_even_where_the_others_that_must_be_preempted_would_be_enough_alone() -> None:
     """The job has its units at 52, and what C gave and A did not need may be agents' again; the first leave at 53."""
     found = ran([Job(0, 200, 8, "C"), Job(50, 10, 5, "A")], until_s=59)
     assert found.saves == 1
@@ -70,7 +70,7 @@ def test_a_job_that_starts_on_agents_nodes_promises_its_owner_nothing() -> None:
     assert ran(jobs, BY_WORDS, gone).start_s.tolist() == ran(jobs, BY_WORDS, None).start_s.tolist() == [0, 2, 2, 3]
 
 
-def test_agents_and_others_give_way_together() -> None:
+def test_agents_and_others_make_room_together() -> None:
     found = ran([Job(0, 200, 4, "C"), Job(0, 200, 4, "B"), Job(50, 10, 5, "A")], until_s=90)
     assert found.saves == 1
     assert found.start_s[2] == 53  # one of four units of C is missing: an agent's save is the longer one

@@ -1,4 +1,4 @@
-"""What the paper on OMFS promises: entitlements within a quantum, no ping-pong, no less work than with a split."""
+"""The promises of the paper on OMFS: entitlements within a quantum, no ping-pong, no less work than with a split."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +22,7 @@ from tests.simulation.test_omfs import (
 )
 
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import CostSettings, Discipline, EntitlementSettings, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
@@ -60,7 +60,7 @@ def test_where_nothing_comes_and_nothing_ends_nobody_is_vacated_any_more(
 
 
 def longest_denied_s(jobs: list[Job], found: Schedule) -> float:
-    """How long a job waited at most without a break while its owner held so little that it was entitled to it."""
+    """Return the longest unbroken wait of a job while its owner held so little that it was entitled to the job."""
     told = found.jobs
     until_s = told.end_s - told.save_s
     instants = sorted({*(job.submit_s for job in jobs), *told.start_s, *until_s, *told.end_s})
@@ -101,7 +101,7 @@ def test_the_measure_of_being_denied_sees_who_is() -> None:
     assert longest_denied_s(jobs, ran(jobs, never)) == 70
 
 
-def test_an_owner_gives_back_what_is_asked_for_and_no_more_and_nothing_goes_round() -> None:
+def test_an_owner_loses_no_more_than_is_asked_for_and_nothing_goes_round() -> None:
     """B has ten jobs on ten units, A keeps asking for more than its five: five saves, ever."""
     jobs = [Job(0, 10_000, 1, "B") for _ in range(10)] + [Job(50, 100, 1, "A") for _ in range(200)]
     found = ran(jobs, FREE)
@@ -118,7 +118,7 @@ def test_who_lost_all_for_a_claim_may_claim_in_turn_at_the_same_instant() -> Non
     assert found.saves == 2
 
 
-def test_a_machine_full_of_young_jobs_is_given_back_after_a_quantum_and_a_save() -> None:
+def test_a_claim_on_a_machine_full_of_young_jobs_starts_after_a_quantum_and_a_save() -> None:
     jobs = [Job(0, 1000, 1, "B") for _ in range(10)] + [Job(3, 100, 5, "A")]
     assert ran(jobs, BY_WORDS).start_s[10] == QUANTUM_S + SAVE_S
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.oracle_priorities import Job, Weights, as_workload, replayed
 
-from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import of_nodes
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import (
     AgentQueueSettings,
@@ -174,7 +174,7 @@ def _used(found: Schedule, at_s: float) -> int:
 @settings(deadline=None)  # the first example may compile
 @given(jobs=JOBS)
 def test_by_age_alone_with_a_reservation_it_is_easy_backfilling(jobs: list[Job]) -> None:
-    """Two engines, one answer."""
+    """Two queues, one answer."""
     by_age = SchedulerSettings(kind=Discipline.PRIORITY, priority=PrioritySettings(backfill=Backfill.EASY))
     assert starts(jobs, by_age, nodes=8) == starts(jobs, SchedulerSettings(kind=Discipline.EASY), nodes=8)
 
@@ -210,7 +210,7 @@ AGENTS = st.builds(
 
 @settings(deadline=None)  # the first example may compile
 @given(jobs=JOBS, agents=AGENTS, backfill=st.sampled_from(Backfill))
-def test_with_agents_too_by_age_alone_it_is_the_simpler_engine(
+def test_with_agents_too_by_age_alone_it_is_the_simpler_queue(
     jobs: list[Job], agents: AgentSettings, backfill: Backfill
 ) -> None:
     simpler = SchedulerSettings(kind=Discipline.FCFS if backfill is Backfill.NONE else Discipline.EASY)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.simulation.oracle import jobs_of, starts, workload_of
 
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.settings import Backfill, Discipline, PrioritySettings, SchedulerSettings
 from gleaner.control.simulation.workload import Workload
@@ -175,7 +175,7 @@ def test_where_jobs_run_to_their_limits_nobody_waits_longer_than_first_come_firs
     assert (scheduled("conservative", exact, processors).start_s <= in_order.start_s).all()
 
 
-def test_what_is_known_of_a_block_of_the_queue_is_of_its_own_jobs() -> None:
+def test_what_is_known_of_a_block_of_the_queue_is_of_its_user_jobs() -> None:
     """A decision that goes on behind those that were refused says nothing of the blocks that it has not seen whole."""
     for refused in range(20, 70):
         waiting = [(0, 0, 1, 1)] * 2 + [(0, 2, 2, 3)] + [(0, 0, 1, 1)] * refused + [(0, 0, 1, 2), (0, 0, 1, 1)]
@@ -185,7 +185,7 @@ def test_what_is_known_of_a_block_of_the_queue_is_of_its_own_jobs() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_long_queue_is_scheduled_as_a_short_one(seed: int) -> None:
-    """As long as several of the blocks in which a queue is passed over."""
+    """The queue is as long as several of the blocks in which a queue is passed over."""
     random = np.random.default_rng(seed)
     limit_s = random.integers(1, random.choice([20, 2000]), 700)
     sizes = random.integers(1, random.choice([4, 16, 64]), 700)
@@ -206,7 +206,7 @@ def test_a_long_queue_is_scheduled_as_a_short_one(seed: int) -> None:
 def test_a_queue_of_any_length_is_scheduled_as_where_each_job_of_it_is_looked_at(
     jobs: int, span_s: int, burst_s: int
 ) -> None:
-    """Equal priorities with EASY are EASY; that engine passes over nothing. Up to 30,000 jobs wait."""
+    """Equal priorities with EASY are EASY; that queue passes over nothing. Up to 30,000 jobs wait."""
     random = np.random.default_rng(jobs + span_s)
     limit_s = random.integers(1, 3000, jobs)
     sizes = np.minimum(2 ** random.integers(0, 8, jobs) + random.integers(0, 3, jobs), 128)

@@ -1,4 +1,4 @@
-"""What is recommended: never what lies outside the limit, never without evidence."""
+"""The recommendation: never outside the limit, never without evidence."""
 
 import pytest
 from hypothesis import given

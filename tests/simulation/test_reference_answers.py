@@ -7,7 +7,7 @@ from tests.simulation.oracle import jobs_of, starts, starts_one_by_one
 from tests.simulation.traces import trace
 
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import Discipline, SchedulerSettings
 from gleaner.control.simulation.workloads import traces
 

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 from tests.simulation.oracle import workload_of
 
-from gleaner.control.simulation.failures import BadScenario, BadTrace
+from gleaner.control.simulation.errors import BadScenario, BadTrace
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_nodes, of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.settings import (
     AgentSettings,
     Discipline,

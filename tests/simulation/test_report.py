@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from tests.simulation.made import busy
 from tests.simulation.pages import NASTY, everything
 
-from gleaner.control.simulation.experiment import Ground, cases, run_all
-from gleaner.control.simulation.figures.measures import default_window
-from gleaner.control.simulation.figures.tables import Table
 from gleaner.control.simulation.machine import Machine, of_nodes, of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.metrics.measures import default_window
+from gleaner.control.simulation.metrics.tables import Table
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.report import html, write
 from gleaner.control.simulation.report.axes import Scale, scale, tick_step, ticks
 from gleaner.control.simulation.report.gantt import draw_gantt
 from gleaner.control.simulation.report.page import Axis, Gantt, Page, Section, Text, Unit
 from gleaner.control.simulation.report.run_page import comparison_page, run_page
 from gleaner.control.simulation.report.who_had_what import gantt_parts
+from gleaner.control.simulation.run import Ground, cases, run_all
 from gleaner.control.simulation.scenario import Option, read_scenario
 from gleaner.control.simulation.settings import Discipline, SchedulerSettings
 from gleaner.control.simulation.workload import Cleaning
@@ -86,9 +86,9 @@ def test_no_two_blocks_of_a_gantt_chart_overlap() -> None:
     for block in chart.blocks:
         for row in range(block.first, block.last + 1):
             used.setdefault(row, []).append((block.start, block.end))
-    for row in used.values():
-        row.sort()
-        assert all(before[1] <= after[0] + 1e-6 for before, after in pairwise(row))
+    for spans in used.values():
+        spans.sort()
+        assert all(before[1] <= after[0] + 1e-6 for before, after in pairwise(spans))
 
 
 limits = st.floats(-1e9, 1e9, allow_nan=False).map(lambda value: round(value, 6))

@@ -139,7 +139,7 @@ def _point_at(thing: Locator) -> None:
 
 
 def _colours(page: Page, png: bytes) -> int:
-    """How many clearly different colours a picture has, counted by the browser itself."""
+    """Return the number of clearly different colours in a picture, counted by the browser itself."""
     counting = """
     async (bytes) => {
       const bitmap = await createImageBitmap(new Blob([new Uint8Array(bytes)], { type: "image/png" }));

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workloads import sacct
-from gleaner.control.simulation.workloads.conventions import Conventions
+from gleaner.control.simulation.workloads.cleaning import Conventions
 from gleaner.control.simulation.workloads.traces import Trace, read
 
 HEADER = sacct.COLUMNS

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.control.simulation.experiment import cases, machine_name, prepare, run, run_all
-from gleaner.control.simulation.failures import BadScenario
-from gleaner.control.simulation.figures.durations import seconds
+from gleaner.control.cli.simulate_options import seconds
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
+from gleaner.control.simulation.run import cases, machine_name, prepare, run, run_all
 from gleaner.control.simulation.scenario import Option, Scenario, read_scenario
 from gleaner.control.simulation.settings import Discipline
 
@@ -89,7 +89,7 @@ def test_a_trace_named_on_the_command_line_stands_where_the_user_is(tmp_path: Pa
     assert read(tmp_path, WHOLE, option("workload.trace", Path("mine.swf"))).workload.trace == Path("mine.swf")
 
 
-def test_the_shortest_slice_gives_way_to_shorter_agents(tmp_path: Path) -> None:
+def test_the_shortest_slice_is_no_longer_than_the_agents(tmp_path: Path) -> None:
     found = read(tmp_path, "", option("agents.length_s", 300.0))
     assert found.agents is not None
     assert found.agents.shortest_slice_s == 300

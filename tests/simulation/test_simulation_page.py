@@ -24,7 +24,7 @@ def example(*, with_alternatives: bool = False) -> dict[str, Any]:
 
 
 def keys(model: type[BaseModel], table: dict[str, Any], path: str) -> Iterator[str]:
-    """What the page and the model do not have in common, down to the keys that are no tables."""
+    """Yield what the page and the model do not have in common, down to the keys that are no tables."""
     yield from (f"{path}{name}: only one of both" for name in set(model.model_fields) ^ set(table))
     for name, value in table.items():
         field = model.model_fields[name]

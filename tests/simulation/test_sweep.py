@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from tests.simulation.made import busy
 
-from gleaner.control.simulation.failures import BadScenario, SimulationError
+from gleaner.control.simulation.errors import BadScenario, SimulationError
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.journal import Journal, Outcome
-from gleaner.control.simulation.tuning.sweep import Sweep, Task, later
+from gleaner.control.simulation.tuning.sweep import Sweep, TrialInputs, later
 from gleaner.control.simulation.tuning.trial import Conditions
 from gleaner.control.simulation.tuning.variants import variation
 
@@ -34,17 +34,17 @@ def sweep(margins_s: tuple[float, ...] = (10.0, 60.0)) -> Sweep:
     return Sweep(workload, variation(workload), Conditions(of_processors(16), SchedulerSettings(), margins_s, 0.25))
 
 
-def tasks(seeds: int = 3) -> list[Task]:
+def trials(seeds: int = 3) -> list[TrialInputs]:
     lengths_s = (1800.0, 3600.0, 7200.0)
     agents = [None, *(AGENTS.model_copy(update={"length_s": length_s}) for length_s in lengths_s)]
-    return [Task(seed, one) for seed in range(seeds) for one in agents]
+    return [TrialInputs(seed, one) for seed in range(seeds) for one in agents]
 
 
 def done(
     folder: Path, *, workers: int = 1, seeds: int = 3, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> list[Outcome]:
     return sweep().outcomes(
-        tasks(seeds), journal=lambda _: Journal(folder / "journal.jsonl"), workers=workers, progress=progress
+        trials(seeds), journal=lambda _: Journal(folder / "journal.jsonl"), workers=workers, progress=progress
     )
 
 
@@ -74,7 +74,7 @@ def test_what_a_trial_refuses_is_refused_with_its_own_words(tmp_path: Path) -> N
     workload = busy()
     small = Sweep(workload, variation(workload), Conditions(of_processors(4), SchedulerSettings(), (10.0,), 0.25))
     with pytest.raises(BadScenario, match="jobs are larger than the machine"):
-        small.outcomes(tasks(1), journal=lambda _: Journal(tmp_path / "journal.jsonl"), workers=2)
+        small.outcomes(trials(1), journal=lambda _: Journal(tmp_path / "journal.jsonl"), workers=2)
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_a_worker_that_is_killed_is_one_clear_line_and_loses_nothing(tmp_path: P
 
 @pytest.mark.slow
 def test_workers_are_given_few_tasks_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C waits until they are: to hand out 84,000 tasks at once took half a minute on a busy machine."""
+    """Ctrl-C waits until they are: to hand out 84,000 trials at once took half a minute on a busy machine."""
     given = 0
     submit = ProcessPoolExecutor.submit
 
@@ -160,7 +160,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _gone(pids: list[int]) -> bool:
-    """Whether all of them end, without anybody's help, within some seconds."""
+    """Return True if all these processes end, without anybody's help, within some seconds."""
     assert len(pids) >= 2
     until_s = time.monotonic() + 10
     while any(_runs(pid) for pid in pids):

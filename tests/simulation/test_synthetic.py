@@ -10,10 +10,10 @@ from numpy.random import PCG64, Generator
 from tests.simulation.traces import trace
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import of_nodes, of_processors
 from gleaner.control.simulation.workload import Workload
-from gleaner.control.simulation.workloads import lublin, synthetic
+from gleaner.control.simulation.workloads import lublin_feitelson, synthetic
 from gleaner.control.simulation.workloads.distributions import (
     Constant,
     Distribution,
@@ -191,7 +191,7 @@ def test_a_log_is_stretched_to_a_load_without_changing_its_order() -> None:
 
 
 def test_lublins_sizes_are_serial_powers_of_two_and_others_in_the_published_shares() -> None:
-    size = lublin.sizes(MANY, 128, rng())
+    size = lublin_feitelson.sizes(MANY, 128, rng())
     is_power = (size & (size - 1)) == 0
     assert (size == 1).mean() == pytest.approx(0.2927, abs=0.005)
     # Of what is drawn as any size some is a power of two by chance.
@@ -203,7 +203,7 @@ def test_lublins_sizes_are_serial_powers_of_two_and_others_in_the_published_shar
 
 def test_lublins_run_times_have_the_moments_of_the_published_parameters() -> None:
     size = np.full(MANY, 8, np.int64)
-    log_s = np.log(lublin.run_times_s(size, rng()))
+    log_s = np.log(lublin_feitelson.run_times_s(size, rng()))
     share = 0.6986 - 0.003 * 8
     # Rounding down and the cut at exp(12) take a little of the mean of the two gamma distributions.
     assert log_s.mean() == pytest.approx(share * 6.57 * 0.823 + (1 - share) * 639.1 * 0.0156, rel=0.01)
@@ -211,18 +211,18 @@ def test_lublins_run_times_have_the_moments_of_the_published_parameters() -> Non
 
 
 def test_lublins_larger_jobs_run_longer() -> None:
-    small, large = (lublin.run_times_s(np.full(20_000, size, np.int64), rng()) for size in (1, 128))
+    small, large = (lublin_feitelson.run_times_s(np.full(20_000, size, np.int64), rng()) for size in (1, 128))
     assert np.median(large) > 5 * np.median(small)
 
 
 def test_lublins_gaps_have_the_mean_of_the_published_parameters() -> None:
-    log_s = np.log(lublin.gaps_s(MANY, rng()))
+    log_s = np.log(lublin_feitelson.gaps_s(MANY, rng()))
     assert log_s.max() <= 13
     assert log_s.mean() == pytest.approx(6.0415 * 1.0519 * 0.8531, rel=0.02)
 
 
 def test_lublins_day_is_busiest_about_noon_and_quietest_before_dawn() -> None:
-    cycle = lublin.daily_cycle()
+    cycle = lublin_feitelson.daily_cycle()
     assert cycle.mean() == pytest.approx(1)
     assert cycle.argmax() / 2 == pytest.approx(13, abs=1)
     assert cycle.argmin() / 2 == pytest.approx(4.5, abs=0.5)
@@ -234,5 +234,5 @@ def test_lublins_day_is_busiest_about_noon_and_quietest_before_dawn() -> None:
 
 def test_lublins_cycle_neither_loses_nor_gains_a_day() -> None:
     days = np.full(10, 86_400.0)
-    assert lublin.through_the_day_s(days).tolist() == (np.cumsum(days)).tolist()
-    assert (np.diff(lublin.through_the_day_s(np.full(5000, 77.0))) > 0).all()
+    assert lublin_feitelson.through_the_day_s(days).tolist() == (np.cumsum(days)).tolist()
+    assert (np.diff(lublin_feitelson.through_the_day_s(np.full(5000, 77.0))) > 0).all()

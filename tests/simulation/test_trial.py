@@ -1,4 +1,4 @@
-"""What one replay says for every margin, by hand."""
+"""The outcome of one replay for every margin, by hand."""
 
 import math
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.simulation.made import busy
 
-from gleaner.control.simulation.figures.measures import measure
 from gleaner.control.simulation.machine import of_processors
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.metrics.measures import measure
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches, uninterrupted
 from gleaner.control.simulation.settings import AgentSettings, CostSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.journal import Outcome

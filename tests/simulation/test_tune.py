@@ -10,14 +10,14 @@ from tests.simulation.made import busy
 
 from gleaner.agent.settings import AgentSettings as LiveAgentSettings
 from gleaner.control.settings import Settings
-from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import of_processors
 from gleaner.control.simulation.report import html
 from gleaner.control.simulation.settings import AgentQueueSettings, AgentSettings, CostSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.advice import agent_settings, control_settings, slurm_words
+from gleaner.control.simulation.tuning.output import as_json, lines, page, table
 from gleaner.control.simulation.tuning.recommendation import Recommendation, Setting, WaitLimit
+from gleaner.control.simulation.tuning.settings_files import agent_settings, control_settings, slurm_words
 from gleaner.control.simulation.tuning.tune import Grid, Question, Tuning, tune
-from gleaner.control.simulation.tuning.tuned import as_json, lines, page, table
 
 AGENTS = AgentSettings(save=CostSettings(constant_s=60), restore=CostSettings(constant_s=30))
 GRID = Grid(lengths_s=(900.0, 1800.0, 3600.0), margins_s=(10.0, 60.0))

@@ -1,4 +1,4 @@
-"""The entry point of `glean-agent`: what the agent needs may be missing here, and then one line says so."""
+"""The entry point of `glean-agent`. If a package that the agent needs is missing, one line says so."""
 
 import sys
 

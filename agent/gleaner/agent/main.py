@@ -1,4 +1,4 @@
-"""The agent program: `glean-agent run`, started by Slurm as a job step, or by the local gateway."""
+"""The agent program: `glean-agent run`, started by Slurm as a job step, or by the local backend."""
 
 import asyncio
 import logging
@@ -6,7 +6,6 @@ import os
 import stat
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -14,15 +13,15 @@ import structlog
 import typer
 from pydantic import ValidationError
 
-from gleaner.agent import slurm
-from gleaner.agent.client import ControlClient
-from gleaner.agent.node import node_facts
-from gleaner.agent.runner import Agent
-from gleaner.agent.runtime.choice import chosen
-from gleaner.agent.runtime.protocol import RuntimeFault
+from gleaner.agent.agent import Agent
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.agent.node import slurm_job
+from gleaner.agent.node.facts import node_facts
+from gleaner.agent.reporting.client import ControlClient
+from gleaner.agent.runtime.factory import chosen
+from gleaner.agent.runtime.interface import RuntimeFault
 from gleaner.agent.settings import AgentSettings
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import StorageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gleaner's agent on a node.")
 log = structlog.get_logger()
@@ -33,7 +32,7 @@ UNFIT = 3
 
 @app.callback()
 def _group() -> None:
-    """Keep `run` a verb of its own."""
+    """Keep `run` as a command of its own."""
 
 
 @app.command()
@@ -64,7 +63,7 @@ def run(
 
 
 def run_to_its_end(agent: Agent) -> NoReturn:
-    """Let the agent live, and end this process; at the latest when it has to be gone."""
+    """Run the agent, and end this process, at the latest when it has to be gone."""
     threading.Thread(target=_leave_in_time, args=(agent,), daemon=True).start()
     asyncio.run(_live_and_exit(agent))
     raise AssertionError("an agent that has lived does not come back")
@@ -83,9 +82,9 @@ async def _live_and_exit(agent: Agent) -> None:
 
 
 def _leave_in_time(agent: Agent) -> None:
-    """When it has to be gone, this process ends, also when all else hangs, for example in writing to a log."""
+    """End this process when it has to be gone, also when all else hangs, for example in writing to a log."""
     while (left_s := agent.leave_s - agent.clock.now_s()) > 0:
-        time.sleep(min(left_s, 1.0))
+        agent.clock.pause(min(left_s, 1.0))
     os._exit(1)
 
 
@@ -94,21 +93,15 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     os.umask(0o077)
     settings.work.mkdir(parents=True, exist_ok=True)
     pulled = settings.work / "pulled-images.json"
-    runtime = chosen(
-        settings.runtime,
-        docker_url=settings.docker_url,
-        images=settings.images,
-        pulled=pulled,
-        docker_own_way=settings.docker_own_way,
-    )
+    runtime = chosen(settings.runtime, docker_url=settings.docker_url, images=settings.images, pulled=pulled)
     able = runtime.facts()
     job = os.environ.get("SLURM_JOB_ID")
     kill_wait_s = settings.kill_wait_s
     if kill_wait_s is None:
-        kill_wait_s = slurm.kill_wait_s() if job else 0.0
+        kill_wait_s = slurm_job.kill_wait_s() if job else 0.0
     memory_mib = settings.memory_mib
     if job:
-        given = slurm.lower_end(job, end_s)
+        given = slurm_job.lower_end(job, end_s)
         memory_mib = memory_mib or given.memory_mib
         end_s = min(end_s, given.end_s) if given.end_s is not None else end_s
     return Agent(

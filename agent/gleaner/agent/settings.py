@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from gleaner.agent.privileged.taken import MOST_INODES
-from gleaner.agent.runtime.choice import Kind
-from gleaner.agent.settings_file import FileSettings
+from gleaner.agent.common.settings_sources import FileSettings
+from gleaner.agent.privileged.common.disk_usage import MOST_INODES
+from gleaner.agent.runtime.factory import Kind
 
 
 class AgentSettings(FileSettings):
-    """What an agent is told by its site."""
+    """The settings of a site's agents."""
 
     model_config = SettingsConfigDict(env_prefix="GLEANER_AGENT_")
 
@@ -27,43 +27,42 @@ class AgentSettings(FileSettings):
     work: Path = Path("/var/lib/gleaner/work")
     """A folder on the node's own disk, for the jobs' folders."""
     runtime: Kind = "auto"
-    """What runs the containers; `auto`: Docker if its engine answers and has our runtime, else the helper (`criu`)."""
+    """The runtime of containers. `auto`: Docker if its engine answers and has our runtime, else the helper (`criu`)."""
     images: Path | None = None
-    """With the node helper: a folder with images as files (`runtime.image_files`), for those that a node lacks."""
+    """With the node helper: a folder with images as files (`runtime.image_archives`), for those that a node lacks."""
     images_allowed: tuple[str, ...] = ("gleaner/*",)
-    """Which images jobs may run, by name (`registry.site/physics/*`); nothing else is pulled or started. `*`: all."""
+    """The images that jobs may run, by name (`registry.site/physics/*`); no other is pulled or started. `*`: all."""
+    images_pushed: bool = True
+    """Jobs may also run the images that their own groups have pushed, whatever `images_allowed` says."""
     images_keep_days: float = Field(default=30, ge=0)
     """An image that agents have pulled is removed when it was not used for so long, or when the disk has no room."""
     disk_mib_per_job: int = Field(default=20_480, ge=1)
-    """What a job may have on the node's disk: its folder and what else it writes. Beyond that it is ended as failed."""
+    """A job may have so much on the node's disk: its folder and what else it writes. A job with more ends as failed."""
     inodes_per_job: int = Field(default=500_000, ge=1, le=MOST_INODES)
     """The same for files and folders."""
     disk_reserve_mib: int = Field(default=1024, ge=0)
-    """When less is free, nothing new begins, and the job that takes most is saved; below half of it, it is ended."""
+    """If less is free, no job begins, and the job that takes most is saved; below half of it, that job is ended."""
     docker_url: str = "unix:///var/run/docker.sock"
-    docker_own_way: bool = False
-    """Whether jobs may be saved and restored in Docker's own way: many times slower, and nothing of root's keeps a job
-    that is restored from writing on the node."""
     cpus: int | None = Field(default=None, ge=1)
     """Cores that jobs may use; by default those that the allocation has."""
     memory_mib: int | None = Field(default=None, ge=1)
     save_bandwidth_mib_s: float | None = Field(default=None, gt=0)
     """Assumed until this node has measured its own: memory saved and published per second, all jobs together. By
-    default what is usual for the way in which the node saves (`estimates.ASSUMED_MIB_S`)."""
+    default what is usual for the way in which the node saves (`save_estimates.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
     """Kept free before the agent has to be gone, on top of the estimated time to save and its safety. The last three
-    seconds of it (`margin.LAST_WORDS_S`, the least that counts) are for leaving behind what hangs."""
+    seconds of it (`deadlines.LAST_WORDS_S`, the least that counts) are for leaving behind what hangs."""
     kill_wait_s: float | None = Field(default=None, ge=0)
-    """The agent plans to be gone so long before its end; only a save that is late uses what is left. By default
+    """The agent plans to be gone so long before its end; only a late save uses what is left. By default
     Slurm's KillWait, without Slurm nothing."""
     saves_at_once: int | None = Field(default=None, ge=1)
     """More saves than this wait for their turn, so that they do not slow each other. By default by the number of
-    cores (`lanes.default_saves_at_once`)."""
+    cores (`limiter.default_saves_at_once`)."""
     periodic_saves: Literal["auto"] | bool = "auto"
-    """Whether jobs are saved while they go on, at the optimal interval: auto, if control knows how often nodes are
-    lost; true, always."""
+    """Save jobs while they go on, at the optimal interval. `auto`: if control knows how often nodes are lost; true:
+    always."""
     early_saves: bool = True
-    """Whether all jobs are saved early in the slice on a node where too little is known of what saves cost."""
+    """Save all jobs early in the slice on a node of which too little is known of what saves cost."""
     shortest_period_s: float = Field(default=60, gt=0)
     """A job is not saved more often than this while it goes on."""
     shortest_slice_s: float = Field(default=300, ge=0)

@@ -12,16 +12,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from gleaner.agent.settings_file import FileSettings
-from gleaner.control.cluster.hosts import chosen
+from gleaner.agent.common.hostlist import chosen
+from gleaner.agent.common.settings_sources import FileSettings
+from gleaner.control.policy.group_shares import ShareRules
+from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.quotas import GIB, GroupMost, Most, QuotaRules
-from gleaner.control.policy.rates import RateRules
-from gleaner.control.policy.shares import ShareRules
 
 DAY_S = 24 * 3600.0
 SHORTEST_ROUND_S = 30
 MOST = 10**12
-"""Of whatever is counted: more than there will be, and what every database holds."""
+"""The largest number for anything that is counted: more than there will be, and every database can hold it."""
 GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -30,31 +30,32 @@ class _Table(BaseModel):
 
 
 class QueueSettings(_Table):
-    """`[queue]`: where the queue lives and how patient it is."""
+    """`[queue]`: the place of the queue, its time limits, and what is kept."""
 
     url: str = "sqlite:////var/lib/gleaner/queue.db"
-    """SQLAlchemy's URL; `postgresql+psycopg://...` for PostgreSQL."""
+    """The database, as a URL of SQLAlchemy; `postgresql+psycopg://...` for PostgreSQL."""
     lease_s: float = Field(default=180, gt=0)
-    """How long a silent agent keeps its jobs."""
+    """The time for which a silent agent keeps its jobs."""
     heartbeat_s: float = Field(default=20, gt=0)
     retries: int = Field(default=2, ge=0)
-    """How often a job is started over after its own failure, unless the job says otherwise."""
+    """The number of times that a job is started over after its own failure, unless the job says otherwise."""
     losses_until_held: int = Field(default=3, ge=1)
-    """A job lost together with its agent this often in a row, on different nodes, is held."""
+    """A job that is lost together with its agent this often in a row, on different nodes, is held."""
     keep_days: int = Field(default=90, ge=1)
-    """What jobs wrote, and their events, are removed this long after their end; so are agents that never got a job."""
+    """Jobs' output and events are removed this long after the jobs' end. Agents that never got a job are, too."""
     keep_decisions: int = Field(default=200_000, ge=1)
-    """Of more stored decisions the oldest are removed, once an hour; those older than `keep_days` always are."""
+    """The number of stored decisions that are kept. The oldest of more are removed, once an hour. Decisions older than
+    `keep_days` are always removed."""
     keep_decisions_mib: int = Field(default=2000, ge=1)
-    """So are the oldest of those that take more than this together, compressed as they are stored."""
+    """The size of all stored decisions together, compressed as they are stored. The oldest of more are removed, too."""
     log_lines_per_job: int = Field(default=1_000_000, ge=1)
-    """Of a longer log the oldest lines are removed, once an hour."""
+    """The number of lines of a job's log that are kept. The oldest lines of a longer log are removed, once an hour."""
     log_mib_per_job: int = Field(default=64, ge=1)
-    """Of a log that takes more the oldest lines are removed at once."""
+    """The size of a job's log that is kept. The oldest lines of a larger log are removed at once."""
 
     @property
     def log_bytes_per_job(self) -> int:
-        """The same in bytes."""
+        """The size of a job's log that is kept, in bytes."""
         return self.log_mib_per_job * 2**20
 
     @model_validator(mode="after")
@@ -65,19 +66,20 @@ class QueueSettings(_Table):
 
 
 class RoundSettings(_Table):
-    """`[rounds]`: when agents end and how many there may be."""
+    """`[rounds]`: the instants at which agents end, and the number of agents."""
 
     length_s: float = Field(default=3600, ge=SHORTEST_ROUND_S)
-    """All agents end at multiples of this since `origin_s`."""
+    """All agents end at multiples of this time since `origin_s`."""
     origin_s: float = 0
     synchronised: bool = True
     """False gives every agent the full length from its own start (for comparison; regular jobs suffer)."""
     shortest_slice_s: float = Field(default=600, ge=5)
-    """No agent is submitted for less. Unless it is set, it is half a round at most."""
+    """The shortest time for which an agent is submitted. Unless it is set, it is half a round at most."""
     agent_needs_s: float = Field(default=55, ge=0)
-    """Nor for less than an agent needs to begin any job: its start (5), Slurm's KillWait (30), and of the agents' own
-    settings `margin_s` (10; their last words are in it) and `shortest_slice_s`, of which 10 s are counted here.
-    Unless it is set, it is half a round at most."""
+    """The time that an agent needs to begin any job. No agent is submitted for less, either. It is the sum of the
+    agent's start (5 s), Slurm's KillWait (30 s), and two of the agents' own settings: `margin_s` (10 s; an agent sends
+    its last reports in it) and `shortest_slice_s`, of which 10 s are counted here. Unless it is set, it is half a
+    round at most."""
     poll_s: float = Field(default=20, ge=1)
     pending_limit_s: float = Field(default=300, gt=0)
     """A pending agent that has not started after this long is withdrawn."""
@@ -85,12 +87,15 @@ class RoundSettings(_Table):
     failures_until_avoided: int = Field(default=3, ge=1)
     """A node on which agents fail this often in a row is left alone."""
     avoid_s: float = Field(default=3600, gt=0)
-    """For how long."""
+    """The time for which such a node is left alone."""
 
     @model_validator(mode="before")
     @classmethod
     def _half_a_round_at_most(cls, given: object) -> object:
-        """What is not set fits the rounds: whoever sets short ones need not know of the rest."""
+        """Return the settings, with those that are not set fitted to the rounds' length.
+
+        An admin who sets short rounds need not know of the other settings.
+        """
         if not isinstance(given, Mapping):
             return given
         settings = {str(key): value for key, value in cast("Mapping[str, Any]", given).items()}
@@ -110,24 +115,29 @@ class RoundSettings(_Table):
         return self
 
     @property
+    def longest_s(self) -> float:
+        """The longest time that a job can count on having on one agent; that may start a tenth of a round late."""
+        return 0.9 * self.length_s - self.agent_needs_s
+
+    @property
     def least_slice_s(self) -> float:
-        """No agent is submitted for less: it would begin no job, or none that is worth it."""
+        """The shortest time for which an agent is submitted. With less, it would begin no job, or none worth it."""
         return max(self.shortest_slice_s, self.agent_needs_s)
 
 
 class RateSettings(_Table):
-    """`[rates]`: how control learns from what saves cost and from agents that were lost."""
+    """`[rates]`: what control learns from the cost of saves and from agents that were lost."""
 
     half_life_saves: float = Field(default=20, gt=0)
-    """A measured save counts half after so many further ones on its node; restores likewise."""
+    """A measured save counts half after so many further saves on its node. A measured restore does so likewise."""
     half_life_days: float = Field(default=60, gt=0)
-    """What was seen of an agent's loss, or of its lasting, counts half after so many days."""
+    """An agent that was lost, or that lasted, counts half after so many days."""
     assumed_mtbf_days: float = Field(default=30, gt=0)
-    """How long a node's agents last on average without being lost, as long as little was seen."""
+    """The assumed mean time for which a node's agents last without being lost. It counts while little was seen."""
 
     @property
     def rules(self) -> RateRules:
-        """The same as a decision takes it."""
+        """The settings as a decision takes them."""
         return RateRules(self.half_life_saves, self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
 
 
@@ -136,22 +146,25 @@ Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _at_most_all(entitled: Mapping[str, float], or_else: str) -> None:
-    """Raises `ValueError` for more than all, but for what rounding adds; `or_else` ends the line."""
+    """Raise `ValueError` if the parts are more than 100 % together, with an allowance for rounding.
+
+    `or_else` is the end of the error's line.
+    """
     given = math.fsum(entitled.values())
     if given > 100 + 1e-9:
         raise ValueError(f"entitled adds up to {given:g} {or_else}")
 
 
 class GroupSettings(_Table):
-    """`[groups]`: what each group is entitled to of the cores of all live agents."""
+    """`[groups]`: the part of the cores of all live agents that each group is entitled to."""
 
     entitled: dict[str, PerCent] = {}
-    """Per cent by group. A group that holds less goes before those that hold their part."""
+    """Per cent by group. A group that holds less than its part goes before groups that hold theirs."""
     multiplier: dict[str, Factor] = {}
-    """A group's target is its part times this; 1 if it is not named."""
+    """A group's target is its part times this factor; 1 for a group that is not named."""
     others: Literal["equal", "none"] = "equal"
-    """What is not given to named groups is shared equally by the other groups that have jobs; `none`: they get what
-    nobody below a target asks for."""
+    """The part that is not given to named groups. `equal`: the other groups that have jobs share it equally. `none`:
+    the other groups get only what no group below its target asks for."""
     from_slurm: bool = False
     """Take the groups' parts from the shares of Slurm's accounts of the same names."""
 
@@ -164,25 +177,25 @@ class GroupSettings(_Table):
 
     @property
     def rules(self) -> ShareRules:
-        """The same as a decision takes it."""
+        """The settings as a decision takes them."""
         return ShareRules(self.entitled, self.multiplier, self.others == "equal")
 
 
 class MigrationSettings(_Table):
-    """`[migration]`: moving jobs from one agent to another in the background, and how long any move may take."""
+    """`[migration]`: migrations of jobs from one agent to another in the background, and the time for any migration."""
 
     policy: Literal["none", "compaction", "priorities"] = "none"
-    """`compaction`: empty the partly used agents, so that their nodes are free again before the boundary;
-    `priorities`: move work to the preferred nodes."""
+    """`compaction`: empty the partly used agents, so that their nodes are free again before the boundary.
+    `priorities`: migrate jobs to the preferred nodes."""
     prefer: tuple[str, ...] = ()
     """Nodes, as in `node[1-8]`, the most preferred first; all others come last."""
     every_s: float = Field(default=30, ge=1)
-    """One job is moved in this time, at most, and none while any job waits."""
+    """The background migrates at most one job in this time, and none while any job waits."""
     patience_s: float = Field(default=120, ge=10)
-    """A job that was not saved so long after it was told to move stays; one that was saved for a certain node, and
-    that nobody there has taken, may go on anywhere."""
+    """The time that a migration may take. A job that is not saved by then stays where it is. A job that was saved for a
+    certain node, and that no agent there has claimed by then, may go on anywhere."""
     assumed_s: float = Field(default=60, gt=0)
-    """What saving and restoring a job take, where nothing was measured."""
+    """The assumed time to save and restore a job, where nothing was measured."""
 
     @field_validator("prefer")
     @classmethod
@@ -197,79 +210,81 @@ class MigrationSettings(_Table):
         return self
 
 
-class GoverningSettings(_Table):
-    """`[governing]`: who is entitled to what of which partitions, and how it is given back.
+class EntitlementSettings(_Table):
+    """`[entitlements]`: the owners' entitlements in their partitions, and how owners get them back.
 
     See deploy/INSTALL.md for the steps: off, dry-run for a week, one partition, all.
     """
 
     mode: Literal["off", "dry-run", "on"] = "off"
-    """`dry-run`: everything is decided and logged, nothing is done."""
+    """`dry-run`: everything is decided and logged, and nothing is done."""
     partitions: tuple[str, ...] = ()
-    """The partitions whose jobs wait for our word. Not the agents' own."""
+    """The owners' partitions: their jobs are held until control releases them. The agents' is none of them."""
     entitled: dict[str, PerCent] = {}
-    """Of the partitions' CPUs, in per cent, by Slurm account. Who is not named runs on what is idle."""
+    """Per cent of the partitions' CPUs, by Slurm account. The jobs of other accounts run on what is idle."""
     quantum_s: float = Field(default=1800, ge=0)
-    """How long a job runs before it is among the first to give way."""
+    """The time that a job runs before it is among the first to be preempted."""
     quantum_protects: bool = False
-    """Whether before that it does not give way at all: fewer saves, and a claim may wait for a quantum."""
+    """True: a job is not preempted at all before that. There are fewer saves, and an owner may wait for a quantum."""
     grace_s: float = Field(default=120, ge=5)
-    """How long a job that was told to give way has to be gone; one that is not gone then is left alone."""
+    """The time that a preempted job has to be gone. A job that is not gone by then is left alone for `retry_s`."""
     retry_s: float = Field(default=3600, gt=0)
-    """When one that did not go may be asked again."""
+    """The time after which a job that did not go may be told again."""
     saves_per_hour_at_most: int = Field(default=60, ge=0)
-    """So many of the owners' jobs are vacated in an hour, at most. Agents do not count."""
+    """The most of the owners' jobs that are preempted in an hour. Agents do not count."""
     settle_s: float = Field(default=20, gt=0)
-    """A job that was released for what is idle, and that has not started after this long, needs one node for itself."""
+    """A job that was released for what is idle, and has not started after this long, is taken to need a single node."""
     poll_s: float = Field(default=5, ge=1)
-    steward_socket: Path = Path("/run/gleaner/steward.sock")
-    steward_timeout_s: float = Field(default=30, gt=0)
+    slurm_admin_socket: Path = Path("/run/gleaner/slurm-admin.sock")
+    slurm_admin_timeout_s: float = Field(default=30, gt=0)
 
     @model_validator(mode="after")
-    def _governs_something(self) -> Self:
+    def _has_partitions(self) -> Self:
         _at_most_all(self.entitled, "%; each share is at least 0, all together at most 100")
         if self.mode != "off" and not self.partitions:
-            raise ValueError(f"mode is {self.mode!r}, but no partitions are named that are to be governed")
+            raise ValueError(f"mode is {self.mode!r}, but no partitions are named that have entitlements")
         return self
 
 
 class ClusterSettings(_Table):
-    """`[cluster]`: which scheduler, and how agents are submitted to it."""
+    """`[cluster]`: the scheduler, and how agents are submitted to it."""
 
-    gateway: Literal["slurm", "pyslurm", "auto", "local"] = "local"
-    """`slurm`: by Slurm's programs; `pyslurm`: through PySlurm; `auto`: that if it can be used when control starts."""
+    backend: Literal["slurm", "pyslurm", "auto", "local"] = "local"
+    """`slurm`: by Slurm's programs. `pyslurm`: through PySlurm. `auto`: through PySlurm if it can be used when control
+    starts, else by Slurm's programs. `local`: agents are processes of this machine."""
     pyslurm_python: Path | None = None
-    """The Python that PySlurm is installed for; this program's own by default."""
+    """The Python that PySlurm is installed for; this program's own Python by default."""
     partition: str = "gleaner"
     account: str | None = None
     qos: str | None = None
     timeout_s: float = Field(default=30, gt=0)
-    """For one call of a Slurm program, or of PySlurm."""
+    """The time for one call of a Slurm program, or of PySlurm."""
     submits_per_s: float = Field(default=2, gt=0)
     agent_command: tuple[str, ...] = ("glean-agent",)
-    """The agent program as the node knows it."""
+    """The agent program, as a node finds it."""
     agent_settings: Path = Path("/etc/gleaner/agent.toml")
     """The agent's settings file on the node."""
     agent_logs: Path = Path("/var/lib/gleaner/work")
-    """A folder of the nodes' own disks for what agents print; when they end it goes to `agents` in the storage.
-    Slurm's own processes hold that file open: on a storage that hangs they never end, and Slurm drains the node."""
+    """A folder on the nodes' own disks for what agents print. When an agent ends, its file goes to `agents` in the
+    storage. Slurm's own processes hold the file open: if the file were on a storage that hangs, these processes would
+    never end, and Slurm would drain the node."""
     local_agents: int = Field(default=1, ge=0)
-    """The `local` gateway's number of pretended nodes on this machine."""
+    """The `local` backend's number of pretended nodes on this machine."""
 
 
 class ApiSettings(_Table):
-    """`[api]`: where control listens."""
+    """`[api]`: the address at which control listens, and the limits on connections."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8642, ge=0, le=65535)
     certificate: Path | None = None
     key: Path | None = None
     connections_at_most: int = Field(default=2000, ge=10)
-    """Further ones are answered with 503 at once."""
+    """The most connections at one time. Further connections are answered with 503 at once."""
     connections_per_host: int = Field(default=256, ge=1)
-    """So many of them from one address, at most; more behind a proxy that all callers come through."""
+    """The most connections from one address. Set a higher number behind a proxy that all callers come through."""
     request_s: float = Field(default=60, gt=0)
-    """Who has not sent a whole request so long after its first byte is hung up on."""
+    """The time from the first byte of a request to its last. After that the connection is closed."""
 
     @model_validator(mode="after")
     def _no_plain_text_off_this_machine(self) -> Self:
@@ -286,71 +301,93 @@ class AuditSettings(_Table):
     """`[audit]`: one line of JSON for each write that was asked for, refused ones included."""
 
     file: Path | None = None
-    """Where the lines go; without it to control's own log."""
+    """The file for the lines. None: they go to control's own log."""
     largest_mib: int = Field(default=64, ge=1)
-    """A larger file is renamed to `FILE.1`, that to `FILE.2`, and so on."""
+    """A file that is larger is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on."""
     keep: int = Field(default=8, ge=1, le=1000)
-    """So many of those, at most."""
+    """The most renamed files that are kept."""
     agents: bool = False
-    """Also what agents ask for and get (their claims, beats and reports; jobs' events have what came of them)."""
+    """If True, agents' requests have lines too: claims, heartbeats and reports. Jobs' events tell what came of them."""
 
 
 class Quota(_Table):
-    """What one may have. None: as much as there is."""
+    """The most that a group or a user may have. None: as much as there is."""
 
     jobs: int | None = Field(default=None, ge=0, le=MOST)
-    """That have not ended."""
+    """Jobs that have not ended."""
     cores: int | None = Field(default=None, ge=0, le=MOST)
-    """Of running jobs. What runs goes on; no further job is started."""
+    """Cores of running jobs. At the quota, running jobs go on, and no further job is started."""
     stored_gib: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Checkpoints and outputs. Whoever has more submits and starts nothing new; what was begun is saved and goes on."""
+    """The size of checkpoints and outputs. Above the quota, no new job is submitted or started. Jobs that have begun
+    are saved and go on."""
 
     @property
     def most(self) -> Most:
-        """The same as a decision takes it."""
+        """The quota as a decision takes it."""
         stored_bytes = None if self.stored_gib is None else int(self.stored_gib * GIB)
         return Most(self.jobs, self.cores, stored_bytes)
 
 
 class UserQuota(Quota):
-    """What each user may have."""
+    """The quota of each user."""
 
     jobs: int | None = Field(default=200_000, ge=0, le=MOST)
 
 
 class GroupQuota(Quota):
-    """What one group, and each of its users, may have."""
+    """The quota of one group, and that of each of its users."""
 
     jobs: int | None = Field(default=1_000_000, ge=0, le=MOST)
     sizes: int | None = Field(default=256, ge=1, le=MOST)
-    """Different sizes (cores and memory) of the jobs that have not ended: each claim looks at every size that waits."""
+    """Different sizes (cores and memory) of jobs that have not ended. Each claim looks at every size that waits."""
     user: UserQuota = UserQuota()
 
     @property
     def group_most(self) -> GroupMost:
-        """The same as a decision takes it."""
+        """The quota as a decision takes it."""
         return GroupMost(self.most, self.user.most, self.sizes)
 
 
 class QuotaSettings(_Table):
-    """`[quotas]`: what groups and their users may have at once."""
+    """`[quotas]`: the most that groups and their users may have at once."""
 
     default: GroupQuota = GroupQuota()
     group: dict[GroupName, GroupQuota] = {}
-    """For a group of that name, in place of the default as a whole."""
+    """The quota of a group by its name. It replaces the default as a whole."""
 
     @property
     def rules(self) -> QuotaRules:
-        """The same as a decision takes it."""
+        """The quotas as a decision takes them."""
         groups = {name: quota.group_most for name, quota in self.group.items()}
         return QuotaRules(self.default.group_most, groups)
+
+
+class ImageSettings(_Table):
+    """`[images]`: the container images that groups push by themselves."""
+
+    push: bool = True
+    """False: nobody may push an image. Those that are there stay."""
+    largest_gib: float = Field(default=20, gt=0, le=195, allow_inf_nan=False)
+    """The size of one image, all its layers uncompressed."""
+    group_gib: float = Field(default=100, ge=0, allow_inf_nan=False)
+    """The size of all images of a group together. What two names mean counts once."""
+
+    @property
+    def largest_bytes(self) -> int:
+        """The size of one image, in bytes."""
+        return int(self.largest_gib * GIB)
+
+    @property
+    def group_bytes(self) -> int:
+        """The size of all images of a group, in bytes."""
+        return int(self.group_gib * GIB)
 
 
 UnixName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$")]
 
 
 class MungeRule(_Table):
-    """`[[munge.allow]]`: what a Unix user, or each member of a Unix group, may do."""
+    """`[[munge.allow]]`: the role of a Unix user, or of each member of a Unix group."""
 
     user: UnixName | None = None
     unix_group: UnixName | None = None
@@ -374,33 +411,33 @@ class MungeSettings(_Table):
     """
 
     allow: tuple[MungeRule, ...] = ()
-    """The first rule that fits counts. None: everybody needs a token."""
+    """The rules; the first that fits counts. Without a rule everybody needs a token."""
     socket: Path | None = None
-    """munged's, if it is not where munge looks for it."""
+    """The socket of munged, if it is not where munge looks for it."""
     timeout_s: float = Field(default=5, gt=0, le=3600)
-    """For one call of a munge program."""
+    """The time for one call of a munge program."""
 
 
 class StorageSettings(_Table):
-    """`[storage]`: the folder that head and nodes share."""
+    """`[storage]`: the folder that control and all nodes share."""
 
     folder: Path = Path("/var/lib/gleaner/storage")
 
 
 class ClientSettings(_Table):
-    """`[client]`: how the command line reaches control."""
+    """`[client]`: control's address for the command line, and the proof of who asks."""
 
     url: str = "http://127.0.0.1:8642"
     token_file: Path = Path("~/.config/gleaner/token")
     ca_file: Path | None = None
     timeout_s: float = Field(default=30, gt=0)
     proof: Literal["auto", "token", "munge"] = "auto"
-    """How `glean` proves who asks; `auto`: by the token if its file is there, else by munge if that runs here."""
+    """The proof of who asks, for `glean`. `auto`: the token if its file is there, else munge if munge runs here."""
     munge_socket: Path = Path("/run/munge/munge.socket.2")
 
 
 class Settings(FileSettings):
-    """Everything that the control program and the command line can be told."""
+    """All settings of the control program and the command line."""
 
     model_config = SettingsConfigDict(env_prefix="GLEANER_", env_nested_delimiter="__")
 
@@ -411,12 +448,13 @@ class Settings(FileSettings):
     rounds: RoundSettings = RoundSettings()
     rates: RateSettings = RateSettings()
     groups: GroupSettings = GroupSettings()
-    governing: GoverningSettings = GoverningSettings()
+    entitlements: EntitlementSettings = EntitlementSettings()
     migration: MigrationSettings = MigrationSettings()
     cluster: ClusterSettings = ClusterSettings()
     api: ApiSettings = ApiSettings()
     audit: AuditSettings = AuditSettings()
     quotas: QuotaSettings = QuotaSettings()
+    images: ImageSettings = ImageSettings()
     munge: MungeSettings = MungeSettings()
     storage: StorageSettings = StorageSettings()
     client: ClientSettings = ClientSettings()

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat as repeat_
 from pathlib import Path
 
-from gleaner.agent import folder
-from gleaner.agent.runtime.choice import Kind, chosen
-from gleaner.agent.runtime.protocol import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec, Runtime
-from gleaner.agent.storage.folder import FolderStorage
-from gleaner.agent.storage.protocol import Published
+from gleaner.agent.checkpoints import workdir_tar
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Published
+from gleaner.agent.runtime.factory import Kind, chosen
+from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, ContainerSpec, Runtime
 
 MORE_MIB = 256
 KINDS: dict[str, Kind] = {"docker": "docker", "criu": "criu"}
@@ -25,15 +25,15 @@ KINDS: dict[str, Kind] = {"docker": "docker", "criu": "criu"}
 def main() -> None:
     runtime_name, image, size_mib, kind, count, repeat, place = sys.argv[1:]
     runtime = chosen(KINDS[runtime_name], docker_url="unix:///var/run/docker.sock", images=Path("/data/images"))
-    bench = Bench(runtime, image, int(size_mib), kind, Path(place))
+    measured = MeasuredContainers(runtime, image, int(size_mib), kind, Path(place))
     try:
-        print(json.dumps(bench.run(int(count), int(repeat))))
+        print(json.dumps(measured.run(int(count), int(repeat))))
     finally:
-        bench.clear()
+        measured.clear()
 
 
-class Bench:
-    """Some containers that are saved and restored together."""
+class MeasuredContainers:
+    """Containers that are saved and restored together, with the times it took."""
 
     def __init__(self, runtime: Runtime, image: str, size_mib: int, kind: str, place: Path) -> None:
         self.runtime, self.image, self.size_mib, self.kind, self.place = runtime, image, size_mib, kind, place
@@ -90,15 +90,15 @@ class Bench:
 
     def save(self, container: ContainerId, number: int, turn: int) -> Published:
         self.runtime.pause(container)
-        with self.storage.draft(f"jobs/{number}/attempt-{turn}/generation-1") as draft:
+        with self.storage.draft(f"jobs/{number}/attempt-{turn}/checkpoint-1") as draft:
             self.runtime.checkpoint(container, draft)
-            draft.add("folder.tar", folder.pack(self.place / f"job{number}"))
+            draft.add("folder.tar", workdir_tar.pack(self.place / f"job{number}"))
             return draft.publish({"image_id": self.runtime.image_id(container)})
 
     def restore(self, published: Published, number: int, turn: int) -> ContainerId:
-        parcel = self.storage.open(published.key, published.digest)
-        folder.unpack(parcel.read("folder.tar"), self.place / f"job{number}")
-        return self.runtime.restore(self.spec(number, turn + 1), parcel)
+        archive = self.storage.open(published.key, published.digest)
+        workdir_tar.unpack(archive.read("folder.tar"), self.place / f"job{number}")
+        return self.runtime.restore(self.spec(number, turn + 1), archive)
 
     def tick(self, number: int) -> int:
         path = self.place / f"job{number}" / "tick"

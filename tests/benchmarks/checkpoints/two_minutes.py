@@ -1,9 +1,9 @@
-"""How much of a two-minute slice a job of 200 MB computes: on the demo cluster, with all that belongs to it."""
+"""The part of a two-minute slice that a job of 200 MB computes: on the demo cluster, with all that belongs to it."""
 
 from dataclasses import dataclass
 
 from demo import cluster
-from tests.cluster import scenes
+from tests.real_cluster import cluster_harness
 
 SLICE_S = 120
 MEMORY_MIB = 200
@@ -35,9 +35,9 @@ def measured() -> list[Share]:
     cluster.clear()
     cluster.configure({"rounds": {"length_s": SLICE_S, "shortest_slice_s": 20}})
     [job] = cluster.glean(
-        "submit", "--group", "physics", "--image", scenes.PI, "--name", "two-minutes", "--cpus", "1",
+        "submit", "--group", "physics", "--image", cluster_harness.PI, "--name", "two-minutes", "--cpus", "1",
         "--memory-mib", str(MEMORY_MIB + 100),
-        after=("--samples", scenes.ENDLESS, "--seed", "1", "--out", ".", "--memory", str(MEMORY_MIB)),
+        after=("--samples", cluster_harness.ENDLESS, "--seed", "1", "--out", ".", "--memory", str(MEMORY_MIB)),
     )["jobs"]  # fmt: skip
     try:
         whole = cluster.until("some slices", lambda: _whole(job), timeout_s=SLICE_S * (SLICES + 2), every_s=5)
@@ -48,7 +48,7 @@ def measured() -> list[Share]:
 
 
 def _whole(job: int) -> list[Share] | None:
-    attempts = [a for a in scenes.job(job)["attempts"] if a["ending"] == "saved" and a["restored_from"]]
+    attempts = [a for a in cluster_harness.job(job)["attempts"] if a["ending"] == "saved" and a["restored_from"]]
     if len(attempts) < SLICES:
         return None
     return [

@@ -14,9 +14,9 @@ from pathlib import Path
 
 collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]
 
-from accasim.base.allocator_class import FirstFit  # noqa: E402
-from accasim.base.scheduler_class import EASYBackfilling  # noqa: E402
-from accasim.base.simulator_class import Simulator  # noqa: E402
+from accasim.base.allocator_class import FirstFit  # noqa: E402  # pyright: ignore[reportMissingImports]
+from accasim.base.scheduler_class import EASYBackfilling  # noqa: E402  # pyright: ignore[reportMissingImports]
+from accasim.base.simulator_class import Simulator  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 def main() -> None:

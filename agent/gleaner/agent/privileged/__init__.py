@@ -1,6 +1,7 @@
-"""What runs as root on a node: the OCI runtime shim and the node helper. Standard library only, and small.
+"""The programs that run as root on a node: the OCI runtime shim and the node helper. They use the standard library
+only, and are small.
 
-Installed apart from the agent, owned by root, and run by the node's own Python (3.9 or newer): it imports nothing
-of the rest of Gleaner. It never opens a path that the agent could have prepared, and no file on shared storage:
-CRIU's images pass between root and the agent through descriptors alone (see `meeting`).
+They are installed apart from the agent, are owned by root, and run with the node's own Python (3.9 or newer); they
+import nothing of the rest of Gleaner. They never open a path that the agent could have prepared, nor a file on shared
+storage: CRIU images pass between root and the agent through descriptors alone (see `common/handshake`).
 """

@@ -1,9 +1,9 @@
-"""The runtime for Docker Engine, through its API alone: the agent needs its socket and no other right.
+"""The runtime for Docker Engine, through its API alone: the agent needs the engine's socket and no other right.
 
-A container is started without network, capabilities or a way to get more, as the agent's own user, with the job's
-folder as its only mount. Its memory is saved and restored through the OCI runtime shim (`streamed`) where the node has
-it. In Docker's own way (`own_way`), which is many times slower, and in which no program of root's looks at what CRIU is
-about to do, only where the admin says so. Both read what the other has saved.
+A container is started without network, without capabilities and without a way to get more, as the agent's own user,
+with the job's folder as its only mount. Its memory is saved and restored through the OCI runtime shim
+(`docker_streaming`) alone. An engine without the shim runs only jobs that save themselves: with Docker's own
+checkpoints no program of root's checks what CRIU is about to do, and they take many times as long.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ import docker.types
 import requests
 import structlog
 
-from gleaner.agent.privileged import freezing
-from gleaner.agent.privileged.taken import Taken
-from gleaner.agent.protocol import Way
-from gleaner.agent.runtime import quota
-from gleaner.agent.runtime.allowed import full_name, is_id
-from gleaner.agent.runtime.carrier import data_folder
-from gleaner.agent.runtime.ends import exit_code_of
-from gleaner.agent.runtime.engine import Engine, explanation, status, translated
-from gleaner.agent.runtime.lines import messages
-from gleaner.agent.runtime.meetings import DESCRIPTORS_PART
-from gleaner.agent.runtime.own_way import OwnWay
-from gleaner.agent.runtime.protocol import (
+from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.messages import Way
+from gleaner.agent.privileged.common import freezing
+from gleaner.agent.privileged.common.disk_usage import Taken
+from gleaner.agent.runtime import disk_quota
+from gleaner.agent.runtime.allowed_images import full_name, is_id
+from gleaner.agent.runtime.docker_http import Engine, explanation, status, translated
+from gleaner.agent.runtime.docker_layer_access import data_folder
+from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, found
+from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS
+from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
+    KILLED,
     LABEL_AGENT,
     LABEL_END,
     CannotCheckpoint,
@@ -41,6 +41,7 @@ from gleaner.agent.runtime.protocol import (
     CannotStart,
     ContainerExited,
     ContainerId,
+    ContainerKilled,
     ContainerSpec,
     ImageMissing,
     ImageRefused,
@@ -49,16 +50,18 @@ from gleaner.agent.runtime.protocol import (
     RuntimeFault,
     Usage,
 )
-from gleaner.agent.runtime.pulled import Pulled
-from gleaner.agent.runtime.streamed import RUNTIME, Streamed, found
-from gleaner.agent.storage.protocol import Draft, Parcel
+from gleaner.agent.runtime.log_frames import messages
+from gleaner.agent.runtime.pulled_images import PulledImages
 
 log = structlog.get_logger()
 
 _PULL_PATIENCE_S = 900
 _LOOK_PATIENCE_S = 30
-"""To look at what a container has written must not keep the look at the others waiting."""
+"""A slow measurement of what one container has written must not delay those of the others."""
+_TOLD_WITHIN_S = 1.0
+"""For so long after a container's end the engine may still learn that its memory limit was hit."""
 _PIDS = 4096
+_NO_ROOM = "no space left on device"
 _LOG = {"max-size": "64m", "max-file": "3"}
 _MIB = 2**20
 
@@ -66,22 +69,19 @@ _MIB = 2**20
 class DockerRuntime:
     """A `Runtime` on one engine. `user` is the uid and gid that the jobs run with: by default the agent's own.
 
-    `pulled` is a file that says which images were pulled by agents of this node; without it none is ever removed.
-    `own_way`: Docker may save and restore in its own way.
+    `pulled` is a file that lists the container images that agents of this node have pulled; without it, no image is
+    ever removed.
     """
 
-    def __init__(
-        self, url: str, *, user: tuple[int, int] | None = None, pulled: Path | None = None, own_way: bool = False
-    ) -> None:
+    def __init__(self, url: str, *, user: tuple[int, int] | None = None, pulled: Path | None = None) -> None:
         self._url = url
-        self._may_own_way = own_way
-        self._pulled = None if pulled is None else Pulled(pulled)
+        self._pulled = None if pulled is None else PulledImages(pulled)
         self._uid, self._gid = user or (os.getuid(), os.getgid())
         self._attached: dict[ContainerId, Iterator[bytes]] = {}
-        """To the output of each container from its beginning, until `live` hands it out."""
+        """Connections to the output of each container from its beginning, until `live` hands them out."""
         self._adrift: set[ContainerId] = set()
-        """Those of which Docker has not said since that they go on; it may take them for paused while they run."""
-        self._why_no_shim = ""
+        """Containers that Docker has not said go on since they were unpaused; it may take them for paused while they
+        run."""
         if self._uid == 0:
             raise RuntimeFault("jobs would run as root: start the agent as an ordinary service account")
 
@@ -92,7 +92,7 @@ class DockerRuntime:
 
     @cached_property
     def _cpus(self) -> int:
-        """How many the engine's machine has."""
+        """The number of CPUs of the engine's machine."""
         return int(self._engine.info()["NCPU"])
 
     @cached_property
@@ -101,42 +101,32 @@ class DockerRuntime:
 
     @cached_property
     def _has_quotas(self) -> bool:
-        """Whether what a container writes can be limited by the file system."""
-        return quota.is_on(self._data_folder)
+        """True if the file system can limit what a container writes."""
+        return disk_quota.is_on(self._data_folder)
 
     @cached_property
-    def _own_way(self) -> OwnWay:
-        return OwnWay(self._engine)
-
-    @cached_property
-    def _streamed(self) -> Streamed | None:
-        """The shim, where this node has it."""
-        streamed, self._why_no_shim = found(self._engine)
-        if streamed is None and self._may_own_way:
-            reason = self._why_no_shim
-            log.warning("saving and restoring in Docker's own way, which is many times slower", reason=reason)
+    def _streamed(self) -> DockerStreaming | None:
+        """The shim; None if this node lacks it."""
+        streamed, reason = found(self._engine)
+        if streamed is None:
+            log.warning(
+                "Docker lacks Gleaner's runtime (run deploy/install-node.sh): only jobs that save themselves run here",
+                reason=reason,
+            )
         return streamed
 
     def facts(self) -> RuntimeFacts:
-        """An engine that is not experimental runs containers, and cannot save them."""
-        facts = self._facts()
-        if facts.checkpoints and facts.way is Way.DOCKER and not self._may_own_way:
-            raise RuntimeFault(
-                f"Docker at {self._url} lacks Gleaner's runtime ({self._why_no_shim}), without which a restored job may"
-                " write on the node: run deploy/install-node.sh there, or set docker_own_way = true"
-            )
-        return facts
-
-    def _facts(self) -> RuntimeFacts:
+        """Return the facts. An engine that lacks the shim, or is not experimental, runs containers and cannot save
+        them."""
         with translated("cannot ask Docker what it is"):
             version = self._engine.version()
             data_folder(self._engine)
-        checkpoints = bool(version.get("Experimental"))
-        if not checkpoints:
+        is_experimental = bool(version.get("Experimental"))
+        if not is_experimental:
             log.warning('Docker cannot save containers: put "experimental": true into its daemon.json')
-        way = Way.SHIM if self._streamed is not None else Way.DOCKER
+        can_save = is_experimental and self._streamed is not None
         name = f"docker {version['Version']}"
-        return RuntimeFacts(runtime=name, criu=_criu_version(), way=way, checkpoints=checkpoints)
+        return RuntimeFacts(runtime=name, criu=_criu_version(), way=Way.SHIM, checkpoints=can_save)
 
     def start(self, spec: ContainerSpec) -> ContainerId:
         engine = self._engine
@@ -151,6 +141,29 @@ class DockerRuntime:
                         raise CannotStart(_why_not_started(error), exit_code) from error
                     raise
         return container
+
+    def has_image(self, image_id: str) -> bool:
+        with translated(f"cannot look for the image {image_id}"):
+            try:
+                self._engine.image_id(image_id)
+            except docker.errors.NotFound:
+                return False
+        if self._pulled is not None:
+            self._pulled.used(image_id, now_s=time.time())
+        return True
+
+    def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
+        with translated(f"cannot load the image {image_id}"):
+            engine = Engine(self._url, patience_s=_PULL_PATIENCE_S)
+            try:
+                if why_not := engine.load(archive):
+                    if _NO_ROOM in why_not:
+                        raise RuntimeFault(f"Docker has no room for the image {image_id}: {why_not}")
+                    raise ImageRefused(f"Docker does not take the image {image_id}: {why_not}")
+            finally:
+                engine.close()
+        if self._pulled is not None:
+            self._pulled.note(image_id, image_id, now_s=time.time())
 
     def image_id(self, container: ContainerId) -> str:
         with translated(f"cannot look at {container[:12]}"):
@@ -192,38 +205,26 @@ class DockerRuntime:
             inspected = self._engine.inspect(container)
             self._must_be_paused(container, inspected["State"])
             try:
-                if self._streamed is not None and inspected["HostConfig"]["Runtime"] == RUNTIME:
-                    self._streamed.save(inspected, draft)
-                elif not self._may_own_way:
-                    raise CannotCheckpoint("it would be in Docker's own way, and docker_own_way is off")
-                else:
-                    self._own_way.save(inspected, draft)
+                if self._streamed is None or inspected["HostConfig"]["Runtime"] != RUNTIME:
+                    raise CannotCheckpoint("it does not run with Gleaner's runtime, without which nothing is saved")
+                self._streamed.save(inspected, draft)
             except CannotCheckpoint as error:
                 advice = "It goes on; if that stays so, it must fit into one slice."
                 reason = str(error).rstrip(". ")
                 raise CannotCheckpoint(f"CRIU cannot save its memory: {reason}. {advice}") from error
             self._must_be_paused(container, self._state(container))
 
-    def restore(self, spec: ContainerSpec, parcel: Parcel) -> ContainerId:
-        image = self._image(spec, parcel)
-        streamed = self._streamed if DESCRIPTORS_PART in parcel.parts else None
+    def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
+        image = self._image(spec, archive)
+        if DESCRIPTORS_PART not in archive.parts:
+            raise CannotRestore(NOT_OURS)
         with translated(f"cannot restore {spec.name}"):
-            if streamed is None and not self._may_own_way:
-                raise CannotRestore(
-                    "it would be in Docker's own way, in which it was saved or which is all that this node has, and"
-                    " docker_own_way is off"
-                )
+            streamed = self._streamed
             if streamed is None:
-                return self._own_way.restore(
-                    lambda annotations: self._created(spec, image, {"annotations": annotations}),
-                    parcel,
-                    name=spec.name,
-                    image=image,
-                    labels=spec.labels,
-                )
+                raise CannotRestore("the engine lacks Gleaner's runtime, without which nothing is restored")
             container = self._created(spec, image, self._marks(spec, restored=True))
             with self._removed_on_failure(container):
-                streamed.restore(container, spec.name, parcel)
+                streamed.restore(container, spec.name, archive)
             return container
 
     @contextlib.contextmanager
@@ -236,9 +237,9 @@ class DockerRuntime:
             raise
 
     @staticmethod
-    def _image(spec: ContainerSpec, parcel: Parcel) -> str:
-        """The very image that the container had; its name may mean another one by now."""
-        image = parcel.facts.get("image_id")
+    def _image(spec: ContainerSpec, archive: Archive) -> str:
+        """Return the id of the very image that the container had; its name may mean another one by now."""
+        image = archive.facts.get("image_id")
         return image if isinstance(image, str) else spec.image
 
     def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
@@ -246,13 +247,20 @@ class DockerRuntime:
             yield from messages(self._engine.follow(container))
 
     def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
-        """By an attached connection: the engine's log keeps open lines to itself."""
+        """Return the output from an attached connection: the engine's log withholds a line that has no end yet."""
         attached = self._attached.pop(container, None)
         return None if attached is None else messages(attached)
 
     def wait(self, container: ContainerId) -> int:
         with translated(f"cannot wait for {container[:12]}"):
-            return exit_code_of(self._engine, container)
+            try:
+                while (exit_code := self._engine.wait(container)) is None:
+                    pass
+                if exit_code == KILLED and not self._was_out_of_memory(container):
+                    raise ContainerKilled("its process was killed from outside, and not for its memory limit")
+            except docker.errors.NotFound as error:
+                raise ContainerKilled("its container was removed by somebody else") from error
+        return exit_code
 
     def signal(self, container: ContainerId, name: str) -> None:
         with translated(f"cannot send {name} to {container[:12]}"):
@@ -317,26 +325,26 @@ class DockerRuntime:
                 if known.used_s > time.time() - unused_for_s or enough():
                     break
                 try:
-                    # Where the name means another by now, somebody else has brought that one.
+                    # If the name means another image by now, somebody else has brought that one.
                     if self._engine.image_id(image) == known.image_id:
                         self._engine.remove_image(image)
                         gone.append(image)
                 except docker.errors.NotFound:
                     pass
-                except docker.errors.APIError:  # a container has it
+                except docker.errors.APIError:  # a container uses it
                     continue
                 self._pulled.forget(image)
         return gone
 
     def _marks(self, spec: ContainerSpec, *, restored: bool) -> Mapping[str, Any]:
-        """By what the shim knows a container as ours."""
+        """Return the arguments by which the shim knows a container as ours."""
         if self._streamed is None:
             return {}
         annotations = self._streamed.annotations(spec.name, restored=restored, end_s=spec.labels.get(LABEL_END))
         return {"annotations": annotations, "runtime": RUNTIME}
 
     def _created(self, spec: ContainerSpec, image: str, marks: Mapping[str, Any]) -> ContainerId:
-        """A new container for the spec; the image is pulled if it is not there."""
+        """Create a container for the spec. Pull the image if it is not there."""
         image = image if is_id(image) else full_name(image)
         if self._pulled is not None:
             self._pulled.used(image, now_s=time.time())
@@ -400,7 +408,10 @@ class DockerRuntime:
         return {"size": f"{spec.disk_mib}m"} if spec.disk_mib is not None and self._has_quotas else None
 
     def _refuse_volumes(self, container: str, image: str) -> None:
-        """What lies in a volume is in no layer: it would be lost at each save, and the job compute on without it."""
+        """Refuse an image with volumes. What lies in a volume is in no layer.
+
+        It would be lost at each save, and the job would compute on without it.
+        """
         mounts = [str(mount["Destination"]) for mount in self._engine.inspect(container)["Mounts"]]
         others = sorted(set(mounts) - {FOLDER_IN_CONTAINER})
         if others:
@@ -430,6 +441,12 @@ class DockerRuntime:
         except docker.errors.NotFound:
             return False
 
+    def _was_out_of_memory(self, container: ContainerId) -> bool:
+        told_s = time.monotonic() + _TOLD_WITHIN_S
+        while not (known := bool(self._state(container)["OOMKilled"])) and time.monotonic() < told_s:
+            time.sleep(0.1)
+        return known
+
     def _must_be_paused(self, container: ContainerId, state: Mapping[str, Any]) -> None:
         if not state["Running"]:
             raise RuntimeFault(f"{container[:12]} has ended while it was paused: something has killed it")
@@ -438,7 +455,7 @@ class DockerRuntime:
 
 
 def _usage(stats: Mapping[str, Any]) -> Usage | None:
-    """None for a container that does not run. File cache is not counted, as it is not saved."""
+    """Return the usage, without the file cache, which is not saved. None for a container that does not run."""
     memory = stats.get("memory_stats", {}).get("stats")
     if not memory:
         return None
@@ -451,13 +468,13 @@ def _usage(stats: Mapping[str, Any]) -> Usage | None:
 
 
 def _why_not_started(error: docker.errors.APIError) -> str:
-    """The end of the engine's long line, which names the command and what is wrong with it."""
+    """Return the end of the engine's long line, which names the command and what is wrong with it."""
     said = explanation(error)
     return said[said.find("exec: ") :] if "exec: " in said else said
 
 
 def _criu_version() -> str:
-    """CRIU's version on this node, or empty: it lies in a folder that is not on an ordinary user's PATH."""
+    """Return CRIU's version on this node, or ""; CRIU lies in a folder that is not on an ordinary user's PATH."""
     program = shutil.which("criu", path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
     if program is None:
         return ""

@@ -1,10 +1,10 @@
-"""Who may do what. Nothing but `/health` answers without a proof of who asks, not even the API's own description.
+"""The rights of callers. Only `/health` answers without a proof of who asks; even the API's own description does not.
 
-`Gate` stands before the routes, so that no route can forget to ask, and a caller whom nobody knows cannot even make
-control read a body; it also bounds the body. The proof is a token or, where the admin allows it, a credential of munge
-(`munged`). What a role may do is said where a route takes its `Caller`: `Anyone`, `User`, `Admin`, `Metrics`,
-`OwnAgent`, `SomeAgent`; who may change a job, `may_change` says. Tokens are 256 random bits and are looked up by their
-hash, so how long a look-up takes says nothing about them. No token is ever logged.
+`Gate` stands before the routes, so that no route can forget to ask. An unknown caller cannot even make control read a
+body. `Gate` also bounds the body. The proof is a token or, where the admin allows it, a credential of munge (`munged`).
+Each route says by the type of its `Caller` which role it needs: `Anyone`, `User`, `Admin`, `Metrics`, `OwnAgent`,
+`SomeAgent`. `may_change` decides who may change a job. Tokens are 256 random bits and are looked up by their hash, so
+the time of a look-up says nothing about them. No token is ever logged.
 """
 
 from collections.abc import Generator
@@ -18,14 +18,14 @@ from sqlalchemy import Connection
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gleaner.control.api.lookups import Lookups, Strangers
-from gleaner.control.api.meters import Meters
-from gleaner.control.api.munged import Munged
+from gleaner.control.api.instruments import Instruments
+from gleaner.control.api.munge_login import MungeLogin
 from gleaner.control.api.problems import answer_to
-from gleaner.control.api.shapes import Name
-from gleaner.control.queue.engine import snapshot
+from gleaner.control.api.token_lookup import Strangers, TokenLookup
+from gleaner.control.control_state import ControlState
+from gleaner.control.models.base import Name
+from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.tokens import Identity
-from gleaner.control.site import Site
 
 OPEN_PATH = "/health"
 LONGEST_TOKEN = 256
@@ -34,27 +34,27 @@ LARGEST_BODY_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and what control is."""
+    """The caller, and the state of control."""
 
     identity: Identity
-    site: Site
-    meters: Meters
+    state: ControlState
+    meters: Instruments
     about: list[str] = field(default_factory=list[str])
-    """What the request is about, for the audit log, beside what its path names."""
+    """The subject of the request for the audit log, beside the names in its path."""
 
     @property
     def now_s(self) -> float:
-        return self.site.clock()
+        return self.state.clock()
 
     @property
     def group(self) -> str | None:
-        """The only group that the caller may see; None: all."""
+        """The only group that the caller may see; None for all groups."""
         return None if self.identity.role == "admin" else self.identity.group
 
     def may_change(self, what: str, *, group: str, submitter: str) -> None:
         """Raise 403 unless the caller may change what that user of that group has submitted.
 
-        Of jobs of before submitters were kept, nobody knows whose they are: any user of the group may.
+        Jobs from before submitters were stored have no known submitter: any user of the group may change them.
         """
         me = self.identity
         if me.role == "admin":
@@ -70,29 +70,29 @@ class Caller:
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
-        """One consistent look at the queue."""
-        with snapshot(self.site.engine) as db:
+        """Yield a connection for one consistent look at the queue."""
+        with snapshot(self.state.engine) as db:
             yield db
 
     @contextmanager
     def writing(self) -> Generator[Connection]:
-        """One transaction. Only the leading control program writes; another one says who leads (503)."""
-        with self.site.writing() as db:
+        """Yield one transaction. Only the leader writes; another control program says who leads (503)."""
+        with self.state.writing() as db:
             yield db
 
 
 class Gate:
-    """Lets a request pass if it proves who asks; the routes find the `Caller` in the request's state."""
+    """The gate that lets a request pass if it proves who asks. The routes find the `Caller` in the request's state."""
 
-    def __init__(self, app: ASGIApp, *, site: Site, meters: Meters) -> None:
+    def __init__(self, app: ASGIApp, *, state: ControlState, meters: Instruments) -> None:
         self._app = app
-        self._site = site
+        self._state = state
         self._meters = meters
-        self._lookups = Lookups(site, Strangers())
-        self._munged = Munged(site.settings.munge, Strangers())  # its own: where munge hangs, new agents are heard
+        self._lookups = TokenLookup(state, Strangers())
+        self._munged = MungeLogin(state.settings.munge, Strangers())  # own threads: new agents are heard if munge hangs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 without a known token, 413 to a body that says it is too large."""
+        """Answer 401 without a known token, and 413 to a body whose declared length is too large."""
         if scope["type"] == "http" and scope["path"] != OPEN_PATH:
             headers = Headers(scope=scope)
             try:
@@ -105,11 +105,11 @@ class Gate:
             except Exception as error:
                 await answer_to(error)(scope, receive, send)
                 return
-            scope.setdefault("state", {})["caller"] = Caller(identity, self._site, self._meters)
+            scope.setdefault("state", {})["caller"] = Caller(identity, self._state, self._meters)
         await self._app(scope, receive, send)
 
     async def _identity(self, scope: Scope, headers: Headers) -> Identity:
-        """Who asks. Raises 401, or 503 where too many unknown callers wait."""
+        """Return the caller. Raises 401, or 503 if too many unknown callers wait."""
         host = str((scope.get("client") or ("", 0))[0])
         if is_munge(headers):
             return await self._munged.identity(scope, headers, host=host)
@@ -120,14 +120,14 @@ class Gate:
         identity = await self._lookups.identity(secret, host=host)
         if identity is None:
             raise _unknown()
-        if identity.expires_s is not None and identity.expires_s <= self._site.clock():
+        if identity.expires_s is not None and identity.expires_s <= self._state.clock():
             ended = datetime.fromtimestamp(identity.expires_s, UTC)
             raise _unauthorized(f"this token expired at {ended:%Y-%m-%d %H:%M} UTC: an admin can rotate it")
         return identity
 
 
 def is_munge(headers: Headers) -> bool:
-    """Whether the caller brings a credential of munge, and not a token."""
+    """Return True if the caller brings a credential of munge instead of a token."""
     return headers.get("authorization", "").lower().startswith("munge ")
 
 
@@ -148,7 +148,7 @@ def _is_too_large(content_length: str | None) -> bool:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """The same body, which raises once it is larger than a client without `Content-Length` may send."""
+    """Return the body, which raises once it is larger than a client without `Content-Length` may send."""
     seen_bytes = 0
 
     async def receiving() -> Message:

@@ -1,4 +1,4 @@
-"""The HTTP API: one app for one `Site`. It holds no SQL and decides nothing that the queue or a policy decides."""
+"""The HTTP API: one app for one `ControlState`. It holds no SQL; the queue and the policies decide."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from gleaner.control.api import (
     decisions,
     drains,
     health,
+    images,
     jobs,
     metrics,
     nodes,
@@ -20,32 +21,34 @@ from gleaner.control.api import (
 )
 from gleaner.control.api.access import OPEN_PATH, Anyone, Gate
 from gleaner.control.api.audit import Audit, AuditFile
-from gleaner.control.api.meters import Meters, Stopwatch
-from gleaner.control.site import Site
+from gleaner.control.api.instruments import Instruments, Stopwatch
+from gleaner.control.control_state import ControlState
 
 
-def create_app(site: Site) -> FastAPI:
-    """The app for this site. Its OpenAPI document is at `/openapi.json`, for whoever has a token."""
+def create_app(state: ControlState) -> FastAPI:
+    """Return the app of this program. Its OpenAPI document is at `/openapi.json`, for every caller with a token."""
     app = FastAPI(
         title="Gleaner",
         summary="Harvests the idle node time of a cluster",
         version=health.installed_version(),
-        openapi_url=None,  # FastAPI's own route would sit outside the routers; ours follows below
+        openapi_url=None,  # FastAPI's own route would be outside the routers; ours follows below
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
-    meters = Meters()
-    app.state.site = site
+    meters = Instruments()
+    app.state.control_state = state
     app.state.meters = meters
-    app.state.pulse = health.Pulse(site)
-    # The last one added is the outermost.
-    app.add_middleware(Gate, site=site, meters=meters)
-    app.add_middleware(Audit, site=site, file=AuditFile(site.settings.audit))
+    app.state.pulse = health.Pulse(state)
+    # The middleware that is added last is the outermost.
+    app.add_middleware(Gate, state=state, meters=meters)
+    app.add_middleware(Audit, state=state, file=AuditFile(state.settings.audit))
     app.add_middleware(Stopwatch, meters=meters)
     problems.install(app)
-    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, tokens, health, metrics):
+    for noun in (agents, attempts, jobs, campaigns, decisions, drains, nodes, owners, images, tokens, health, metrics):
         app.include_router(noun.router)
+
+    app.include_router(images.uploads)
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi(_caller: Anyone) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def create_app(site: Site) -> FastAPI:
 
 
 def described(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the token that every call but health needs."""
+    """Return the OpenAPI document, with the token that every call but health needs."""
     document = app.openapi()
     document.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}]

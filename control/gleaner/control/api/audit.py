@@ -1,9 +1,10 @@
-"""The audit log: a line of JSON for each write that somebody asked for, with who, from where, what and how it ended.
+"""The audit log: a line of JSON for each write that somebody asked for.
 
-It is written before the answer goes out, in a thread of its own, so that a disk that hangs keeps nobody from being
-heard but those who write. A line that cannot be written is in control's log instead, and nothing is refused for it. A
-write that a killed control program had carried out, and not yet answered, is in the events of its jobs alone. Refused
-callers whom nobody knows (401) are written a few a minute, with how many were not: they could fill the log at will.
+A line names the caller, the caller's address, the request and its outcome. The line is written before the answer goes
+out, in a thread of its own, so that a disk that hangs delays only those who write. A line that cannot be written is in
+control's log instead, and no request is refused for it. A write that a killed control program had carried out, but not
+yet answered, is in the events of its jobs alone. Of refused unknown callers (401) only a few a minute are written, with
+the number of the others: such callers could fill the log at will.
 """
 
 import json
@@ -20,12 +21,12 @@ from anyio.to_thread import run_sync
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gleaner.control.api.access import Caller
+from gleaner.control.control_state import ControlState
 from gleaner.control.settings import AuditSettings
-from gleaner.control.site import Site
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOGGER = "gleaner.audit"
-"""Where the lines go without a file."""
+"""The logger of the lines if no file is set."""
 UNKNOWN_A_MINUTE = 20
 LONGEST_PATH = 300
 ERROR = 400
@@ -38,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Minute:
-    """How many unknown callers were refused in one minute."""
+    """The number of unknown callers that were refused in one minute."""
 
     number: int = 0
     written: int = 0
@@ -46,7 +47,7 @@ class _Minute:
 
 
 class AuditFile:
-    """Where the lines go. Raises `OSError` if it cannot be opened."""
+    """The target of the lines. Raises `OSError` if the file cannot be opened."""
 
     def __init__(self, settings: AuditSettings) -> None:
         self._handler: RotatingFileHandler | None = None
@@ -58,7 +59,7 @@ class AuditFile:
             self._handler = handler
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Add one line. What cannot be written there goes to control's log."""
+        """Add one line. A line that cannot be written to the file goes to control's log."""
         text = json.dumps(line, separators=(",", ":"))
         if self._handler is None:
             logging.getLogger(LOGGER).info("%s", text)
@@ -69,31 +70,31 @@ class AuditFile:
             _log.warning("the audit log cannot be written", reason=str(error), line=text)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._handler is not None:
             self._handler.close()
 
 
 class _Loud(RotatingFileHandler):
-    """Its errors are ours to tell."""
+    """A file handler that raises its errors, so that we report them."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         raise  # noqa: PLE0704  # it is called where the error is being handled
 
 
 class Audit:
-    """Writes a line for each request that is not a read."""
+    """The middleware that writes a line for each request that is not a read."""
 
-    def __init__(self, app: ASGIApp, *, site: Site, file: AuditFile) -> None:
+    def __init__(self, app: ASGIApp, *, state: ControlState, file: AuditFile) -> None:
         self._app = app
-        self._site = site
+        self._state = state
         self._file = file
-        self._agents = site.settings.audit.agents
+        self._agents = state.settings.audit.agents
         self._one_by_one = CapacityLimiter(1)
         self._minute = _Minute()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; its line is written when the status of the answer is known."""
+        """Pass the request on. Its line is written when the status of the answer is known."""
         if scope["type"] != "http" or scope["method"] in READS:
             await self._app(scope, receive, send)
             return
@@ -109,19 +110,18 @@ class Audit:
 
         try:
             await self._app(scope, receive, sending)
-        except Exception:  # a bug of ours: the answer is given further out
+        except Exception:  # a bug of ours: a middleware further out gives the answer
             if not is_noted:
                 await self._note(scope, BUG)
             raise
 
     async def _note(self, scope: Scope, status: int) -> None:
-        state = scope.get("state", {})
-        caller: Caller | None = state.get("caller")
+        caller: Caller | None = scope.get("state", {}).get("caller")
         is_agent = caller is not None and caller.identity.role == "agent"
         if is_agent and status < ERROR and not self._agents:
             return
         unwritten = 0
-        now_s = self._site.clock()
+        now_s = self._state.clock()
         if caller is None:
             unwritten = self._counted(now_s)
             if unwritten < 0:
@@ -130,7 +130,7 @@ class Audit:
         await run_sync(self._file.write, line, limiter=self._one_by_one)
 
     def _counted(self, now_s: float) -> int:
-        """How many before it were not written; less than 0: this one is not either."""
+        """Return the number of unknown callers that were not written before; below 0 if this one is not written."""
         number = int(now_s // 60)
         if number != self._minute.number:
             self._minute = _Minute(number, 0, self._minute.unwritten)
@@ -143,7 +143,7 @@ class Audit:
 
 
 def line_of(scope: Scope, status: int, *, now_s: float, caller: Caller | None) -> dict[str, Any]:
-    """All that one line says; `who` is None for a caller whom nobody knows."""
+    """Return the content of one line. `who` is None for an unknown caller."""
     who = caller.identity if caller is not None else None
     host, port = scope.get("client") or ("", 0)
     parameters: Mapping[str, Any] = scope.get("path_params", {})

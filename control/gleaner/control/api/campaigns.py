@@ -1,4 +1,4 @@
-"""Campaigns as a whole, and how all jobs stand that the caller may see."""
+"""Campaigns as a whole, and the counts of all jobs that the caller may see."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
 from gleaner.control.api.problems import documented
-from gleaner.control.api.shapes import MAX_CAMPAIGN, CampaignStatus
-from gleaner.control.queue import moves, reads
+from gleaner.control.models.campaigns import MAX_CAMPAIGN, CampaignStatus
+from gleaner.control.queue import jobs, queries
 
 router = APIRouter(tags=["campaigns"])
 
@@ -18,50 +18,50 @@ CampaignPath = Annotated[int, an_id("The campaign's id", most=MAX_CAMPAIGN)]
 
 
 def _own_campaign(caller: Caller, db: Connection, campaign: int) -> None:
-    group = reads.campaign_group(db, campaign)
+    group = queries.campaign_group(db, campaign)
     if caller.group is not None and group != caller.group:
         raise HTTPException(403, f"campaign {campaign} belongs to another group")
 
 
 def _to_each(caller: Caller, campaign: int, act: Callable[[Connection], None]) -> CampaignStatus:
     with caller.writing() as db:
-        group, submitter = reads.campaign_owner(db, campaign)
+        group, submitter = queries.campaign_owner(db, campaign)
         caller.may_change(f"campaign {campaign}", group=group, submitter=submitter)
         act(db)
-        return reads.status(db, campaign=campaign)
+        return queries.status(db, campaign=campaign)
 
 
 @router.get("/v1/status", responses=documented())
 def status(caller: User) -> CampaignStatus:
-    """How many of the jobs that the caller may see are in each state."""
+    """Return the number of jobs in each state, of those that the caller may see."""
     with caller.reading() as db:
-        return reads.status(db, group=caller.group)
+        return queries.status(db, group=caller.group)
 
 
 @router.get("/v1/campaigns/{campaign}", responses=documented(404, 422))
 def show(caller: User, campaign: CampaignPath) -> CampaignStatus:
-    """How many jobs of the campaign are in each state."""
+    """Return the number of jobs of the campaign in each state."""
     with caller.reading() as db:
         _own_campaign(caller, db, campaign)
-        return reads.status(db, campaign=campaign)
+        return queries.status(db, campaign=campaign)
 
 
 @router.post("/v1/campaigns/{campaign}/hold", responses=documented(404, 409, 422))
 def hold_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
-    """Hold every job of it that has not ended."""
+    """Hold every job of the campaign that has not ended."""
     reason = f"by {caller.identity.name}"
-    return _to_each(caller, campaign, lambda db: moves.hold_campaign(db, campaign, reason=reason, now_s=caller.now_s))
+    return _to_each(caller, campaign, lambda db: jobs.hold_campaign(db, campaign, reason=reason, now_s=caller.now_s))
 
 
 @router.post("/v1/campaigns/{campaign}/release", responses=documented(404, 409, 422))
 def release_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
-    """Release every job of it that is held."""
+    """Release every held job of the campaign."""
     by = caller.identity.name
-    return _to_each(caller, campaign, lambda db: moves.release_campaign(db, campaign, by=by, now_s=caller.now_s))
+    return _to_each(caller, campaign, lambda db: jobs.release_campaign(db, campaign, by=by, now_s=caller.now_s))
 
 
 @router.post("/v1/campaigns/{campaign}/cancel", responses=documented(404, 409, 422))
 def cancel_campaign(caller: User, campaign: CampaignPath) -> CampaignStatus:
-    """Cancel every job of it that has not ended."""
+    """Cancel every job of the campaign that has not ended."""
     by = caller.identity.name
-    return _to_each(caller, campaign, lambda db: moves.cancel_campaign(db, campaign, by=by, now_s=caller.now_s))
+    return _to_each(caller, campaign, lambda db: jobs.cancel_campaign(db, campaign, by=by, now_s=caller.now_s))

@@ -1,4 +1,4 @@
-"""What was decided, and from what. A user sees the decisions about jobs of the own group, an admin all."""
+"""Stored decisions and their inputs. A user sees decisions about jobs of the user's group, and an admin sees all."""
 
 from typing import Annotated
 
@@ -8,8 +8,9 @@ from sqlalchemy import Connection
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.examples import an_id
 from gleaner.control.api.problems import documented
-from gleaner.control.api.shapes import MAX_ID, DecisionRow
-from gleaner.control.queue import decisions, reads
+from gleaner.control.models.base import MAX_ID
+from gleaner.control.models.decisions import DecisionRow
+from gleaner.control.queue import decisions, queries
 from gleaner.control.queue.decisions import StoredDecision
 from gleaner.control.queue.errors import Unknown
 
@@ -26,7 +27,7 @@ Subject = Annotated[
 
 @router.get("", responses=documented(422))
 def about(caller: User, subject: Subject, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> list[DecisionRow]:
-    """The last decisions about a job, the latest first; none of a job that the caller may not see."""
+    """Return the last decisions about a job, the latest first; none about a job that the caller may not see."""
     with caller.reading() as db:
         found = decisions.latest(db, subject, limit)
         return [_row(each) for each in found if _may_see(caller, db, each)]
@@ -34,7 +35,7 @@ def about(caller: User, subject: Subject, limit: Annotated[int, Query(ge=1, le=1
 
 @router.get("/{decision}", responses=documented(404, 422))
 def show(caller: User, decision: Annotated[int, an_id("The decision's number", most=MAX_ID)]) -> DecisionRow:
-    """One decision, with all that it was decided from."""
+    """Return one decision with its whole input."""
     with caller.reading() as db:
         found = decisions.one(db, decision)
         if not _may_see(caller, db, found):
@@ -51,7 +52,7 @@ def _group(db: Connection, subject: str, recorded: str | None) -> str | None:
     if recorded is not None or kind != "job":
         return recorded
     try:
-        return reads.job_row(db, int(number)).group
+        return queries.job_row(db, int(number)).group
     except Unknown:
         return None
 

@@ -1,6 +1,7 @@
-"""Emptying nodes for maintenance, and using them again. For admins only.
+"""The routes that empty nodes for maintenance, and that put them into use again. For admins only.
 
-It takes as long as saving takes: a call only asks for it, and the answer's number tells later how far it is.
+A drain takes as long as saving takes. So a call only asks for the drain, and the number in its answer serves to look
+later how far the drain is.
 """
 
 from dataclasses import asdict
@@ -8,27 +9,27 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from gleaner.agent.common.hostlist import chosen
 from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller
-from gleaner.control.api.drain_shapes import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.api.problems import documented
-from gleaner.control.api.shapes import MAX_ID
-from gleaner.control.cluster.hosts import chosen
+from gleaner.control.models.base import MAX_ID
+from gleaner.control.models.drains import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.queue import drains
-from gleaner.control.queue.drain_tables import DrainTask
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Invalid, Refused
-from gleaner.control.steward.request import MOST_NODES
+from gleaner.control.queue.schema import DrainTask
+from gleaner.control.slurm_admin.request import MOST_NODES
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 
 
 @router.post("/nodes/drain", status_code=202, responses=documented(409, 413, 422))
 def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> DrainRow:
-    """Let nothing new start on these nodes, save what runs there, and put it back into its queue.
+    """Let nothing new start on these nodes, save the jobs that run there, and put them back into their queues.
 
-    If something there cannot be saved, the nodes are set back.
+    If a job there cannot be saved, the nodes are set back.
     """
     nodes = _nodes(caller, asked.nodes)
     task = DrainTask.DRY_RUN if asked.dry_run else DrainTask.DRAIN
@@ -47,7 +48,7 @@ def drain(caller: Admin, asked: Annotated[DrainRequest, examples.A_DRAIN]) -> Dr
 
 @router.post("/nodes/resume", status_code=202, responses=documented(409, 413, 422))
 def resume(caller: Admin, asked: Annotated[ResumeRequest, examples.A_RESUME]) -> DrainRow:
-    """Use nodes again that were drained by us. One that somebody else drained is left alone.
+    """Use nodes again that were drained by us. A node that somebody else drained is left alone.
 
     A drain that has not marked its nodes yet is withdrawn.
     """
@@ -60,20 +61,20 @@ def resume(caller: Admin, asked: Annotated[ResumeRequest, examples.A_RESUME]) ->
 
 @router.get("/drains", responses=documented(422))
 def list_drains(caller: Admin, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> list[DrainRow]:
-    """The last requests, the latest first."""
+    """Return the last requests, the latest first."""
     with caller.reading() as db:
         return [row_of(each) for each in drains.latest(db, limit)]
 
 
 @router.get("/drains/{drain}", responses=documented(404, 422))
 def show(caller: Admin, drain: Annotated[int, examples.an_id("Its number", most=MAX_ID)]) -> DrainRow:
-    """How far one is."""
+    """Return the state of one drain."""
     with caller.reading() as db:
         return row_of(drains.one(db, drain))
 
 
 def row_of(stored: StoredDrain) -> DrainRow:
-    """The request as it is shown."""
+    """Return the request as it is shown."""
     return DrainRow(
         id=stored.id,
         task=stored.task.value,
@@ -91,8 +92,8 @@ def row_of(stored: StoredDrain) -> DrainRow:
 
 
 def _nodes(caller: Caller, words: tuple[str, ...]) -> tuple[str, ...]:
-    if caller.site.settings.cluster.gateway == "local":
-        raise Refused("[cluster] gateway is local: only a Slurm cluster's nodes can be drained")
+    if caller.state.settings.cluster.backend == "local":
+        raise Refused("[cluster] backend is local: only a Slurm cluster's nodes can be drained")
     try:
         return chosen(words, at_most=MOST_NODES)
     except ValueError as error:

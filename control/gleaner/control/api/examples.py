@@ -1,4 +1,4 @@
-"""Examples for the OpenAPI document, apart so that the routes stay readable. A test sends each of them."""
+"""Examples for the OpenAPI document, in a module of their own so that the routes stay readable. A test sends each."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from fastapi import Body, Path
 _DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 _RESTORED = {"stored_bytes": 268_435_456, "took_s": 0.9, "at_once": 1, "way": "shim"}
 _SLICE = {"started_s": 1_800_000_000.0, "restore_s": 2.5, "compute_s": 1740.0, "save_s": 12.0, "restored": _RESTORED}
-_GENERATION = {"attempt": 1, "number": 1, "digest": _DIGEST, "size_bytes": 268_435_456, "log_lines": 1200}
+_CHECKPOINT = {"attempt": 1, "number": 1, "digest": _DIGEST, "size_bytes": 268_435_456, "log_lines": 1200}
 _MEASURED = {
     "memory_bytes": 1_073_741_824,
     "stored_bytes": 268_435_456,
@@ -38,6 +38,16 @@ A_CHANGE = _shown({"priority": 10})
 A_DRAIN = _shown({"nodes": ["node[1-2]", "node7"], "dry_run": True})
 A_RESUME = _shown({"nodes": ["node[1-2]"]})
 A_MIGRATION = _shown({"to": "n17"})
+A_PIECE_LIST = _shown({"pieces": [_DIGEST]})
+_EMPTY = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+AN_IMAGE_PUSH = _shown(
+    {
+        "name": "pythia:8.3",
+        "config": f'{{"architecture": "amd64", "os": "linux", "rootfs": {{"diff_ids": ["{_EMPTY}"]}}}}',
+        "layers": [{"diff_id": _EMPTY, "size_bytes": 0}],
+        "pieces": [],
+    }
+)
 A_TOKEN_REQUEST = _shown({"role": "user", "name": "alice", "group": "atlas"})
 A_REGISTRATION = _shown(
     {
@@ -58,13 +68,13 @@ A_REGISTRATION = _shown(
 AN_ASK = _shown({"cpus": 16, "memory_mib": 65536, "most": 16})
 A_BEAT = _shown({"attempts": [{"job": 1, "attempt": 1}]})
 A_FAREWELL = _shown({"ended_s": 1_800_003_598.5, "reason": "the shared end"})
-A_SAVE = _shown({"generation": _GENERATION, "slice": _SLICE, "measured": _MEASURED})
-A_CHECKPOINT = _shown({"generation": _GENERATION | {"number": 2}, "slice": _SLICE, "measured": _MEASURED})
+A_SAVE = _shown({"checkpoint": _CHECKPOINT, "slice": _SLICE, "measured": _MEASURED})
+A_CHECKPOINT = _shown({"checkpoint": _CHECKPOINT | {"number": 2}, "slice": _SLICE, "measured": _MEASURED})
 A_COMPLETION = _shown({"exit_code": 0, "output": {"digest": _DIGEST, "size_bytes": 10240}, "slice": _SLICE})
 A_RETURN = _shown({"why": "unstarted", "detail": "there was no time left"})
 SOME_LINES = _shown({"first": 0, "lines": ["event 1", "event 2"]})
 
 
 def an_id(what: str, *, most: int) -> Any:
-    """A path's number, counted from 1."""
+    """Return the type annotation of a number in a path, counted from 1."""
     return Path(ge=1, le=most, description=what, examples=[1])

@@ -1,6 +1,7 @@
-"""Whether control works: the only answer that needs no token.
+"""The health of control: the only answer that needs no token.
 
-It comes from memory. However many ask, one at a time makes control look at its database, in a thread of its own.
+The answer comes from memory. However many callers ask, control looks at its database for one at a time, in a thread of
+its own.
 """
 
 import asyncio
@@ -11,16 +12,16 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from gleaner.control.api.shapes import Health
+from gleaner.control.control_state import ControlState
+from gleaner.control.models.health import Health
 from gleaner.control.queue import leader
-from gleaner.control.queue.engine import snapshot
+from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import QueueError
-from gleaner.control.site import Site
 
 FRESH_S = 1.0
-"""What was seen of the database counts for so long."""
+"""The time for which an observation of the database is valid."""
 PATIENCE_S = 2.0
-"""Nobody waits longer for it than this."""
+"""The longest time that a caller waits for an observation of the database."""
 
 router = APIRouter(tags=["health"])
 
@@ -28,7 +29,7 @@ _DISTRIBUTION = "gleaner-hpc"
 
 
 def installed_version() -> str:
-    """The installed distribution's version; `unknown` when run from files that were never installed."""
+    """Return the installed distribution's version; `unknown` when run from files that were never installed."""
     try:
         return version(_DISTRIBUTION)
     except PackageNotFoundError:
@@ -36,17 +37,17 @@ def installed_version() -> str:
 
 
 class Pulse:
-    """How the database was when it was last looked at. Only the event loop's thread touches it."""
+    """The last observation of the database. Only the event loop's thread touches it."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, state: ControlState) -> None:
+        self._state = state
         self._limiter = CapacityLimiter(1)
         self._looking: asyncio.Task[str] | None = None
         self._found = ""
         self._found_s = float("-inf")
 
     async def queue(self) -> str:
-        """`ok`, or what is wrong with the database."""
+        """Return `ok`, or what is wrong with the database."""
         loop = asyncio.get_running_loop()
         if 0 <= loop.time() - self._found_s < FRESH_S and self._found == "ok":
             return self._found
@@ -64,8 +65,8 @@ class Pulse:
 
     def _ask(self) -> str:
         try:
-            with snapshot(self._site.engine) as db:
-                leader.leader(db, now=self._site.database_clock())
+            with snapshot(self._state.engine) as db:
+                leader.leader(db, now=self._state.database_clock())
         except QueueError as error:
             return str(error)
         except SQLAlchemyError:
@@ -75,12 +76,12 @@ class Pulse:
 
 @router.get("/health", responses={503: {"model": Health, "description": "The queue's database does not work"}})
 async def health(request: Request, response: Response) -> Health:
-    """Whether control answers, leads, and reaches its database."""
-    site: Site = request.app.state.site
+    """Return the health of control: it answers, leads, and reaches its database."""
+    state: ControlState = request.app.state.control_state
     pulse: Pulse = request.app.state.pulse
     queue = await pulse.queue()
     if queue != "ok":
         response.status_code = 503
     return Health(
-        status="ok" if queue == "ok" else "failing", leader=site.is_leader, version=installed_version(), queue=queue
+        status="ok" if queue == "ok" else "failing", leader=state.is_leader, version=installed_version(), queue=queue
     )

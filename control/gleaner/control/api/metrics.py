@@ -5,20 +5,20 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gleaner.control.api.access import Caller, Metrics
-from gleaner.control.api.meters import Family, Gauges
+from gleaner.control.api.instruments import Family, Gauges
 from gleaner.control.api.problems import documented
-from gleaner.control.queue import agents, judging, rates, reads
+from gleaner.control.queue import avoided_nodes, blame, node_rates, queries
 
 router = APIRouter(tags=["metrics"])
 
 
 @router.get(
     "/metrics",
-    response_class=Response,  # it has no media type of its own, which would be taken for that of the errors as well
+    response_class=Response,  # without a media type of its own, which would also be taken for that of the errors
     responses=documented() | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics(caller: Metrics) -> Response:
-    """Everything that is counted, in Prometheus' text format."""
+    """Return all that is counted, in Prometheus' text format."""
     now = CollectorRegistry()
     now.register(_gauges(caller))
     text = generate_latest(caller.meters.registry) + generate_latest(now)
@@ -26,13 +26,13 @@ def metrics(caller: Metrics) -> Response:
 
 
 def _gauges(caller: Caller) -> Gauges:
-    site, now_s = caller.site, caller.now_s
+    state, now_s = caller.state, caller.now_s
     with caller.reading() as db:
-        jobs = reads.status(db)
-        phases = reads.agent_phases(db, now_s=now_s)
-        avoided = agents.avoided(db, now_s)
-        doubted = judging.doubted(db, now_s)
-        mtbf_s = rates.node_mtbf_s(db, site.settings.rates.rules)
+        jobs = queries.status(db)
+        phases = queries.agent_phases(db, now_s=now_s)
+        avoided = avoided_nodes.avoided(db, now_s)
+        doubted = blame.doubted(db, now_s)
+        mtbf_s = node_rates.node_mtbf_s(db, state.settings.rates.rules)
     states = {
         "new": jobs.new,
         "running": jobs.running,
@@ -55,16 +55,16 @@ def _gauges(caller: Caller) -> Gauges:
             "",
             {"": len(doubted)},
         ),
-        "gleaner_leader": ("1 if this control program leads", "", {"": int(site.is_leader)}),
+        "gleaner_leader": ("1 if this control program leads", "", {"": int(state.is_leader)}),
         "gleaner_node_mtbf_seconds": ("Mean time between losses of an agent without notice", "", {"": mtbf_s}),
         "gleaner_decisions_unrecorded": (
             "Claims between groups since control started of which no decision was recorded, to bound what is kept",
             "",
-            {"": site.tally.unrecorded},
+            {"": state.usage_cache.unrecorded},
         ),
-        "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": site.boundary_s}),
+        "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": state.boundary_s}),
     }
-    if site.cluster is not None:
-        age_s = now_s - site.cluster.read_s
+    if state.cluster is not None:
+        age_s = now_s - state.cluster.read_s
         families["gleaner_last_poll_age_seconds"] = ("Since the last successful look at the cluster", "", {"": age_s})
     return Gauges(families)

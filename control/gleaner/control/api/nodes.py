@@ -1,4 +1,4 @@
-"""The cluster as control last saw it."""
+"""The cluster at control's last look."""
 
 from typing import Annotated
 
@@ -6,11 +6,11 @@ from fastapi import APIRouter, Path
 
 from gleaner.control.api.access import Admin, User
 from gleaner.control.api.problems import documented
-from gleaner.control.api.shapes import ClusterStatus, NodeRow
-from gleaner.control.queue import agents, drains
+from gleaner.control.control_state import ControlState
+from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.queue import avoided_nodes, drains
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Unknown
-from gleaner.control.site import Site
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
@@ -19,9 +19,9 @@ NodePath = Annotated[str, Path(max_length=63, description="The node's name", exa
 POLLS_UNTIL_STALE = 3
 
 
-def is_stale(site: Site, now_s: float) -> bool:
-    """Whether the last look at the cluster is too old to be trusted."""
-    return site.cluster is None or now_s - site.cluster.read_s > POLLS_UNTIL_STALE * site.settings.rounds.poll_s
+def is_stale(state: ControlState, now_s: float) -> bool:
+    """Return True if the last look at the cluster is too old to be trusted."""
+    return state.cluster is None or now_s - state.cluster.read_s > POLLS_UNTIL_STALE * state.settings.rounds.poll_s
 
 
 def _drained(drain: StoredDrain) -> str:
@@ -31,11 +31,11 @@ def _drained(drain: StoredDrain) -> str:
 
 @router.get("", responses=documented())
 def cluster(caller: User) -> ClusterStatus:
-    """Every node: what the scheduler says of it, who uses it, and whether Gleaner leaves it alone."""
-    site, now_s = caller.site, caller.now_s
-    view = site.cluster
+    """Return every node: the scheduler's word on it, its users, and whether Gleaner leaves the node alone."""
+    state, now_s = caller.state, caller.now_s
+    view = state.cluster
     with caller.reading() as db:
-        failures = agents.node_failures(db, now_s=now_s)
+        failures = avoided_nodes.failures(db, now_s=now_s)
         drained = drains.nodes_drained(db)
     agent_on = {agent.node: agent.name for agent in view.agents if agent.node} if view else {}
     rows: list[NodeRow] = []
@@ -59,17 +59,17 @@ def cluster(caller: User) -> ClusterStatus:
         )
     return ClusterStatus(
         read_s=view.read_s if view else None,
-        stale=is_stale(site, now_s),
-        problem=site.problem,
-        boundary_s=site.boundary_s,
+        stale=is_stale(state, now_s),
+        problem=state.problem,
+        boundary_s=state.boundary_s,
         nodes=tuple(rows),
     )
 
 
 @router.post("/{node}/trust", responses=documented(404, 409, 422))
 def trust(caller: Admin, node: NodePath) -> ClusterStatus:
-    """Use the node again at once, whatever has failed there: somebody has mended it. The answer is the cluster now."""
+    """Use the node again at once, whatever has failed there: somebody has repaired it. Return the cluster now."""
     with caller.writing() as db:
-        if not agents.forget_failures(db, node):
+        if not avoided_nodes.forget(db, node):
             raise Unknown(f"nothing is held against node {node}: see `glean nodes`")
     return cluster(caller)

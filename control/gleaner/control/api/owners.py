@@ -1,32 +1,32 @@
-"""The owners of governed partitions: what they are entitled to, what they have, and who waits for what."""
+"""The owners of partitions with entitlements: their entitled and used CPUs, and their waiting jobs."""
 
 from fastapi import APIRouter
 
 from gleaner.control.api.access import User
-from gleaner.control.api.owner_shapes import OwnerRow, OwnersStatus, WaitingRow
 from gleaner.control.api.problems import documented
-from gleaner.control.policy.governing_view import AGENTS, GovernView, Ruling, RunningJob
+from gleaner.control.models.owners import OwnerRow, OwnersStatus, WaitingRow
+from gleaner.control.policy.entitlements_view import AGENTS, Decision, EntitlementView, RunningJob
 
 router = APIRouter(prefix="/v1/owners", tags=["owners"])
 
 
 @router.get("", responses=documented())
 def owners(caller: User) -> OwnersStatus:
-    """Every owner at the last look, and every waiting job of theirs; to everybody, as Slurm shows them."""
-    now = caller.site.governing
+    """Return every owner and every waiting job of an owner, at the last look. Everybody may see them, as in Slurm."""
+    now = caller.state.entitlements
     view = now.view
     return OwnersStatus(
-        mode=caller.site.settings.governing.mode,
+        mode=caller.state.settings.entitlements.mode,
         read_s=view.now_s if view else None,
         problem=now.problem,
         cpus=sum(room.cpus for room in view.size.values()) if view else 0,
         idle_cpus=sum(room.cpus for room in view.free.values()) if view else 0,
         owners=_owners(view) if view else (),
-        waiting=_waiting(view, now.rulings) if view else (),
+        waiting=_waiting(view, now.decisions) if view else (),
     )
 
 
-def _owners(view: GovernView) -> tuple[OwnerRow, ...]:
+def _owners(view: EntitlementView) -> tuple[OwnerRow, ...]:
     names = {*view.entitled_cpus, *(job.owner for job in view.waiting), *(job.owner for job in view.running)}
     return tuple(
         OwnerRow(
@@ -41,13 +41,13 @@ def _owners(view: GovernView) -> tuple[OwnerRow, ...]:
     )
 
 
-def _cpus(job: RunningJob, view: GovernView) -> int:
-    """As the policy counts: on nodes that can be used."""
+def _cpus(job: RunningJob, view: EntitlementView) -> int:
+    """Return the job's CPUs on nodes that can be used, as the policy counts them."""
     return sum(room.cpus for node, room in job.holds.items() if node in view.size)
 
 
-def _waiting(view: GovernView, rulings: tuple[Ruling, ...]) -> tuple[WaitingRow, ...]:
-    ruled = {ruling.job: ruling for ruling in rulings}
+def _waiting(view: EntitlementView, decisions: tuple[Decision, ...]) -> tuple[WaitingRow, ...]:
+    decided = {decision.job: decision for decision in decisions}
     return tuple(
         WaitingRow(
             job=job.job,
@@ -55,10 +55,10 @@ def _waiting(view: GovernView, rulings: tuple[Ruling, ...]) -> tuple[WaitingRow,
             job_class=job.job_class.name.lower().replace("_", "-"),
             cpus=job.wish.cpus,
             released=job.released,
-            verdict=ruled[job.job].verdict.value,
-            victims=ruled[job.job].victims,
-            why=ruled[job.job].why,
+            verdict=decided[job.job].verdict.value,
+            victims=decided[job.job].victims,
+            why=decided[job.job].why,
         )
         for job in view.waiting
-        if job.job in ruled
+        if job.job in decided
     )

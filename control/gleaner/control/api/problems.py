@@ -1,6 +1,6 @@
 """Errors become answers here and nowhere else: one line each, never a stack trace.
 
-Whatever goes wrong below ends as a `Problem` with a fitting status. What is not known here is a bug of ours: it
+Every error in a route ends as a `Problem` with a fitting status. An error that is not known here is a bug of ours: it
 is logged with its trace, and the caller reads one line.
 """
 
@@ -16,8 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from gleaner.agent.storage.protocol import StorageError
-from gleaner.control.api.shapes import Problem
+from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import Invalid, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
 
 LONGEST_LINE = 600
@@ -39,14 +39,14 @@ _log = structlog.get_logger(__name__)
 
 
 def documented(*statuses: int) -> Documented:
-    """The answers of one route, for the OpenAPI document; those that every route may give come by themselves."""
+    """Return the answers of one route, for the OpenAPI document. Answers that every route may give are added."""
     return {
         status: {"model": Problem, "description": _MEANINGS[status]} for status in sorted({401, 403, 503, *statuses})
     }
 
 
 def answer(status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """A `Problem` in one line of bounded length, whatever `detail` holds."""
+    """Return a `Problem` in one line of bounded length, whatever `detail` holds."""
     line = " ".join(detail.split())
     if len(line) > LONGEST_LINE:
         line = line[: LONGEST_LINE - 1] + "…"
@@ -55,10 +55,10 @@ def answer(status: int, detail: str, *, headers: Mapping[str, str] | None = None
 
 
 def answer_to(error: Exception) -> JSONResponse:
-    """The answer to any error that reaches the edge."""
+    """Return the answer to any error that reaches the edge of the API."""
     match error:
         case StarletteHTTPException():
-            # FastAPI says 400 for a body that is no JSON at all in some rare ways; to us that is bad input as well.
+            # FastAPI says 400 for some rare bodies that are no JSON at all; for us that is bad input as well.
             status = 422 if error.status_code == 400 else error.status_code
             return answer(status, str(error.detail), headers=error.headers)
         case RequestValidationError():
@@ -92,7 +92,7 @@ def _trace(error: Exception) -> str:
 
 
 def describe(errors: Sequence[Any]) -> str:
-    """What is wrong with the input, in one line that names the first wrong field.
+    """Return what is wrong with the input, in one line that names the first wrong field.
 
     >>> describe([{"loc": ("body", "job", "cpus"), "msg": "Input should be greater than 0", "type": "greater_than"}])
     'job.cpus: input should be greater than 0'
@@ -113,7 +113,7 @@ def describe(errors: Sequence[Any]) -> str:
 async def _handle(request: Request, error: Exception) -> JSONResponse:
     told = answer_to(error)
     if told.status_code == 405:
-        # The framework names the methods of the first route only; a path of ours may have two.
+        # The framework names only the methods of the first route; a path of ours may have two routes.
         path = getattr(request.scope.get("route"), "path", "")
         methods = cast("FastAPI", request.app).openapi()["paths"].get(path, {})
         told.headers["Allow"] = ", ".join(sorted(method.upper() for method in methods))

@@ -1,6 +1,6 @@
-"""Tokens for users, admins and what reads the metrics. Agents get theirs from control itself, when it submits them.
+"""Tokens for users, admins and readers of the metrics. Control itself gives agents their tokens when it submits them.
 
-An admin sees, ends and replaces all of them, a user the own ones.
+An admin sees, ends and replaces all tokens, and a user only the user's own.
 """
 
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from gleaner.control.api import examples
 from gleaner.control.api.access import Admin, Caller, User
 from gleaner.control.api.problems import documented
-from gleaner.control.api.shapes import TokenFilter, TokenIssued, TokenRequest, TokenRow
+from gleaner.control.models.tokens import TokenFilter, TokenIssued, TokenRequest, TokenRow
 from gleaner.control.queue import tokens
 from gleaner.control.queue.errors import Unknown
 from gleaner.control.queue.tokens import Issued, Token
@@ -27,7 +27,7 @@ TokenId = Annotated[
 
 @router.post("", status_code=201, responses=documented(409, 413, 422))
 def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUEST]) -> TokenIssued:
-    """Make a token. The secret is shown this once; only its hash is stored."""
+    """Make a token. The secret is shown only this once; only its hash is stored."""
     if request.role == "user" and request.group is None:
         raise HTTPException(422, "group: a user's token needs the group whose jobs it may see")
     if request.role != "user" and request.manager:
@@ -48,22 +48,25 @@ def issue(caller: Admin, request: Annotated[TokenRequest, examples.A_TOKEN_REQUE
 
 @router.get("", responses=documented(422))
 def list_tokens(caller: User, wanted: Annotated[TokenFilter, Query()]) -> list[TokenRow]:
-    """The tokens that an admin has made (a user sees the own ones), the newest first; agents' are not among them."""
+    """Return the tokens that an admin has made, the newest first, without those of agents.
+
+    A user sees only the user's own tokens.
+    """
     with caller.reading() as db:
-        found = tokens.of_people(db, now_s=caller.now_s, everything=wanted.all)
+        found = tokens.people_tokens(db, now_s=caller.now_s, everything=wanted.all)
     return [_row(each) for each in found if _may_see(caller, each)]
 
 
 @router.post("/{token}/revoke", responses=documented(404, 409, 422))
 def revoke(caller: User, token: TokenId) -> TokenRow:
-    """End a token: it is good for nothing within seconds. Once more is no error."""
+    """End a token: within seconds it is good for nothing. Ending it again is no error."""
     with caller.writing() as db:
         return _row(tokens.end(db, _own(caller, db, token), now_s=caller.now_s))
 
 
 @router.post("/{token}/rotate", status_code=201, responses=documented(404, 409, 422))
 def rotate(caller: User, token: TokenId) -> TokenIssued:
-    """Replace a token by a new one of the same owner. The new secret is shown this once, the old one ends."""
+    """Replace a token by a new one of the same owner. The new secret is shown only this once. The old token ends."""
     with caller.writing() as db:
         id_ = _own(caller, db, token)
         _check_is_no_stronger(caller, db, id_)
@@ -73,7 +76,7 @@ def rotate(caller: User, token: TokenId) -> TokenIssued:
 
 
 def _own(caller: Caller, db: Connection, token: str) -> str:
-    """The token's id, if the caller may end it. Raises `Unknown` for another's as for one that is not there."""
+    """Return the token's id, if the caller may end it. Raises `Unknown` if the token is another's or not there."""
     id_ = caller.identity.token if token == "own" else token  # noqa: S105
     if not id_:
         raise HTTPException(409, "munge vouches for you: there is no token to change")
@@ -84,7 +87,10 @@ def _own(caller: Caller, db: Connection, token: str) -> str:
 
 
 def _check_is_no_stronger(caller: Caller, db: Connection, token: str) -> None:
-    """Raise 403 for a token that may do more than the one sent, or for longer: a stolen one would be worth as much."""
+    """Raise 403 for a token that may do more than the caller's token, or for longer.
+
+    Otherwise a stolen token would be worth as much as that one.
+    """
     me = caller.identity
     if me.role == "admin" or token == me.token:
         return

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli import (
     cluster,
     config,
     decisions,
     drains,
+    images,
     jobs,
     owners,
     render,
@@ -22,8 +24,8 @@ from gleaner.control.cli import (
     tokens,
     watching,
 )
-from gleaner.control.cli.answer import Answer
-from gleaner.control.cli.failures import Failure, one_line
+from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.output import Answer
 
 app = typer.Typer(
     name="glean",
@@ -53,11 +55,12 @@ app.command()(drains.drain)
 app.command()(drains.resume)
 app.command()(owners.owners)
 app.command()(config.config)
+app.add_typer(images.app, name="image")
 app.add_typer(tokens.app, name="token")
 app.add_typer(services.control_app, name="control")
 app.add_typer(simulate.app, name="simulate")
 app.command(context_settings=services.REST)(services.agent)
-app.command("run", context_settings=services.REST)(services.own_job)
+app.command("run", context_settings=services.REST)(services.user_job)
 
 
 def _version(asked: bool) -> None:
@@ -89,12 +92,12 @@ def _show(answer: Answer) -> None:
 
 
 def _plain(said: str) -> str:
-    """The words without what only the library that checks options means by them."""
+    """Return the message without the words that only the library that checks options uses."""
     return said.replace(": Value error, ", ": ").replace(": Input should be ", ": must be ")
 
 
 def _give_up_stdout() -> None:
-    """Let what is still buffered go nowhere, or Python complains once more at its end."""
+    """Discard what is still buffered, or Python would complain once more at its end."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
         return
     with suppress(OSError, ValueError):
@@ -102,7 +105,7 @@ def _give_up_stdout() -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command. The answer is the exit code: 0 yes, 1 no, 2 wrong usage, 3 no way to control, 130 Ctrl-C."""
+    """Run one command, and return the exit code: 0 yes, 1 no, 2 wrong usage, 3 control not reached, 130 Ctrl-C."""
     try:
         answer = app(args=arguments, prog_name="glean", standalone_mode=False)
         if isinstance(answer, Answer):
@@ -128,7 +131,7 @@ def run(arguments: list[str] | None = None) -> int:
         _give_up_stdout()  # the reader has gone, as in `glean list | head`
         return 1
     except OSError as error:
-        if error.filename is not None:  # no stream of ours
+        if error.filename is not None:  # the error is of a file, and not of a stream of ours
             raise
         _give_up_stdout()
         render.remark(f"cannot write the answer: {error.strerror}")

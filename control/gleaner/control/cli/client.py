@@ -1,7 +1,7 @@
-"""The API as seen from the command line: one method a question, and every failure a `Failure` of one line.
+"""The API as seen from the command line: one method for each question, and every failure a `Failure` of one line.
 
-Only reads are asked again when the answer is lost; a submission that may have arrived is never repeated. What cannot
-have arrived, since there was no connection, is asked again for some seconds: control is being restarted, perhaps.
+Only reads are repeated when the answer is lost. A submission that may have arrived is never repeated. A request that
+cannot have arrived, since there was no connection, is repeated for some seconds: perhaps control is being restarted.
 """
 
 import hashlib
@@ -21,28 +21,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gleaner.control import munge
-from gleaner.control.api.drain_shapes import DrainRequest, DrainRow, MigrateRequest, ResumeRequest
-from gleaner.control.api.owner_shapes import OwnersStatus
-from gleaner.control.api.shapes import (
-    AgentRow,
-    CampaignStatus,
-    Change,
-    ClusterStatus,
-    DecisionRow,
-    Health,
-    JobDetail,
-    JobFilter,
-    JobList,
-    JobRow,
-    LogPage,
-    Problem,
-    Submission,
-    Submitted,
-    TokenIssued,
-    TokenRequest,
-    TokenRow,
-)
+from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli import render
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import (
@@ -54,31 +33,54 @@ from gleaner.control.cli.failures import (
     NoToken,
     TimedOut,
     Unreachable,
-    one_line,
 )
+from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.base import Problem
+from gleaner.control.models.campaigns import CampaignStatus
+from gleaner.control.models.decisions import DecisionRow
+from gleaner.control.models.drains import DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.models.health import Health
+from gleaner.control.models.images import ImagePush, ImageRow, PieceList, PieceMissing, PieceStored
+from gleaner.control.models.jobs import (
+    Change,
+    JobDetail,
+    JobFilter,
+    JobList,
+    JobRow,
+    LogPage,
+    MigrateRequest,
+    Submission,
+    Submitted,
+)
+from gleaner.control.models.nodes import ClusterStatus
+from gleaner.control.models.owners import OwnersStatus
+from gleaner.control.models.tokens import TokenIssued, TokenRequest, TokenRow
 from gleaner.control.settings import ClientSettings
+from gleaner.control.slurm import munge
 
 Answered = TypeVar("Answered")
 
 RETRY_PAUSES_S = (0.2, 0.5, 1.0)
-"""Before a read whose answer was lost is asked again."""
+"""The pauses before a read whose answer was lost is repeated."""
 CONNECT_S = 10.0
-"""How long a connection may take, and when nothing is asked again any more."""
+"""The time that a connection may take, and after which nothing is repeated any more."""
 REFUSED_S = 4.8
-"""For so long a refused connection is tried again: a control program that is restarted takes two to four seconds."""
+"""The time for which a refused connection is tried again: a restart of control takes two to four seconds."""
+PUSH_S = 1800.0
+"""The time in which control stores an image whose pieces it has."""
 WORD_AFTER_S = 5.0
-"""After so long without an answer, whoever waits is told."""
+"""The time without an answer after which the user is told that the command waits."""
 AWAY = frozenset({503, 504})
-"""Statuses that say: not now."""
+"""The statuses that mean: not now."""
 
 
 def connect() -> "Control":
-    """Control as the settings name it, with the user's token."""
+    """Return a connection to control as the settings name it, with the user's proof."""
     return Control(load_settings().client)
 
 
 def read_token(settings: ClientSettings) -> str:
-    """The token from its file, which nobody else may be able to read."""
+    """Return the token from its file, which nobody else may be able to read."""
     path = settings.token_file.expanduser()
     try:
         with path.open(encoding="ascii") as file:
@@ -98,7 +100,7 @@ def read_token(settings: ClientSettings) -> str:
 
 
 class MungeProof(httpx.Auth):
-    """Proves who asks without a token: each request has a credential of its own, which munge makes for it."""
+    """The proof of who asks by munge, without a token: munge makes a credential for each request."""
 
     requires_request_body = True
 
@@ -121,7 +123,7 @@ class MungeProof(httpx.Auth):
 
 
 class TokenProof(httpx.Auth):
-    """Proves who asks by a token."""
+    """The proof of who asks by a token."""
 
     def __init__(self, token: str) -> None:
         self._header = f"Bearer {token}"
@@ -133,7 +135,7 @@ class TokenProof(httpx.Auth):
 
 
 def proof(settings: ClientSettings) -> httpx.Auth:
-    """How this user proves who asks. Raises `NoToken`."""
+    """Return the proof of this user's identity. Raises `NoToken`."""
     runs_munge = settings.munge_socket.exists() and shutil.which("munge") is not None
     has_token = settings.token_file.expanduser().exists()
     if settings.proof == "munge" or (settings.proof == "auto" and runs_munge and not has_token):
@@ -142,10 +144,10 @@ def proof(settings: ClientSettings) -> httpx.Auth:
 
 
 def checked_url(url: str) -> str:
-    """The URL, if a token may travel to it: https, or http on this machine."""
+    """Return the URL, if a token may travel to it: https, or http on this machine."""
     try:
         parts = urlsplit(url)
-        scheme, host, _ = parts.scheme, parts.hostname, parts.port  # a wrong port shows only when it is asked for
+        scheme, host, _ = parts.scheme, parts.hostname, parts.port  # a wrong port raises only when it is read
     except ValueError:
         scheme, host = "", None
     if scheme not in {"http", "https"} or not host:
@@ -156,7 +158,7 @@ def checked_url(url: str) -> str:
 
 
 def trust(settings: ClientSettings) -> ssl.SSLContext | bool:
-    """Who may vouch for control's certificate: the system's authorities, and the site's own if set."""
+    """Return the authorities for control's certificate: the system's, and the site's own if set."""
     if not settings.url.startswith("https:"):
         return True
     try:
@@ -174,7 +176,7 @@ class Control:
         self._connect_s = min(CONNECT_S, settings.timeout_s)
         self._said_that_it_waits = threading.Event()
         self._proof = proof(settings)
-        # trust_env=False: a proxy for the outside world must not see the token, nor swallow localhost.
+        # trust_env=False: a proxy for the outside world must not see the token, and must not take over localhost.
         self._http = httpx.Client(
             base_url=self._url,
             auth=self._proof,
@@ -196,7 +198,7 @@ class Control:
         return self._read("/v1/jobs", JobList, wanted.model_dump(mode="json", exclude_none=True))
 
     def all_jobs(self, *, campaign: int) -> Iterator[JobRow]:
-        """Every job of a campaign, page by page."""
+        """Yield every job of a campaign, page by page."""
         after = 0
         while rows := self.jobs(JobFilter(campaign=campaign, after=after, limit=1000)).jobs:
             yield from rows
@@ -206,7 +208,7 @@ class Control:
         return self._read(f"/v1/jobs/{job}", JobDetail)
 
     def act(self, job: int, verb: str) -> JobRow:
-        """`verb` is hold, release or cancel."""
+        """Hold, release or cancel a job: `verb` says which."""
         return self._write("POST", f"/v1/jobs/{job}/{verb}", JobRow)
 
     def change(self, job: int, change: Change) -> JobRow:
@@ -229,7 +231,7 @@ class Control:
         return self._read(f"/v1/decisions/{number}", DecisionRow)
 
     def decisions(self, subject: str, *, limit: int) -> tuple[DecisionRow, ...]:
-        """The last ones about `job 7` or `slurm 4711`, the latest first."""
+        """Return the last decisions about `job 7` or `slurm 4711`, the latest first."""
         return self._read("/v1/decisions", tuple[DecisionRow, ...], {"subject": subject, "limit": limit})
 
     def agents(self) -> tuple[AgentRow, ...]:
@@ -249,11 +251,39 @@ class Control:
         return self._write("POST", "/v1/nodes/resume", DrainRow, request)
 
     def drained(self, number: int) -> DrainRow:
-        """How far a drain is."""
+        """Return the state of a drain."""
         return self._read(f"/v1/drains/{number}", DrainRow)
 
     def migrate(self, job: int, request: MigrateRequest) -> JobRow:
         return self._write("POST", f"/v1/jobs/{job}/migrate", JobRow, request)
+
+    def images(self, group: str | None) -> tuple[ImageRow, ...]:
+        return self._read("/v1/images", tuple[ImageRow, ...], _of_group(group))
+
+    def image(self, name: str, group: str | None) -> ImageRow:
+        return self._read(f"/v1/images/{quote(name, safe='')}", ImageRow, _of_group(group))
+
+    def remove_image(self, name: str, group: str | None) -> ImageRow:
+        path = f"/v1/images/{quote(name, safe='')}"
+        return self._asked(lambda: self._ask("DELETE", path, ImageRow, params=_of_group(group)), lost=())
+
+    def missing_pieces(self, wanted: PieceList) -> tuple[str, ...]:
+        return self._write("POST", "/v1/image-uploads/missing", PieceMissing, wanted).missing
+
+    def send_piece(self, content: bytes, group: str | None) -> str:
+        """Send a piece of an image, again if the answer is lost. Return the digest of what has arrived."""
+        given: dict[str, Any] = {"content": content, "params": _of_group(group)}
+        given["headers"] = {"Content-Type": "application/octet-stream"}
+        asked = self._asked(
+            lambda: self._ask("POST", "/v1/image-uploads/pieces", PieceStored, **given), lost=RETRY_PAUSES_S
+        )
+        return asked.digest
+
+    def push_image(self, push: ImagePush) -> ImageRow:
+        """Have an image stored whose pieces were sent. Control reads and writes all of it before it answers."""
+        given: dict[str, Any] = {"content": push.model_dump_json(), "timeout": PUSH_S}
+        given["headers"] = {"Content-Type": "application/json"}
+        return self._asked(lambda: self._ask("POST", "/v1/images", ImageRow, **given), lost=())
 
     def owners(self) -> OwnersStatus:
         return self._read("/v1/owners", OwnersStatus)
@@ -275,7 +305,7 @@ class Control:
 
     @contextmanager
     def output(self, job: int) -> Generator[Iterator[bytes]]:
-        """The chunks of a job's output, a tar archive. Not asked again once it has begun: the caller starts over."""
+        """Yield the chunks of a job's output, a tar archive. After the first, nothing is repeated: start over then."""
         response = self._asked(lambda: self._opened(f"/v1/jobs/{job}/output"), lost=())
         try:
             if response.is_error:
@@ -288,7 +318,7 @@ class Control:
             response.close()
 
     def _opened(self, path: str) -> httpx.Response:
-        """An answer of which the head has been read, and nothing else yet."""
+        """Return an answer of which only the head has been read yet."""
         try:
             return self._http.send(self._http.build_request("GET", path), stream=True)
         except httpx.HTTPError as error:
@@ -303,9 +333,9 @@ class Control:
         return self._asked(lambda: self._ask(method, path, shape, content=content, headers=headers), lost=())
 
     def _asked(self, ask: Callable[[], Answered], *, lost: Sequence[float]) -> Answered:
-        """The answer. `lost`: the pauses after which it is asked again although the question may have arrived.
+        """Return the answer. `lost`: the pauses before a question that may have arrived is asked again.
 
-        Where there was no connection it is always asked again, for some seconds; nobody waits without a word.
+        Without a connection a question is always asked again, for some seconds. A user who waits is told so.
         """
         began_s = time.monotonic()
         after_loss, after_refusal = iter(lost), chain(RETRY_PAUSES_S, repeat(RETRY_PAUSES_S[-1]))
@@ -329,7 +359,7 @@ class Control:
             teller.cancel()
 
     def _say_that_it_waits(self) -> None:
-        """Once for a command, however many questions it asks."""
+        """Tell the user that the command waits, once, however many questions the command asks."""
         if not self._said_that_it_waits.is_set():
             self._said_that_it_waits.set()
             render.remark(f"no answer from {self._url} for {WORD_AFTER_S:g} s; still trying")
@@ -388,10 +418,14 @@ class Control:
         return (NotConnected if _was_refused(error) else Unreachable)(one_line(said))
 
 
-def _was_refused(error: httpx.HTTPError) -> bool:
-    """Whether there was no connection, and another try may get one: no byte of the question has left this machine.
+def _of_group(group: str | None) -> dict[str, Any] | None:
+    return None if group is None else {"group": group}
 
-    A name that nobody knows and a certificate that is not trusted stay so.
+
+def _was_refused(error: httpx.HTTPError) -> bool:
+    """Return True if there was no connection, and another try may get one: no byte of the question was sent.
+
+    A name that nobody knows stays unknown, and a certificate that is not trusted stays so.
     """
     if not isinstance(error, httpx.ConnectError):
         return False

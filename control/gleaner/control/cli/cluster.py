@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from gleaner.control.cli.answer import Answer, AsJson
 from gleaner.control.cli.client import connect
+from gleaner.control.cli.output import Answer, AsJson
 
 
 def agents(as_json: AsJson = False) -> Answer:
-    """List the agents. Where they are, until when, and with which jobs."""
+    """List the agents, with their nodes, their ends and their jobs."""
     with connect() as control:
         return Answer(control.agents(), as_json)
 

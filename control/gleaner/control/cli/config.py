@@ -1,4 +1,4 @@
-"""The settings, read with complaints that name file, line and key; and `glean config`, which prints them."""
+"""The settings, read with complaints that name file, line and key, and `glean config`, which prints them."""
 
 import os
 import re
@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
-from gleaner.control.cli.answer import Answer, AsJson, Configuration, Setting
-from gleaner.control.cli.failures import BadInput, one_line
-from gleaner.control.cli.wording import complaint, unknown_key
+from gleaner.agent.common.validation_messages import complaint, one_line, unknown_key
+from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
 from gleaner.control.settings import Settings
 
 PREFIX = "GLEANER_"
@@ -23,7 +23,7 @@ TABLES: dict[str, type[BaseModel]] = {
 
 
 def load_settings() -> Settings:
-    """The effective settings. Raises `BadInput` that names the file or variable, the key and what was expected."""
+    """Return the effective settings. Raises `BadInput` that names file or variable, key and what was expected."""
     path = Settings.file()
     text, _ = _read(path)
     variables = _variables(os.environ)
@@ -57,7 +57,7 @@ def config(as_json: AsJson = False) -> Answer:
 
 
 def without_password(url: str) -> str:
-    """The URL with its password, wherever it stands, replaced by `***`.
+    """Return the URL with its password, wherever it stands, replaced by `***`.
 
     >>> without_password("postgresql+psycopg://gleaner:secret@db/gleaner?password=secret")
     'postgresql+psycopg://gleaner:***@db/gleaner?password=***'
@@ -82,7 +82,7 @@ def _read(path: Path | None) -> tuple[str, Mapping[str, Any]]:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """Our variables by the table and key that they set; the agent's have a prefix of their own."""
+    """Return our variables by the table and key that they set. The agent's variables have a prefix of their own."""
     found: dict[tuple[str, str], str] = {}
     for variable in environment:
         table, separator, key = variable.upper().removeprefix(PREFIX).partition("__")
@@ -115,25 +115,25 @@ def _complaint(
 
 
 def _keys(table: str, inner: Sequence[object]) -> Iterable[str]:
-    """What may stand in a table, or in one inside it."""
+    """Return the keys that may stand in a table, or in one inside it."""
     if table not in TABLES:
         return TABLES
     model = TABLES[table]
     for part in inner:
-        field = model.model_fields.get(str(part))  # else the key of a map, or a number: the field's own is known by now
+        field = model.model_fields.get(str(part))  # None for the key of a map, or a number: its field came before
         model = model if field is None else _model_in(field.annotation) or model
     return model.model_fields
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model that an annotation names, also as what a map or a list holds."""
+    """Return the model that an annotation names, or that the annotated map or list holds."""
     if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _line(text: str, table: str, key: str) -> int | None:
-    """The line of a key, or of its table's head when the table as a whole is wrong; None if it is written otherwise."""
+    """Return the line of a key, or of its table's head if the whole table is wrong; None if neither line is found."""
     inside = ""
     head: int | None = None
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""The verbs that give reasons: why a job is where it is, and what a decision was made from."""
+"""The verbs that give reasons: for the state of a job, and for a decision."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,25 +8,29 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gleaner.control.api.shapes import DecisionRow, JobDetail
-from gleaner.control.cli.answer import Answer, AsJson
+from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.client import connect
-from gleaner.control.cli.failures import BadInput, one_line
+from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.life import State
+from gleaner.control.models.decisions import DecisionRow
+from gleaner.control.models.jobs import JobDetail
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.simulation.metrics.tables import Table
+from gleaner.control.states import State
 
-Decision = Annotated[int, typer.Argument(metavar="DECISION", min=1, help="Its number, as `glean why` tells it.")]
+Decision = Annotated[
+    int, typer.Argument(metavar="DECISION", min=1, help="The decision's number, as `glean why` shows it.")
+]
 
 
-_BECAME = {"start": "started", "victim": "chosen to give back what it holds", "hold": "held", "migrate": "moved"}
-_RULED = {"start": "released", "claim": "released before all others", "hold": "held"}
+_BECAME = {"start": "started", "victim": "chosen to free what it holds", "hold": "held", "migrate": "moved"}
+_DECIDED = {"start": "released", "claim": "released before all others", "hold": "held"}
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a job is where it is, in a sentence or two, and the last decision about it, if one is stored."""
+    """The reason for a job's state, in a sentence or two, and the last decision about the job, if one is stored."""
 
     subject: str
     why: str
@@ -37,7 +41,7 @@ def why(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for one of Slurm's.")],
     as_json: AsJson = False,
 ) -> Answer:
-    """Say why a job is where it is, and which decision was the last about it."""
+    """Say why a job is in its state, and name the last decision about the job."""
     kind, number = _which(job)
     subject = f"{kind} {number}"
     with connect() as control:
@@ -50,14 +54,14 @@ def why(
 
 
 def explain(decision: Decision, as_json: AsJson = False) -> Answer:
-    """Show what a decision was made from, and what came of it."""
+    """Show the input and the outcome of a decision."""
     with connect() as control:
         found = control.decision(decision)
     return Answer(found, as_json) if as_json else Answer(tuple(_explained(found)))
 
 
 def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
-    """Why a job of our queue is where it is."""
+    """Return the reason for the state of a job of our queue."""
     row, name = detail.job, job_subject(detail.job.id)
     if row.state is State.COMPLETE:
         return f"{name} has ended: {row.outcome}."
@@ -72,14 +76,14 @@ def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
 
 
 def about_slurm_job(subject: str, last: DecisionRow | None) -> str:
-    """Why a job of Slurm's is where it is, as far as Gleaner had a say."""
+    """Return the reason for the state of a Slurm job, as far as Gleaner decided it."""
     if last is None:
         return f"{subject}: Gleaner has decided nothing about it that you may see."
     return f"{subject}: {_said(last, subject)}"
 
 
 def _said(decision: DecisionRow, subject: str) -> str:
-    """The decision about this job in a sentence."""
+    """Return the decision about this job in a sentence."""
     was = "It was" if decision.acted else "But for the dry run it would have been"
     said = f"{was} {_became(decision, subject)} at {moment(decision.at_s)}"
     because = decision.answer.get("because")
@@ -88,13 +92,13 @@ def _said(decision: DecisionRow, subject: str) -> str:
 
 
 def _became(decision: DecisionRow, subject: str) -> str:
-    """What was done to this job. One decision about the owners' jobs rules on many, each in its own way."""
-    rulings = cast("Sequence[Mapping[str, Any]]", decision.answer.get("rulings") or ())
+    """Return the answer for this job. One decision about owners' jobs decides each of many jobs separately."""
+    decided = cast("Sequence[Mapping[str, Any]]", decision.answer.get("decisions") or ())
     name = subject.removeprefix("slurm ")
-    if any(name in ruling["victims"] for ruling in rulings):
+    if any(name in each["victims"] for each in decided):
         return _BECAME["victim"]
-    verdicts = [str(ruling["verdict"]) for ruling in rulings if ruling["job"] == name]
-    return _RULED[verdicts[0]] if verdicts else _BECAME.get(decision.kind, decision.kind)
+    verdicts = [str(each["verdict"]) for each in decided if each["job"] == name]
+    return _DECIDED[verdicts[0]] if verdicts else _BECAME.get(decision.kind, decision.kind)
 
 
 def _which(job: str) -> tuple[str, str]:
@@ -118,7 +122,7 @@ def _explained(found: DecisionRow) -> Iterator[Table | str]:
 
 
 def _tables(title: str, value: Mapping[str, Any]) -> Iterator[Table]:
-    """Any JSON object as tables: first its plain values, then a table for each list of objects in it."""
+    """Yield any JSON object as tables: first its plain values, then a table for each list of objects in it."""
     nested = {key: each for key, each in value.items() if _is_table(each)}
     plain = tuple((key, _plain(each)) for key, each in value.items() if key not in nested)
     if plain:

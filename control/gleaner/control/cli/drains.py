@@ -6,20 +6,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from gleaner.control.api.drain_shapes import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
 from gleaner.control.cli import render
-from gleaner.control.cli.answer import Answer, AsJson
 from gleaner.control.cli.client import Control, connect
+from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
 from gleaner.control.cli.watching import patient
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.models.drains import DrainedJobRow, DrainRequest, DrainRow, ResumeRequest
+from gleaner.control.simulation.metrics.tables import Table
 
 POLL_S = 1.0
 
-Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="As in node1 or node[1-3].")]
+Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes, such as node1 or node[1-3].")]
 
 _DEEDS = {
-    "send home": "an agent: saves its jobs and ends",
+    "vacate": "an agent: saves its jobs and ends",
     "save": "is asked to save itself, and waits for its turn",
     "requeue": "is requeued, and begins anew",
     "wait": "is not touched",
@@ -32,7 +32,7 @@ def drain(
     *,
     spanning: Annotated[
         Literal["wait", "requeue", "refuse"],
-        typer.Option(help="What becomes of a job that also runs on other nodes."),
+        typer.Option(help="What to do with a job that also runs on other nodes."),
     ] = "refuse",
     leave_others: Annotated[
         bool, typer.Option("--leave-others", help="Do not wait for jobs that may not be touched.")
@@ -64,7 +64,7 @@ def resume(nodes: Nodes, as_json: AsJson = False) -> Answer:
 
 
 def _followed(control: Control, asked: DrainRow) -> DrainRow:
-    """How it ended. Ctrl-C leaves it going."""
+    """Wait for the drain and return its end. Ctrl-C lets the drain continue."""
     try:
         return render.drain_progress(_standings(patient(lambda: control.drained(asked.id)), asked))
     except KeyboardInterrupt:
@@ -74,7 +74,7 @@ def _followed(control: Control, asked: DrainRow) -> DrainRow:
 
 
 def _standings(look: Callable[[], DrainRow], asked: DrainRow) -> Iterator[DrainRow]:
-    """How far it is, again and again until it is over. What has to be waited for is said once."""
+    """Yield the state of the drain until it is over. Each reason to wait is reported once."""
     said = ""
     seen = asked
     while True:
@@ -90,7 +90,7 @@ def _standings(look: Callable[[], DrainRow], asked: DrainRow) -> Iterator[DrainR
 
 
 def _waits_for(seen: DrainRow) -> str:
-    """That jobs are waited for that may not be touched; empty if there are none."""
+    """Return the message that the drain waits for jobs that may not be touched; empty if there are none."""
     others = [job for job in seen.jobs if job.deed == "wait" and job.gone_s is None]
     if not others or seen.task != "drain":
         return ""
@@ -102,7 +102,7 @@ def _how_many(others: list[DrainedJobRow]) -> str:
 
 
 def _ends(others: list[DrainedJobRow]) -> str:
-    """Until when they may run."""
+    """Return the message that says until when these jobs may run."""
     ends_s = [job.until_s for job in others]
     if None in ends_s:
         return f"nothing says when {'it ends' if len(others) == 1 else 'they end'}"

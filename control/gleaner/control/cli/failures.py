@@ -1,4 +1,4 @@
-"""What can go wrong at the command line, and the exit code that says so.
+"""The failures of the command line, and their exit codes.
 
 Every message is one line for a person: what is wrong, and what to do. `main` prints it on stderr after `glean: `.
 """
@@ -44,8 +44,3 @@ class Forbidden(Failure):
     """Control does not allow this to the owner of this token."""
 
     exit_code = 3
-
-
-def one_line(text: str) -> str:
-    """The text without line ends and control characters, so that a message cannot drive the terminal."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -10,16 +10,16 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
-from gleaner.agent.memory import memory_mib
-from gleaner.control.api.drain_shapes import MigrateRequest
-from gleaner.control.api.shapes import Change, JobFilter, JobRow
-from gleaner.control.cli import campaign as campaigns
-from gleaner.control.cli.answer import Answer, AsJson
-from gleaner.control.cli.campaign import Given
+from gleaner.agent.common.durations import duration_s
+from gleaner.agent.common.memory_sizes import memory_mib
+from gleaner.agent.common.validation_messages import complaint, one_line
+from gleaner.control.cli import campaign_file as campaigns
+from gleaner.control.cli.campaign_file import Given
 from gleaner.control.cli.client import connect
-from gleaner.control.cli.failures import BadInput, Conflict, Failure, NoToken, Unreachable, one_line
-from gleaner.control.cli.wording import complaint
-from gleaner.control.life import State
+from gleaner.control.cli.failures import BadInput, Conflict, Failure, NoToken, Unreachable
+from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.models.jobs import Change, JobFilter, JobRow, MigrateRequest
+from gleaner.control.states import State
 
 Job = Annotated[int, typer.Argument(metavar="JOB", min=1)]
 Jobs = Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)]
@@ -28,10 +28,10 @@ Campaign = Annotated[int | None, typer.Option(min=1, metavar="C", help="All jobs
 
 
 class SubmitCommand(TyperCommand):
-    """Remembers whether what is to run was set apart by `--`, which else nobody could tell."""
+    """A command that remembers whether `--` set the program to run apart. Nothing else would tell that."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Note it, and go on. (The context's own type is private to Typer.)"""
+        """Record whether there is a `--`, and parse the arguments. (The context's own type is private to Typer.)"""
         ctx.meta[AFTER_DASHES] = "--" in args
         return super().parse_args(ctx, args)
 
@@ -43,16 +43,33 @@ def submit(
     ] = None,
     *,
     image: Annotated[str | None, typer.Option(help="Container image.")] = None,
-    name: Annotated[str | None, typer.Option(help="By default the image's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None,
     cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None,
     memory_mib: Annotated[
         str | None, typer.Option(metavar="MIB", help="Memory in MiB, or with a unit, as in 4G.  [default: 512]")
     ] = None,
     nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None,
     priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None,
-    retries: Annotated[int | None, typer.Option(help="Starts over after the job's own failure.")] = None,
+    retries: Annotated[
+        int | None, typer.Option(help="How often the job may start over after a failure of its own.")
+    ] = None,
+    retry_on: Annotated[
+        str | None, typer.Option(metavar="75,137", help="Only these exit codes are tried again.  [default: all]")
+    ] = None,
+    never_retry_on: Annotated[
+        str | None, typer.Option(metavar="2,3", help="These exit codes end the job, whatever retries are left.")
+    ] = None,
+    compute_limit: Annotated[
+        str | None,
+        typer.Option(metavar="2h", help="How long it may compute, all slices together.  [default: no limit]"),
+    ] = None,
+    needs_at_least: Annotated[
+        str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
+    ] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
-    array: Annotated[str | None, typer.Option(metavar="0-11", help="A campaign: one job an index.")] = None,
+    array: Annotated[
+        str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")
+    ] = None,
     saves_itself: Annotated[
         str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
     ] = None,
@@ -62,7 +79,7 @@ def submit(
 ) -> Answer:
     """Submit a job, an array of jobs, or a campaign file.
 
-    Options win over the file. `{index}` in the command and in environment values becomes the run's index.
+    Options override the file. `{index}` in the command and in environment values becomes the job's index.
     """
     given: dict[str, Given] = {}
     if image is None:
@@ -77,6 +94,19 @@ def submit(
         "nodes": ("--nodes", nodes),
         "priority": ("--priority", priority),
         "retries": ("--retries", retries),
+        "retry_on": ("--retry-on", None if retry_on is None else _exit_codes("--retry-on", retry_on)),
+        "never_retry_on": (
+            "--never-retry-on",
+            None if never_retry_on is None else _exit_codes("--never-retry-on", never_retry_on),
+        ),
+        "compute_limit": (
+            "--compute-limit",
+            None if compute_limit is None else _duration_s("--compute-limit", compute_limit),
+        ),
+        "needs_at_least": (
+            "--needs-at-least",
+            None if needs_at_least is None else _duration_s("--needs-at-least", needs_at_least),
+        ),
         "saves_itself": ("--saves-itself", None if saves_itself is None else _self_save(saves_itself)),
         "group": ("--group", group),
         "indices": ("--array", None if array is None else _indices(array)),
@@ -91,10 +121,10 @@ def submit(
 
 def list_jobs(
     *,
-    state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only these.")] = None,
+    state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only jobs in this state.")] = None,
     campaign: Campaign = None,
-    group: Annotated[str | None, typer.Option(help="Only this group's.")] = None,
-    held: Annotated[bool | None, typer.Option("--held/--not-held", help="Only those that are, or are not.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only jobs of this group.")] = None,
+    held: Annotated[bool | None, typer.Option("--held/--not-held", help="Only jobs that are held, or are not.")] = None,
     after: Annotated[int, typer.Option(metavar="JOB", help="Only jobs with a higher number.")] = 0,
     limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = 100,
     as_json: AsJson = False,
@@ -119,13 +149,13 @@ def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
 
 
 def show(job: Job, as_json: AsJson = False) -> Answer:
-    """Show all about a job. Also why it waits, where its slices ran, and what happened to it."""
+    """Show all about a job: why it waits, where its slices ran, and what happened to it."""
     with connect() as control:
         return Answer(control.job(job), as_json)
 
 
 def hold(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Keep jobs from starting. One that runs is saved at once, and waits."""
+    """Keep jobs from starting. A running job is saved at once, and then waits."""
     return _act("hold", jobs, campaign, as_json=as_json)
 
 
@@ -135,14 +165,14 @@ def release(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = Fals
 
 
 def cancel(jobs: Jobs = None, campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """End jobs for good; their checkpoints are deleted. A job that has ended already keeps no other from it."""
+    """End jobs for good; their checkpoints are deleted. A job that has already ended does not stop the others."""
     return _act("cancel", jobs, campaign, as_json=as_json)
 
 
 def migrate(
     job: Job,
     to: Annotated[
-        str | None, typer.Option(metavar="NODE", help="Where it is to go on. [default: anywhere else]")
+        str | None, typer.Option(metavar="NODE", help="Node on which the job goes on.  [default: any other]")
     ] = None,
     as_json: AsJson = False,
 ) -> Answer:
@@ -187,10 +217,10 @@ def one_by_one(
     as_json: bool,
     look: Callable[[int], JobRow] | None = None,
 ) -> Answer:
-    """Do the same to each job; one that refuses does not keep the others from it. A lost connection ends it.
+    """Call `act` for each job. A refusal for one job does not stop the others, and a lost connection does.
 
-    `look` is given where an ended job is as good as one to which it was done: such a job is shown as it is, and is a
-    failure only where there is nothing else.
+    `look` is given where a job that has ended needs no `act`: such a job is shown as it is. It is a failure only if
+    there is no other job.
     """
     done: list[JobRow] = []
     remarks: list[str] = []
@@ -215,7 +245,7 @@ def one_by_one(
 
 
 def about_job(job: int, failure: Failure) -> str:
-    """The failure in one line that names its job, once.
+    """Return the failure in one line that names its job, once.
 
     >>> about_job(37, Failure("job 37: cannot cancel")), about_job(3, Failure("the storage is gone"))
     ('job 37: cannot cancel', 'job 3: the storage is gone')
@@ -225,7 +255,7 @@ def about_job(job: int, failure: Failure) -> str:
 
 
 def _if_ended(job: int, failure: Failure, look: Callable[[int], JobRow] | None) -> JobRow | None:
-    """The job as it is, if it was refused because it has ended."""
+    """Return the job as it is, if the refusal came because the job has ended; None otherwise."""
     if look is None or not isinstance(failure, Conflict):
         return None
     try:
@@ -253,11 +283,18 @@ def _memory_mib(text: str) -> int:
         raise BadInput(one_line(f"--memory-mib {error}")) from None
 
 
+def _duration_s(option: str, text: str) -> int:
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise BadInput(one_line(f"{option} {error}")) from None
+
+
 def _indices(array: str) -> tuple[int, ...]:
     try:
         return campaigns.indices(array)
     except ValueError as error:
-        said = re.sub(r"^(hold|name)\b", r"\1s", str(error))  # said of the indices, here of the one option
+        said = re.sub(r"^(hold|name)\b", r"\1s", str(error))  # the error speaks of indices, and this of one option
         raise BadInput(one_line(f"--array {said}")) from None
 
 
@@ -266,6 +303,13 @@ def _self_save(text: str) -> dict[str, object]:
         return campaigns.self_save(text)
     except ValueError as error:
         raise BadInput(f"--saves-itself {error}") from None
+
+
+def _exit_codes(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return campaigns.exit_codes(text)
+    except ValueError as error:
+        raise BadInput(one_line(f"{option} {error}")) from None
 
 
 def _environment(pairs: Sequence[str]) -> dict[str, str]:

@@ -6,15 +6,16 @@ import sys
 
 
 def _hold_the_places() -> None:
-    """Where the caller has closed stdin, stdout or stderr, let nothing that is opened later take its number.
+    """Occupy the number of a closed stdin, stdout or stderr, so that nothing that is opened later takes it.
 
-    What is printed would end in a file or a connection of ours. A closed stdout stays one: `render` says so.
+    Otherwise our printed text would end in a file or a connection of ours. A closed stdout still counts as closed, and
+    `render` says so.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is the closed stream's
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
 
@@ -23,7 +24,7 @@ def main() -> int:
     """Run the command line; Ctrl-C ends it quietly, even while it is still being loaded."""
     _hold_the_places()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a log line that the terminal's encoding lacks is no reason to stop
+        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show is no reason to stop
             stream.reconfigure(errors="backslashreplace")
     try:
         from gleaner.control.cli.app import run

@@ -1,14 +1,14 @@
-"""The verb on the owners of governed partitions."""
+"""The verb on the owners of the partitions with entitlements."""
 
-from gleaner.control.api.owner_shapes import OwnersStatus
-from gleaner.control.cli.answer import Answer, AsJson
 from gleaner.control.cli.client import connect
+from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.models.owners import OwnersStatus
+from gleaner.control.simulation.metrics.tables import Table
 
 
 def owners(as_json: AsJson = False) -> Answer:
-    """List the owners of governed partitions: what they are entitled to and have, and who waits for what."""
+    """List the owners with entitlements: what they are entitled to and have, and who waits for what."""
     with connect() as control:
         found = control.owners()
     remarks = (found.problem,) if found.problem else ()
@@ -17,7 +17,7 @@ def owners(as_json: AsJson = False) -> Answer:
 
 def _shown(found: OwnersStatus) -> str | tuple[Table, ...]:
     if found.mode == "off":
-        return "governing is off: Slurm alone decides (see [governing] in control's settings)"
+        return "entitlements are off: Slurm alone decides (see [entitlements] in control's settings)"
     dry = ", a dry run: nothing is done" if found.mode == "dry-run" else ""
     title = f"{found.idle_cpus} of {found.cpus} CPUs idle at {moment(found.read_s)}{dry}"
     tables = [
@@ -34,18 +34,18 @@ def _shown(found: OwnersStatus) -> str | tuple[Table, ...]:
     if found.waiting:
         tables.append(
             Table(
-                ("JOB", "OWNER", "CLASS", "CPUS", "RULING", "WHY"),
+                ("JOB", "OWNER", "CLASS", "CPUS", "DECISION", "WHY"),
                 tuple(
-                    (row.job, row.owner, row.job_class, str(row.cpus), _ruling(row.verdict, row.victims), row.why)
+                    (row.job, row.owner, row.job_class, str(row.cpus), _decision(row.verdict, row.victims), row.why)
                     for row in found.waiting
                 ),
                 "waiting jobs",
                 left=3,
-                words=("RULING", "WHY"),
+                words=("DECISION", "WHY"),
             )
         )
     return tuple(tables)
 
 
-def _ruling(verdict: str, victims: tuple[str, ...]) -> str:
-    return f"{verdict}; {', '.join(victims)} gives way" if victims else verdict
+def _decision(verdict: str, victims: tuple[str, ...]) -> str:
+    return f"{verdict}; preempts {', '.join(victims)}" if victims else verdict

@@ -1,6 +1,7 @@
 """The one place where values become text: tables for people, JSON for programs, progress and remarks on stderr.
 
-Whatever users or workloads wrote is shown without control characters on a terminal, so that it cannot drive it.
+Text that users or workloads wrote is shown without control characters on a terminal, so that it cannot control the
+terminal.
 """
 
 import errno
@@ -17,34 +18,30 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from gleaner.control.api.drain_shapes import DrainRow
-from gleaner.control.api.shapes import (
-    AgentRow,
-    CampaignStatus,
-    ClusterStatus,
-    JobDetail,
-    JobList,
-    JobRow,
-    Submitted,
-)
-from gleaner.control.cli.answer import Answer, Configuration, Fetched
-from gleaner.control.cli.failures import one_line
-from gleaner.control.cli.toml import toml
-from gleaner.control.life import State
-from gleaner.control.simulation.figures.tables import Table as Sheet
+from gleaner.agent.common.durations import in_words
+from gleaner.agent.common.validation_messages import one_line
+from gleaner.control.cli.output import Answer, Configuration, Fetched
+from gleaner.control.cli.settings_toml import toml
+from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.campaigns import CampaignStatus
+from gleaner.control.models.drains import DrainRow
+from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
+from gleaner.control.models.nodes import ClusterStatus
+from gleaner.control.simulation.metrics.tables import Table as Sheet
+from gleaner.control.states import State
 
 PIPE_WIDTH = 100_000
-"""Columns when stdout is not a terminal: nothing is cut off."""
+"""The number of columns when stdout is not a terminal, so that nothing is cut off."""
 GAP = 2
-"""Between two columns of a table."""
+"""The width of the gap between two columns of a table."""
 WORDS_WIDTH = 20
-"""So many columns of the terminal are left to words at least; they are folded below each other."""
-OF_WORDS = frozenset({"REASON", "DETAIL", "REMARK", "WHY", "RULING", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS"})
+"""The least number of the terminal's columns for words; longer words are folded."""
+OF_WORDS = frozenset({"REASON", "DETAIL", "REMARK", "WHY", "DECISION", "WHAT HAPPENS TO IT", "FOLDER", "NODES", "JOBS"})
 LEAST_WANTED = (
     "SCHEDULER'S ID", "REGISTERED", "MIB", "CPUS", "PRIORITY", "GROUP", "SLICES", "SUBMITTED", "CAMPAIGN",
     "RESTORE S", "SAVE S", "FROM", "CLAIMED", "LEFT OUT", "PHASE", "USER", "CLASS", "ENDS",
 )  # fmt: skip
-"""The columns that a narrow terminal does without, the first first."""
+"""The columns that a narrow terminal does without, in the order in which they are left out."""
 
 
 def show(answer: Answer) -> None:
@@ -69,7 +66,7 @@ def show(answer: Answer) -> None:
 
 
 def _print(value: object, *, width: int | None) -> None:
-    """Tables and text, no wider than the terminal (None) or than said; what has no room is named on stderr."""
+    """Print tables and text, no wider than `width` (None: the terminal). Name columns without room on stderr."""
     console = Console(highlight=False, markup=False, emoji=False, width=width)
     dropped: dict[str, None] = {}
     for part in _parts(value):
@@ -86,9 +83,9 @@ def _print(value: object, *, width: int | None) -> None:
 
 
 def fitted(table: Table, console: Console) -> tuple[Table, tuple[str, ...]]:
-    """The table without the columns that are wanted least, as far as the terminal has no room for them; their names.
+    """Return the table without the least wanted columns for which the terminal has no room, and their names.
 
-    Columns of words are folded before any is left out, the others are never cut into letters.
+    Columns of words are folded before any column is left out. Other columns are never cut into letters.
     """
     columns = list(table.columns)
     left_out: list[str] = []
@@ -109,12 +106,12 @@ def fitted(table: Table, console: Console) -> tuple[Table, tuple[str, ...]]:
 
 
 def _is_of_words(column: Column) -> bool:
-    """Whether its cells may be folded. A list of facts names no columns."""
+    """Return True if the cells of the column may be folded. A list of facts names no columns."""
     return column.header in OF_WORDS
 
 
 def _least_width(columns: Sequence[Column], console: Console) -> int:
-    """How many columns of the terminal these need, with their words folded."""
+    """Return the number of the terminal's columns that these need, with their words folded."""
     widths = (max(_cell_widths(column, console), default=0) for column in columns)
     folded = (min(w, WORDS_WIDTH) if _is_of_words(c) else w for c, w in zip(columns, widths, strict=True))
     return sum(folded) + GAP * max(0, len(columns) - 1)
@@ -125,14 +122,14 @@ def _cell_widths(column: Column, console: Console) -> Iterator[int]:
 
 
 def remark(text: str) -> None:
-    """One line on stderr, from us. Where that takes none, the exit code still says how it went."""
+    """Print one line of ours on stderr. If stderr takes none, the exit code still tells the outcome."""
     with suppress(OSError):
         sys.stderr.write(f"glean: {one_line(text)}\n")
         sys.stderr.flush()
 
 
 def progress(standings: Iterable[CampaignStatus]) -> CampaignStatus:
-    """Draw a bar on a terminal while the standings come; the last one is the answer. There is at least one."""
+    """Draw a bar on a terminal while the standings come. Return the last standing; there is at least one."""
     last: CampaignStatus | None = None
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -147,7 +144,7 @@ def progress(standings: Iterable[CampaignStatus]) -> CampaignStatus:
 
 
 def drain_progress(standings: Iterable[DrainRow]) -> DrainRow:
-    """Draw a bar on a terminal while nodes are emptied; the last standing is the answer. There is at least one."""
+    """Draw a bar on a terminal while nodes are emptied. Return the last standing; there is at least one."""
     last: DrainRow | None = None
     with steps("draining") as show_steps:
         for last in standings:
@@ -158,7 +155,7 @@ def drain_progress(standings: Iterable[DrainRow]) -> DrainRow:
 
 @contextmanager
 def steps(text: str) -> Generator[Callable[[int, int], None]]:
-    """Draw a bar on a terminal. What is given takes how many steps are done, and of how many."""
+    """Draw a bar on a terminal. Yield a function that takes the number of steps done, and that of all steps."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -168,7 +165,7 @@ def steps(text: str) -> Generator[Callable[[int, int], None]]:
 
 @contextmanager
 def busy(text: str) -> Generator[None]:
-    """Say on a terminal what takes so long, and for how long it has."""
+    """Show on a terminal the work that takes long, and the time that it has taken."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -177,13 +174,13 @@ def busy(text: str) -> Generator[None]:
 
 
 def standing(status: CampaignStatus) -> str:
-    """The counts that are not zero, in words."""
+    """Return the counts that are not zero, in words."""
     counts = {key: getattr(status, key) for key in ("running", "saved", "new", "failed", "cancelled", "held")}
     return ", ".join(f"{count} {key}" for key, count in counts.items() if count) or f"{status.succeeded} succeeded"
 
 
 def visible(text: str) -> str:
-    r"""The text with control characters, tabs aside, shown as escapes.
+    r"""Return the text with control characters, except tabs, shown as escapes.
 
     >>> visible("\x1b[2Jgone")
     '\\x1b[2Jgone'
@@ -194,7 +191,7 @@ def visible(text: str) -> str:
 
 
 def moment(at_s: float | None) -> str:
-    """An instant in local time; the day only when it is not today."""
+    """Return an instant in local time, with the day only if it is not today."""
     if at_s is None:
         return ""
     then = time.localtime(at_s)
@@ -203,7 +200,7 @@ def moment(at_s: float | None) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """A size for people.
+    """Return a size for people.
 
     >>> size(3 * 1024 * 1024)
     '3.0 MiB'
@@ -320,17 +317,24 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     if row.campaign is not None:
         _add(facts, "campaign", f"{row.campaign}, index {row.index}")
     _add(facts, "state", _state(row) + (f" on {row.node}" if row.node else ""))
+    if detail.failed_because:
+        _add(facts, "because", detail.failed_because)
     if detail.waits_because:
         _add(facts, "waits", detail.waits_because)
     _add(facts, "runs", shlex.join((detail.image, *detail.command)))
+    if detail.image_id is not None:
+        _add(facts, "image", f"{detail.image_id}, pushed by the group")
     if detail.environment:
         _add(facts, "with", shlex.join(f"{key}={value}" for key, value in detail.environment.items()))
-    _add(facts, "needs", f"cpus {row.cpus}, memory {row.memory_mib} MiB; priority {row.priority}")
+    stretch = f", {in_words(detail.needs_at_least_s)} of an agent's time" if detail.needs_at_least_s else ""
+    _add(facts, "needs", f"cpus {row.cpus}, memory {row.memory_mib} MiB{stretch}; priority {row.priority}")
+    if detail.compute_limit_s is not None:
+        _add(facts, "computed", f"{in_words(detail.counted_s)} of at most {in_words(detail.compute_limit_s)}")
     if detail.saves_itself:
         _add(facts, "saves itself", f"on {detail.saves_itself.signal}, with exit code {detail.saves_itself.exit_code}")
-    _add(facts, "failures", f"{detail.failures} of its own; {detail.retries} retries allowed")
-    if detail.generations:
-        saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.generations)
+    _add(facts, "failures", f"{detail.failures} of its own; {detail.retries} retries allowed{_codes(detail)}")
+    if detail.checkpoints:
+        saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.checkpoints)
         _add(facts, "saved as", ", ".join(saves))
     if detail.output_bytes is not None:
         _add(facts, "output", f"{size(detail.output_bytes)}; glean results {row.id}")
@@ -344,6 +348,12 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
         for event in detail.events:
             _add(events, moment(event.at_s), event.what, event.detail)
         yield events
+
+
+def _codes(detail: JobDetail) -> str:
+    """Return the exit codes on which the retries depend, in words; empty if they depend on none."""
+    only, never = (", ".join(map(str, codes or ())) for codes in (detail.retry_on, detail.never_retry_on))
+    return (f", only on exit code {only}" if only else "") + (f", never on exit code {never}" if never else "")
 
 
 def _attempts(detail: JobDetail) -> Table:

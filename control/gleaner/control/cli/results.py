@@ -5,21 +5,21 @@ from typing import Annotated
 
 import typer
 
-from gleaner.control.api.shapes import JobRow
 from gleaner.control.cli import render
-from gleaner.control.cli.answer import Answer, AsJson, Fetched
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Failure, NoToken, Unreachable
 from gleaner.control.cli.jobs import about_job
+from gleaner.control.cli.output import Answer, AsJson, Fetched
 from gleaner.control.cli.unpack import unpack
-from gleaner.control.life import State
+from gleaner.control.models.jobs import JobRow
+from gleaner.control.states import State
 
 
 def results(
     jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB", min=1)] = None,
     campaign: Annotated[int | None, typer.Option(min=1, metavar="C", help="Every ended job of this campaign.")] = None,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders go.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder in which each job's folder is made.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
     """Fetch the output files of ended jobs.
@@ -57,7 +57,7 @@ def results(
 
 
 def folder_name(row: JobRow) -> str:
-    """The folder of one run of a campaign. The name is safe: the API lets no slash into it."""
+    """Return the folder of one job of a campaign. The job's name is safe: the API lets no slash into it."""
     return f"{row.name}-{row.id if row.index is None else row.index}"
 
 

@@ -5,15 +5,16 @@ from typing import Annotated
 
 import typer
 
-from gleaner.control.cli.answer import Answer
+from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.config import load_settings
-from gleaner.control.cli.failures import BadInput, Failure, one_line
-from gleaner.control.cli.server import server_parts
+from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.optional_imports import server_parts
+from gleaner.control.cli.output import Answer
 
-control_app = typer.Typer(no_args_is_help=True, help="The control program.")
+control_app = typer.Typer(no_args_is_help=True, help="Run the control program, and set up its database and storage.")
 
 REST = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
-"""For a command that hands all its arguments on, `--help` too."""
+"""The context settings of a command that hands all its arguments on, even `--help`."""
 
 
 @control_app.command()
@@ -21,7 +22,7 @@ def run() -> Answer:
     """Run the control program until SIGTERM."""
     settings = load_settings()
     with server_parts():
-        from gleaner.control.service import run as serve
+        from gleaner.control.daemon.main import run as serve
 
         serve(settings)
     return Answer(None)
@@ -32,7 +33,7 @@ def migrate() -> Answer:
     """Bring the queue's database to this version's schema."""
     settings = load_settings()
     with server_parts():
-        from gleaner.control.queue.engine import connect, migrate
+        from gleaner.control.queue.database import connect, migrate
 
         migrate(connect(settings.queue.url))
     return Answer("the queue's schema is up to date")
@@ -40,9 +41,9 @@ def migrate() -> Answer:
 
 @control_app.command()
 def prepare() -> Answer:
-    """Set up the storage folder, once in its life. Doing it again changes nothing."""
-    from gleaner.agent.storage.folder import FolderStorage
-    from gleaner.agent.storage.protocol import StorageError
+    """Set up the storage folder. Doing so again changes nothing."""
+    from gleaner.agent.checkpoints.folder_storage import FolderStorage
+    from gleaner.agent.checkpoints.interface import StorageError
 
     folder = load_settings().storage.folder
     try:
@@ -52,10 +53,10 @@ def prepare() -> Answer:
     return Answer(f"the storage folder {folder} is set up")
 
 
-def own_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAGE COMMAND...")] = None) -> Answer:
-    """Run a container in a Slurm job of your own, so that it can be saved and goes on elsewhere (--help)."""
+def user_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAGE COMMAND...")] = None) -> Answer:
+    """Run a container in a Slurm job of your own, so that it can be saved and go on elsewhere (see --help)."""
     try:
-        from gleaner.agent.own_job import main as program
+        from gleaner.agent.user_job import main as program
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("gleaner"):
             raise

@@ -1,6 +1,6 @@
 """The verbs of `glean simulate`: run, compare, reproduce. They need the extra `simulate`, and no control program.
 
-What computes is imported when a verb runs, so that `glean --help` stays quick and works without the extra.
+The modules that compute are imported when a verb runs, so that `glean --help` stays quick and works without the extra.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gleaner.control.cli import render, simulate_replay, simulate_tune, simulate_validate
-from gleaner.control.cli.answer import Answer
+from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
     Allocation,
     ConventionChoices,
@@ -48,10 +48,10 @@ from gleaner.control.cli.simulate_options import (
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.report.page import Page
-    from gleaner.control.simulation.reproduce.comparison import Comparison
+    from gleaner.lab.experiments.comparison import Comparison
 
 app = typer.Typer(
-    no_args_is_help=True, help="What agents, or another scheduler, would do to a cluster: from its own accounting."
+    no_args_is_help=True, help="Simulate what agents, or another scheduler, would do to a cluster, from its accounting."
 )
 
 
@@ -82,11 +82,11 @@ def run(
     schedule: Schedule = None,
     report: Report = None,
 ) -> Answer:
-    """Replay a trace once, and with --agents once more without them to compare."""
+    """Replay a trace; with --agents also without them, to compare."""
     check_places(json, schedule, report, sources=(trace, scenario))
     with simulation_parts():
-        from gleaner.control.simulation import experiment
-        from gleaner.control.simulation.figures import outputs, tabulate
+        from gleaner.control.simulation import run as experiment
+        from gleaner.control.simulation.metrics import files, tabulate
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
@@ -96,10 +96,10 @@ def run(
             ground = experiment.prepare(settings, draw)
         with render.steps("replaying") as draw:
             outcome = experiment.run(settings, ground, label=experiment.label(settings), progress=draw)
-        value = outputs.run_value(outcome, ground)
+        value = files.run_value(outcome, ground)
         if schedule is not None:
             with write(schedule):
-                outputs.write_schedule(schedule, outcome.schedule)
+                files.write_schedule(schedule, outcome.schedule)
         if report is not None:
             _report(report, run_page.run_page(outcome, ground))
         found = outcome.measures
@@ -144,8 +144,8 @@ def compare(
     lengths_s = read("--agents", lengths, agents) if agents else ()
     check_owners(kinds, target, entitlement)
     with simulation_parts():
-        from gleaner.control.simulation import experiment
-        from gleaner.control.simulation.figures import outputs, tabulate
+        from gleaner.control.simulation import run as experiment
+        from gleaner.control.simulation.metrics import files, tabulate
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
@@ -157,7 +157,7 @@ def compare(
             outcomes = experiment.run_all(cases, ground, draw)
         if report is not None:
             _report(report, run_page.comparison_page(outcomes, ground))
-        value = outputs.comparison_value(outcomes, ground)
+        value = files.comparison_value(outcomes, ground)
         said = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
         return _answer(value, [tabulate.comparison_table(outcomes)], said, json)
 
@@ -169,26 +169,26 @@ app.command()(simulate_replay.replay)
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One of them; a wrong name lists them.")] = "all",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One experiment; a wrong name lists all.")] = "all",
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
     json: Json = None,
     report: Report = None,
 ) -> Answer:
-    """Repeat the published experiments, and show what was published beside what is found here."""
+    """Repeat the published experiments, and show the published results beside the results here."""
     check_places(json, report)
     with simulation_parts():
-        from gleaner.control.simulation.reproduce import running, shown
+        from gleaner.lab.experiments import catalog, comparison
 
-        asked = running.chosen(name)
+        asked = catalog.chosen(name)
         comparisons: list[Comparison] = []
         for one in asked:
             with render.busy(f"repeating {one}"):
-                comparisons.append(running.compared(one, quick=quick))
+                comparisons.append(catalog.compared(one, quick=quick))
         if report is not None:
-            _report(report, shown.page(comparisons))
+            _report(report, comparison.page(comparisons))
         value = dict(zip(asked, comparisons, strict=True))
-        parts = [part for one in comparisons for part in (shown.table(one), shown.lines(one)) if part]
+        parts = [part for one in comparisons for part in (comparison.table(one), comparison.lines(one)) if part]
         return _answer({"experiments": value}, parts, (), json)
 
 
@@ -200,13 +200,13 @@ def _report(path: Path, page: "Page") -> None:
 
 
 def _answer(value: dict[str, object], tables: Iterable[Any], remarks: tuple[str, ...], json: str | None) -> Answer:
-    """Tables, unless the figures themselves were asked for on stdout."""
+    """Return the tables as the answer, unless the figures themselves were asked for on stdout."""
     if json == "-":
         return Answer(value, as_json=True)
     if json is not None:
-        from gleaner.control.simulation.figures import outputs
+        from gleaner.control.simulation.metrics import files
 
         path = Path(json)
         with write(path):
-            outputs.write_json(path, value)
+            files.write_json(path, value)
     return Answer(tuple(tables), remarks=remarks)

@@ -1,4 +1,4 @@
-"""The options that the verbs of `glean simulate` share, and how they become settings; nothing here loads a library."""
+"""The options that the verbs of `glean simulate` share, made into settings. Nothing here loads a library."""
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -8,14 +8,33 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 
 import typer
 
-from gleaner.control.cli.failures import BadInput, Failure, one_line
-from gleaner.control.simulation.figures.durations import seconds
+from gleaner.agent.common.validation_messages import one_line
+from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.simulation.settings import Discipline
 
 if TYPE_CHECKING:
     from gleaner.control.simulation.scenario import Option
 
 T = TypeVar("T")
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_MOST_DIGITS = 15
+"""The number of digits that are always exact in a float."""
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a time as a user writes it. Raise `ValueError` if the text is no time.
+
+    >>> seconds("90"), seconds("15m"), seconds("1.5h"), seconds("1h30m"), seconds("2d")
+    (90.0, 900.0, 5400.0, 5400.0, 172800.0)
+    """
+    pieces = re.findall(r"(\d+(?:\.\d+)?)(min|[smhd]|)", text)
+    is_clear = len(pieces) == 1 or all(unit for _, unit in pieces)  # 1h30: seconds, or minutes?
+    if not pieces or not is_clear or "".join(number + unit for number, unit in pieces) != text:
+        raise ValueError(f"expected a time such as 90, 15m, 1.5h or 2d, found {text!r}")
+    if any(len(number) > _MOST_DIGITS for number, _ in pieces):
+        raise ValueError(f"expected a time of at most {_MOST_DIGITS} digits, found {text!r}")
+    return float(sum(float(number) * _UNITS_S[unit] for number, unit in pieces))
 
 
 def _time(text: str) -> float:
@@ -26,7 +45,7 @@ def _time(text: str) -> float:
 
 
 def lengths(text: str) -> tuple[float, ...]:
-    """Several times with commas between them.
+    """Return several times, which have commas between them.
 
     >>> lengths("30m,1h")
     (1800.0, 3600.0)
@@ -35,7 +54,7 @@ def lengths(text: str) -> tuple[float, ...]:
 
 
 def disciplines(text: str) -> tuple[Discipline, ...]:
-    """Several schedulers with commas between them.
+    """Return several schedulers, which have commas between them.
 
     >>> disciplines("fcfs,easy")
     (<Discipline.FCFS: 'fcfs'>, <Discipline.EASY: 'easy'>)
@@ -48,7 +67,7 @@ def disciplines(text: str) -> tuple[Discipline, ...]:
 
 
 def period(text: str) -> tuple[float | None, float | None]:
-    """A begin and an end, either of which may be left out.
+    """Return a begin and an end, either of which may be left out.
 
     >>> period("1d:30d"), period("1d:"), period(":90")
     ((86400.0, 2592000.0), (86400.0, None), (None, 90.0))
@@ -63,7 +82,7 @@ def period(text: str) -> tuple[float | None, float | None]:
 
 
 def named_number(text: str) -> tuple[str, float]:
-    """A name and its number.
+    """Return a name and its number.
 
     >>> named_number("alice=400")
     ('alice', 400.0)
@@ -75,7 +94,7 @@ def named_number(text: str) -> tuple[str, float]:
 
 
 def named_choice(text: str) -> tuple[str, str]:
-    """A name and what is chosen for it.
+    """Return a name and the choice for it.
 
     >>> named_choice("size=allocated")
     ('size', 'allocated')
@@ -89,12 +108,14 @@ def named_choice(text: str) -> tuple[str, str]:
 Trace: TypeAlias = Annotated[
     Path | None, typer.Argument(metavar="TRACE", help="Standard Workload Format, also .gz, or sacct --parsable2.")
 ]
-Scheduler: TypeAlias = Annotated[Discipline | None, typer.Option(help="How regular jobs are chosen.  [default: easy]")]
+Scheduler: TypeAlias = Annotated[Discipline | None, typer.Option(help="Scheduler of regular jobs.  [default: easy]")]
 Schedulers: TypeAlias = Annotated[
     str,
     typer.Option(metavar="KIND,KIND", help="Some of fcfs, easy, conservative, priority, sfs, omfs."),
 ]
-Processors: TypeAlias = Annotated[int | None, typer.Option(help="A pool.  [default: what the trace's header says]")]
+Processors: TypeAlias = Annotated[
+    int | None, typer.Option(help="Processors of a pool.  [default: what the trace's header says]")
+]
 Nodes: TypeAlias = Annotated[int | None, typer.Option(help="Nodes instead of a pool.")]
 Cores: TypeAlias = Annotated[int | None, typer.Option(help="Cores of each node.  [default: 1]")]
 Allocation: TypeAlias = Annotated[
@@ -116,11 +137,11 @@ Restore: TypeAlias = Annotated[
     float | None, typer.Option(parser=_time, metavar="TIME", help="What one restore takes.  [default: 0]")
 ]
 Margin: TypeAlias = Annotated[
-    float | None, typer.Option(parser=_time, metavar="TIME", help="How much earlier than that a save begins.")
+    float | None, typer.Option(parser=_time, metavar="TIME", help="How much earlier than needed a save begins.")
 ]
 Synchronised: TypeAlias = Annotated[
     bool | None,
-    typer.Option("--synchronised/--not-synchronised", help="All agents end at one time.  [default: synchronised]"),
+    typer.Option("--synchronised/--not-synchronised", help="All agents end together.  [default: synchronised]"),
 ]
 Preemption: TypeAlias = Annotated[
     bool | None, typer.Option("--preemption/--no-preemption", help="Agents leave at once for a regular job.")
@@ -139,12 +160,14 @@ ConventionChoices: TypeAlias = Annotated[
         "ties=file; repeatable.",
     ),
 ]
-Until: TypeAlias = Annotated[float | None, typer.Option(parser=_time, metavar="TIME", help="Stop there.")]
+Until: TypeAlias = Annotated[
+    float | None, typer.Option(parser=_time, metavar="TIME", help="Stop the replay at this time.")
+]
 KeepWaiting: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="N", help="So many jobs always wait, whatever the trace says.")
+    int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")
 ]
 Window: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="BEGIN:END", help="Measure there, as times after the first submission.")
+    str | None, typer.Option(metavar="BEGIN:END", help="Measure only between these times after the first submission.")
 ]
 ScenarioFile: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Settings (TOML); options win over it.")
@@ -170,11 +193,11 @@ _KEYS = {
     "synchronised": "agents.synchronised",
     "preemption": "agents.preemption",
 }
-"""The settings that an option is all of."""
+"""The setting that each of these options sets as a whole."""
 
 
 def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Option]":
-    """The options that the user gave, as settings. Of several lengths of agents the shortest counts here.
+    """Return the options that the user gave, as settings. Of several lengths of agents the shortest counts here.
 
     Raises `BadInput`.
     """
@@ -205,14 +228,14 @@ def given(context: typer.Context, lengths_s: Sequence[float] = ()) -> "list[Opti
 def check_owners(
     kinds: Sequence[Discipline], targets: Sequence[str] | None, entitlements: Sequence[str] | None
 ) -> None:
-    """That nobody names targets or entitlements for schedulers that know none. Raises `BadInput`."""
+    """Check that no targets or entitlements are named for schedulers that know none. Raises `BadInput`."""
     for option, what, own in (("--target", targets, Discipline.SFS), ("--entitlement", entitlements, Discipline.OMFS)):
         if what and own not in kinds:
             raise BadInput(f"{option} is for {own}, and the scheduler is {' or '.join(kinds)}")
 
 
 def read(option: str, parse: Callable[[str], T], text: str) -> T:
-    """The option's text, parsed. Raises `BadInput`."""
+    """Return the option's text, parsed. Raises `BadInput`."""
     try:
         return parse(text)
     except ValueError as error:
@@ -220,7 +243,7 @@ def read(option: str, parse: Callable[[str], T], text: str) -> T:
 
 
 def check_places(*places: Path | str | None, sources: Sequence[Path | None] = ()) -> None:
-    """That what will be written has a folder and a file of its own, before the work begins. Raises `BadInput`."""
+    """Check before the work begins that each file to write has a folder and a name of its own. Raises `BadInput`."""
     taken = {source.resolve(): "it is read" for source in sources if source is not None}
     for place in places:
         if place is None or place == "-":
@@ -237,7 +260,7 @@ def check_places(*places: Path | str | None, sources: Sequence[Path | None] = ()
 
 @contextmanager
 def write(path: Path) -> Generator[None]:
-    """What is written inside is this file; a full disk or a forbidden place is one line."""
+    """Let the block write this file. A full disk or a forbidden place becomes one line."""
     try:
         yield
     except OSError as error:
@@ -246,7 +269,7 @@ def write(path: Path) -> Generator[None]:
 
 @contextmanager
 def simulation_parts() -> Generator[None]:
-    """Import and use the simulation; a missing library and what it says no to become one clear line."""
+    """Import and use the simulation. A missing library or a refusal of the simulation becomes one clear line."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -256,7 +279,7 @@ def simulation_parts() -> Generator[None]:
     except MemoryError as error:
         raise Failure(f"not enough memory on this computer: {one_line(str(error))}") from error
     except Exception as error:
-        from gleaner.control.simulation.failures import SimulationError, raise_if_interrupted
+        from gleaner.control.simulation.errors import SimulationError, raise_if_interrupted
 
         raise_if_interrupted(error)
         if not isinstance(error, SimulationError):

@@ -1,4 +1,4 @@
-"""`glean simulate replay`: a stored decision, decided once more by the same policy from what it was given."""
+"""`glean simulate replay`: a stored decision, decided once more by the same policy from the same input."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,25 +8,27 @@ from typing import Annotated, Any, cast
 import typer
 from pydantic import ValidationError
 
-from gleaner.control.api.shapes import DecisionRow
-from gleaner.control.cli.answer import Answer, AsJson
+from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.client import connect
-from gleaner.control.cli.failures import BadInput, one_line
+from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.simulate_options import simulation_parts
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.models.decisions import DecisionRow
+from gleaner.control.simulation.metrics.tables import Table
 
 SHOWN = 20
-"""So many differences are shown."""
+"""The most differences that are shown."""
 NOTHING = "(nothing)"
 
 
 def replay(
     decision: Annotated[
-        str, typer.Argument(metavar="DECISION", help="Its number, or a file of `glean explain N --json`: no control.")
+        str,
+        typer.Argument(metavar="DECISION", help="Its number; or a file of `glean explain N --json`, without control."),
     ],
     as_json: AsJson = False,
 ) -> Answer:
-    """Decide once more what was decided before. The exit code is 1 if the answer is another one."""
+    """Repeat a stored decision. The exit code is 1 if the answer differs."""
     stored = _stored(decision)
     answer = _answered(stored)
     found = tuple(differences(stored.answer, answer))
@@ -42,7 +44,7 @@ def replay(
 
 
 def differences(stored: object, replayed: object, where: str = "answer") -> Iterator[tuple[str, object, object]]:
-    """Where two JSON values are not the same, with what each has there.
+    """Yield the places where two JSON values differ, with both values there.
 
     >>> list(differences({"start": [1, 2]}, {"start": [1, 3]}))
     [('answer.start[1]', 2, 3)]
@@ -74,9 +76,9 @@ def _stored(decision: str) -> DecisionRow:
 
 
 def _answered(stored: DecisionRow) -> Mapping[str, Any]:
-    """The policy's answer now, as JSON gives it back."""
+    """Return the policy's answer now, written as JSON and read again."""
     with simulation_parts():
-        from gleaner.control.policy.replaying import REPLAYS
+        from gleaner.control.policy.replay import REPLAYS
 
         policy = REPLAYS.get(stored.policy)
     if policy is None:

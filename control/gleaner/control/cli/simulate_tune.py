@@ -1,6 +1,7 @@
-"""`glean simulate tune`: how long agents should be on this cluster, and with what margin.
+"""`glean simulate tune`: the best length of agents on this cluster, and their margin.
 
-Ctrl-C keeps what is done: the same command goes on from there. What computes is imported when the verb runs.
+Ctrl-C keeps the finished work, and the same command goes on from there. The modules that compute are imported when the
+verb runs.
 """
 
 import os
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gleaner.control.cli import render
-from gleaner.control.cli.answer import Answer
 from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
     Allocation,
     Cores,
@@ -30,30 +31,30 @@ from gleaner.control.cli.simulate_options import (
     check_places,
     given,
     read,
+    seconds,
     simulation_parts,
     write,
 )
 from gleaner.control.cli.simulate_options import lengths as times
-from gleaner.control.simulation.figures.durations import seconds
 
 if TYPE_CHECKING:
-    from gleaner.control.simulation.experiment import Ground
+    from gleaner.control.simulation.run import Ground
     from gleaner.control.simulation.scenario import Scenario
     from gleaner.control.simulation.settings import AgentSettings
     from gleaner.control.simulation.tuning.tune import Grid, Question, Tuning
 
 ASSUMED_S = 60.0
-"""What a save takes, and a restore, where nobody says."""
+"""The assumed time of a save, and of a restore, unless the user gives one."""
 
 
 class Interrupted(Failure):
-    """Ctrl-C in the middle of something that can be resumed."""
+    """Ctrl-C in the middle of work that can be resumed."""
 
     exit_code = 130
 
 
 def share_or_time(text: str) -> tuple[float, bool]:
-    """How much longer regular jobs may wait, and whether that is a share of their wait.
+    """Return how much longer regular jobs may wait, and True if that is a share of their wait.
 
     >>> share_or_time("1%"), share_or_time("90s")
     ((0.01, True), (90.0, False))
@@ -71,7 +72,7 @@ def share_or_time(text: str) -> tuple[float, bool]:
 
 @dataclass
 class _Standing:
-    """How far a sweep is."""
+    """The progress of a sweep."""
 
     done: int = 0
     all: int = 0
@@ -84,7 +85,7 @@ def tune(
     *,
     wait_limit: Annotated[
         str,
-        typer.Option(metavar="SHARE|TIME", help="By how much regular jobs may wait longer on average: 1%, or 90s."),
+        typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 1%, or 90s."),
     ] = "1%",
     lengths: Annotated[
         str | None, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.  [default: 5m to 4h]")
@@ -94,7 +95,7 @@ def tune(
     ] = None,
     synchronised: Annotated[
         bool | None,
-        typer.Option("--synchronised/--not-synchronised", help="Try only agents with one end, or with their own."),
+        typer.Option("--synchronised/--not-synchronised", help="Try only agents that end together, or only others."),
     ] = None,
     preemption: Annotated[
         bool, typer.Option("--preemption", help="Try also agents that leave at once for a regular job.")
@@ -109,11 +110,11 @@ def tune(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Variants of the trace to try each setting on.")] = 10,
-    seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 1,
-    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one a core]")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first variant.", min=0)] = 1,
+    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where what is done is kept.  [default: in your home]")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for finished work.  [default: in your home]")
     ] = None,
     scheduler: Scheduler = None,
     processors: Processors = None,
@@ -132,11 +133,11 @@ def tune(
     json: Json = None,
     report: Report = None,
 ) -> Answer:
-    """Find the agents that win most back while regular jobs hardly wait longer."""
+    """Find the agents that harvest most while regular jobs hardly wait longer."""
     check_places(json, report, settings, agent_settings)
     limit = read("--wait-limit", share_or_time, wait_limit)
     with simulation_parts():
-        from gleaner.control.simulation import experiment
+        from gleaner.control.simulation import run
         from gleaner.control.simulation.scenario import read_scenario
         from gleaner.control.simulation.tuning.recommendation import WaitLimit
         from gleaner.control.simulation.tuning.tune import Question
@@ -157,15 +158,15 @@ def tune(
             level=confidence,
         )
         with render.busy("reading the trace" if told.workload.trace else "making the jobs"):
-            ground = experiment.prepare(told)
-        experiment.check(told.scheduler, ground)
+            ground = run.prepare(told)
+        run.check(told.scheduler, ground)
         tuning = _tuned(told, ground, question, state or _default_state(), workers)
         unwritten = _write(tuning, settings, agent_settings)
         return _answer(tuning, ground, (*remarks, *unwritten), json, report)
 
 
 def _check(told: "Scenario") -> None:
-    """That the scenario asks for nothing which has no meaning here."""
+    """Check that the scenario asks only for things that have a meaning here."""
     workload, window = told.workload, told.measure
     if workload.until_s is not None or workload.keep_waiting:
         raise BadInput("tune replays whole traces: leave out until_s and keep_waiting of [workload]")
@@ -178,7 +179,7 @@ def _seconds(option: str, text: str | None) -> float | None:
 
 
 def _agents(told: "Scenario", costs: Mapping[str, float | None]) -> "tuple[AgentSettings, tuple[str, ...]]":
-    """The agents of the scenario, and what had to be assumed about them."""
+    """Return the agents of the scenario, and what had to be assumed about them."""
     from gleaner.control.simulation.settings import AgentSettings, CostSettings
 
     agents = told.agents or AgentSettings()
@@ -191,7 +192,7 @@ def _agents(told: "Scenario", costs: Mapping[str, float | None]) -> "tuple[Agent
 
 
 def _slice(told: "Scenario") -> float | None:
-    """What the scenario says of the shortest slice."""
+    """Return the shortest slice of the scenario."""
     agents = told.agents
     return agents.shortest_slice_s if agents is not None and "shortest_slice_s" in agents.model_fields_set else None
 
@@ -208,7 +209,7 @@ def _grid(lengths: str | None, margins: str | None, *, synchronised: bool | None
 
 
 def _default_state() -> Path:
-    """Where the XDG Base Directory Specification wants what a program keeps between its runs."""
+    """Return the folder for a program's state between its runs, by the XDG Base Directory Specification."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "gleaner" / "tune"
 
 
@@ -237,7 +238,7 @@ def _tuned(told: "Scenario", ground: "Ground", question: "Question", state: Path
 
 @contextmanager
 def _resumable(standing: _Standing) -> Generator[None]:
-    """Ctrl-C is one line that says what is kept."""
+    """Turn Ctrl-C inside the block into one line that says what is kept."""
     try:
         yield
     except KeyboardInterrupt:
@@ -248,13 +249,13 @@ def _resumable(standing: _Standing) -> Generator[None]:
 
 
 def _write(tuning: "Tuning", settings: Path | None, agent_settings: Path | None) -> tuple[str, ...]:
-    """Returns what has to be said of files that are not written, since nothing is recommended."""
-    from gleaner.control.simulation.tuning import advice
+    """Write the recommendations. Return remarks on files that are not written, since nothing is recommended."""
+    from gleaner.control.simulation.tuning import settings_files
 
     unwritten: list[str] = []
     for path, text in (
-        (settings, advice.control_settings(tuning)),
-        (agent_settings, advice.agent_settings(tuning)),
+        (settings, settings_files.control_settings(tuning)),
+        (agent_settings, settings_files.agent_settings(tuning)),
     ):
         if path is None:
             continue
@@ -269,16 +270,16 @@ def _write(tuning: "Tuning", settings: Path | None, agent_settings: Path | None)
 def _answer(
     tuning: "Tuning", ground: "Ground", assumed: tuple[str, ...], json: str | None, report: Path | None
 ) -> Answer:
-    """Exit code 1 says that nothing can be recommended."""
-    from gleaner.control.simulation.experiment import machine_name
-    from gleaner.control.simulation.figures import outputs, tabulate
-    from gleaner.control.simulation.tuning import tuned
+    """Return the answer. Its exit code is 1 if nothing can be recommended."""
+    from gleaner.control.simulation.metrics import files, tabulate
+    from gleaner.control.simulation.run import machine_name
+    from gleaner.control.simulation.tuning import output
 
     remarks = (
         *tabulate.cleaning_lines(ground.cleaning, len(ground.workload)),
         *ground.remarks,
         *assumed,
-        *tuned.odd(tuning),
+        *output.odd(tuning),
     )
     found = 0 if tuning.recommendation.setting else 1
     if report is not None:
@@ -286,11 +287,11 @@ def _answer(
 
         subtitle = f"{tuning.workload} on {machine_name(tuning.machine)}, {tuning.scheduler}"
         with write(report):
-            page.write(report, tuned.page(tuning, subtitle, remarks))
-    value = tuned.as_json(tuning)
+            page.write(report, output.page(tuning, subtitle, remarks))
+    value = output.as_json(tuning)
     if json == "-":
         return Answer(value, as_json=True, exit_code=found)
     if json is not None:
         with write(Path(json)):
-            outputs.write_json(Path(json), value)
-    return Answer((tuned.table(tuning), *tuned.lines(tuning)), remarks=remarks, exit_code=found)
+            files.write_json(Path(json), value)
+    return Answer((output.table(tuning), *output.lines(tuning)), remarks=remarks, exit_code=found)

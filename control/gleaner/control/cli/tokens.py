@@ -1,4 +1,4 @@
-"""`glean token`: tokens for users, admins and what reads the metrics (an agent's is made by control itself)."""
+"""`glean token`: tokens for users, admins and readers of the metrics. Control itself makes the tokens of agents."""
 
 import os
 import re
@@ -12,25 +12,25 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from gleaner.control.api.shapes import TokenRequest, TokenRow
-from gleaner.control.cli.answer import Answer, AsJson
+from gleaner.agent.common.validation_messages import complaint
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.config import load_settings
 from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.optional_imports import server_parts
+from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.cli.server import server_parts
-from gleaner.control.cli.wording import complaint
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.models.tokens import TokenRequest, TokenRow
+from gleaner.control.simulation.metrics.tables import Table
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, end and replace tokens.")
 
 LONGEST_SECRET = 256
 
-To = Annotated[Path | None, typer.Option(metavar="FILE", help="A new file, mode 0600; else printed.")]
+To = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a new file of mode 0600; else print.")]
 
 
 class Role(StrEnum):
-    """Who a token is for."""
+    """The role of a token's holder."""
 
     USER = "user"
     ADMIN = "admin"
@@ -39,14 +39,14 @@ class Role(StrEnum):
 
 @app.command()
 def create(
-    role: Annotated[Role, typer.Option(help="What its owner may do.")],
-    name: Annotated[str, typer.Option(help="Whose it is.")],
+    role: Annotated[Role, typer.Option(help="What the token's holder may do.")],
+    name: Annotated[str, typer.Option(help="Name of the token's holder.")],
     group: Annotated[str | None, typer.Option(help="The group whose jobs a user may see and change.")] = None,
     *,
     manager: Annotated[
-        bool, typer.Option("--manager", help="A user who may change all jobs of the group, not only the own ones.")
+        bool, typer.Option("--manager", help="Let the user change all jobs of the group, not only their own.")
     ] = False,
-    days: Annotated[int | None, typer.Option(metavar="N", help="It ends after so many days.")] = None,
+    days: Annotated[int | None, typer.Option(metavar="N", help="The token ends after this many days.")] = None,
     to: To = None,
     local: Annotated[
         bool, typer.Option("--local", help="Write to the database itself: for the first admin, as the service account.")
@@ -69,10 +69,10 @@ def create(
 
 @app.command("list")
 def list_tokens(
-    everything: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include tokens that have ended.")] = False,
     as_json: AsJson = False,
 ) -> Answer:
-    """List tokens: all that were made for people, or for a user the own ones. Secrets are never shown again."""
+    """List the tokens of people; a user sees only their own. Secrets are never shown again."""
     with connect() as control:
         found = control.tokens(everything=everything)
     return Answer(found if as_json else (_table(found),), as_json)
@@ -80,10 +80,10 @@ def list_tokens(
 
 @app.command()
 def revoke(
-    ids: Annotated[list[str], typer.Argument(metavar="TOKEN...", help="As `glean token list` shows them.")],
+    ids: Annotated[list[str], typer.Argument(metavar="TOKEN...", help="Tokens, as `glean token list` shows them.")],
     as_json: AsJson = False,
 ) -> Answer:
-    """End tokens: within seconds they are good for nothing."""
+    """End tokens: within seconds they are no longer accepted."""
     wanted = [_id(each) for each in ids]
     with connect() as control:
         ended = tuple(control.revoke_token(each) for each in wanted)
@@ -93,11 +93,14 @@ def revoke(
 @app.command()
 def rotate(
     id_: Annotated[
-        str, typer.Argument(metavar="[TOKEN]", help="As `glean token list` shows it.", show_default="the one in use")
+        str,
+        typer.Argument(
+            metavar="[TOKEN]", help="A token, as `glean token list` shows it.", show_default="the one in use"
+        ),
     ] = "own",
     to: To = None,
 ) -> Answer:
-    """Replace a token by a new one, and end the old one. The new one is shown this once."""
+    """Replace a token by a new one, and end the old one. The new one is shown only once."""
     wanted = _id(id_)
 
     def made() -> str:
@@ -140,8 +143,8 @@ def _issue(request: TokenRequest, *, local: bool) -> str:
 def _issue_locally(request: TokenRequest) -> str:
     url = load_settings().queue.url
     with server_parts():
-        from gleaner.control.queue.engine import check_schema, transaction
-        from gleaner.control.queue.engine import connect as open_queue
+        from gleaner.control.queue.database import check_schema, transaction
+        from gleaner.control.queue.database import connect as open_queue
         from gleaner.control.queue.tokens import make
 
         engine = open_queue(url)
@@ -159,7 +162,10 @@ def _issue_locally(request: TokenRequest) -> str:
 
 
 def _write(path: Path, issued: Callable[[], str]) -> str:
-    """Make the file first, with room for it, so that no token is issued, or ended for it, that nobody has."""
+    """Write a token to a new file. The file is made first, with room for the token, before a token is issued.
+
+    So no token is issued that nobody has, and none is ended in its favour.
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:

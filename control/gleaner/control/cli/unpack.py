@@ -1,7 +1,7 @@
-"""Taking files out of a job's output without trusting it.
+"""The unpacking of a job's output, which is not trusted.
 
-The archive was written by somebody's workload. Only regular files and folders are made; no link is followed
-or made, not even one that was there before; nothing is written outside the target folder. What is left out is
+Somebody's workload wrote the archive. Only regular files and folders are made. No link is made, and none is followed,
+not even a link that was there before. Nothing is written outside the target folder. Members that are left out are
 named.
 """
 
@@ -14,22 +14,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from gleaner.control.cli.answer import Fetched
-from gleaner.control.cli.failures import Failure, one_line
+from gleaner.agent.common.validation_messages import one_line
+from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.output import Fetched
 
 CHUNK_BYTES = 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Skipped(Exception):
-    """One member is left out; the message says why."""
+    """The reason for leaving out one member."""
 
 
 def unpack(chunks: Iterable[bytes], folder: Path, *, job: int, overwrite: bool) -> Fetched:
     """Put a job's output into `folder`, which is made if it is not there.
 
-    The archive is read to its end before the first file is made: one that breaks off changes nothing.
-    Raises `Failure` if the disk or the archive is no good.
+    The archive is read to its end before the first file is made, so an archive that breaks off changes nothing.
+    Raises `Failure` if the disk or the archive is faulty.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +51,7 @@ def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fe
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with tarfile.open(fileobj=spool, mode="r:") as archive:
-            for member in archive.getmembers():  # all heads at once: a broken end shows before a file is made
+            for member in archive.getmembers():  # reads all heads first: a broken end is found before a file is made
                 try:
                     parts = _parts(member)
                     if member.isdir():
@@ -68,7 +69,7 @@ def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fe
 
 
 def _parts(member: tarfile.TarInfo) -> list[str]:
-    """The member's path below the folder. Raises `_Skipped` for what may not be made."""
+    """Return the member's path below the folder. Raises `_Skipped` for a member that may not be made."""
     if member.issym() or member.islnk():
         raise _Skipped("a link")
     if not (member.isreg() or member.isdir()):
@@ -87,7 +88,7 @@ def _parts(member: tarfile.TarInfo) -> list[str]:
 
 @contextmanager
 def _inside(root: int, parts: list[str]) -> Generator[int]:
-    """The folder `parts` below `root`, made where it is missing; never through a link."""
+    """Yield the folder `parts` below `root`. Missing folders are made, and no link is followed."""
     here = os.dup(root)
     try:
         for part in parts:
@@ -121,7 +122,7 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: i
             while chunk := source.read(CHUNK_BYTES):
                 if chunk.count(0) < len(chunk):
                     file.write(chunk)
-                else:  # a hole stays one: an archive of a few bytes must not fill the disk
+                else:  # a hole stays a hole: an archive of a few bytes must not fill the disk
                     file.seek(len(chunk), os.SEEK_CUR)
             file.truncate()
         with suppress(OSError, OverflowError, ValueError):

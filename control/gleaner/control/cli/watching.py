@@ -1,4 +1,4 @@
-"""`glean wait` and `glean logs`: looking at control again and again until something has ended."""
+"""`glean wait` and `glean logs`, which look at control again and again until something has ended."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -6,24 +6,25 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gleaner.control.api.shapes import CampaignStatus, JobRow
 from gleaner.control.cli import render
-from gleaner.control.cli.answer import Answer, AsJson
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Unreachable
-from gleaner.control.life import Outcome, State
+from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.models.campaigns import CampaignStatus
+from gleaner.control.models.jobs import JobRow
+from gleaner.control.states import Outcome, State
 
 Seen = TypeVar("Seen")
 
 POLL_S = 2.0
 FOLLOW_S = 1.0
 PATIENCE_S = 600.0
-"""How long control may be away (it is being restarted, say) before a verb that watches gives up."""
+"""The longest absence of control (a restart, say) before a verb that watches fails."""
 PAGE = 1000
 
 
 def patient(look: Callable[[], Seen]) -> Callable[[], Seen]:
-    """The same look, which after its first success waits for a control program that is away for a while."""
+    """Return a look that, after its first success, waits for a control program that is away for a while."""
     last_s: float | None = None
 
     def looking() -> Seen:
@@ -46,8 +47,8 @@ def patient(look: Callable[[], Seen]) -> Callable[[], Seen]:
     return looking
 
 
-def tally(rows: Sequence[JobRow], campaign: int | None = None) -> CampaignStatus:
-    """How many of these jobs are in each state."""
+def usage_cache(rows: Sequence[JobRow], campaign: int | None = None) -> CampaignStatus:
+    """Return the number of these jobs in each state."""
 
     def count(state: State, outcome: Outcome | None = None) -> int:
         return sum(row.state is state and row.outcome is outcome for row in rows)
@@ -65,7 +66,7 @@ def tally(rows: Sequence[JobRow], campaign: int | None = None) -> CampaignStatus
 
 
 def unfinished(status: CampaignStatus) -> int:
-    """How many jobs have not ended."""
+    """Return the number of jobs that have not ended."""
     return status.new + status.running + status.saved
 
 
@@ -76,13 +77,13 @@ def _look_at_jobs(control: Control, jobs: Sequence[int]) -> Callable[[], Campaig
         for job in dict.fromkeys(jobs):
             if job not in rows or rows[job].state is not State.COMPLETE:
                 rows[job] = control.job(job).job
-        return tally(tuple(rows.values()))
+        return usage_cache(tuple(rows.values()))
 
     return look
 
 
 def _standings(look: Callable[[], CampaignStatus], timeout_s: float | None) -> Iterator[CampaignStatus]:
-    """The standing again and again, until every job has ended or the time is over."""
+    """Yield the standing again and again, until every job has ended or the time is over."""
     began_s = time.monotonic()
     told = False
     while True:
@@ -123,7 +124,7 @@ def wait(
 def logs(
     job: Annotated[int, typer.Argument(metavar="JOB", min=1)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also what attempts wrote that were lost.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include what lost attempts wrote.")] = False,
 ) -> Answer:
     """Print what a job wrote, over all its slices."""
     return Answer(_lines(job, follow=follow, everything=everything))

@@ -1,4 +1,4 @@
-"""Which waiting jobs start now, and which of those behind them may overtake: backfilling.
+"""Backfilling: the waiting jobs that start now, and the jobs behind them that may overtake.
 
 Pure: counts of units (nodes, or processors) and times come in, positions in the queue go out. Each core is one plain
 function over NumPy arrays, which the simulator compiles and live control calls as it is.
@@ -26,7 +26,7 @@ LEVELS = 4
 """Of blocks: of 32 jobs, of 1,024, of 32,768 and of a million."""
 
 
-def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled one may call no other; numba takes no keywords
+def easy(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - one pass over the queue; numba takes no keywords
     now_s: float,
     free: int,
     running: int,
@@ -47,13 +47,13 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
     The answer: how many start, the new `running`, the shadow time of the first job that does not fit, and the units
     that may be held past it. Where no job is left waiting the shadow time is infinite.
 
-    `ends_s`: at which instants what runs is expected to end, without repetition, ascending; `ends_units`: what each
-    gives back. Their first `running` entries count, and what starts is added to them, so there must be room. Nothing
-    may be expected to end before `now_s`.
+    `ends_s`: at which instants what runs is expected to end, without repetition, ascending; `ends_units`: the units
+    that each frees. Their first `running` entries count, and what starts is added to them, so there must be room.
+    Nothing may be expected to end before `now_s`.
 
     `units` and `limit_s`: what the waiting jobs ask for, in the order of the queue, which goes from `first` to before
     `last`; the first of them is not `GONE`. `refused`: so many from the first on were refused at an earlier decision,
-    since which nothing was given back: of them only the first is looked at. Without `overtaking` the queue is first
+    since which nothing was freed: of them only the first is looked at. Without `overtaking` the queue is first
     come, first served.
 
     `least_units` and `least_limit_s`: a row a level, and for each block of it no more than any job of it asks for, so
@@ -160,7 +160,7 @@ def easy(  # noqa: PLR0912, PLR0915, PLR0917 - one function, since the compiled 
     return found, running, shadow_s, extra
 
 
-def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
+def conservative(  # noqa: PLR0912, PLR0913, PLR0915, PLR0917 - as above
     now_s: float,
     steps: int,
     steps_s: NDArray[np.float64],
@@ -231,7 +231,7 @@ def conservative(  # noqa: PLR0912, PLR0915, PLR0917 - as above
             if not is_found:
                 continue
             promised_s[turn] = start_s
-        # First the old reservation is given back, then the new one is taken.
+        # First the old reservation is released, then the new one is taken.
         for is_new in (False, True):
             if is_new and turn < 0:
                 break

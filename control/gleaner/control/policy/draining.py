@@ -1,8 +1,8 @@
-"""How nodes are emptied: what is done to each job that runs there, and what stands in the way. Pure.
+"""The draining of nodes: the action for each job there, and the obstacles. Pure.
 
 Rodríguez-Pascual et al., 2019, section 3.3.1 (`smigrate`): the nodes are marked first, so that nothing new starts while
-their jobs are looked at. Unlike there, a job whose owner has declared nothing stands in nobody's way: it is never
-touched, and the node is empty when it has ended.
+their jobs are looked at. Unlike in that paper, a job whose owner has declared nothing is no obstacle. Such a job is
+never touched, and its node is empty when the job has ended.
 """
 
 from collections.abc import Collection, Iterable
@@ -11,17 +11,17 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a job on a node is to us."""
+    """The kind of a job on a node."""
 
     AGENT = "agent"
     CHECKPOINTABLE = "checkpointable"
     PREEMPTIBLE = "preemptible"
     OTHER = "other"
-    """Its owner has not declared that anything may be done to it."""
+    """Its owner has not declared the job preemptible or checkpointable."""
 
 
 class Spanning(StrEnum):
-    """What becomes of a job that also runs on nodes that are not drained."""
+    """The treatment of a job that also runs on nodes that are not drained."""
 
     WAIT = "wait"
     REQUEUE = "requeue"
@@ -29,20 +29,23 @@ class Spanning(StrEnum):
 
 
 class Deed(StrEnum):
-    """What is done to a job so that it leaves."""
+    """The action that removes a job from its node."""
 
-    SEND_HOME = "send home"
+    VACATE = "vacate"
     """An agent saves its jobs and ends."""
     SAVE = "save"
-    """It is asked to save itself, and requeues itself."""
+    """The job is asked to save its state, and requeues itself."""
     REQUEUE = "requeue"
     WAIT = "wait"
-    """Nothing: it ends by itself."""
+    """No action: the job ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """One job of the scheduler's that has a part of a node. `cannot`: why it cannot be saved or requeued; or empty."""
+    """One job of the scheduler that holds a part of a node.
+
+    `cannot` is the reason that the job cannot be saved or requeued, or empty.
+    """
 
     job: str
     user: str
@@ -52,12 +55,12 @@ class Occupant:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the job in messages."""
         return f"agent {self.job}" if self.kind is Kind.AGENT else f"{self.user}'s job {self.job}"
 
 
 _DEEDS = {
-    Kind.AGENT: Deed.SEND_HOME,
+    Kind.AGENT: Deed.VACATE,
     Kind.CHECKPOINTABLE: Deed.SAVE,
     Kind.PREEMPTIBLE: Deed.REQUEUE,
     Kind.OTHER: Deed.WAIT,
@@ -65,14 +68,14 @@ _DEEDS = {
 
 
 def deed(occupant: Occupant, drained: Collection[str], spanning: Spanning) -> Deed:
-    """What is done to it."""
+    """Return the action for this job."""
     if _spans(occupant, drained) and spanning is not Spanning.REQUEUE:
         return Deed.WAIT
     return _DEEDS[occupant.kind]
 
 
 def obstacles(occupants: Iterable[Occupant], drained: Collection[str], spanning: Spanning) -> tuple[str, ...]:
-    """Why the nodes cannot be drained, a few words for each job in the way; empty if they can.
+    """Return the reasons that the nodes cannot be drained, a few words a job; empty if they can be.
 
     >>> obstacles([Occupant("7", "alice", Kind.PREEMPTIBLE, ("n1", "n2"))], {"n1"}, Spanning.REFUSE)
     ("alice's job 7 also runs on n2 (see --spanning)",)

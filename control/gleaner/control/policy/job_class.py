@@ -1,14 +1,14 @@
-"""What may be done to a regular job that runs: its owner says so (OMFS, section II)."""
+"""The class of a regular job, as its owner declares it (OMFS, section II)."""
 
 from enum import IntEnum
 
 
 class JobClass(IntEnum):
-    """The numbers are those of `policy.omfs`."""
+    """The class of a job. The numbers are those of `policy.omfs`."""
 
     NON_PREEMPTIBLE = 0
-    """It is left alone."""
+    """The job runs to its end."""
     PREEMPTIBLE = 1
-    """It may be killed, and starts over."""
+    """The job may be killed, and then starts from the beginning."""
     CHECKPOINTABLE = 2
-    """It may be saved, and goes on."""
+    """The job may be saved, and then continues from its checkpoint."""

@@ -1,4 +1,4 @@
-"""Memoryless fair share: whether a waiting job starts, and who is vacated for it. Pure.
+"""Memoryless fair share: the start of a waiting job, and the running jobs that are preempted for it. Pure.
 
 The method is OMFS (Zvi and Oren, "Optimized Memoryless Fair-Share HPC Resources Scheduling using Transparent
 Checkpoint-Restart Preemption", 2021). Each owner is entitled to a part of the machine, may use more while others do
@@ -32,7 +32,7 @@ listing is an option (`literal`), to study it. What was read how, with the lines
 - Line 36 counts what is vacated as idle at once. A save takes time, so `coming` is what is being freed and is
   promised to nobody: it is not freed a second time.
 
-A caller asks for each waiting job in turn, and takes each answer before it asks for the next:
+`walk_of` asks for each waiting job in turn. The caller takes each answer before the next question:
 
 1. The claims, in the order of the queue. When one had others vacated, it asks again for those that had to wait: an
    owner that has just lost a job may have become entitled to another.
@@ -47,124 +47,209 @@ entitlement afterwards, and is not vacated before it has taken idle units beyond
 claim: its owner was above its entitlement with it.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
+Queue = TypeVar("Queue")
+
 REFUSE = 0
-"""It is not entitled to a start, and there is not enough idle."""
+"""The job is not entitled to a start, and there is not enough idle."""
 START = 1
-"""It starts now, on idle units."""
+"""The job starts now, on idle units."""
 VACATE = 2
-"""It is to have what is idle, what is coming and what the victims give (there may be none), and starts when it has."""
+"""The job is to have what is idle, what is coming and what its victims free (there may be none). It starts then."""
 WAIT = 3
-"""It is entitled to a start, but those who must give way are within their quantum, or there are none."""
+"""The job is entitled to a start, but its possible victims are within their quantum, or there are none."""
 
 
-def decide(  # noqa: PLR0912, PLR0915, PLR0917 - one function: the compiled one may call no other, numba takes no keywords
-    asked: int,
-    owner: int,
-    job_class: int,
-    now_s: float,
-    units: NDArray[np.int64],
-    gives: NDArray[np.int64],
-    owners: NDArray[np.int64],
-    classes: NDArray[np.int64],
-    priority: NDArray[np.int64],
-    since_s: NDArray[np.float64],
-    cost_s: NDArray[np.float64],
-    used: NDArray[np.int64],
-    used_fixed: NDArray[np.int64],
-    promised: NDArray[np.int64],
-    entitled: NDArray[np.int64],
+class Asked(NamedTuple):
+    """The demand of a waiting job."""
+
+    units: int
+    """Nodes, or processors."""
+    owner: int
+    job_class: int
+    """0 non-preemptible, 1 preemptible (it is killed), 2 checkpointable (it is saved)."""
+
+
+class Running(NamedTuple):
+    """The running jobs, one entry a job."""
+
+    units: NDArray[np.int64]
+    gives: NDArray[np.int64]
+    """The units that the waiting job could use: all of them, where units need only be counted."""
+    owner: NDArray[np.int64]
+    job_class: NDArray[np.int64]
+    priority: NDArray[np.int64]
+    """More is better."""
+    since_s: NDArray[np.float64]
+    """The time since which the job runs without a break."""
+    cost_s: NDArray[np.float64]
+    """The time that a save would take."""
+
+
+class Owners(NamedTuple):
+    """The owners, one entry an owner. Units that are being vacated are not used."""
+
+    used: NDArray[np.int64]
+    used_fixed: NDArray[np.int64]
+    """Of the used units those of non-preemptible jobs."""
+    promised: NDArray[np.int64]
+    """Of the used units those of claims that have not started."""
+    entitled: NDArray[np.int64]
+
+
+class Rules(NamedTuple):
+    """The quantum, and how it is read; see above."""
+
+    quantum_s: float
+    protects: bool
+    literal: bool
+
+
+def is_claim(asked: int, used: int, entitled: int) -> bool:
+    """Return True if a job that asks for so many units fits what is left of its owner's entitlement."""
+    return asked <= entitled - used
+
+
+def would_exceed(asked: int, job_class: int, used_fixed: int, entitled: int, literal: bool) -> bool:
+    """Return True if the non-preemptible jobs of an owner would be more than its entitlement with this job."""
+    return job_class == 0 and used_fixed + asked > entitled - int(literal)
+
+
+def walk_of(
+    places: Callable[[Queue], int], claim: Callable[[Queue, int], int], others: Callable[[Queue], None]
+) -> Callable[[Queue, bool], bool]:
+    """Return the walk that asks with these functions. The compiler needs to know them when it compiles the walk.
+
+    `places` begins a walk over the queue and returns its length. `claim` asks for the job at a place, takes the answer
+    and returns it; `REFUSE` for a job that is no claim. `others` asks for every other job.
+    """
+
+    def walk(queue: Queue, literal: bool) -> bool:
+        """Ask for the claims until they preempt no more jobs, then for the others; with `literal` only for the others.
+
+        Return True if the others were not asked, since idle units are kept for a claim that was told to `WAIT`.
+        """
+        is_vacated, is_waiting = not literal, False
+        while is_vacated:
+            is_vacated, is_waiting = False, False
+            for place in range(places(queue)):
+                answer = claim(queue, place)
+                is_vacated = is_vacated or answer == VACATE
+                is_waiting = is_waiting or answer == WAIT
+        if not is_waiting:
+            others(queue)
+        return is_waiting
+
+    return walk
+
+
+def decide(  # noqa: PLR0917 - numba takes no keywords
+    job: Asked,
+    running: Running,
+    owners: Owners,
     idle: int,
     coming: int,
-    quantum_s: float,
-    protects: bool,
-    literal: bool,
-) -> tuple[int, NDArray[np.int64]]:
-    """What becomes of one waiting job, and the positions of the running jobs to vacate for it, in the order chosen.
+    now_s: float,
+    rules: Rules,
+    victims: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Return the answer for one waiting job, and how many running jobs are to be preempted.
 
-    The job asks for `asked` units (nodes, or processors). Classes are 0 non-preemptible, 1 preemptible (it is killed),
-    2 checkpointable (it is saved). `units` to `cost_s` have one entry a running job: what it holds, what of that this
-    job could use (all of it, where units need only be counted), whose it is, its priority (more is better), since when
-    it runs without a break, and what saving it would take. `used`, of it `used_fixed` (by non-preemptible jobs) and
-    `promised` (to claims that have not started), and `entitled` have one entry an owner; what is being vacated is not
-    used. `idle` units can be had now, `coming` ones soon.
+    `idle` units can be had now, `coming` units soon. The positions of the running jobs to preempt are written to
+    `victims`, in the order chosen. There must be room for all running jobs.
     """
-    victims = np.empty(0, np.int64)
-    is_fixed = job_class == 0
-    if literal:
-        if is_fixed and used_fixed[owner] + asked >= entitled[owner]:
-            return REFUSE, victims
-        is_room = idle + coming > asked
-    else:
-        if is_fixed and used_fixed[owner] + asked > entitled[owner]:
-            return REFUSE, victims
-        is_claim = asked <= entitled[owner] - used[owner]
-        is_room = idle >= asked and (is_claim or promised[owner] == 0)
-    if is_room:
-        return (START if idle >= asked else VACATE), victims
-    if asked > entitled[owner] - used[owner]:
-        return REFUSE, victims
-    if idle + coming >= asked:
-        return (START if idle >= asked else VACATE), victims
+    asked, owner, job_class = job
+    entitled, is_enough = owners.entitled[owner], idle >= asked
+    if would_exceed(asked, job_class, owners.used_fixed[owner], entitled, rules.literal):
+        return REFUSE, 0
+    owed = is_claim(asked, owners.used[owner], entitled)
+    is_room = idle + coming > asked if rules.literal else is_enough and (owed or owners.promised[owner] == 0)
+    if is_room or (owed and idle + coming >= asked):
+        return (START if is_enough else VACATE), 0
+    if not owed:
+        return REFUSE, 0
+    found = _choose(running, owners, asked - idle - coming, now_s, rules, victims)
+    if found == 0:
+        return (REFUSE if rules.literal else WAIT), 0
+    return VACATE, found
 
-    victims = np.empty(len(units), np.int64)
-    left = used.copy()
-    is_chosen = np.zeros(len(units), np.bool_)
+
+def _choose(  # noqa: PLR0917 - numba takes no keywords
+    running: Running, owners: Owners, missing: int, now_s: float, rules: Rules, victims: NDArray[np.int64]
+) -> int:
+    """Write to `victims` the running jobs that free the missing units; return how many. 0 if there are too few."""
+    left = owners.used.copy()
+    is_chosen = np.zeros(len(running.units), np.bool_)
     found = 0
-    freed = 0
-    while idle + coming + freed < asked:
-        best = -1
-        best_is_young = False
-        best_below = 0
-        best_cost_s = 0.0
-        for at in range(len(units)):
-            whose = owners[at]
-            is_young = now_s < since_s[at] + quantum_s
-            below = 0
-            lost_s = 0.0
-            if is_chosen[at] or gives[at] == 0:
-                continue
-            if not literal:
-                if classes[at] == 0 or left[whose] <= entitled[whose] or (protects and is_young):
-                    continue
-                below = max(0, entitled[whose] - (left[whose] - units[at]))
-                lost_s = cost_s[at] if classes[at] == 2 else now_s - since_s[at]
-            if best >= 0:
-                if is_young != best_is_young:
-                    is_better = best_is_young
-                elif below != best_below:
-                    is_better = below < best_below
-                elif priority[at] != priority[best]:
-                    is_better = priority[at] < priority[best]
-                else:
-                    is_better = lost_s < best_cost_s
-                if not is_better:
-                    continue
-            best = at
-            best_is_young = is_young
-            best_below = below
-            best_cost_s = lost_s
+    surplus = -missing
+    while surplus < 0:
+        best = _next_victim(running, owners.entitled, left, is_chosen, now_s, rules)
         if best < 0:
-            return (REFUSE if literal else WAIT), victims[:0]
+            return 0
         is_chosen[best] = True
-        left[owners[best]] -= units[best]
+        left[running.owner[best]] -= running.units[best]
         victims[found] = best
         found += 1
-        freed += gives[best]
-    if literal:
-        return VACATE, victims[:found]
+        surplus += running.gives[best]
+    if rules.literal:
+        return found
     # Those chosen first may not be needed beside those chosen last; who was the last to be chosen is spared first.
-    surplus = idle + coming + freed - asked
     for turn in range(found - 1, -1, -1):
         at = victims[turn]
-        if gives[at] <= surplus:
-            surplus -= gives[at]
+        if running.gives[at] <= surplus:
+            surplus -= running.gives[at]
             is_chosen[at] = False
     kept = 0
     for turn in range(found):
         if is_chosen[victims[turn]]:
             victims[kept] = victims[turn]
             kept += 1
-    return VACATE, victims[:kept]
+    return kept
+
+
+def _next_victim(  # noqa: PLR0917 - numba takes no keywords
+    running: Running,
+    entitled: NDArray[np.int64],
+    left: NDArray[np.int64],
+    is_chosen: NDArray[np.bool_],
+    now_s: float,
+    rules: Rules,
+) -> int:
+    """Return the running job that is preempted next, where the owners have so many units left; -1 if there is none."""
+    best = -1
+    best_is_young = False
+    best_below = 0
+    best_cost_s = 0.0
+    for at in range(len(running.units)):
+        owner = running.owner[at]
+        is_young = now_s < running.since_s[at] + rules.quantum_s
+        below = 0
+        lost_s = 0.0
+        if is_chosen[at] or running.gives[at] == 0:
+            continue
+        if not rules.literal:
+            if running.job_class[at] == 0 or left[owner] <= entitled[owner] or (rules.protects and is_young):
+                continue
+            below = max(0, entitled[owner] - (left[owner] - running.units[at]))
+            lost_s = running.cost_s[at] if running.job_class[at] == 2 else now_s - running.since_s[at]
+        if best >= 0:
+            if is_young != best_is_young:
+                is_better = best_is_young
+            elif below != best_below:
+                is_better = below < best_below
+            elif running.priority[at] != running.priority[best]:
+                is_better = running.priority[at] < running.priority[best]
+            else:
+                is_better = lost_s < best_cost_s
+            if not is_better:
+                continue
+        best = at
+        best_is_young = is_young
+        best_below = below
+        best_cost_s = lost_s
+    return best

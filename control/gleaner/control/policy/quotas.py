@@ -1,4 +1,4 @@
-"""What a group and each of its users may have at once."""
+"""Quotas: the most that a group and each of its users may have at once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """The most that one may have. None: no limit."""
+    """The limits of a group or a user. None: no limit."""
 
     jobs: int | None = None
     cores: int | None = None
@@ -16,13 +16,13 @@ class Most:
 
     @property
     def limits_running(self) -> bool:
-        """Whether a claim has to look at it."""
+        """True if a claim has to look at these limits."""
         return self.cores is not None or self.stored_bytes is not None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMost:
-    """What a group may have, and each of its users."""
+    """The limits of a group and of each of its users."""
 
     group: Most = Most()
     user: Most = Most()
@@ -37,46 +37,46 @@ class QuotaRules:
     groups: Mapping[str, GroupMost] = field(default_factory=dict[str, GroupMost])
 
     def of(self, group: str) -> GroupMost:
-        """The quota that counts for this group."""
+        """Return the limits of this group."""
         return self.groups.get(group, self.default)
 
     @property
     def any_stored(self) -> bool:
-        """Whether anybody's bytes are limited."""
+        """True if the stored bytes of any group or user are limited."""
         all_ = (self.default, *self.groups.values())
         return any(most.stored_bytes is not None for each in all_ for most in (each.group, each.user))
 
 
 Whose = tuple[str, str]
-"""A group, and one of its users; with an empty user: all of the group."""
+"""A group and one of its users. An empty user stands for the whole group."""
 
 
 @dataclass(slots=True)
 class Allowance:
-    """What may still be started in one claim. Who is not named is not limited."""
+    """The cores that one claim may still start. A group or user that is not named is not limited."""
 
     cores: dict[Whose, int] = field(default_factory=dict[Whose, int])
-    """What is left of the limits of groups, and of users who have something running."""
+    """The rest of the limits of groups, and of users with a running job."""
     each_user: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By group: what a user may have who has nothing running."""
+    """By group: the cores of a user without a running job."""
     full: frozenset[Whose] = frozenset()
-    """Who has stored too much: what was begun goes on, and nothing new begins."""
+    """The groups and users above their storage limit: their saved jobs continue, and no new job begins."""
 
     def holds(self, whose: Whose, cpus: int) -> bool:
-        """Whether a job of so many cores may be started."""
+        """Return True if a job of so many cores may start."""
         return all(left is None or left >= cpus for left in map(self._left, _concerned(whose)))
 
     def may_begin(self, whose: Whose) -> bool:
-        """Whether a job that has nothing saved may be started."""
+        """Return True if a job without a checkpoint may start."""
         return not any(each in self.full for each in _concerned(whose))
 
     def most(self, whose: Whose, cpus: int) -> int | None:
-        """How many jobs of so many cores may be started; None: as many as there are."""
+        """Return the number of jobs of so many cores that may start. None: no limit."""
         left = [max(0, each) // cpus for each in map(self._left, _concerned(whose)) if each is not None]
         return min(left, default=None)
 
     def take(self, whose: Whose, cpus: int) -> None:
-        """One of so many cores is started."""
+        """Count one started job of so many cores."""
         for each in _concerned(whose):
             left = self._left(each)
             if left is not None:
@@ -93,7 +93,7 @@ def _concerned(whose: Whose) -> tuple[Whose, ...]:
 
 
 def over_jobs(who: str, *, has: int, more: int, most: int, key: str) -> str:
-    """Says that so many jobs are too many.
+    """Return the message that so many jobs are too many.
 
     >>> over_jobs("group atlas", has=990, more=20, most=1000, key="jobs")
     'group atlas has 990 jobs that have not ended and may have 1,000: 20 more are too many; wait until some end, \
@@ -106,7 +106,7 @@ cancel some, or ask an admin for more ([quotas] jobs)'
 
 
 def over_cores(who: str, *, cpus: int, most: int, key: str) -> str:
-    """Says that a job can never start.
+    """Return the message that a job can never start.
 
     >>> over_cores("group atlas", cpus=64, most=32, key="cores")
     'it needs 64 cores, and group atlas may have 32 running at once: it can never start; ask for fewer, or ask an \
@@ -119,7 +119,7 @@ admin for more ([quotas] cores)'
 
 
 def cores_in_use(who: str, *, has: int, most: int, key: str) -> str:
-    """Says that a job starts when others have ended.
+    """Return the message that a job starts when others have ended.
 
     >>> cores_in_use("group atlas", has=30, most=32, key="cores")
     'group atlas has 30 cores running and may have 32: it starts when enough of them are free ([quotas] cores)'
@@ -131,7 +131,7 @@ def cores_in_use(who: str, *, has: int, most: int, key: str) -> str:
 
 
 def over_stored(who: str, *, has_bytes: int, most_bytes: int, key: str) -> str:
-    """Says that so much is stored that nothing new may begin.
+    """Return the message that no new job begins because of the stored bytes.
 
     >>> over_stored("alice of group atlas", has_bytes=3 * 2**30, most_bytes=2**31, key="user.stored_gib")
     'alice of group atlas has 3.0 GiB stored and may have 2.0: nothing new begins; cancel saved jobs that are not \

@@ -1,8 +1,8 @@
-"""Jobs as decisions name them. Stored decisions are found by these words, and `glean why` takes them."""
+"""The names of jobs in stored decisions. Decisions are found by these names, and `glean why` takes them."""
 
 
 def job_subject(job: int) -> str:
-    """A job of our queue.
+    """Return the name of a job of our queue.
 
     >>> job_subject(7)
     'job 7'
@@ -11,7 +11,7 @@ def job_subject(job: int) -> str:
 
 
 def slurm_subject(scheduler_id: str) -> str:
-    """A job of the scheduler's.
+    """Return the name of a job of the scheduler.
 
     >>> slurm_subject("4711_2")
     'slurm 4711_2'

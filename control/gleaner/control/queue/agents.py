@@ -1,24 +1,18 @@
-"""Agents: submitted, registered, beating, silent, ended. And how they fared on their nodes."""
+"""Agents and their leases: submitted, registered, live, silent, ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, exists, insert, null, or_, select, tuple_, update
+from sqlalchemy import Connection, and_, bindparam, exists, insert, or_, select, tuple_, update
 
-from gleaner.agent.protocol import AttemptRef, Beat, Farewell, Order, Orders, Registration
-from gleaner.control.policy.judging import QUICK_S
-from gleaner.control.queue import judging, kinds, tokens
-from gleaner.control.queue.attempts import ended
+from gleaner.agent.messages import AttemptRef, Farewell, Heartbeat, Order, Orders, Registration
+from gleaner.control.policy.blame import QUICK_S
+from gleaner.control.queue import avoided_nodes, compatibility, tokens
+from gleaner.control.queue.attempt_reports import give_up, lose, revive, running_on, take_from_agent
+from gleaner.control.queue.attempts import end_columns
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.judging_tables import DOUBT
-from gleaner.control.queue.losses import give_up, leave, lose, revive, running_on
-from gleaner.control.queue.migration_tables import MIGRATION
-from gleaner.control.queue.site_tables import NODE
-from gleaner.control.queue.tables import AGENT, ATTEMPT, JOB, Ending, Phase, Role
+from gleaner.control.queue.schema import AGENT, ATTEMPT, JOB, MIGRATION, Ending, Phase, Role
 
-FAILURES_UNTIL_AVOIDED = 3
-AVOID_S = 3600.0
 _RAN = or_(
     ATTEMPT.c.ending.in_([Ending.SAVED, Ending.SUCCEEDED]),
     and_(
@@ -27,11 +21,14 @@ _RAN = or_(
         ATTEMPT.c.ended_s - ATTEMPT.c.claimed_s >= QUICK_S,
     ),
 )
-"""What shows that the node can run jobs. Not so a workload that has failed at once: perhaps it did so for the node."""
+"""The proof that a node can run jobs. A workload that has failed at once is none: the node may be to blame."""
 
 
 def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: float) -> None:
-    """An agent that is about to be submitted, and its token. Before the scheduler is asked: nothing is then unknown."""
+    """Write down an agent that is about to be submitted, and its token.
+
+    This comes before the scheduler is asked, so that no agent is ever unknown.
+    """
     row = {
         "name": name,
         "phase": Phase.SUBMITTED,
@@ -45,13 +42,16 @@ def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: f
     tokens.register(db, role=Role.AGENT, name=name, group=None, token_hash=token_hash, now_s=now_s, expires_s=until_s)
 
 
-def submitted(db: Connection, name: str, scheduler_id: str) -> None:
-    """The scheduler has taken it under this id."""
+def record_submission(db: Connection, name: str, scheduler_id: str) -> None:
+    """Record that the scheduler has taken the agent under this id."""
     db.execute(update(AGENT).where(AGENT.c.name == name).values(scheduler_id=scheduler_id))
 
 
 def register(db: Connection, name: str, registration: Registration, *, lease_s: float, now_s: float) -> None:
-    """The agent has started. Once more is no error. Raises `Unknown`, or `Refused` for one that has ended."""
+    """Record that the agent has started. To register once more is no error.
+
+    Raises `Unknown`, or `Refused` for an agent that has ended.
+    """
     row = _locked(db, name)
     if row.phase is Phase.ENDED:
         raise Refused(f"agent {name} may not register: it has ended ({row.reason or 'by its own word'})")
@@ -62,7 +62,7 @@ def register(db: Connection, name: str, registration: Registration, *, lease_s: 
         "registered_s": now_s if row.registered_s is None else row.registered_s,
         "lease_until_s": now_s + lease_s,
         "scheduler_id": row.scheduler_id or registration.slurm_job,
-        "kind": kinds.registered(db, registration.facts),
+        "kind": compatibility.record_kind(db, registration.facts),
     }
     db.execute(update(AGENT).where(AGENT.c.name == name).values(facts))
 
@@ -75,11 +75,11 @@ _ALIVE = (
 )
 
 
-def beat(db: Connection, name: str, beat: Beat, *, lease_s: float, now_s: float) -> Orders:
-    """Renew the agent's lease; the answer says what to do with each attempt that it names.
+def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: float, now_s: float) -> Orders:
+    """Renew the agent's lease, and return what to do with each attempt that the agent names.
 
-    An attempt that was given up and has not been claimed since lives on. A job that control believes on the agent
-    for longer than a lease, and that the agent does not name, is taken from it: it never heard of the claim.
+    An attempt that was given up and has not been claimed since lives on. A job that control believes on the agent for
+    longer than a lease, and that the agent does not name, is taken from it: the agent never heard of the claim.
     """
     alive = db.execute(_ALIVE, {"name_": name, "until_": now_s + lease_s}).one_or_none()
     if alive is None:
@@ -119,7 +119,7 @@ def _known(db: Connection, named: Sequence[AttemptRef]) -> Mapping[tuple[int, in
 def _order(db: Connection, name: str, ref: AttemptRef, row: Any, *, vacate: bool, now_s: float) -> Order:
     if row is None or row.agent != name:
         return Order.DROP  # unknown, or another attempt is the current one
-    if row.lost and row.ending is Ending.GIVEN_BACK:
+    if row.lost and row.ending is Ending.RETURNED:
         return Order.DROP  # it may still report what was published late, and that is all
     if row.lost:
         try:
@@ -149,18 +149,19 @@ def _take_unnamed(db: Connection, name: str, named: Sequence[AttemptRef], *, bef
             give_up(db, row, Ending.FORGOTTEN, now_s=now_s, detail=f"{name} lives but does not know of it")
 
 
-def farewell(
+def record_farewell(
     db: Connection,
     name: str,
     report: Farewell,
     *,
     now_s: float,
-    failures_until_avoided: int = FAILURES_UNTIL_AVOIDED,
-    avoid_s: float = AVOID_S,
+    failures_until_avoided: int = avoided_nodes.FAILURES_UNTIL_AVOIDED,
+    avoid_s: float = avoided_nodes.AVOID_S,
 ) -> float | None:
-    """The agent's last words; what it still had counts as given back unstarted.
+    """Close the agent at its own word. What it still had counts as returned unstarted.
 
-    The answer is the shared end that it was submitted for; None if it had ended before, and nothing has changed.
+    Return the shared end that the agent was submitted for. Return None if the agent had ended before; then nothing has
+    changed.
     """
     row = _locked(db, name)
     if row.phase is Phase.ENDED:
@@ -168,19 +169,21 @@ def farewell(
     if row.phase is Phase.SUBMITTED:
         raise Refused(f"agent {name} cannot end: it never registered")
     for job in running_on(db, name):
-        end = ended(Ending.GIVEN_BACK, ended_s=now_s, detail="unstarted: its agent has ended")
-        leave(db, job, now_s=now_s, detail=f"given back: {name} has ended", end=end)
+        end = end_columns(Ending.RETURNED, ended_s=now_s, detail="unstarted: its agent has ended")
+        take_from_agent(db, job, now_s=now_s, detail=f"returned: {name} has ended", end=end)
     _close(db, name, ended_s=report.ended_s, reason=report.reason)
     tokens.end_later(db, agent=name, now_s=now_s)
     if report.fault:
-        node_failed(db, row.node, now_s=now_s, failures_until_avoided=failures_until_avoided, avoid_s=avoid_s)
+        avoided_nodes.record_failure(
+            db, row.node, now_s=now_s, failures_until_avoided=failures_until_avoided, avoid_s=avoid_s
+        )
     elif _has_run_a_job(db, name):
-        node_worked(db, row.node)
+        avoided_nodes.record_success(db, row.node)
     return float(row.end_s)
 
 
 def _has_run_a_job(db: Connection, name: str) -> bool:
-    """Whether a workload of the agent's has run; an agent that found no work says nothing of its node."""
+    """Return True if a workload of the agent's has run. An agent that found no work says nothing of its node."""
     ran = exists().where(ATTEMPT.c.agent == name, _RAN)
     return bool(db.execute(select(ran)).scalar_one())
 
@@ -191,10 +194,10 @@ def _close(db: Connection, name: str, *, ended_s: float, reason: str) -> None:
 
 
 def expire(db: Connection, *, now_s: float, losses_until_held: int) -> list[str]:
-    """The agents whose lease has ended; their jobs are lost.
+    """Declare the agents silent whose lease has ended, and their jobs lost. Return those agents.
 
-    An agent that is silent already may hold a job once more (a claim can pass its last heartbeat): it is listed
-    again, and that job is lost as well.
+    An agent that is silent already may hold a job once more (a claim can pass its last heartbeat): it is listed again,
+    and that job is lost as well.
     """
     over = (AGENT.c.phase == Phase.LIVE) & (AGENT.c.lease_until_s < now_s)
     stray = AGENT.c.phase.in_([Phase.SILENT, Phase.ENDED]) & exists().where(JOB.c.agent == AGENT.c.name)
@@ -212,7 +215,7 @@ def expire(db: Connection, *, now_s: float, losses_until_held: int) -> list[str]
 
 
 def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
-    """Every live agent gets a full lease: control was away, so it is not the agents that were silent."""
+    """Give every live agent a full lease: control was away, so it is not the agents that were silent."""
     live = update(AGENT).where(AGENT.c.phase == Phase.LIVE)
     db.execute(live.values(lease_until_s=now_s + lease_s))
 
@@ -224,9 +227,9 @@ def vacate(db: Connection, name: str) -> None:
 
 
 def forget_unstarted(db: Connection, name: str, *, now_s: float, reason: str) -> bool:
-    """Close an agent that the scheduler no longer knows and that never registered; False if it has registered.
+    """Close an agent that the scheduler no longer knows and that never registered.
 
-    Its token is worth nothing from then on.
+    Its token is worth nothing from then on. Return False, and change nothing, if the agent has registered.
     """
     gone = update(AGENT).where(AGENT.c.name == name, AGENT.c.phase == Phase.SUBMITTED)
     if not db.execute(gone.values(phase=Phase.ENDED, ended_s=now_s, reason=reason)).rowcount:
@@ -236,17 +239,17 @@ def forget_unstarted(db: Connection, name: str, *, now_s: float, reason: str) ->
 
 
 def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: int, reason: str) -> bool:
-    """Close a registered agent that the scheduler says is gone, if it is silent; False if it still speaks.
+    """Close a registered agent that the scheduler says is gone, if the agent is silent.
 
-    "Gone" for the scheduler is not yet "dead": a live lease is waited out. Its token stays good for a late report, and
-    no longer.
+    "Gone" for the scheduler is not yet "dead": a live lease is waited out. The agent's token stays good for a late
+    report, and no longer. Return False, and change nothing, if the agent is not silent.
     """
     row = _locked(db, name)
     if row.phase is not Phase.SILENT:
         return False
     lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} is gone: {reason}")
     _close(db, name, ended_s=now_s, reason=reason)
-    # Nobody has seen its end: what it may still be writing stays until it must be gone (`rooms.gone`).
+    # Nobody has seen its end: what it may still be writing stays until it must be gone (`queries.gone_agents`).
     db.execute(update(AGENT).where(AGENT.c.name == name).values(facts=row.facts | {"unseen": True}))
     tokens.end_later(db, agent=name, now_s=now_s)
     return True
@@ -257,66 +260,3 @@ def _locked(db: Connection, name: str) -> Any:
     if row is None:
         raise Unknown(f"there is no agent {name}")
     return row
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFailures:
-    """How often agents have failed on a node in a row, and until when it is left alone."""
-
-    failures: int
-    avoided_until_s: float | None
-    reason: str = ""
-    """Why the node is not trusted, if it is for its jobs' failures."""
-
-
-def node_failed(db: Connection, node: str, *, now_s: float, failures_until_avoided: int, avoid_s: float) -> None:
-    """An agent failed because of its node. After so many in a row the node is left alone for a while.
-
-    The count goes on: after that while a single further failure is enough.
-    """
-    found = db.execute(select(NODE.c.failures).where(NODE.c.name == node).with_for_update()).scalar_one_or_none()
-    failures = (found or 0) + 1
-    until_s = now_s + avoid_s if failures >= failures_until_avoided else None
-    values = {"failures": failures, "failed_s": now_s, "avoided_until_s": until_s}
-    if found is None:
-        db.execute(insert(NODE), {"name": node} | values)
-    else:
-        db.execute(update(NODE).where(NODE.c.name == node).values(values))
-
-
-def node_worked(db: Connection, node: str) -> None:
-    """An agent has run a job there: the row of failures is broken."""
-    worked = update(NODE).where(NODE.c.name == node, NODE.c.failures > 0)
-    db.execute(worked.values(failures=0, avoided_until_s=null()))
-
-
-def bound(db: Connection, *, now_s: float, avoid_s: float) -> None:
-    """Leave no node alone for longer than `avoid_s`, as it would be where the clock has been set back."""
-    db.execute(update(NODE).where(NODE.c.avoided_until_s > now_s + avoid_s).values(avoided_until_s=now_s))
-
-
-def avoided(db: Connection, now_s: float) -> tuple[str, ...]:
-    """The nodes that are left alone now, for what agents or jobs met there."""
-    names = select(NODE.c.name).where(NODE.c.avoided_until_s > now_s)
-    bad = select(DOUBT.c.node).where(DOUBT.c.avoided_until_s > now_s)
-    return tuple(sorted({*db.execute(names).scalars(), *db.execute(bad).scalars()}))
-
-
-def node_failures(db: Connection, *, now_s: float = 0.0) -> dict[str, NodeFailures]:
-    """All nodes on which agents have failed, or that are not trusted for their jobs' failures, by name."""
-    rows = db.execute(select(NODE).where(NODE.c.failures > 0))
-    found = {row.name: NodeFailures(row.failures, row.avoided_until_s) for row in rows}
-    for name, doubt in judging.doubted(db, now_s).items():
-        agents_failed = found.get(name, NodeFailures(0, None))
-        until_s = max(agents_failed.avoided_until_s or 0.0, doubt.avoided_until_s or 0.0) or None
-        found[name] = NodeFailures(agents_failed.failures, until_s, doubt.reason)
-    return found
-
-
-def forget_failures(db: Connection, node: str) -> bool:
-    """Use the node again at once: somebody has mended it. Whether anything was held against it."""
-    doubted = judging.forget(db, node)
-    failed = db.execute(
-        update(NODE).where(NODE.c.name == node, NODE.c.failures > 0).values(failures=0, avoided_until_s=null())
-    )
-    return bool(failed.rowcount) or doubted

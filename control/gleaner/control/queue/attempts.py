@@ -1,90 +1,107 @@
-"""The rows of attempts and of the generations that they published. Called by the moves, which check first."""
+"""The rows of attempts and of the checkpoints that they published. The callers check the reports first."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, null, or_, select, update
 
-from gleaner.agent.protocol import Generation, Slice, Why
-from gleaner.control.queue.arrows import run
+from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
 from gleaner.control.queue.errors import Invalid
-from gleaner.control.queue.tables import ATTEMPT, GENERATION, JOB, Ending, Standing
+from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, JOB, Ending, Standing
+from gleaner.control.queue.transitions import run
 
 NEWEST_NAMED = 2
-"""So many of a job's newest whole generations stay named, and one more if it shares no file with the newest."""
-FUTILE = (Why.NODE_FAULT, Why.SAVE_FAILED)
-"""Why attempts are given back that computed, or could have, and came to nothing, perhaps by the job's own doing.
+"""So many of a job's newest whole checkpoints stay named, and one more if it shares no file with the newest."""
+FUTILE = (ReturnReason.NODE_FAULT, ReturnReason.SAVE_FAILED)
+"""Why attempts are returned that computed, or could have, and came to nothing, perhaps because of the job itself.
 
-Not so a fault of the storage, which all jobs share: it would put whatever is at the front of the queue on hold."""
+A fault of the storage is not one of them: all jobs share the storage, so whatever is at the front of the queue would be
+held.
+"""
 
 _ONE = and_(ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_"))
 _FIND = select(ATTEMPT).where(_ONE)
 _NAMED = (
-    select(GENERATION.c.attempt, GENERATION.c.number, GENERATION.c.chain)
-    .where(GENERATION.c.job == bindparam("job_"), GENERATION.c.standing == Standing.NAMED)
-    .order_by(GENERATION.c.attempt.desc(), GENERATION.c.number.desc())
+    select(CHECKPOINT.c.attempt, CHECKPOINT.c.number, CHECKPOINT.c.chain)
+    .where(CHECKPOINT.c.job == bindparam("job_"), CHECKPOINT.c.standing == Standing.NAMED)
+    .order_by(CHECKPOINT.c.attempt.desc(), CHECKPOINT.c.number.desc())
 )
 _NEWEST = (
-    select(GENERATION.c.number, GENERATION.c.digest)
-    .where(GENERATION.c.job == bindparam("job_"), GENERATION.c.attempt == bindparam("attempt_"))
-    .order_by(GENERATION.c.number.desc())
+    select(CHECKPOINT.c.number, CHECKPOINT.c.digest)
+    .where(CHECKPOINT.c.job == bindparam("job_"), CHECKPOINT.c.attempt == bindparam("attempt_"))
+    .order_by(CHECKPOINT.c.number.desc())
     .limit(1)
 )
 _STAND = (
-    update(GENERATION)
+    update(CHECKPOINT)
     .where(
-        GENERATION.c.job == bindparam("job_"),
-        GENERATION.c.attempt == bindparam("attempt_"),
-        GENERATION.c.number == bindparam("number_"),
+        CHECKPOINT.c.job == bindparam("job_"),
+        CHECKPOINT.c.attempt == bindparam("attempt_"),
+        CHECKPOINT.c.number == bindparam("number_"),
     )
-    .values(standing=bindparam("standing_", type_=GENERATION.c.standing.type))
+    .values(standing=bindparam("standing_", type_=CHECKPOINT.c.standing.type))
 )
 
 
-def ended(
+def end_columns(
     ending: Ending, *, ended_s: float, spent: Slice | None = None, exit_code: int | None = None, detail: str = ""
 ) -> dict[str, object]:
-    """How an attempt ended, and how its time was spent if it says so; for `arrows.move` or `end`."""
+    """Return the columns for an attempt's end, and for its time if it reports it.
+
+    They are for `transitions.make_transition` or `end`. What a returned attempt has computed since its last checkpoint
+    is lost, and does not count against the job's limit.
+    """
     values: dict[str, object] = {"ended_s": ended_s, "ending": ending, "exit_code": exit_code, "detail": detail}
-    return values if spent is None else values | spent_so_far(spent)
+    return values if spent is None else values | slice_columns(spent, counts=ending is not Ending.RETURNED)
 
 
-def spent_so_far(spent: Slice) -> dict[str, object]:
-    """How an attempt has spent its time; for `arrows.move` or `end`."""
-    return {
+def slice_columns(spent: Slice, *, counts: bool = True) -> dict[str, object]:
+    """Return the columns for an attempt's time so far; for `transitions.make_transition` or `end`."""
+    values: dict[str, object] = {
         "started_s": spent.started_s,
         "restore_s": spent.restore_s,
         "compute_s": spent.compute_s,
         "save_s": spent.save_s,
     }
+    return values | {"counted_s": spent.compute_s} if counts else values
+
+
+def counted_s(db: Connection, jobs: Collection[int]) -> Mapping[int, float]:
+    """Return the time that each of these jobs has computed against its limit. A job without an attempt is left out."""
+    if not jobs:  # as in most claims
+        return {}
+    counted = select(ATTEMPT.c.job, func.sum(ATTEMPT.c.counted_s).label("counted_s"))
+    return {
+        row.job: row.counted_s for row in db.execute(counted.where(ATTEMPT.c.job.in_(jobs)).group_by(ATTEMPT.c.job))
+    }
 
 
 def end(db: Connection, job: int, attempt: int, values: Mapping[str, object]) -> None:
-    """Write down how an attempt ended whose job makes no move."""
+    """Write down how an attempt ended whose job makes no transition."""
     run(db, update(ATTEMPT).where(_ONE).values(values), {"job_": job, "attempt_": attempt})
 
 
 def end_live_ones(db: Connection, campaign: int, values: Mapping[str, object]) -> None:
-    """Write down how all attempts ended that a campaign has running."""
+    """Write down how all running attempts of a campaign ended."""
     mine = select(JOB.c.id).where(JOB.c.campaign == campaign, JOB.c.agent.is_not(None))
     live = update(ATTEMPT).where(ATTEMPT.c.job.in_(mine), ATTEMPT.c.ending.is_(None))
     db.execute(live.values(values))
 
 
 def reopen(db: Connection, job: int, attempt: int) -> None:
-    """The attempt lives after all."""
+    """Let the attempt run again: it lives after all."""
     again = update(ATTEMPT).where(_ONE).values(ended_s=null(), ending=null(), detail="")
     run(db, again, {"job_": job, "attempt_": attempt})
 
 
 def find(db: Connection, job: int, attempt: int) -> Any:
-    """The attempt's row, or None."""
+    """Return the attempt's row; None if there is none."""
     return db.execute(_FIND, {"job_": job, "attempt_": attempt}).one_or_none()
 
 
 def lost_nodes(db: Connection, job: int, *, after: int) -> Sequence[str]:
-    """The different nodes on which attempts later than `after` were lost together with their agents."""
+    """Return the different nodes on which attempts later than `after` were lost together with their agents."""
     lost = (
         select(ATTEMPT.c.node, func.min(ATTEMPT.c.attempt))
         .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.ending == Ending.LOST)
@@ -94,88 +111,91 @@ def lost_nodes(db: Connection, job: int, *, after: int) -> Sequence[str]:
     return [row.node for row in db.execute(lost)]
 
 
-def futile(db: Connection, job: int, *, after: int) -> Sequence[tuple[str, Why]]:
-    """The node of each attempt later than `after` that came to nothing, and why."""
-    given_back = (
+def futile_attempts(db: Connection, job: int, *, after: int) -> Sequence[tuple[str, ReturnReason]]:
+    """Return the node and the reason of each attempt later than `after` that came to nothing."""
+    returned = (
         select(ATTEMPT.c.node, ATTEMPT.c.detail)
-        .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.ending == Ending.GIVEN_BACK)
+        .where(ATTEMPT.c.job == job, ATTEMPT.c.attempt > after, ATTEMPT.c.ending == Ending.RETURNED)
         .order_by(ATTEMPT.c.attempt)
     )
-    rows = db.execute(given_back).all()
+    rows = db.execute(returned).all()
     return [(row.node, why) for row in rows for why in FUTILE if row.detail.startswith(why)]
 
 
 def newest_computed_s(db: Connection, job: int, count: int) -> float:
-    """The most that any of the job's newest attempts has computed, of so many; infinite if there are fewer."""
+    """Return the longest time that any of the job's `count` newest attempts has computed.
+
+    It is infinite if there are fewer.
+    """
     newest = select(ATTEMPT.c.compute_s).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt.desc()).limit(count)
     computed_s = db.execute(newest).scalars().all()
     return max(computed_s) if len(computed_s) == count else math.inf
 
 
 def starts_in_vain(db: Connection, job: int) -> int:
-    """How many attempts have begun from nothing, and saved what could not be restored."""
+    """Return how many attempts have begun from nothing, and saved what could not be restored."""
     begun = (
-        select(func.count(func.distinct(GENERATION.c.attempt)))
-        .join(ATTEMPT, and_(ATTEMPT.c.job == GENERATION.c.job, ATTEMPT.c.attempt == GENERATION.c.attempt))
-        .where(GENERATION.c.job == job, GENERATION.c.standing == Standing.BROKEN, ATTEMPT.c.from_attempt.is_(None))
+        select(func.count(func.distinct(CHECKPOINT.c.attempt)))
+        .join(ATTEMPT, and_(ATTEMPT.c.job == CHECKPOINT.c.job, ATTEMPT.c.attempt == CHECKPOINT.c.attempt))
+        .where(CHECKPOINT.c.job == job, CHECKPOINT.c.standing == Standing.BROKEN, ATTEMPT.c.from_attempt.is_(None))
     )
     return int(db.execute(begun).scalar_one())
 
 
-UNRESTORED = (Why.CANNOT_RESTORE, Why.GENERATION_BROKEN)
-"""What speaks against a generation, where several nodes say it."""
+UNRESTORED = (ReturnReason.CANNOT_RESTORE, ReturnReason.CHECKPOINT_BROKEN)
+"""The reasons that speak against a checkpoint, where several nodes give them."""
 
 
 def unrestored(
-    db: Connection, job: int, generation: tuple[int, int], whys: Sequence[Why] = UNRESTORED
+    db: Connection, job: int, checkpoint: tuple[int, int], whys: Sequence[ReturnReason] = UNRESTORED
 ) -> Sequence[str]:
-    """The nodes on which attempts could not restore this generation for such a reason, one for each attempt."""
+    """Return the node of each attempt that could not restore this checkpoint for such a reason."""
     tried = select(ATTEMPT.c.node).where(
         ATTEMPT.c.job == job,
-        ATTEMPT.c.from_attempt == generation[0],
-        ATTEMPT.c.from_number == generation[1],
-        ATTEMPT.c.ending == Ending.GIVEN_BACK,
+        ATTEMPT.c.from_attempt == checkpoint[0],
+        ATTEMPT.c.from_number == checkpoint[1],
+        ATTEMPT.c.ending == Ending.RETURNED,
         or_(*(ATTEMPT.c.detail.startswith(str(why)) for why in whys)),
     )
     return db.execute(tried).scalars().all()
 
 
-def publish(db: Connection, job: int, generation: Generation, *, kind: int | None, now_s: float) -> None:
-    """Name a new generation, saved on a node of that kind; of the whole ones only a few stay named (`surplus`).
+def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | None, now_s: float) -> None:
+    """Name a new checkpoint, saved on a node of that kind; of the whole ones only a few stay named (`surplus`).
 
-    An attempt's numbers must go up; its last generation may be said once more.
+    An attempt's numbers must go up; its last checkpoint may be reported once more.
     """
-    newest = db.execute(_NEWEST, {"job_": job, "attempt_": generation.attempt}).one_or_none()
-    if newest is not None and generation.number <= newest.number:
-        if (generation.number, generation.digest) == (newest.number, newest.digest):
+    newest = db.execute(_NEWEST, {"job_": job, "attempt_": checkpoint.attempt}).one_or_none()
+    if newest is not None and checkpoint.number <= newest.number:
+        if (checkpoint.number, checkpoint.digest) == (newest.number, newest.digest):
             return
-        name = f"{generation.attempt}/{generation.number}"
-        raise Invalid(f"job {job}: generation {name} is not newer than the attempt's last, number {newest.number}")
+        name = f"{checkpoint.attempt}/{checkpoint.number}"
+        raise Invalid(f"job {job}: checkpoint {name} is not newer than the attempt's last, number {newest.number}")
     run(
         db,
-        insert(GENERATION),
+        insert(CHECKPOINT),
         {
             "job": job,
-            "attempt": generation.attempt,
-            "number": generation.number,
-            "digest": generation.digest,
-            "size_bytes": generation.size_bytes,
-            "log_lines": generation.log_lines,
-            "open_lines": generation.open_lines or None,
+            "attempt": checkpoint.attempt,
+            "number": checkpoint.number,
+            "digest": checkpoint.digest,
+            "size_bytes": checkpoint.size_bytes,
+            "log_lines": checkpoint.log_lines,
+            "open_lines": checkpoint.open_lines or None,
             "published_s": now_s,
             "standing": Standing.NAMED,
-            "has_memory": generation.has_memory,
+            "has_memory": checkpoint.has_memory,
             "kind": kind,
-            "chain": generation.chain,
+            "chain": checkpoint.chain,
         },
     )
     rows = db.execute(_NAMED, {"job_": job}).all()
     for row in surplus([Link(row.attempt, row.number, row.chain) for row in rows]):
-        stand(db, job, row.attempt, row.number, Standing.DROPPED)
+        set_standing(db, job, row.attempt, row.number, Standing.DROPPED)
 
 
 class Link(NamedTuple):
-    """A named generation, and with which others it may share files: those of the same chain. None: nobody knows."""
+    """A named checkpoint. It may share files with those of the same chain; None: nothing is known."""
 
     attempt: int
     number: int
@@ -183,10 +203,10 @@ class Link(NamedTuple):
 
 
 def surplus(named: Sequence[Link]) -> Sequence[Link]:
-    """Those that need not stay named. The newest comes first.
+    """Return those that need not stay named. The newest comes first.
 
-    Besides the newest two the newest that shares no file with the newest of all stays: where a file has rotted that
-    the newest two share, the job goes on from that one.
+    Besides the newest two, one more stays: the newest that shares no file with the newest of all. Where a file has
+    rotted that the newest two share, the job goes on from that one.
 
     >>> [f"{gone.number}" for gone in surplus([Link(1, number, f"1/{number // 4 * 4}") for number in (9, 8, 7, 6, 3)])]
     ['6', '3']
@@ -199,27 +219,27 @@ def surplus(named: Sequence[Link]) -> Sequence[Link]:
     return [one for one in others if one is not apart]
 
 
-def named(db: Connection, job: int) -> Sequence[tuple[int, int]]:
-    """The generations that are named, as (attempt, number), the newest first."""
+def named_checkpoints(db: Connection, job: int) -> Sequence[tuple[int, int]]:
+    """Return the checkpoints that are named, as (attempt, number), the newest first."""
     return [(row.attempt, row.number) for row in db.execute(_NAMED, {"job_": job})]
 
 
-def stand(db: Connection, job: int, attempt: int, number: int, standing: Standing) -> None:
-    """Say what a generation counts for now."""
+def set_standing(db: Connection, job: int, attempt: int, number: int, standing: Standing) -> None:
+    """Set what a checkpoint counts for now."""
     run(db, _STAND, {"job_": job, "attempt_": attempt, "number_": number, "standing_": standing})
 
 
 def drop_all(db: Connection, job: int) -> None:
-    """The job starts over: none of its generations is needed any more."""
-    for attempt, number in named(db, job):
-        stand(db, job, attempt, number, Standing.DROPPED)
+    """Drop all checkpoints of a job that starts over: none of them is needed any more."""
+    for attempt, number in named_checkpoints(db, job):
+        set_standing(db, job, attempt, number, Standing.DROPPED)
 
 
-def is_published(db: Connection, job: int, generation: Generation) -> bool:
-    """Whether exactly this generation was reported before."""
-    found = select(GENERATION.c.digest).where(
-        GENERATION.c.job == job,
-        GENERATION.c.attempt == generation.attempt,
-        GENERATION.c.number == generation.number,
+def is_published(db: Connection, job: int, checkpoint: Checkpoint) -> bool:
+    """Return True if exactly this checkpoint was reported before."""
+    found = select(CHECKPOINT.c.digest).where(
+        CHECKPOINT.c.job == job,
+        CHECKPOINT.c.attempt == checkpoint.attempt,
+        CHECKPOINT.c.number == checkpoint.number,
     )
-    return db.execute(found).scalar_one_or_none() == generation.digest
+    return db.execute(found).scalar_one_or_none() == checkpoint.digest

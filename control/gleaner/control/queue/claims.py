@@ -1,12 +1,14 @@
-"""Handing out jobs: the queue's hot path. Its cost depends neither on how many jobs wait nor on how many do not fit.
+"""Claims: which waiting jobs an agent gets. This is the queue's hot path.
 
-Waiting jobs that are alike to a claim form a *lane*, and the index of the waiting jobs is in claim order within
-each lane: saved before new, then the highest priority, then the oldest. A claim finds the lanes that hold a
-waiting job by stepping through that index (an empty lane costs nothing), drops those that do not fit, and merges
-the rest of each group by their heads. Whose turn it is between groups says `policy.sharing`; it is not asked while only
-one group has a job that fits. A lane is opened only when its head is next, and no more rows are taken from it than can
-fit. On PostgreSQL the rows are locked with SKIP LOCKED, so that claims do not wait for each other: a row that
-another claim holds at that moment is passed over. SQLite admits one writer at a time.
+The cost of a claim depends neither on how many jobs wait nor on how many do not fit.
+
+Waiting jobs that are alike to a claim form a *lane*, and the index of the waiting jobs is in claim order within each
+lane: saved before new, then the highest priority, then the oldest. A claim finds the lanes that hold a waiting job by
+stepping through that index (an empty lane costs nothing), drops those that do not fit, and merges the rest of each
+group by their heads. `policy.fair_share` decides which group goes next; it is not asked while only one group has a job
+that fits. A lane is opened only when its head is next, and no more rows are taken from it than can fit. On PostgreSQL
+the rows are locked with SKIP LOCKED, so that claims do not wait for each other: a row that another claim holds at that
+moment is passed over. SQLite admits one writer at a time.
 """
 
 import heapq
@@ -30,21 +32,30 @@ from sqlalchemy import (
     true,
 )
 
-from gleaner.agent.protocol import Ask, Assignment, Assignments, Generation
-from gleaner.control.life import State
-from gleaner.control.policy import sharing
+from gleaner.agent.messages import Ask, Assignment, Assignments, Checkpoint, ComputeLimit, PushedImage
+from gleaner.control.policy import fair_share
+from gleaner.control.policy.fair_share import Book, First
+from gleaner.control.policy.group_shares import Shares
 from gleaner.control.policy.quotas import Allowance
-from gleaner.control.policy.shares import Shares
-from gleaner.control.policy.sharing import Book, First
 from gleaner.control.policy.subjects import job_subject
-from gleaner.control.queue import decisions, judging, pauses
-from gleaner.control.queue.arrows import take
-from gleaner.control.queue.decision_tables import DecisionKind
+from gleaner.control.queue import attempts, blame, decisions, pauses
 from gleaner.control.queue.errors import Refused, Unknown
-from gleaner.control.queue.judging_tables import DOUBT, PAUSE
-from gleaner.control.queue.places import NOWHERE, is_kept_off
-from gleaner.control.queue.specs import filled_in, self_save
-from gleaner.control.queue.tables import AGENT, GENERATION, JOB, SPEC, WAITS, Phase
+from gleaner.control.queue.jobs import filled_in, self_save
+from gleaner.control.queue.lanes import NOWHERE, is_kept_off
+from gleaner.control.queue.schema import (
+    AGENT,
+    CHECKPOINT,
+    DOUBT,
+    JOB,
+    PAUSE,
+    SPEC,
+    STORED_IMAGE,
+    WAITS,
+    DecisionKind,
+    Phase,
+)
+from gleaner.control.queue.transitions import take
+from gleaner.control.states import State
 
 
 class _Head(NamedTuple):
@@ -57,14 +68,14 @@ class _Head(NamedTuple):
 
 @dataclass(slots=True)
 class _Room:
-    """What the asking agent has left."""
+    """The room that the asking agent has left."""
 
     cpus: int
     memory_mib: int
     most: int
 
     def holds(self, cpus: int, memory_mib: int) -> int:
-        """How many jobs of this size fit."""
+        """Return how many jobs of this size fit."""
         return min(self.most, self.cpus // cpus, self.memory_mib // memory_mib)
 
     def take(self, cpus: int, memory_mib: int) -> None:
@@ -80,7 +91,7 @@ WITH RECURSIVE occupied(lane) AS (
     SELECT (SELECT min(job.lane) FROM job WHERE {WAITS} AND job.lane > occupied.lane)
     FROM occupied WHERE occupied.lane IS NOT NULL
 )"""  # noqa: S608  # only our own constants are in it
-"""The lanes in which a job waits, by steps through the index of the waiting jobs; and NULL at the end."""
+"""The lanes in which a job waits, found by steps through the index of the waiting jobs; NULL at the end."""
 
 _LANES = (
     text(f"""{OCCUPIED}
@@ -95,6 +106,7 @@ SELECT lane.id AS lane, lane."group" AS lane_group, lane.submitter AS lane_submi
 FROM agent
 CROSS JOIN occupied
 JOIN lane ON lane.id = occupied.lane AND lane.cpus <= :cpus AND lane.memory_mib <= :memory_mib
+    AND lane.needs_s <= coalesce(CAST(:left_s AS FLOAT), agent.end_s - :now_s)
 JOIN job AS head ON head.id = (
     SELECT id FROM job WHERE lane = occupied.lane AND {WAITS} ORDER BY state DESC, priority DESC, id LIMIT 1
 )
@@ -120,7 +132,7 @@ WHERE agent.name = :agent AND agent.phase = '{Phase.LIVE}' AND NOT agent.vacate 
 
 
 def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
-    """The first waiting jobs of a lane, locked, with all that an assignment says."""
+    """Return the first waiting jobs of a lane, locked, with all that an assignment says."""
     return (
         select(
             JOB.c.lane.label("of_lane"),
@@ -132,24 +144,28 @@ def _front(lane: Any, limit: Any) -> Select[*tuple[Any, ...]]:
             JOB.c.state,
             JOB.c.from_attempt,
             JOB.c.from_number,
-            GENERATION.c.digest,
-            GENERATION.c.size_bytes,
-            GENERATION.c.log_lines,
-            GENERATION.c.open_lines,
-            GENERATION.c.has_memory,
+            CHECKPOINT.c.digest,
+            CHECKPOINT.c.size_bytes,
+            CHECKPOINT.c.log_lines,
+            CHECKPOINT.c.open_lines,
+            CHECKPOINT.c.has_memory,
             SPEC.c.name,
             SPEC.c.image,
             SPEC.c.command,
             SPEC.c.environment,
             SPEC.c.saves_itself,
+            SPEC.c.compute_limit_s,
+            SPEC.c.image_id,
+            STORED_IMAGE.c.digest.label("image_digest"),
         )
         .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .outerjoin(STORED_IMAGE, STORED_IMAGE.c.image_id == SPEC.c.image_id)
         .outerjoin(
-            GENERATION,
+            CHECKPOINT,
             and_(
-                GENERATION.c.job == JOB.c.id,
-                GENERATION.c.attempt == JOB.c.from_attempt,
-                GENERATION.c.number == JOB.c.from_number,
+                CHECKPOINT.c.job == JOB.c.id,
+                CHECKPOINT.c.attempt == JOB.c.from_attempt,
+                CHECKPOINT.c.number == JOB.c.from_number,
             ),
         )
         .where(JOB.c.lane == lane, text(WAITS))
@@ -191,17 +207,17 @@ first of all is opened at once, for most claims need no other: it has a row for 
 
 
 def equal_shares(_db: Connection) -> Shares:
-    """Nobody has a target: groups take their turns by the order of all jobs."""
+    """Return no targets: groups take their turns by the order of all jobs."""
     return Shares()
 
 
 def no_limits(_db: Connection, _groups: Collection[str]) -> Allowance:
-    """Nobody is limited."""
+    """Return an allowance that limits nobody."""
     return Allowance()
 
 
 def always() -> bool:
-    """Every decision is recorded."""
+    """Return True: every decision is recorded."""
     return True
 
 
@@ -215,16 +231,17 @@ def claim(
     may_record: Callable[[], bool] = always,
     limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
 ) -> Assignments:
-    """As many waiting jobs as fit what the agent has free, each under a new attempt.
+    """Hand out as many waiting jobs as fit what the agent has free, each under a new attempt.
 
-    `shares` is asked once, and only if several groups have a job that fits; what was decided between them is
-    recorded if `may_record` says so. `limits` is asked what the groups that have jobs here may still start.
+    `shares` is asked once, and only if several groups have a job that fits. What was decided between them is recorded
+    if `may_record` says so. `limits` is asked what the groups that have jobs here may still start.
 
-    A silent agent gets nothing until its next heartbeat has made it live, nor does
-    one that is to vacate, and a node on which jobs kept failing gets one at a time. Raises `Unknown` for an agent that
-    nobody has submitted, `Refused` for one that is not registered or has ended.
+    A silent agent gets nothing until its next heartbeat has made it live, an agent that is to vacate gets nothing, and
+    a node on which jobs kept failing gets one job at a time. Raises `Unknown` for an agent that nobody has submitted,
+    `Refused` for one that is not registered or has ended.
     """
-    wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most, "now_s": now_s}
+    wish = {"agent": agent, "cpus": ask.cpus, "memory_mib": ask.memory_mib, "most": ask.most}
+    wish |= {"now_s": now_s, "left_s": ask.left_s}
     rows = db.execute(_LOOK, wish).all()
     if not rows:
         raise Unknown(f"there is no agent {agent}")
@@ -240,25 +257,26 @@ def claim(
     allowed = limits(db, {row.lane_group for row in welcome})
     welcome = [row for row in welcome if _is_allowed(row, allowed)]
     book = Book(shares(db)) if len({row.lane_group for row in welcome}) > 1 else None
-    allowance = judging.allowance(db, asking.node, now_s) if asking.is_doubted else None
+    allowance = blame.judge_at_claim(db, asking.node, now_s) if asking.is_doubted else None
     most = ask.most if allowance is None else min(allowance, ask.most)
     chosen = list(_chosen(db, welcome, _Room(ask.cpus, ask.memory_mib, most), book, allowed))
     if chosen:
         take(db, [row for row, _ in chosen], agent=agent, node=asking.node, now_s=now_s)
     if chosen and allowance is not None:
-        judging.probed(db, asking.node, now_s)
+        blame.record_probe(db, asking.node, now_s)
     if book is not None and book.starts and may_record():
         decisions.record(
             db,
             kind=DecisionKind.START,
-            subjects=[job_subject(job) for job in book.starts],
-            policy=sharing.POLICY,
+            subjects=dict.fromkeys(map(job_subject, book.starts)),
+            policy=fair_share.POLICY,
             given={"agent": agent, "node": asking.node} | book.given(),
             answer=book.answer(),
             acted=True,
             now_s=now_s,
         )
-    return Assignments(jobs=tuple(_assignment(row, lane) for row, lane in chosen))
+    counted_s = attempts.counted_s(db, [row.id for row, _ in chosen if row.compute_limit_s is not None])
+    return Assignments(jobs=tuple(_assignment(row, lane, counted_s.get(row.id, 0.0)) for row, lane in chosen))
 
 
 _Queue = list[tuple[_Head, Any]]
@@ -273,7 +291,7 @@ def _is_allowed(lane: Any, allowed: Allowance) -> bool:
 def _chosen(
     db: Connection, rows: Sequence[Any], room: _Room, book: Book | None, allowed: Allowance
 ) -> Iterator[tuple[Any, Any]]:
-    """The jobs to take, as they were chosen, each with its lane. Without a book, all are of one group."""
+    """Yield the jobs to take, in the order of choice, each with its lane. Without a book, all are of one group."""
     lanes = {row.lane: row for row in rows}
     queues: dict[str, _Queue] = {}
     for lane in lanes.values():
@@ -304,7 +322,8 @@ def _chosen(
 
 
 def _drop_what_does_not_fit(queues: dict[str, _Queue], room: _Room, allowed: Allowance) -> bool:
-    """Let every group's first job be one that fits, and drop the groups that have none; whether any is left."""
+    """Bring a job that fits to each group's front, and drop the groups that have none. Return True if any group is
+    left."""
     for group, queue in list(queues.items()):
         while queue and not (
             room.holds(queue[0][1].cpus, queue[0][1].memory_mib)
@@ -321,11 +340,11 @@ def _first(queue: _Queue) -> First:
     return First(head.job, lane.lane_group, lane.cpus, is_saved=not head.is_new, priority=-head.lowness)
 
 
-def _assignment(row: Any, lane: Any) -> Assignment:
+def _assignment(row: Any, lane: Any, counted_s: float) -> Assignment:
     command, environment = filled_in(row.command, row.environment, row.run)
-    generation = None
+    checkpoint = None
     if row.from_attempt is not None:
-        generation = Generation(
+        checkpoint = Checkpoint(
             attempt=row.from_attempt,
             number=row.from_number,
             digest=row.digest,
@@ -334,16 +353,23 @@ def _assignment(row: Any, lane: Any) -> Assignment:
             open_lines=row.open_lines or {},
             has_memory=row.has_memory,
         )
+    pushed = None
+    if row.image_id is not None:
+        pushed = PushedImage(name=row.image, digest=row.image_digest)
     return Assignment(
         job=row.id,
         attempt=row.attempt + 1,
         group=row.group,
         name=row.name,
-        image=row.image,
+        image=row.image if row.image_id is None else row.image_id,
         command=command,
         environment=environment,
         cpus=lane.cpus,
         memory_mib=lane.memory_mib,
-        generation=generation,
+        checkpoint=checkpoint,
         saves_itself=self_save(row.saves_itself),
+        compute_limit=None
+        if row.compute_limit_s is None
+        else ComputeLimit(limit_s=row.compute_limit_s, left_s=max(0.0, row.compute_limit_s - counted_s)),
+        pushed=pushed,
     )

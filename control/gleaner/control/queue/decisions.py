@@ -1,19 +1,19 @@
-"""Decisions as they are stored: written once, by whoever had a policy decide, and read by those whom they concern."""
+"""Decisions as they are stored: written once, after a policy has decided, and read by those whom they concern."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import zstandard
 from sqlalchemy import Connection, Select, delete, func, insert, or_, select
 
-from gleaner.control.queue.decision_tables import DECISION, SUBJECT, DecisionKind
 from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.schema import DECISION, SUBJECT, DecisionKind
 
 BYTES_A_DECISION = 150
 BYTES_A_SUBJECT = 150
-"""What a row takes in the database beside what is packed, with its indexes, about."""
+"""About what a row takes in the database beside what is packed, with its indexes."""
 
 _ADD = insert(DECISION).returning(DECISION.c.id)
 _ADD_SUBJECTS = insert(SUBJECT).inline()
@@ -21,7 +21,7 @@ _ADD_SUBJECTS = insert(SUBJECT).inline()
 
 @dataclass(frozen=True, slots=True)
 class StoredDecision:
-    """One decision. `subjects` has the group of each, where whoever recorded it knew one."""
+    """One decision. `subjects` has the group of each, where it was known when the decision was recorded."""
 
     id: int
     at_s: float
@@ -37,34 +37,31 @@ def record(
     db: Connection,
     *,
     kind: DecisionKind,
-    subjects: Sequence[str],
+    subjects: Mapping[str, str | None],
     policy: str,
     given: Mapping[str, Any],
     answer: Mapping[str, Any],
     acted: bool,
     now_s: float,
-    groups: Mapping[str, str] | None = None,
 ) -> int:
-    """Write down a decision; its number.
+    """Write down a decision, and return its number.
 
-    `given` and `answer` are plain JSON with finite numbers: `policy.replaying.REPLAYS[policy](given)` must give
-    `answer` again. An answer may have `because`: one plain sentence for each subject, which `glean why` prints.
-    `groups` says whose the subjects are that are no jobs of our queue; where nobody knows, only admins see them.
+    `given` and `answer` are plain JSON with finite numbers: `policy.replay.REPLAYS[policy](given)` must give `answer`
+    again. An answer may have `because`: one plain sentence for each subject, which `glean why` prints. `subjects` has
+    the group of each subject that is no job of our queue; where the group is None, only admins see the subject.
     """
-    once = tuple(dict.fromkeys(subjects))
     content = packed(given, answer)
-    size_bytes = len(content) + BYTES_A_DECISION + BYTES_A_SUBJECT * len(once)
+    size_bytes = len(content) + BYTES_A_DECISION + BYTES_A_SUBJECT * len(subjects)
     row = {"at_s": now_s, "kind": kind, "policy": policy, "acted": acted, "packed": content, "size_bytes": size_bytes}
     number = int(db.execute(_ADD, row).scalar_one())
-    whose = groups or {}
-    about = [{"decision": number, "subject": each, "group": whose.get(each)} for each in once]
+    about = [{"decision": number, "subject": subject, "group": group} for subject, group in subjects.items()]
     if about:
         db.execute(_ADD_SUBJECTS, about)
     return number
 
 
 def one(db: Connection, number: int) -> StoredDecision:
-    """The decision of this number. Raises `Unknown`."""
+    """Return the decision of this number. Raises `Unknown`."""
     found = _read(db, select(DECISION).where(DECISION.c.id == number))
     if not found:
         raise Unknown(f"there is no decision {number}; old ones are removed, see [queue] in control's settings")
@@ -72,7 +69,7 @@ def one(db: Connection, number: int) -> StoredDecision:
 
 
 def latest(db: Connection, subject: str, limit: int) -> tuple[StoredDecision, ...]:
-    """The last decisions about a job, the latest first."""
+    """Return the last decisions about a job, the latest first."""
     which = select(SUBJECT.c.decision).where(SUBJECT.c.subject == subject).order_by(SUBJECT.c.decision.desc())
     return _read(db, select(DECISION).where(DECISION.c.id.in_(which.limit(limit))))
 
@@ -90,7 +87,7 @@ def _read(db: Connection, wanted: Select[Any]) -> tuple[StoredDecision, ...]:
 
 
 def packed(given: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
-    """Both as compressed JSON: what a large cluster's jobs are is told in words that repeat."""
+    """Return both as compressed JSON: the description of a large cluster's jobs repeats the same words."""
     content = json.dumps({"given": given, "answer": answer}, separators=(",", ":"))
     return zstandard.ZstdCompressor().compress(content.encode())
 
@@ -101,7 +98,7 @@ def _unpacked(content: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def surplus(db: Connection, *, keep: int, keep_bytes: int) -> int:
-    """The number of the youngest decision that is one of too many, or too much together with all that are younger."""
+    """Return the number of the youngest decision that is one too many, or too much together with all younger ones."""
     by_age = DECISION.c.id.desc()
     sums = select(
         DECISION.c.id,
@@ -113,7 +110,7 @@ def surplus(db: Connection, *, keep: int, keep_bytes: int) -> int:
 
 
 def remove_old(db: Connection, *, before_s: float, up_to: int, at_most: int) -> int:
-    """Remove decisions from before that time, and those up to that number; how many."""
+    """Remove decisions from before that time, and those up to that number. Return how many."""
     # Numbers ascend with time, so that no index by time is needed: only the first ones are looked at.
     first = db.execute(select(DECISION.c.id, DECISION.c.at_s).order_by(DECISION.c.id).limit(at_most)).all()
     old = [row.id for row in first if row.at_s < before_s or row.id <= up_to]

@@ -1,4 +1,4 @@
-"""What admins have asked to be done to nodes, and how far it is: so that a control that was killed goes on."""
+"""Drains: what admins have asked for nodes, and the progress of it, so that a control that was killed goes on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -7,13 +7,13 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, insert, not_, select, update
 
 from gleaner.control.policy.draining import Deed, Kind, Spanning
-from gleaner.control.queue.drain_tables import DRAIN, OVER, DrainPhase, DrainTask
 from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.schema import DRAIN, OVER, DrainPhase, DrainTask
 
 
 @dataclass(frozen=True, slots=True)
 class DrainedJob:
-    """One of the scheduler's jobs on nodes that are drained."""
+    """A job of Slurm's on nodes that are drained."""
 
     job: str
     user: str
@@ -21,19 +21,19 @@ class DrainedJob:
     deed: Deed
     nodes: tuple[str, ...]
     until_s: float | None
-    """When the scheduler ends it at the latest."""
+    """The time when Slurm ends it at the latest."""
     at_first: int = 1
-    """How many jobs of our queue the agent had when it was first seen; 1 for whatever is no agent."""
+    """The number of jobs of our queue that the agent had when it was first seen; 1 for whatever is no agent."""
     left: int = 1
     told_s: float | None = None
     gone_s: float | None = None
     released: bool = False
-    """Whether it has been let into the scheduler's queue again, or needs no such thing."""
+    """True if it has been let into Slurm's queue again, or needs no such thing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDrain:
-    """One request; see `drain_tables.Drain`."""
+    """One request; see `schema.Drain`."""
 
     id: int
     task: DrainTask
@@ -49,7 +49,7 @@ class StoredDrain:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be done for it."""
+        """True if nothing more will be done for it."""
         return self.phase in OVER
 
 
@@ -63,7 +63,7 @@ def ask(
     spanning: Spanning = Spanning.REFUSE,
     leaves_others: bool = False,
 ) -> int:
-    """Write down a request; its number. Raises `Refused` if one of the nodes is being drained."""
+    """Write down a request, and return its number. Raises `Refused` if one of the nodes is being drained."""
     if task is DrainTask.DRAIN:
         for other in open_ones(db):
             both = sorted(set(other.nodes) & set(nodes))
@@ -84,7 +84,7 @@ def ask(
 
 
 def one(db: Connection, number: int) -> StoredDrain:
-    """The request of this number. Raises `Unknown`."""
+    """Return the request of this number. Raises `Unknown`."""
     row = db.execute(select(DRAIN).where(DRAIN.c.id == number)).one_or_none()
     if row is None:
         raise Unknown(f"there is no drain {number}")
@@ -92,24 +92,24 @@ def one(db: Connection, number: int) -> StoredDrain:
 
 
 def latest(db: Connection, at_most: int) -> tuple[StoredDrain, ...]:
-    """The last requests, the latest first."""
+    """Return the last requests, the latest first."""
     rows = db.execute(select(DRAIN).order_by(DRAIN.c.id.desc()).limit(at_most))
     return tuple(_stored(row) for row in rows)
 
 
 def open_ones(db: Connection) -> tuple[StoredDrain, ...]:
-    """The requests for which something is still to be done, the oldest first."""
+    """Return the requests for which something is still to be done, the oldest first."""
     rows = db.execute(select(DRAIN).where(DRAIN.c.ended_s.is_(None)).order_by(DRAIN.c.id))
     return tuple(_stored(row) for row in rows)
 
 
-def emptied_now(db: Connection) -> frozenset[str]:
-    """The nodes that are being emptied: nothing of ours is to start there."""
+def nodes_emptied(db: Connection) -> frozenset[str]:
+    """Return the nodes that are being emptied: nothing of ours is to start there."""
     return frozenset(node for drain in open_ones(db) if drain.task is DrainTask.DRAIN for node in drain.nodes)
 
 
-def note(db: Connection, drain: StoredDrain) -> None:
-    """Write down how far it is."""
+def record_progress(db: Connection, drain: StoredDrain) -> None:
+    """Record how far the request is."""
     values: dict[str, Any] = {
         "phase": drain.phase,
         "nodes": list(drain.nodes),
@@ -121,13 +121,13 @@ def note(db: Connection, drain: StoredDrain) -> None:
 
 
 def withdraw(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_s: float) -> None:
-    """Nothing more is to be done to these nodes by an earlier request that has not begun to empty them."""
+    """Take these nodes from earlier requests that have not begun to empty them."""
     for drain in withdrawable(db, before=before):
         _take_off(db, drain, nodes, phase=DrainPhase.REFUSED, said=f"withdrawn by {by}", now_s=now_s)
 
 
 def withdrawable(db: Connection, *, before: int) -> tuple[StoredDrain, ...]:
-    """The drains asked for before this request that have not begun to empty their nodes."""
+    """Return the drains asked for before this request that have not begun to empty their nodes."""
     early = {DrainPhase.ASKED, DrainPhase.MARKING}
     return tuple(
         each for each in open_ones(db) if each.task is DrainTask.DRAIN and each.phase in early and each.id < before
@@ -135,7 +135,7 @@ def withdrawable(db: Connection, *, before: int) -> tuple[StoredDrain, ...]:
 
 
 def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_s: float) -> None:
-    """These nodes are in use again: no drain asked for before this request has them any more."""
+    """Take these nodes from all drains asked for before this request: they are in use again."""
     for drain in drained(db).values():
         if drain.id < before:
             _take_off(db, drain, nodes, phase=DrainPhase.RESUMED, said=f"set back by {by}", now_s=now_s)
@@ -144,28 +144,31 @@ def set_back(db: Connection, nodes: Sequence[str], *, by: str, before: int, now_
 def _take_off(
     db: Connection, drain: StoredDrain, nodes: Sequence[str], *, phase: DrainPhase, said: str, now_s: float
 ) -> None:
-    """The drain has these nodes no more. One that has none left is over, and keeps the last for those who ask."""
+    """Take these nodes from the drain. A drain that has none left is over, and keeps the last for those who ask."""
     rest = tuple(node for node in drain.nodes if node not in nodes)
     if not rest:
-        note(db, replace(drain, phase=phase, ended_s=now_s, said=said))
+        record_progress(db, replace(drain, phase=phase, ended_s=now_s, said=said))
     elif len(rest) < len(drain.nodes):
-        note(db, replace(drain, nodes=rest))
+        record_progress(db, replace(drain, nodes=rest))
 
 
 def drained(db: Connection) -> Mapping[int, StoredDrain]:
-    """The drains whose nodes have not been set back by us, by number."""
+    """Return the drains whose nodes have not been set back by us, by number."""
     still = DRAIN.c.phase.in_([DrainPhase.MARKING, DrainPhase.EMPTYING, DrainPhase.EMPTY])
     rows = db.execute(select(DRAIN).where(DRAIN.c.task == DrainTask.DRAIN, still).order_by(DRAIN.c.id))
     return {row.id: _stored(row) for row in rows}
 
 
 def nodes_drained(db: Connection) -> dict[str, StoredDrain]:
-    """The last drain of each node that has not been set back by us. Others may have set it back without a word."""
+    """Return the last drain of each node that has not been set back by us.
+
+    Somebody else may have set the node back without a word.
+    """
     return {node: drain for drain in drained(db).values() for node in drain.nodes}
 
 
 def remove_old(db: Connection, *, before_s: float) -> int:
-    """Remove what was over before that time; how many. A drain whose nodes have not been set back stays."""
+    """Remove what was over before that time, and return how many. A drain whose nodes have not been set back stays."""
     stands = and_(DRAIN.c.task == DrainTask.DRAIN, DRAIN.c.phase == DrainPhase.EMPTY)
     return db.execute(delete(DRAIN).where(DRAIN.c.ended_s < before_s, not_(stands))).rowcount
 
@@ -187,6 +190,6 @@ def _stored(row: Any) -> StoredDrain:
 
 
 def _stored_job(job: dict[str, Any]) -> DrainedJob:
-    """A word that is none of ours is an error, and never taken for another."""
+    """Return the job as it is stored. An unknown word is an error, and never taken for another."""
     typed: dict[str, Any] = {"kind": Kind(job["kind"]), "deed": Deed(job["deed"]), "nodes": tuple(job["nodes"])}
     return DrainedJob(**job | typed)

@@ -1,6 +1,6 @@
-"""What the queue says when it says no. The class tells what can be done about it, the message is for a person."""
+"""The queue's refusals. The class tells what can be done about it, the message is for a person."""
 
-from gleaner.control.life import Move
+from gleaner.control.states import Transition
 
 
 class QueueError(Exception):
@@ -12,21 +12,21 @@ class Unknown(QueueError):
 
 
 class Refused(QueueError):
-    """The thing is in a state that does not allow this. Nothing was changed."""
+    """The state of the thing does not allow this. Nothing was changed."""
 
 
-class MoveRefused(Refused):
-    """A job cannot make this move from where it stands."""
+class TransitionRefused(Refused):
+    """The job cannot make this transition from its state."""
 
-    def __init__(self, job: int, move: Move, found: str) -> None:
-        super().__init__(f"job {job}: cannot {move.name.lower().replace('_', ' ')}, for it is {found}")
+    def __init__(self, job: int, transition: Transition, found: str) -> None:
+        super().__init__(f"job {job}: cannot {transition.name.lower().replace('_', ' ')}, for it is {found}")
         self.job = job
-        self.move = move
+        self.transition = transition
         self.found = found
 
 
 class NotCurrent(Refused):
-    """A report of an attempt that is no longer the job's current one, or that has already ended differently."""
+    """The report is of an attempt that is not the job's current one, or that has already ended differently."""
 
     def __init__(self, job: int, attempt: int, found: str) -> None:
         super().__init__(f"attempt {attempt} of job {job} may not report this any more: {found}")

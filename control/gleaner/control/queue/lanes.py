@@ -1,6 +1,10 @@
-"""Which lane a job waits in: that of its group and size, and of where it can start or go on.
+"""Lanes: a job waits in the lane of its group, size and least time, and of the nodes where it can start or go on.
 
-Where users are limited, it is its submitter's as well: else a claim would step over all that one waits for in vain.
+Where users are limited, the lane is the submitter's as well: else a claim would step over all jobs that one user waits
+for in vain.
+
+A lane names the nodes where its jobs may not go on, with blanks between. After a `*` it is the other way round: its
+jobs may go on nowhere but on the nodes named there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,12 +12,42 @@ from typing import Any
 
 from sqlalchemy import Boolean, Connection, and_, bindparam, case, func, literal_column, select, update
 
-from gleaner.agent.protocol import Why
-from gleaner.control.queue import attempts, places
-from gleaner.control.queue.arrows import LANE_OF_NEW, insert_unless_there
-from gleaner.control.queue.migration_tables import MIGRATION
-from gleaner.control.queue.site_tables import ANY_KIND, SAVING
-from gleaner.control.queue.tables import AGENT, ATTEMPT, GENERATION, JOB, LANE
+from gleaner.agent.messages import ReturnReason
+from gleaner.control.queue import attempts
+from gleaner.control.queue.schema import AGENT, ANY_KIND, ATTEMPT, CHECKPOINT, JOB, LANE, MIGRATION, SAVING
+from gleaner.control.queue.transitions import LANE_OF_NEW, insert_unless_there
+
+_ONLY = "*"
+NOWHERE = _ONLY
+"""The mark of a lane whose jobs may go nowhere for a while."""
+
+
+def only_on(node: str) -> str:
+    """Return what a lane says whose jobs may go on only on that node."""
+    return f"{_ONLY} {node}"
+
+
+def is_kept_off(not_on: str, node: str) -> bool:
+    """Return True if the lane's jobs may not go on on that node.
+
+    >>> is_kept_off("n1 n2", "n2"), is_kept_off(only_on("n1"), "n2"), is_kept_off("", "n2")
+    (True, True, False)
+    """
+    words = not_on.split()
+    return (node in words) != (words[:1] == [_ONLY])
+
+
+def kept_off(not_on: str, nodes: Iterable[str]) -> frozenset[str]:
+    """Return those of these nodes where the lane's jobs may not go on."""
+    return frozenset(node for node in nodes if is_kept_off(not_on, node))
+
+
+def _with_one_more(not_on: str, node: str) -> tuple[str, ...]:
+    """Return the nodes that the lane's jobs are kept off then. Jobs that were to go to one node only may go anywhere
+    else."""
+    words = not_on.split()
+    return tuple(sorted({*(words if words[:1] != [_ONLY] else ()), node}))
+
 
 _MINE, _WANTED = LANE.alias("mine"), LANE.alias("wanted")
 _ALIKE = and_(
@@ -21,6 +55,7 @@ _ALIKE = and_(
     _WANTED.c.submitter == _MINE.c.submitter,
     _WANTED.c.cpus == _MINE.c.cpus,
     _WANTED.c.memory_mib == _MINE.c.memory_mib,
+    _WANTED.c.needs_s == _MINE.c.needs_s,
 )
 _LANE = select(LANE.c.id).where(
     LANE.c.group == bindparam("group_"),
@@ -29,14 +64,15 @@ _LANE = select(LANE.c.id).where(
     LANE.c.kind == bindparam("kind_"),
     LANE.c.not_on == bindparam("not_on_"),
     LANE.c.submitter == bindparam("submitter_"),
+    LANE.c.needs_s == bindparam("needs_s_"),
 )
 _OF_JOB = (
-    select(LANE.c.group, LANE.c.cpus, LANE.c.memory_mib, LANE.c.kind, LANE.c.not_on, LANE.c.submitter)
+    select(LANE.c.group, LANE.c.cpus, LANE.c.memory_mib, LANE.c.kind, LANE.c.not_on, LANE.c.submitter, LANE.c.needs_s)
     .join(JOB, JOB.c.lane == LANE.c.id)
     .where(JOB.c.id == bindparam("job_"))
 )
-CLOSED = select(LANE.c.id).where(LANE.c.not_on == places.NOWHERE)
-"""The lanes whose jobs are offered to nobody."""
+CLOSED = select(LANE.c.id).where(LANE.c.not_on == NOWHERE)
+"""The lanes whose jobs are offered to no agent."""
 _KIND = case((bindparam("has_memory_", type_=Boolean), func.coalesce(AGENT.c.kind, SAVING)), else_=ANY_KIND)
 _NOT_ON = func.coalesce(MIGRATION.c.not_on, literal_column("''"))
 _AFTER_SAVE = (
@@ -45,6 +81,7 @@ _AFTER_SAVE = (
         _MINE.c.cpus,
         _MINE.c.memory_mib,
         _MINE.c.submitter,
+        _MINE.c.needs_s,
         AGENT.c.kind,
         _KIND.label("needed"),
         _NOT_ON.label("not_on"),
@@ -59,18 +96,41 @@ _AFTER_SAVE = (
 )
 
 
-def of_new(db: Connection, group: str, cpus: int, memory_mib: int, *, saves_itself: bool, submitter: str = "") -> int:
-    """The lane of this group's new jobs of this size; of this user's, if one is named."""
-    kind = ANY_KIND if saves_itself else SAVING
-    return of_size(db, group, cpus, memory_mib, kind=kind, submitter=submitter)
-
-
-def of_size(
-    db: Connection, group: str, cpus: int, memory_mib: int, *, kind: int, not_on: str = "", submitter: str = ""
+def ensure_for_new(
+    db: Connection,
+    group: str,
+    cpus: int,
+    memory_mib: int,
+    *,
+    saves_itself: bool,
+    submitter: str = "",
+    needs_s: int = 0,
 ) -> int:
-    """The lane of this group's jobs of this size saved on nodes of that kind; this user's, if one is named."""
+    """Ensure that this group's new jobs of this size have a lane. Return the lane.
+
+    It is this user's lane, if one is named, and that of jobs for which an agent must have so much time left.
+    """
+    kind = ANY_KIND if saves_itself else SAVING
+    return ensure(db, group, cpus, memory_mib, kind=kind, submitter=submitter, needs_s=needs_s)
+
+
+def ensure(
+    db: Connection,
+    group: str,
+    cpus: int,
+    memory_mib: int,
+    *,
+    kind: int,
+    not_on: str = "",
+    submitter: str = "",
+    needs_s: int = 0,
+) -> int:
+    """Ensure that this group's jobs of this size, saved on that kind of node, have a lane. Return the lane.
+
+    It is this user's lane, if one is named, and that of jobs for which an agent must have so much time left.
+    """
     wishes = {"group_": group, "cpus_": cpus, "memory_mib_": memory_mib, "kind_": kind, "not_on_": not_on}
-    wishes["submitter_"] = submitter
+    wishes |= {"submitter_": submitter, "needs_s_": needs_s}
     found = db.execute(_LANE, wishes).scalar_one_or_none()
     if found is None:
         # Another transaction may be adding the same lane: then this waits for it and adds nothing.
@@ -80,67 +140,78 @@ def of_size(
     return int(found)
 
 
-def after_save(db: Connection, job: int, attempt: int, *, has_memory: bool) -> tuple[int, int | None]:
-    """The lane for a job that this attempt has saved, and the kind of node that it ran on, if that is known."""
+def _ensure_like(db: Connection, mine: Any, *, kind: int, not_on: str = "") -> int:
+    """Ensure that jobs like those of this lane, but for their nodes, have a lane. Return the lane."""
+    return ensure(
+        db,
+        mine.group,
+        mine.cpus,
+        mine.memory_mib,
+        kind=kind,
+        not_on=not_on,
+        submitter=mine.submitter,
+        needs_s=mine.needs_s,
+    )
+
+
+def ensure_after_save(db: Connection, job: int, attempt: int, *, has_memory: bool) -> tuple[int, int | None]:
+    """Ensure that a job that this attempt has saved has a lane.
+
+    Return the lane, and the kind of the attempt's node, if that is known.
+    """
     asked = {"job_": job, "attempt_": attempt, "has_memory_": has_memory}
     row = db.execute(_AFTER_SAVE, asked).one_or_none()
     if row is None:
-        return 0, None  # there is no such attempt: the move will say so
+        return 0, None  # there is no such attempt: the transition will say so
     if row.id is not None:
         return row.id, row.kind
-    return of_size(
-        db, row.group, row.cpus, row.memory_mib, kind=row.needed, not_on=row.not_on, submitter=row.submitter
-    ), row.kind
+    return _ensure_like(db, row, kind=row.needed, not_on=row.not_on), row.kind
 
 
-def of_generation(db: Connection, job: int, attempt: int, number: int) -> int:
-    """The lane for a job that goes on from this generation of its own."""
+def ensure_for_checkpoint(db: Connection, job: int, attempt: int, number: int) -> int:
+    """Ensure that a job that goes on from this checkpoint of its own has a lane. Return the lane."""
     made: Any = db.execute(
-        select(GENERATION.c.kind, GENERATION.c.has_memory).where(
-            GENERATION.c.job == job, GENERATION.c.attempt == attempt, GENERATION.c.number == number
+        select(CHECKPOINT.c.kind, CHECKPOINT.c.has_memory).where(
+            CHECKPOINT.c.job == job, CHECKPOINT.c.attempt == attempt, CHECKPOINT.c.number == number
         )
     ).one()
     mine = db.execute(_OF_JOB, {"job_": job}).one()
     kind = (made.kind or SAVING) if made.has_memory else ANY_KIND
-    return of_size(db, mine.group, mine.cpus, mine.memory_mib, kind=kind, submitter=mine.submitter)
+    return _ensure_like(db, mine, kind=kind)
 
 
-def refusing(db: Connection, job: int, generation: tuple[int | None, int | None]) -> Sequence[str]:
-    """The nodes that called this generation of the job incompatible; none refuses a beginning."""
-    attempt, number = generation
+def refusing(db: Connection, job: int, checkpoint: tuple[int | None, int | None]) -> Sequence[str]:
+    """Return the nodes that called this checkpoint of the job incompatible. No node refuses a beginning."""
+    attempt, number = checkpoint
     if attempt is None or number is None:
         return ()
-    return attempts.unrestored(db, job, (attempt, number), (Why.INCOMPATIBLE,))
+    return attempts.unrestored(db, job, (attempt, number), (ReturnReason.INCOMPATIBLE,))
 
 
 def close(db: Connection, job: int) -> None:
     """Offer the job to no node, until it is opened."""
     mine = db.execute(_OF_JOB, {"job_": job}).one()
-    lane = of_size(
-        db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=places.NOWHERE, submitter=mine.submitter
-    )
+    lane = _ensure_like(db, mine, kind=mine.kind, not_on=NOWHERE)
     db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
 
 
 def open_to(db: Connection, job: int, *, not_on: Iterable[str] = ()) -> None:
-    """Offer a waiting job to all nodes but these, and those that called its generation incompatible."""
+    """Offer a waiting job to all nodes but these, and those that called its checkpoint incompatible."""
     row = db.execute(select(JOB.c.from_attempt, JOB.c.from_number).where(JOB.c.id == job)).one()
     refused = refusing(db, job, (row.from_attempt, row.from_number))
     if row.from_attempt is None:
         db.execute(update(JOB).where(JOB.c.id == job).values(lane=LANE_OF_NEW))
     else:
-        lane = of_generation(db, job, row.from_attempt, row.from_number)
+        lane = ensure_for_checkpoint(db, job, row.from_attempt, row.from_number)
         db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
     for node in {*not_on, *refused}:
         keep_off(db, job, node)
 
 
 def keep_off(db: Connection, job: int, node: str) -> tuple[str, ...]:
-    """Offer the job to that node no more until it is saved again; all nodes that it is kept off so."""
+    """Offer the job to that node no more until it is saved again. Return all nodes that it is kept off so."""
     mine = db.execute(_OF_JOB, {"job_": job}).one()
-    nodes = places.with_one_more(mine.not_on, node)
-    lane = of_size(
-        db, mine.group, mine.cpus, mine.memory_mib, kind=mine.kind, not_on=" ".join(nodes), submitter=mine.submitter
-    )
+    nodes = _with_one_more(mine.not_on, node)
+    lane = _ensure_like(db, mine, kind=mine.kind, not_on=" ".join(nodes))
     db.execute(update(JOB).where(JOB.c.id == job).values(lane=lane))
     return nodes

@@ -1,12 +1,13 @@
-"""Which control program leads: a lock with a term, in the queue's own database. Only the leader writes.
+"""The leader: which control program leads, by a lock with a term in the queue's own database. Only the leader writes.
 
-Who begins to lead gets an *epoch*, a number that is higher than that of every leader before. A leader names it at the
-beginning of each transaction that writes (`holds`): one that was stopped, or that waited for its turn longer than its
-term, finds there that it leads no more. On PostgreSQL that look keeps others from taking over until the transaction has
-ended; on SQLite the transaction has the database for itself anyway. And Slurm's side is told it, see `steward`.
+A program that begins to lead gets an *epoch*, a number that is higher than that of every leader before. A leader names
+its epoch at the beginning of each transaction that writes (`holds`): one that was stopped, or that waited for its turn
+longer than its term, finds there that it leads no more. On PostgreSQL that look keeps others from taking over until the
+transaction has ended; on SQLite the transaction has the database for itself anyway. Slurm's side is told the epoch too,
+see `slurm_admin`.
 
 All times are by the database's clock, so that the clocks of the machines do not count. A new epoch is the time in
-seconds where that is higher than the last one and one: so it is higher also after the database was made anew, or was
+seconds, or the last epoch and one where that is higher. So it is higher also after the database was made anew, or was
 put back as it was yesterday.
 """
 
@@ -32,18 +33,18 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import BigInteger
 
-from gleaner.control.queue.arrows import insert_unless_there
-from gleaner.control.queue.site_tables import LEADER
+from gleaner.control.queue.schema import LEADER
+from gleaner.control.queue.transitions import insert_unless_there
 
 TERMS_AHEAD = 10
-"""Nobody leads for so long ahead: the database's clock was set back, and whoever leads still will have said so since
-(its next term is by the clock as it is now)."""
+"""Nobody leads for so many terms ahead. A row that says so is from before the database's clock was set back; a program
+that still leads will have renewed its term since, by the clock as it is now."""
 _MINE = LEADER.c.id == 1
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The right to lead: who has it, and the number that it goes by."""
+    """The right to lead: the program that has it, and its number."""
 
     holder: str
     epoch: int
@@ -67,11 +68,11 @@ def _of_postgresql(_element: Any, _compiler: Any, **_words: Any) -> str:  # pyri
 
 
 NOW: ColumnElement[float] = database_now()
-"""The same for every statement, so that those that are made once can name it."""
+"""The database's time, the same object for every statement, so that those that are made once can name it."""
 
 
 def try_lead(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> Term | None:
-    """Lead for `term_s` from now on, if nobody else does; None if somebody does. The leader calls it again to go on."""
+    """Lead for `term_s` from now on, if no other program does; None if one does. The leader calls it again to go on."""
     again = update(LEADER).where(_MINE, LEADER.c.holder == holder).values(until_s=now + term_s)
     epoch = db.execute(again.returning(LEADER.c.epoch)).scalar_one_or_none()
     if epoch is None:
@@ -80,7 +81,7 @@ def try_lead(db: Connection, holder: str, *, now: ColumnElement[float], term_s: 
 
 
 def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s: float) -> int | None:
-    """The new epoch; None if somebody leads."""
+    """Take over, and return the new epoch; None if somebody leads."""
     whole_s = cast(now, BigInteger)
     first = insert_unless_there(db, LEADER).returning(LEADER.c.epoch)
     values = {"id": 1, "holder": holder, "until_s": now + term_s, "epoch": whole_s}
@@ -97,10 +98,10 @@ def _take_over(db: Connection, holder: str, *, now: ColumnElement[float], term_s
 
 
 def holds(db: Connection, term: Term, *, now: ColumnElement[float], locks: bool) -> bool:
-    """Whether this term has not ended. With `locks` nobody takes over before this transaction has ended.
+    """Return True if this term has not ended. With `locks` no program takes over before this transaction has ended.
 
-    A share of the row's key is all that is locked: others of the leader's transactions take it too, its next term does
-    not wait for it, and only who takes over does.
+    Only a share of the row's key is locked: others of the leader's transactions take it too, and its next term does not
+    wait for it. Only a program that takes over waits.
     """
     found = db.execute(_holding(now, locks), {"holder_": term.holder, "epoch_": term.epoch})
     return found.one_or_none() is not None
@@ -108,18 +109,18 @@ def holds(db: Connection, term: Term, *, now: ColumnElement[float], locks: bool)
 
 @lru_cache(maxsize=8)
 def _holding(now: ColumnElement[float], locks: bool) -> Select[tuple[int]]:
-    """Made once: this is the first statement of each transaction, also of each claim."""
+    """Return the statement that looks. It is made once, for it is the first of each transaction, also of each claim."""
     is_it = and_(LEADER.c.holder == bindparam("holder_", type_=String()), LEADER.c.epoch == bindparam("epoch_"))
     wanted = select(LEADER.c.id).where(_MINE, is_it, LEADER.c.until_s > now)
     return wanted.with_for_update(read=True, key_share=True) if locks else wanted
 
 
 def leader(db: Connection, *, now: ColumnElement[float]) -> str | None:
-    """Who leads now; None if nobody does."""
+    """Return the program that leads now; None if none does."""
     row = db.execute(select(LEADER.c.holder).where(LEADER.c.until_s > now)).one_or_none()
     return None if row is None else str(row.holder)
 
 
 def resign(db: Connection, holder: str) -> None:
-    """Lead no more, so that another may at once. Nothing happens if another leads. The epoch stays known."""
+    """Lead no more, so that another program may at once. Nothing happens if another leads. The epoch stays known."""
     db.execute(update(LEADER).where(LEADER.c.holder == holder).values(until_s=0.0))

@@ -1,10 +1,10 @@
-"""What jobs have written, line by line, over all their slices.
+"""Logs: what jobs have written, line by line, over all their attempts.
 
-Each line belongs to an attempt and is numbered over the job's whole life. A process that is restored has written
-what it had written when it was saved, so an attempt that goes on from a generation with n lines supersedes the lines
+Each line belongs to an attempt and is numbered over the job's whole life. A process that is restored has written what
+it had written when it was saved, so an attempt that goes on from a checkpoint with n lines supersedes the lines
 numbered n and more of earlier attempts: they are kept, but not shown.
 
-The beginning of a log may be gone: what is more than a job may have goes as soon as it is added to, the oldest lines
+The beginning of a log may be gone. When lines are added, what is more than a job may have is removed, the oldest lines
 first, in the order in which `read_all` shows them (see also `retention`). The lines that are left keep their numbers.
 """
 
@@ -14,18 +14,18 @@ from typing import Any
 from sqlalchemy import Connection, LargeBinary, and_, bindparam, cast, delete, func, insert, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from gleaner.agent.protocol import LogLines
-from gleaner.control.api.shapes import LogPage
-from gleaner.control.life import State
-from gleaner.control.queue.arrows import insert_unless_there
+from gleaner.agent.messages import LogLines
+from gleaner.control.models.jobs import LogPage
 from gleaner.control.queue.errors import Invalid, NotCurrent, Unknown
-from gleaner.control.queue.tables import ATTEMPT, JOB, LOG, LOGGED, TRIMMED
+from gleaner.control.queue.schema import ATTEMPT, JOB, LOG, LOGGED, TRIMMED
+from gleaner.control.queue.transitions import insert_unless_there
+from gleaner.control.states import State
 
 MISSING = "[this line was lost together with an agent, or came too fast to be kept]"
 LINE_BYTES = 64
-"""What a line takes beside its letters, so that a log of empty lines has an end, too."""
+"""The size of a line beside its letters, so that a log of empty lines has an end, too."""
 _LOOKED_AT = 2000
-"""So many of the oldest lines are looked at in one query."""
+"""The number of the oldest lines that are looked at in one query."""
 LAST_NUMBER = 2**53 - 1
 
 _LATEST = select(JOB.c.attempt).where(JOB.c.id == bindparam("job_"))
@@ -39,8 +39,8 @@ _FROM = (
 def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_bytes: int) -> None:
     """Keep lines of the job's latest attempt. Lines that are there already stay as they are.
 
-    They may come after the attempt's end, as long as nobody has claimed the job since. Where all lines of the job
-    take more than `most_bytes` together, the oldest go.
+    They may come after the attempt's end, as long as nobody has claimed the job since. Where all lines of the job take
+    more than `most_bytes` together, the oldest go.
     """
     latest = db.execute(_LATEST, {"job_": job}).scalar_one_or_none()
     if latest is None:
@@ -64,19 +64,22 @@ def append(db: Connection, job: int, attempt: int, lines: LogLines, *, most_byte
 
 
 def forget_size(db: Connection, job: int) -> None:
-    """Lines are removed, or are about to be, that are not counted one by one: the next to add some counts anew."""
+    """Forget the size of the job's log, since lines are removed that are not counted one by one.
+
+    The next to add lines counts anew.
+    """
     db.execute(delete(LOGGED).where(LOGGED.c.job == job))
 
 
-def note_gone(db: Connection, job: int, *, attempt: int, number: int, lines: int) -> None:
-    """Say that so many further lines are gone: all before line `number` of the attempt, and of earlier attempts."""
+def record_trim(db: Connection, job: int, *, attempt: int, number: int, lines: int) -> None:
+    """Record that so many further lines are gone: all before line `number` of the attempt, and of earlier attempts."""
     told = update(TRIMMED).where(TRIMMED.c.job == job)
     if not db.execute(told.values(attempt=attempt, number=number, lines=TRIMMED.c.lines + lines)).rowcount:
         db.execute(insert(TRIMMED), {"job": job, "attempt": attempt, "number": number, "lines": lines})
 
 
 def _counted(db: Connection, job: int) -> int:
-    """What the job's log takes. Whoever asks is the only one to add to it until the transaction's end."""
+    """Return the size of the job's log. Only the caller adds to it until the transaction's end."""
     mine = select(LOGGED.c.size_bytes).where(LOGGED.c.job == job).with_for_update()
     found = db.execute(mine).scalar_one_or_none()
     if found is not None:
@@ -88,14 +91,14 @@ def _counted(db: Connection, job: int) -> int:
 
 
 def _size_bytes(db: Connection) -> ColumnElement[int]:
-    """What a line takes, as the database counts it."""
+    """Return the size of a line, as the database counts it."""
     if db.dialect.name == "postgresql":
         return func.octet_length(LOG.c.line) + LINE_BYTES
     return func.length(cast(LOG.c.line, LargeBinary)) + LINE_BYTES
 
 
 def _new(db: Connection, job: int, attempt: int, lines: LogLines) -> dict[int, str]:
-    """Those of the lines that are not there yet, and have not gone again, by number."""
+    """Return those of the lines, by number, that are not there yet and have not gone again."""
     last = lines.first + len(lines.lines)
     span = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number >= lines.first, LOG.c.number < last)
     there = set(db.execute(select(LOG.c.number).where(span)).scalars())
@@ -105,7 +108,7 @@ def _new(db: Connection, job: int, attempt: int, lines: LogLines) -> dict[int, s
 
 
 def _make_room(db: Connection, job: int, excess_bytes: int) -> int:
-    """Remove the oldest lines, until so much is free; how much is."""
+    """Remove the oldest lines, until so much is free. Return how much is."""
     freed_bytes = 0
     while freed_bytes < excess_bytes:
         oldest = select(LOG.c.attempt, LOG.c.number, _size_bytes(db).label("size_bytes")).where(LOG.c.job == job)
@@ -119,12 +122,12 @@ def _make_room(db: Connection, job: int, excess_bytes: int) -> int:
             until = row.number + 1
             freed_bytes += row.size_bytes
         past = and_(LOG.c.job == job, LOG.c.attempt == attempt, LOG.c.number < until)
-        note_gone(db, job, attempt=attempt, number=until, lines=db.execute(delete(LOG).where(past)).rowcount)
+        record_trim(db, job, attempt=attempt, number=until, lines=db.execute(delete(LOG).where(past)).rowcount)
     return freed_bytes
 
 
 def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
-    """Lines from `first` on, or from the first that is not gone.
+    """Return lines from `first` on, or from the first that is not gone.
 
     A line that never arrived, though a later one did, is `MISSING`.
     """
@@ -154,9 +157,9 @@ def read(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
 
 def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
-    """Everything that any attempt wrote, attempt after attempt, superseded lines too; `first` counts all of it.
+    """Return everything that any attempt wrote, attempt after attempt, superseded lines too; `first` counts all of it.
 
-    From the first line on that is not gone.
+    It begins with the first line that is not gone.
     """
     state = db.execute(select(JOB.c.state).where(JOB.c.id == job)).scalar_one_or_none()
     if state is None:
@@ -170,7 +173,7 @@ def read_all(db: Connection, job: int, first: int, limit: int) -> LogPage:
 
 
 def _shown(attempts: Sequence[Any]) -> Iterator[tuple[int, int, int | None]]:
-    """(attempt, its first number, the number before which it is shown) from the latest attempt back."""
+    """Yield (attempt, its first number, the number before which it is shown) from the latest attempt back."""
     ceiling: int | None = None
     for attempt, low in attempts:
         if ceiling is None or low < ceiling:
@@ -185,7 +188,7 @@ def _trimmed(db: Connection, job: int) -> Any:
 
 
 def _first_left(shown: Sequence[tuple[int, int, int | None]], trimmed: Any) -> int:
-    """The number of the first line shown that is not gone."""
+    """Return the number of the first line shown that is not gone."""
     if trimmed is None:
         return 0
     for attempt, low, high in shown:

@@ -1,7 +1,7 @@
-"""Waiting jobs that must not go everywhere for a while: nowhere at first, then not where they have failed.
+"""Pauses: waiting jobs that must go nowhere for a while, and then not to the nodes where they have failed.
 
-A job that pauses waits in a lane that is open to nobody, so that a claim steps over all of them at once. Whoever claims
-next after its time puts it back.
+A job that pauses waits in a lane that is open to nobody, so that a claim steps over all of them at once. The next claim
+after its time puts the job back.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,16 +9,14 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, insert, literal, or_, select, update
 
-from gleaner.control.life import State
-from gleaner.control.policy.judging import LONGEST_ELSEWHERE_S, LONGEST_PAUSE_S
+from gleaner.control.policy.blame import LONGEST_ELSEWHERE_S
+from gleaner.control.policy.retries import LONGEST_PAUSE_S
 from gleaner.control.queue import lanes
-from gleaner.control.queue.judging_tables import PAUSE
-from gleaner.control.queue.migration_tables import MIGRATION
-from gleaner.control.queue.site_tables import ANY_KIND, FIT, NODE
-from gleaner.control.queue.tables import JOB, LANE
+from gleaner.control.queue.schema import ANY_KIND, FIT, JOB, LANE, MIGRATION, NODE, PAUSE
+from gleaner.control.states import State
 
 WOKEN_AT_ONCE = 100
-"""So many at most are put back by one claim, so that none takes long."""
+"""So many jobs at most are put back by one claim, so that no claim takes long."""
 
 
 def pause(db: Connection, job: int, attempt: int, *, until_s: float, not_on: Sequence[str]) -> None:
@@ -35,7 +33,8 @@ def keep_off(db: Connection, job: int, attempt: int, nodes: Sequence[str], *, no
 
 
 def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple[str, ...]:
-    """These nodes, if an agent was ever on another one that fits the job; else none: it must go on somewhere."""
+    """Return these nodes, if an agent was ever on another one that fits the job; else none, for the job must go on
+    somewhere."""
     mine: Any = db.execute(
         select(JOB.c.from_attempt, JOB.c.from_number, LANE.c.kind)
         .join(LANE, LANE.c.id == JOB.c.lane)
@@ -49,7 +48,7 @@ def unless_nowhere_else(db: Connection, job: int, nodes: Iterable[str]) -> tuple
 
 
 def wake(db: Connection, now_s: float) -> None:
-    """Put back the jobs whose time is over. Those that another claim puts back at this moment are passed over."""
+    """Put back the jobs whose time is over. Jobs that another claim puts back at this moment are passed over."""
     due = (
         select(PAUSE, JOB.c.state, JOB.c.attempt.label("latest"), MIGRATION.c.job.is_not(None).label("is_moved"))
         .join_from(PAUSE, JOB, JOB.c.id == PAUSE.c.job)
@@ -64,18 +63,18 @@ def wake(db: Connection, now_s: float) -> None:
 
 
 def is_due(db: Connection, now_s: float) -> bool:
-    """Return whether a job's time is over, so that it is to be put back."""
+    """Return True if a job's time is over, so that it is to be put back."""
     return db.execute(select(PAUSE.c.job).where(PAUSE.c.wakes_s <= now_s).limit(1)).one_or_none() is not None
 
 
-def bound(db: Connection, now_s: float) -> None:
+def limit(db: Connection, now_s: float) -> None:
     """Let no job pause longer than any may, as it would where the clock has been set back."""
-    most_s = max(1.5 * LONGEST_PAUSE_S, LONGEST_ELSEWHERE_S)
+    most_s = max(LONGEST_PAUSE_S, LONGEST_ELSEWHERE_S)
     db.execute(update(PAUSE).where(PAUSE.c.wakes_s > now_s + most_s).values(wakes_s=now_s))
 
 
 def until(db: Connection, job: int) -> float | None:
-    """Until when the job pauses; None if it does not."""
+    """Return the time until which the job pauses; None if it does not."""
     found = select(PAUSE.c.wakes_s).join(JOB, JOB.c.id == PAUSE.c.job).where(PAUSE.c.job == job)
     found = found.where(JOB.c.attempt == PAUSE.c.attempt, JOB.c.lane.in_(lanes.CLOSED))
     return db.execute(found).scalar_one_or_none()
@@ -86,7 +85,7 @@ def _wake(db: Connection, row: Any, now_s: float) -> None:
     if row.state is State.COMPLETE or row.is_moved:
         db.execute(delete(PAUSE).where(mine))
         return
-    # Also one that was claimed since: lost before it is saved again, it would wait for other nodes for ever.
+    # Also a job that was claimed since: lost before it is saved again, it would wait for other nodes for ever.
     is_later = row.latest != row.attempt
     lanes.open_to(db, row.job, not_on=() if is_later else row.not_on.split())
     if row.not_on and not is_later:

@@ -1,10 +1,12 @@
-"""Quotas where they are enforced: in the transaction that submits, and in the one that hands out.
+"""Quotas where they are enforced: in the transaction that submits, and in the one that claims.
 
-Only a submission adds jobs that have not ended, and only a claim adds cores that run. On PostgreSQL those of one group
-that is limited go one after another, by a lock that the transaction's end frees; on SQLite all writers do. So what is
-counted stays true until it is acted on. All of it is counted by index: a submission steps through what its group has,
-a claim through what the group has running; where nothing is limited, nothing is counted. Bytes are looked up now and
-then (`Stored`): a save is never refused for them, so an exact figure would not be kept either.
+Only a submission adds jobs that have not ended, and only a claim adds cores that run. On PostgreSQL the submissions and
+claims of one group that is limited go one after another, by a lock that the transaction's end frees; on SQLite all
+writers do. So what is counted stays true until it is acted on. All of it is counted by index: a submission steps
+through what its group has, a claim through what the group has running. Where nothing is limited, nothing is counted.
+
+Bytes are looked up now and then (`Stored`): a save is never refused for them, so an exact figure would not be kept
+either.
 """
 
 import threading
@@ -13,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping
 
 from sqlalchemy import Connection, bindparam, func, select, text
 
-from gleaner.control.life import State
 from gleaner.control.policy.quotas import (
     Allowance,
     GroupMost,
@@ -26,7 +27,8 @@ from gleaner.control.policy.quotas import (
     over_stored,
 )
 from gleaner.control.queue.errors import Refused
-from gleaner.control.queue.tables import GENERATION, JOB, LANE, Standing
+from gleaner.control.queue.schema import CHECKPOINT, JOB, LANE, Standing
+from gleaner.control.states import State
 
 STORED_FRESH_S = 30.0
 _LOCKS = 0x676C
@@ -53,11 +55,11 @@ _WAITING = (
     .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
     .where(JOB.c.id == bindparam("job_"))
 )
-"""Of a lane of before users were limited, its submitter is empty: its jobs count for the group alone."""
+"""In a lane that is older than the limits of users, the submitter is empty: its jobs count for the group alone."""
 _CHECKPOINTS = (
-    select(JOB.c.group, JOB.c.submitter, func.sum(GENERATION.c.size_bytes).label("bytes"))
-    .join_from(JOB, GENERATION, GENERATION.c.job == JOB.c.id)
-    .where(_UNENDED, GENERATION.c.standing == Standing.NAMED)
+    select(JOB.c.group, JOB.c.submitter, func.sum(CHECKPOINT.c.size_bytes).label("bytes"))
+    .join_from(JOB, CHECKPOINT, CHECKPOINT.c.job == JOB.c.id)
+    .where(_UNENDED, CHECKPOINT.c.standing == Standing.NAMED)
     .group_by(JOB.c.group, JOB.c.submitter)
 )
 _OUTPUTS = (
@@ -72,7 +74,7 @@ class OverQuota(Refused):
 
 
 class Stored:
-    """How much each group and user has stored, as it was last counted; by the one program that leads."""
+    """The bytes that each group and user has stored, as they were last counted by the one program that leads."""
 
     def __init__(self, steady_clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = steady_clock
@@ -81,7 +83,7 @@ class Stored:
         self._now: Mapping[Whose, int] | None = None
 
     def bytes_by_owner(self, db: Connection) -> Mapping[Whose, int]:
-        """By group and user, and by group alone; counted by this connection if it is time to."""
+        """Return the bytes by group and user, and by group alone; counted by this connection if it is time to."""
         if self._clock() >= self._fresh_until_s and self._reading.acquire(blocking=self._now is None):
             try:
                 if self._clock() >= self._fresh_until_s:
@@ -94,7 +96,10 @@ class Stored:
 
 
 def stored(db: Connection) -> Mapping[Whose, int]:
-    """Bytes of checkpoints that jobs may go on from, and of outputs: by group and user, and by group alone."""
+    """Return the bytes of checkpoints that jobs may go on from, and of outputs.
+
+    They are given by group and user, and by group alone.
+    """
     found: dict[Whose, int] = {}
     for row in (*db.execute(_CHECKPOINTS), *db.execute(_OUTPUTS)):
         for whose in {(row.group, row.submitter), (row.group, "")}:
@@ -140,7 +145,7 @@ def check_submission(
 
 
 def _unended(db: Connection, group: str, user: str, *, at_most: int) -> int:
-    """How many jobs have not ended; it counts no further than a little above what is allowed."""
+    """Return how many jobs have not ended. It counts no further than a little above what is allowed."""
     some = select(JOB.c.id).where(JOB.c.group == group, _UNENDED)
     if user:
         some = some.where(JOB.c.submitter == user)
@@ -155,9 +160,10 @@ def allowance(
     *,
     locks: bool = True,
 ) -> Allowance:
-    """What these groups and their users may still start. Nothing is counted of a group that is not limited.
+    """Return what these groups and their users may still start. Nothing is counted of a group that is not limited.
 
-    Without `locks` it may have changed by the time it is read: enough for who plans, and starts nothing.
+    Without `locks` it may have changed by the time it is read: that is enough for a caller that plans, and starts
+    nothing.
     """
     limited = sorted(group for group in groups if _limits_running(rules, group))
     if not limited:
@@ -187,8 +193,8 @@ def allowance(
     return Allowance(left, each_user, frozenset(full))
 
 
-def in_the_way(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable[[], Mapping[Whose, int]]) -> str:
-    """Which quota keeps a waiting job from starting, for people; empty if none does."""
+def obstacle(db: Connection, rules: QuotaRules, job: int, stored_bytes: Callable[[], Mapping[Whose, int]]) -> str:
+    """Return which quota keeps a waiting job from starting, for people; empty if none does."""
     row = db.execute(_WAITING, {"job_": job}).one()
     limits = _limits(rules.of(row.group), row.group, row.submitter)
     for who, _, limit, key in limits:
@@ -233,6 +239,6 @@ def _limits_running(rules: QuotaRules, group: str) -> bool:
 
 
 def _lock(db: Connection, group: str) -> None:
-    """Wait for whoever counts what this group has. Several groups are locked in the order of their names."""
+    """Wait for all transactions that count what this group has. Several groups are locked in order of their names."""
     if db.dialect.name == "postgresql":
         db.execute(_LOCK, {"group_": group})

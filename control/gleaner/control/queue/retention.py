@@ -1,9 +1,9 @@
-"""What is not kept for ever: agents that never got a job, the history of jobs that ended long ago, and too long logs.
+"""Retention: rows that are not kept for ever, of agents without a job, of old jobs' history, and of too long logs.
 
 Jobs and their attempts stay. A look goes through so many rows by key and no further, and each removal is as small as
-its caller says: neither keeps a writer waiting for long, however large the tables are. Lines go from the beginning of
-a job's log, in the order in which `logs.read_all` shows them, and the same transaction says in `TRIMMED` how far:
-so the numbers of those that are left stay true.
+its caller says: neither keeps a writer waiting for long, however large the tables are. Lines go from the beginning of a
+job's log, in the order in which `logs.read_all` shows them, and the same transaction says in `TRIMMED` how far. So the
+numbers of the lines that are left stay true.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select
 
-from gleaner.control.life import State
-from gleaner.control.queue.judging_tables import FAILURE
-from gleaner.control.queue.logs import forget_size, note_gone
-from gleaner.control.queue.tables import AGENT, ATTEMPT, EVENT, JOB, LOG, TOKEN, Phase, Role
+from gleaner.control.queue.logs import forget_size, record_trim
+from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase, Role
+from gleaner.control.states import State
 
 _LINE = and_(LOG.c.job == ATTEMPT.c.job, LOG.c.attempt == ATTEMPT.c.attempt)
 _LOWEST = select(func.min(LOG.c.number)).where(_LINE).correlate(ATTEMPT).scalar_subquery()
@@ -25,7 +24,8 @@ _lines_written = (
     .correlate(JOB)
     .scalar_subquery()
 )
-"""How many lines a job's attempts have written, those that were lost on the way included. Two steps an attempt."""
+"""The number of lines that a job's attempts have written, with those that were lost on the way. Two steps an attempt.
+"""
 _HAS_HISTORY = or_(
     exists().where(EVENT.c.job == JOB.c.id).correlate(JOB), exists().where(LOG.c.job == JOB.c.id).correlate(JOB)
 )
@@ -42,7 +42,7 @@ class SeenAgents:
 
     last: str | None
     unused: tuple[str, ...]
-    """Those that ended before the time asked for, and that no attempt refers to."""
+    """The agents that ended before the time asked for, and that no attempt refers to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,20 @@ class SeenJobs:
 
     last: int | None
     old: tuple[int, ...]
-    """Those that ended before the time asked for and still have events or log lines."""
+    """The jobs that ended before the time asked for and still have events or log lines."""
     long: tuple[int, ...]
-    """Those of the others with a longer log than asked for."""
+    """The other jobs that have a longer log than asked for."""
 
 
 def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -> SeenAgents:
-    """The next agents after that name."""
+    """Return the next agents after that name."""
     some = select(AGENT.c.name, _UNUSED.label("unused")).where(AGENT.c.name > after).order_by(AGENT.c.name).limit(limit)
     rows = db.execute(some, {"before_s": before_s}).all()
     return SeenAgents(rows[-1].name if rows else None, tuple(row.name for row in rows if row.unused))
 
 
 def look_at_jobs(db: Connection, *, after: int, before_s: float, lines: int, limit: int) -> SeenJobs:
-    """The next jobs after that id."""
+    """Return the next jobs after that id."""
     ended = and_(JOB.c.state == State.COMPLETE, JOB.c.ended_s < before_s)
     found = case((ended, case((_HAS_HISTORY, "old"), else_="")), (_lines_written > lines, "long"), else_="")
     some = select(JOB.c.id, found.label("found")).where(JOB.c.id > after).order_by(JOB.c.id).limit(limit)
@@ -77,7 +77,7 @@ def look_at_jobs(db: Connection, *, after: int, before_s: float, lines: int, lim
 
 
 def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> int:
-    """Remove those of these agents that are still unused, with their tokens; how many."""
+    """Remove those of these agents that are still unused, with their tokens. Return how many."""
     removed = delete(AGENT).where(AGENT.c.name.in_(names), _UNUSED).returning(AGENT.c.name)
     gone = db.execute(removed, {"before_s": before_s}).scalars().all()
     db.execute(delete(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name.in_(gone)))
@@ -85,18 +85,18 @@ def remove_agents(db: Connection, names: Sequence[str], *, before_s: float) -> i
 
 
 def remove_events(db: Connection, jobs: Sequence[int], *, at_most: int) -> int:
-    """Remove events of these jobs; how many."""
+    """Remove events of these jobs. Return how many."""
     some = select(EVENT.c.id).where(EVENT.c.job.in_(jobs)).limit(at_most)
     return db.execute(delete(EVENT).where(EVENT.c.id.in_(some))).rowcount
 
 
 def remove_failures(db: Connection, *, before_s: float) -> int:
-    """Remove failures of so long ago that they say nothing of their nodes any more; how many."""
+    """Remove failures that are so old that they say nothing of their nodes any more. Return how many."""
     return db.execute(delete(FAILURE).where(FAILURE.c.at_s < before_s)).rowcount
 
 
 def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
-    """Remove the oldest lines of the job's log, until `keep` are left; how many. 0: it is no longer than that."""
+    """Remove the oldest lines of the job's log, until `keep` are left. Return how many were removed."""
     spans = select(ATTEMPT.c.attempt, _LOWEST.label("low"), _HIGHEST.label("high")).where(ATTEMPT.c.job == job)
     found = [row for row in db.execute(spans.order_by(ATTEMPT.c.attempt)) if row.low is not None]
     excess = sum(row.high - row.low + 1 for row in found) - keep
@@ -111,5 +111,5 @@ def trim(db: Connection, job: int, *, keep: int, at_most: int) -> int:
     if until is None:
         until = min(low + excess, high + 1)
     removed = db.execute(delete(LOG).where(past, LOG.c.number < until)).rowcount
-    note_gone(db, job, attempt=attempt, number=until, lines=removed)
+    record_trim(db, job, attempt=attempt, number=until, lines=removed)
     return removed

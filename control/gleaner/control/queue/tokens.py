@@ -1,25 +1,28 @@
-"""Bearer tokens. A secret is 256 random bits; only its hash is stored, so no reader of the database has it.
+"""Bearer tokens, and the groups that somebody has a token for.
 
-A token has an id for people, the beginning of its hash: it tells nothing of the secret.
+A secret is 256 random bits. Only its hash is stored, so no reader of the database has it. A token has an id for people,
+the beginning of its hash: it tells nothing of the secret.
 """
 
 import hashlib
 import math
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
 
 from gleaner.control.queue.errors import Invalid, Refused, Unknown
-from gleaner.control.queue.tables import TOKEN, Role
+from gleaner.control.queue.schema import TOKEN, Role
 
 DAY_S = 24 * 3600.0
 ID_LENGTH = 12
 LATE_REPORTS_S = 3600.0
 """An agent's token is good for so long after its farewell: a report may have been overtaken on the way."""
 AGENT_OVERTIME_S = DAY_S
-"""An agent's token is good for nothing so long after the end that it was submitted for, whatever has become of it."""
+"""An agent's token is worth nothing so long after the end that the agent was submitted for, whatever has become of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Identity:
     name: str
     group: str | None
     manager: bool = False
-    """Whether a user may change all jobs of the group."""
+    """True if a user may change all jobs of the group."""
     token: str = ""
     """The token's id; empty where there was none."""
     expires_s: float | None = None
@@ -52,7 +55,7 @@ class Token:
 
 
 def lasts_s(token: Token) -> float:
-    """How long it was meant to be good for; infinite for one that does not end by itself."""
+    """Return how long the token was meant to be good for; infinite for one that does not end by itself."""
     return math.inf if token.expires_s is None else token.expires_s - token.issued_s
 
 
@@ -66,17 +69,17 @@ class Issued:
 
 
 def new_secret() -> str:
-    """A secret that nobody has had before."""
+    """Return a secret that nobody has had before."""
     return secrets.token_urlsafe(32)
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret. One round of SHA-256 is enough: nobody guesses 256 random bits."""
+    """Return what is stored of a secret. One round of SHA-256 is enough: nobody guesses 256 random bits."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
 def issue(db: Connection, *, role: str, name: str, group: str | None, now_s: float) -> str:
-    """Make a token that does not end by itself; the answer is its secret, which is stored nowhere."""
+    """Make a token that does not end by itself. Return its secret, which is stored nowhere."""
     return make(db, role=role, name=name, group=group, now_s=now_s).secret
 
 
@@ -132,7 +135,7 @@ _BY_HASH = select(TOKEN).where(TOKEN.c.hash == bindparam("hash_"), TOKEN.c.revok
 
 
 def identify(db: Connection, secret: str) -> Identity | None:
-    """Whose token it is; None if it is nobody's, or was revoked. One that has expired is still somebody's."""
+    """Return whose token it is; None if it is nobody's, or was revoked. An expired token is still somebody's."""
     row = db.execute(_BY_HASH, {"hash_": digest(secret)}).one_or_none()
     if row is None:
         return None
@@ -141,20 +144,20 @@ def identify(db: Connection, secret: str) -> Identity | None:
 
 
 def revoke(db: Connection, *, role: str, name: str, now_s: float) -> int:
-    """End all tokens of that role and name; how many there were."""
+    """End all tokens of that role and name. Return how many there were."""
     ended = update(TOKEN).where(TOKEN.c.role == Role(role), TOKEN.c.name == name, TOKEN.c.revoked_s.is_(None))
     return db.execute(ended.values(revoked_s=now_s)).rowcount
 
 
 def end_later(db: Connection, *, agent: str, now_s: float) -> None:
-    """Let an agent's token end when no report of it can be late any more; one that ends sooner does so."""
+    """Let an agent's token end when no report of the agent can be late any more, unless it ends sooner."""
     until_s = now_s + LATE_REPORTS_S
     sooner = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > until_s)
     db.execute(update(TOKEN).where(TOKEN.c.role == Role.AGENT, TOKEN.c.name == agent, sooner).values(expires_s=until_s))
 
 
-def of_people(db: Connection, *, now_s: float, everything: bool = False) -> tuple[Token, ...]:
-    """All tokens but the agents', the newest first; those that have ended only if `everything` is wanted."""
+def people_tokens(db: Connection, *, now_s: float, everything: bool = False) -> tuple[Token, ...]:
+    """Return all tokens but the agents', the newest first; those that have ended only if `everything` is wanted."""
     wanted = select(TOKEN).where(TOKEN.c.role != Role.AGENT).order_by(TOKEN.c.issued_s.desc(), TOKEN.c.hash)
     if not everything:
         good = or_(TOKEN.c.expires_s.is_(None), TOKEN.c.expires_s > now_s)
@@ -163,12 +166,12 @@ def of_people(db: Connection, *, now_s: float, everything: bool = False) -> tupl
 
 
 def one(db: Connection, token: str) -> Token:
-    """The token of a person by its id. Raises `Unknown`."""
+    """Return the token of a person by its id. Raises `Unknown`."""
     return _token(_locked(db, token))
 
 
 def end(db: Connection, token: str, *, now_s: float) -> Token:
-    """Revoke one token of a person. Once more is no error."""
+    """Revoke one token of a person. To revoke it once more is no error."""
     row = _locked(db, token)
     if row.revoked_s is None:
         db.execute(update(TOKEN).where(TOKEN.c.hash == row.hash).values(revoked_s=now_s))
@@ -193,7 +196,7 @@ def rotate(db: Connection, token: str, *, now_s: float) -> Issued:
 
 
 def remove_ended(db: Connection, *, now_s: float, before_s: float, at_most: int) -> int:
-    """Remove agents' tokens that have ended, and people's that ended before `before_s`; how many."""
+    """Remove agents' tokens that have ended, and people's that ended before `before_s`. Return how many."""
     ended_s = func.coalesce(TOKEN.c.revoked_s, TOKEN.c.expires_s)
     old = or_(ended_s < before_s, (TOKEN.c.role == Role.AGENT) & (ended_s < now_s - LATE_REPORTS_S))
     some = select(TOKEN.c.hash).where(old).limit(at_most)
@@ -221,4 +224,33 @@ def _token(row: Any) -> Token:
         issued_s=row.issued_s,
         expires_s=row.expires_s,
         revoked_s=row.revoked_s,
+    )
+
+
+GROUPS_NAMED_AT_MOST = 20
+
+
+def groups_with_tokens(db: Connection) -> frozenset[str]:
+    """Return the groups that a token which was not revoked is for."""
+    found = select(TOKEN.c.group).where(TOKEN.c.group.is_not(None), TOKEN.c.revoked_s.is_(None)).distinct()
+    return frozenset(db.execute(found).scalars())
+
+
+def check_group(db: Connection, group: str, *, named: Iterable[str]) -> None:
+    """Raise `Invalid` for a group that is neither among those that the settings name nor has a token.
+
+    A mistyped name would else wait under a group that nobody has. Where there is no group at all yet, the site is being
+    tried out by its first admin, and any name will do.
+    """
+    known = set(named)
+    if group in known:
+        return
+    known |= groups_with_tokens(db)
+    if not known or group in known:
+        return
+    names = sorted(known)
+    more = f" and {len(names) - GROUPS_NAMED_AT_MOST} more" if len(names) > GROUPS_NAMED_AT_MOST else ""
+    raise Invalid(
+        f"group: there is no group {group}; there are {', '.join(names[:GROUPS_NAMED_AT_MOST])}{more}. "
+        f"`glean token create --role user --name NAME --group {group}` makes it, or [groups] in control's settings"
     )

@@ -1,1 +1,1 @@
-"""What agents would do to a cluster: workloads in, schedules and reports out. No Slurm, no Docker, no queue needed."""
+"""Simulation of agents on a cluster: workloads in, schedules and reports out. It needs no Slurm, Docker or queue."""

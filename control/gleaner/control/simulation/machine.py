@@ -1,4 +1,4 @@
-"""The simulated machine: nodes with cores, in classes, and what a job is given of them."""
+"""The simulated machine: nodes with cores, in classes, and the units that a job is given."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from gleaner.control.simulation.workload import Counts
 
 
 class Allocation(StrEnum):
-    """What a job is given."""
+    """The unit that a job is given."""
 
     NODES = "nodes"
     """Whole nodes, as many as its processors need."""
@@ -27,9 +27,9 @@ class NodeClass:
     cores: int = 1
     name: str = "all"
     speed: float = 1.0
-    """A job of `run_s` seconds takes `run_s / speed` here; of several classes the slowest it uses counts."""
+    """The speed: a job of `run_s` seconds takes `run_s / speed`. Of several classes, the slowest used one counts."""
     priority: int = 0
-    """Higher is filled first: better hardware, or a scarce resource that migration keeps in use."""
+    """The priority. A higher one is filled first: better hardware, or a scarce resource that migration keeps in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Machine:
     classes: tuple[NodeClass, ...]
     allocation: Allocation = Allocation.NODES
     prefers_one: bool = False
-    """Whether a job goes to the first node that has room for all of it, and only if none has to the first free cores,
-    wherever they are, as Slurm gives them unless told otherwise. Where nodes are shared."""
+    """True if, on shared nodes, a job goes to the first node that has room for all of it, and only if none has, to the
+    first free cores, wherever they are. Slurm gives a job the first free cores unless told otherwise."""
 
     @property
     def nodes(self) -> int:
@@ -52,38 +52,38 @@ class Machine:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all nodes have as many cores and one speed, so that counting them is enough."""
+        """True where all nodes have as many cores and one speed, so that counting them is enough."""
         return len({(kind.cores, kind.speed) for kind in self.classes}) == 1
 
     @property
     def is_counted(self) -> bool:
-        """Whether it does not matter which nodes a job has: they are alike, given whole or as a pool."""
+        """True where any nodes are as good for a job as others: nodes are alike, given whole or as a pool."""
         has_levels = len({kind.priority for kind in self.classes}) > 1
         is_pool = self.allocation is Allocation.PROCESSORS
         return self.is_uniform and (is_pool or (self.allocation is Allocation.NODES and not has_levels))
 
     @property
     def units(self) -> int:
-        """How many of what jobs are given there are: nodes, or processors."""
+        """The number of units that jobs are given: nodes, or processors."""
         return self.nodes if self.allocation is Allocation.NODES else self.cores
 
     @property
     def units_of_node(self) -> int:
-        """How many units one agent takes: it has a node for itself. Only where the machine is uniform."""
+        """The units that one agent takes: an agent has a node for itself. Only where the machine is uniform."""
         return 1 if self.allocation is Allocation.NODES else self.classes[0].cores
 
     def units_asked(self, processors: Counts) -> Counts:
-        """What jobs of so many processors are given, in units. Only where the machine is uniform."""
+        """Return how many units jobs of these processors are given. Only where the machine is uniform."""
         if self.allocation is not Allocation.NODES:
             return processors
         return np.asarray(-(-processors // self.classes[0].cores), dtype=np.int64)
 
 
 def of_processors(processors: int) -> Machine:
-    """A pool of processors, each of which is a node to an agent."""
+    """Return a pool of processors, each of which is a node to an agent."""
     return Machine((NodeClass(processors),), Allocation.PROCESSORS)
 
 
 def of_nodes(nodes: int, cores: int = 1) -> Machine:
-    """Whole nodes, all alike."""
+    """Return a machine of whole nodes, all alike."""
     return Machine((NodeClass(nodes, cores),))

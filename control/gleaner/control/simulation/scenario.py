@@ -1,6 +1,6 @@
-"""What is to be simulated: a scenario file (TOML) and options of the command line, checked and made settings.
+"""A scenario: a file (TOML) and options of the command line, checked and made settings.
 
-Options win over the file. Whatever is wrong is one line that names the option, or the file, the line and the key.
+Options win over the file. An error is one line that names the option, or the file, the line and the key.
 """
 
 import re
@@ -13,18 +13,18 @@ from typing import Any, Literal, Self, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from gleaner.control.cli.wording import complaint, unknown_key
-from gleaner.control.simulation.failures import BadScenario
+from gleaner.agent.common.validation_messages import complaint, unknown_key
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
-from gleaner.control.simulation.workloads.conventions import USUAL, Conventions
+from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions
 from gleaner.control.simulation.workloads.synthetic import Source, SyntheticSettings
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 JobClassName: TypeAlias = Literal["non-preemptible", "preemptible", "checkpointable"]
 
 MOST = 10**9
-"""Nodes, cores, processors."""
+"""The most nodes, cores or processors."""
 
 
 class _Table(BaseModel):
@@ -32,20 +32,20 @@ class _Table(BaseModel):
 
 
 class WorkloadSettings(_Table):
-    """`[workload]`: which jobs come, and for how long."""
+    """`[workload]`: the jobs that come, and the time for which they come."""
 
     trace: Path | None = None
     """A file in Standard Workload Format or of sacct; beside the scenario file if it is not absolute."""
     synthetic: SyntheticSettings | None = None
-    """`[workload.synthetic]`: jobs that are made; with `source = "drawn"` from those of the trace."""
+    """`[workload.synthetic]`: synthetic jobs; with `source = "drawn"` they are drawn from the jobs of the trace."""
     job_class: JobClassName = "non-preemptible"
-    """What may be done to its jobs when they run; only omfs asks."""
+    """The class of the trace's jobs, which only omfs uses."""
     conventions: Conventions = USUAL
-    """`[workload.conventions]`: what a job of the trace is taken to be."""
+    """`[workload.conventions]`: the conventions for what a job of the trace is."""
     until_s: float | None = Field(default=None, gt=0)
-    """The replay stops there."""
+    """The time at which the replay stops."""
     keep_waiting: int = Field(default=0, ge=0, le=MOST)
-    """So many jobs wait at any time, whatever the trace says of their submission; 0: as in the trace."""
+    """The number of jobs that wait at any time, whatever the trace says of submissions; 0: as in the trace."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -78,12 +78,12 @@ class MachineSettings(_Table):
     processors: int | None = Field(default=None, ge=1, le=MOST)
     nodes: int | None = Field(default=None, ge=1, le=MOST)
     cores: int | None = Field(default=None, ge=1, le=MOST)
-    """Of each node; by default 1."""
+    """The cores of each node; by default 1."""
     allocation: Allocation | None = None
-    """By default whole nodes, and with `processors` the pool."""
+    """The unit that jobs are given; by default whole nodes, and with `processors` the pool."""
     prefers_one: bool = False
-    """Where nodes are shared: a job goes to the first node that has room for all of it, and only if none has over
-    several; by default to the first free cores, wherever they are."""
+    """True if, on shared nodes, a job goes to the first node that has room for all of it, and to several only if no
+    node has. By default a job gets the first free cores, wherever they are."""
     classes: tuple[ClassSettings, ...] = ()
 
     @model_validator(mode="after")
@@ -102,7 +102,7 @@ class MachineSettings(_Table):
 
     @property
     def machine(self) -> Machine | None:
-        """None if nothing says how large it is."""
+        """The machine that the settings describe; None if nothing says how large it is."""
         if self.processors is not None:
             return of_processors(self.processors)
         allocation = self.allocation or Allocation.NODES
@@ -121,9 +121,9 @@ class MeasureSettings(_Table):
     """`[measure]`: the window in which node time is measured and jobs are counted."""
 
     begin_s: float | None = Field(default=None, ge=0)
-    """After the first submission; by default at once."""
+    """The window's begin after the first submission; by default at once."""
     end_s: float | None = Field(default=None, gt=0)
-    """After the first submission; by default the last submission."""
+    """The window's end after the first submission; by default the last submission."""
 
     @model_validator(mode="after")
     def _has_a_length(self) -> Self:
@@ -156,7 +156,7 @@ class Scenario(_Table):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A value of the command line: the key that it sets, and what the user calls it."""
+    """A value of the command line: the key that it sets, and the name by which the user knows it."""
 
     key: tuple[str, ...]
     name: str
@@ -164,7 +164,7 @@ class Option:
 
 
 def read_scenario(path: Path | None, options: Sequence[Option]) -> Scenario:
-    """The settings of a file (None: defaults) with the options on top. Raises `BadScenario`."""
+    """Return the settings of a file (None: defaults) with the options on top. Raise `BadScenario` for bad settings."""
     text, tables = _read(path)
     if "agents" not in tables:
         _of_agents(options)
@@ -207,21 +207,21 @@ def _put(tables: Tables, key: tuple[str, ...], value: object) -> None:
 
 
 def _of_agents(options: Sequence[Option]) -> None:
-    """That nobody describes agents without asking for any."""
+    """Raise `BadScenario` if options describe agents and none asks for agents."""
     own = [option for option in options if option.key[0] == "agents"]
     if own and all(option.key != ("agents", "length_s") for option in own):
         raise BadScenario(f"{own[0].name} is about agents: give --agents LENGTH too, or [agents] in a scenario file")
 
 
 def _forget_the_other_machine(tables: Tables, options: Sequence[Option]) -> None:
-    """A machine given by options replaces the file's, not a part of it."""
+    """Let a machine given by options replace the file's whole machine, not a part of it."""
     given = {option.key[-1] for option in options if option.key[0] == "machine"}
     if given & {"processors", "nodes"} and isinstance(tables.get("machine"), dict):
         tables["machine"] = {}
 
 
 def _shorten_the_slice(tables: Tables) -> None:
-    """The default of the shortest slice gives way to agents that are shorter."""
+    """Lower the default of the shortest slice to the length of agents that are shorter."""
     agents = tables.get("agents")
     if not isinstance(agents, dict):
         return
@@ -255,7 +255,7 @@ def _said(errors: list[ErrorDetails], path: Path | None, text: str, origins: Map
 
 
 def _allowed(table: Sequence[str]) -> list[str]:
-    """The keys of a table, by its path."""
+    """Return the keys of a table, by the table's path."""
     model: type[BaseModel] = Scenario
     for name in table:
         field = model.model_fields.get(name)
@@ -270,7 +270,7 @@ def _allowed(table: Sequence[str]) -> list[str]:
 
 
 def _line(text: str, loc: Sequence[str]) -> int | None:
-    """The line of the key, or of the nearest table around it that is written."""
+    """Return the line of the key, or of the nearest written table around the key; None if there is neither."""
     found: int | None = None
     depth = 0
     header: tuple[str, ...] = ()
@@ -280,7 +280,7 @@ def _line(text: str, loc: Sequence[str]) -> int | None:
             written = header = _names(match.group(1))
         elif match := re.match(r"\s*([\w.\"' -]+?)\s*=", line):
             written = (*header, *_names(match.group(1)))
-        meets = min(len(written), len(loc))  # a table within the one that is meant is in it, too
+        meets = min(len(written), len(loc))  # a table within the table that is meant counts, too
         if meets > depth and written[:meets] == tuple(loc[:meets]):
             found, depth = number, meets
     return found

@@ -1,4 +1,4 @@
-"""What a replay gives: when every job ran, and what agents did meanwhile."""
+"""The answer of a replay: the times at which every job ran, and what agents did meanwhile."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,32 +11,32 @@ from gleaner.control.simulation.workload import Codes, Counts, Seconds, Workload
 
 
 class Stretches(NamedTuple):
-    """Times in which work held a part of the machine without a break. One entry each, in order of their starts."""
+    """Times in which work held a part of the machine without a break. One entry per stretch, in order of starts."""
 
     job: Counts
-    """Its index in the workload; for agents -1."""
+    """The job's index in the workload; -1 for agents."""
     start_s: Seconds
     end_s: Seconds
     units: Counts
     restore_s: Seconds
-    """How much of it, from its start on, went into restoring."""
+    """The time of restoring, from the stretch's start on."""
     save_s: Seconds
-    """How much of it, up to its end, went into saving."""
+    """The time of saving, up to the stretch's end."""
     lost_s: Seconds
-    """What it had computed and did not keep: it was killed, not saved."""
+    """The time that was computed and not kept: the work was killed, not saved."""
     node: Codes
-    """Where, if the replay knows nodes; -1 where they are only counted, or where it has several."""
+    """The node, if the replay knows nodes; -1 where nodes are only counted, or where the stretch has several."""
 
     def __len__(self) -> int:  # not the number of arrays
         return len(self.job)
 
     @property
     def compute_s(self) -> Seconds:
-        """What each computed and kept, in seconds of one unit; times `units` is unit seconds."""
+        """The time that each stretch computed and kept, in seconds of one unit. Times `units` it is unit seconds."""
         return self.end_s - self.start_s - self.restore_s - self.save_s - self.lost_s
 
     def only(self, chosen: NDArray[np.bool_] | NDArray[np.integer]) -> "Stretches":
-        """These alone, in the order in which they are named."""
+        """Return these stretches alone, in the order in which they are named."""
         return Stretches(
             self.job[chosen],
             self.start_s[chosen],
@@ -50,58 +50,58 @@ class Stretches(NamedTuple):
 
 
 def no_stretches() -> Stretches:
-    """None at all."""
+    """Return a value without any stretch."""
     none = np.empty(0)
     return Stretches(np.empty(0, np.int64), none, none, np.empty(0, np.int64), none, none, none, np.empty(0, np.int32))
 
 
 class Parts(NamedTuple):
-    """What stretches held of which nodes: one entry for each range of nodes of which a stretch held as many cores."""
+    """The parts of nodes that stretches held: one entry for each range of nodes with as many cores held of each."""
 
     stretch: Counts
     node: Counts
-    """The first of the range."""
+    """The first node of the range."""
     nodes: Counts
-    """How many."""
+    """The number of nodes in the range."""
     cores: Counts
-    """Of each of them."""
+    """The cores held of each node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One replay of a workload. Jobs that were still waiting or running when it stopped have NaN for what had not come.
+    """One replay of a workload. A job that still waited or ran when the replay stopped has NaN for what had not come.
 
-    `jobs` has at least one stretch of each job that started, more of one that was saved, moved or killed between.
-    `agents` is empty without agents; agents that started and ended together may be one entry with all their units.
+    `jobs` has at least one stretch of each job that started, and more of a job that was saved, migrated or killed.
+    `agents` is empty without agents. Agents that started and ended together may be one entry with all their units.
     """
 
     workload: Workload
     machine: Machine
     scheduler: str
     start_s: Seconds
-    """When each job first started."""
+    """The time at which each job first started."""
     end_s: Seconds
     jobs: Stretches
     agents: Stretches
     saves: int = 0
-    """Saves of regular jobs (preemption, migration); those of agents' jobs are in `agents`."""
+    """The number of saves of regular jobs (preemption, migration). Saves of agents' jobs are in `agents`."""
     parts: Parts | None = None
-    """Of `jobs`, where the replay knows nodes; see also `placing.placed`."""
+    """The parts of nodes that `jobs` held, where the replay knows nodes; see also `metrics.node_assignment.placed`."""
     agent_jobs_end_s: Seconds | None = None
-    """When each job of a finite low-priority queue was complete (NaN: it was not); None where the queue is endless."""
+    """The time when each job of a finite low-priority queue was complete (NaN: never); None for an endless queue."""
     until_s: float | None = None
-    """Where the replay was to stop, whatever was left; None: when all jobs had ended."""
+    """The time at which the replay was to stop, whatever was left; None if it stopped when all jobs had ended."""
 
     @property
     def wait_s(self) -> Seconds:
-        """From submission to the first start."""
+        """The time from submission to the first start."""
         return self.start_s - self.workload.submit_s
 
 
 def uninterrupted(
     workload: Workload, units: Counts, start_s: Seconds, end_s: Seconds, until_s: float | None = None
 ) -> Stretches:
-    """The stretches of jobs that ran without a break, those that still run when the replay stops up to `until_s`."""
+    """Return the stretches of jobs that ran without a break. A job that still runs at the replay's end ends there."""
     last_s = end_s if until_s is None else np.where(np.isnan(end_s), until_s, end_s)
     ran = np.flatnonzero(~np.isnan(start_s) & ~np.isnan(last_s))
     ran = ran[np.argsort(start_s[ran], kind="stable")]

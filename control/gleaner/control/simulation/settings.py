@@ -1,11 +1,9 @@
-"""What a simulation can be told; the tables of a scenario file (TOML) have the same names."""
+"""The settings of a simulation; the tables of a scenario file (TOML) have the same names."""
 
 from enum import StrEnum
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from gleaner.control.simulation import costs
 
 
 class _Table(BaseModel):
@@ -13,68 +11,82 @@ class _Table(BaseModel):
 
 
 class Discipline(StrEnum):
-    """How regular jobs are chosen."""
+    """The rule by which regular jobs are chosen."""
 
     FCFS = "fcfs"
-    """In order of submission; the first that does not fit stops the others."""
+    """Jobs start in order of submission. The first job that does not fit stops the others."""
     EASY = "easy"
-    """The head of the queue has a reservation; others may overtake if they do not delay it."""
+    """The head of the queue has a reservation. Other jobs may overtake if they do not delay the head."""
     CONSERVATIVE = "conservative"
     """Every waiting job has a reservation."""
     PRIORITY = "priority"
-    """By a linear sum of age, size and limit, as Slurm's multi-factor priority."""
+    """Jobs start by a linear sum of age, size and limit, like Slurm's multi-factor priority."""
     SFS = "sfs"
-    """Simultaneous Fair-Share: first those below their target throughput, then anyone."""
+    """Simultaneous Fair-Share: first come users below their target throughput, then anyone."""
     OMFS = "omfs"
     """Optimized Memoryless Fair-Share: entitlements, taken back by saving others' jobs."""
 
 
 class Backfill(StrEnum):
-    """What a walk along the priority list does at the first job that does not fit."""
+    """The behaviour of a walk along the priority list at the first job that does not fit."""
 
     NONE = "none"
-    """It stops."""
+    """The walk stops."""
     EASY = "easy"
-    """It reserves for that job, and goes on with those that do not delay it."""
+    """The walk makes a reservation for that job, and goes on with jobs that do not delay it."""
 
 
 class Migration(StrEnum):
-    """Which running jobs are moved (Rodríguez-Pascual et al., 2019)."""
+    """The rule by which running jobs migrate (Rodríguez-Pascual et al., 2019)."""
 
     NONE = "none"
     COMPACTION = "compaction"
     """Partly used nodes are emptied into others."""
     PRIORITIES = "priorities"
-    """Jobs move up to the nodes of higher priority."""
+    """Jobs migrate to nodes of higher priority."""
+
+
+def transfer_s(constant_s: float, node_mib_s: float, shared_mib_s: float, memory_mib: float, at_once: float) -> float:
+    """Return how long each job takes when `at_once` jobs of this size are saved, or restored, at the same time.
+
+    Each job moves its memory at the node's bandwidth or at its share of the storage's, whichever is slower. A bandwidth
+    of 0 is unlimited. The function is plain, since the replays compile it.
+    """
+    slowest_s = 0.0
+    if node_mib_s > 0:
+        slowest_s = memory_mib / node_mib_s
+    if shared_mib_s > 0:
+        slowest_s = max(slowest_s, at_once * memory_mib / shared_mib_s)
+    return constant_s + slowest_s
 
 
 class CostSettings(_Table):
-    """What one save, or one restore, takes: `constant_s`, and the memory through the bandwidths that are not 0."""
+    """The time of one save, or one restore: `constant_s`, and that of the memory at the bandwidths that are not 0."""
 
     constant_s: float = Field(default=0, ge=0)
     node_mib_s: float = Field(default=0, ge=0)
-    """What one node moves; 0: as fast as you like."""
+    """The bandwidth of one node; 0 is unlimited."""
     shared_mib_s: float = Field(default=0, ge=0)
-    """What the storage takes from all that save (or restore) at once; 0: as much as you like."""
+    """The bandwidth of the storage, shared by all that save (or restore) at once; 0 is unlimited."""
 
     def seconds(self, memory_mib: float, at_once: int = 1) -> float:
-        """How long it takes when so many of this size do it at the same time.
+        """Return how long a save or restore takes when this many of this size happen at the same time.
 
         >>> CostSettings(constant_s=1, node_mib_s=100, shared_mib_s=1000).seconds(2000, at_once=30)
         61.0
         """
-        return costs.seconds(self.constant_s, self.node_mib_s, self.shared_mib_s, memory_mib, at_once)
+        return transfer_s(self.constant_s, self.node_mib_s, self.shared_mib_s, memory_mib, at_once)
 
 
 class PrioritySettings(_Table):
-    """`[scheduler.priority]`: weights of the linear sum, as Slurm's multi-factor priority has them."""
+    """`[scheduler.priority]`: the weights of the linear sum, as in Slurm's multi-factor priority."""
 
     per_second: float = 1.0
-    """For each second that the job has waited."""
+    """The weight of each second that the job has waited."""
     per_unit: float = 0.0
-    """For each node (or processor) that it asks for."""
+    """The weight of each node (or processor) for which the job asks."""
     per_limit_s: float = 0.0
-    """For each second of its limit; negative favours short jobs."""
+    """The weight of each second of the job's limit. A negative weight favours short jobs."""
     backfill: Backfill = Backfill.NONE
 
 
@@ -82,22 +94,23 @@ class ShareSettings(_Table):
     """`[scheduler.sfs]`: target throughput in units (nodes or processors) for each user, times `factor`."""
 
     targets: dict[str, float] = {}
-    """Ideal throughput by user; who is not named has `others`."""
+    """The ideal throughput by user. A user who is not named has `others`."""
     others: float = 0.0
     factor: float = Field(default=1.0, gt=0)
 
 
 class EntitlementSettings(_Table):
-    """`[scheduler.omfs]`: who may take back how much, and what stops thrashing."""
+    """`[scheduler.omfs]`: how much each group may take back, and what stops thrashing."""
 
     percent: dict[str, float] = {}
-    """Of the machine, by group. Who is not named is entitled to nothing and runs on what is idle."""
+    """The percentage of the machine by group. A group that is not named is entitled to nothing and uses idle units."""
     quantum_s: float = Field(default=1800, ge=0)
-    """How long a job runs before it is among the first to be vacated."""
+    """The time for which a job runs before it is among the first to be preempted."""
     quantum_protects: bool = True
-    """Before that it is not vacated at all, so a claim may wait for a quantum; else only after all others."""
+    """True if a job is not preempted at all before its quantum, so that a claim may wait for a quantum; False if such a
+    job is preempted only after all others."""
     literal: bool = False
-    """Algorithm 1 as it is printed, for study; by default the text around it counts."""
+    """True for Algorithm 1 as it is printed, for study. By default the text around it counts."""
     save: CostSettings = CostSettings()
     restore: CostSettings = CostSettings()
 
@@ -109,7 +122,7 @@ class EntitlementSettings(_Table):
 
 
 class MigrationSettings(_Table):
-    """`[scheduler.migration]`: one move at a time, and none while a job waits."""
+    """`[scheduler.migration]`: one migration at a time, and none while a job waits."""
 
     kind: Migration = Migration.NONE
     every_s: float = Field(default=30, gt=0)
@@ -122,7 +135,7 @@ class SchedulerSettings(_Table):
 
     kind: Discipline = Discipline.EASY
     decide_every_s: float = Field(default=0, ge=0)
-    """Decisions at multiples of this; 0: whenever a job comes or ends."""
+    """The interval of decisions, which are taken at its multiples; 0: whenever a job comes or ends."""
     priority: PrioritySettings = PrioritySettings()
     sfs: ShareSettings = ShareSettings()
     omfs: EntitlementSettings = EntitlementSettings()
@@ -130,13 +143,13 @@ class SchedulerSettings(_Table):
 
 
 class AgentQueueSettings(_Table):
-    """`[agents.queue]`: the low-priority jobs. Without `jobs` there is always one more."""
+    """`[agents.queue]`: the low-priority jobs. Without `jobs` the queue is endless."""
 
     jobs: int | None = Field(default=None, ge=0, le=10**8)
     work_s: float = Field(default=0, ge=0)
-    """What each computes in all, on one of an agent's places."""
+    """The time that each job computes in all, on one of an agent's places."""
     memory_mib: float = Field(default=0, ge=0)
-    """Of one job: what a save and a restore move."""
+    """The memory of one job, which a save and a restore move."""
 
     @model_validator(mode="after")
     def _jobs_have_work(self) -> Self:
@@ -149,20 +162,20 @@ class AgentSettings(_Table):
     """`[agents]`: Gleaner's agents on idle nodes."""
 
     length_s: float = Field(default=3600, gt=0)
-    """All agents end at multiples of this (synchronised), or each runs for so long."""
+    """The length of an agent. Synchronised agents all end at multiples of it; else each agent runs for that long."""
     synchronised: bool = True
     shortest_slice_s: float = Field(default=600, gt=0)
-    """No agent starts with less time left."""
+    """The shortest time left with which an agent starts."""
     agents_at_most: int = Field(default=10**9, ge=0, le=10**9)
     jobs_per_agent: int = Field(default=1, ge=1, le=10**6)
-    """How many jobs share a node; they save and restore at once."""
+    """The number of jobs that share a node. These jobs save and restore at once."""
     margin_s: float = Field(default=0, ge=0)
-    """How much earlier than its cost a save begins: time in which nothing is computed. A save that needs more than
-    the estimate and the margin would lose the slice."""
+    """The time by which a save begins earlier than its cost requires; nothing is computed in it. A save that needs more
+    than the estimate and the margin would lose the slice."""
     save: CostSettings = CostSettings()
     restore: CostSettings = CostSettings()
     preemption: bool = False
-    """A regular job that could start on agents' nodes has them vacated, and starts when they are saved."""
+    """True if a regular job that could start on agents' nodes has the agents vacated, and starts after their saves."""
     queue: AgentQueueSettings = AgentQueueSettings()
 
     @model_validator(mode="after")

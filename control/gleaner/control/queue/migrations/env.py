@@ -1,8 +1,8 @@
-"""How Alembic reaches the database: over the connection that `engine.migrate` gives it, in its transaction."""
+"""Alembic's way to the database: over the connection that `database.migrate` gives it, in its transaction."""
 
 from alembic import context
 
-from gleaner.control.queue.tables import METADATA
+from gleaner.control.queue.schema import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,10 +1,10 @@
-"""Where a value stands on paper, which values get a tick, and how they are written."""
+"""Axes: the place of a value on paper, the values that get a tick, and the way they are written."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gleaner.control.simulation.figures.tables import duration, number, percent
+from gleaner.control.simulation.metrics.tables import duration, number, percent
 from gleaner.control.simulation.report.page import Axis, Unit
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -22,7 +22,7 @@ _STEPS_S = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A straight or logarithmic way from values to places on paper."""
+    """A linear or logarithmic map from values to places on paper."""
 
     low: float
     high: float
@@ -38,7 +38,7 @@ class Scale:
 
 
 def scale(axis: Axis, values: Sequence[float], begin: float, end: float, *, snug: bool = False) -> Scale:
-    """A scale that holds all the values; `snug` ends at them, else at the next tick."""
+    """Return a scale that holds all the values. It ends at the next tick, or with `snug` at the outermost values."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     if axis.logarithmic and low > 0:
@@ -54,7 +54,7 @@ def scale(axis: Axis, values: Sequence[float], begin: float, end: float, *, snug
 
 
 def tick_step(low: float, high: float, unit: Unit, about: int = 5) -> float:
-    """A round distance that gives about so many ticks.
+    """Return a round distance that gives about `about` ticks.
 
     >>> tick_step(0, 100, Unit.NUMBER), tick_step(0, 7200, Unit.SECONDS)
     (20.0, 1800.0)
@@ -67,7 +67,7 @@ def tick_step(low: float, high: float, unit: Unit, about: int = 5) -> float:
 
 
 def ticks(axis: Axis, along: Scale, values: Sequence[float], about: int = 5) -> list[tuple[float, str]]:
-    """Pairs of a value and its text. A logarithmic axis is marked at the values themselves, if they are few."""
+    """Return pairs of a value and its text. A logarithmic axis is marked at the values themselves, if they are few."""
     if along.logarithmic:
         own = sorted(set(values))
         chosen = own if len(own) <= 8 else own[:: math.ceil(len(own) / 8)]
@@ -79,7 +79,7 @@ def ticks(axis: Axis, along: Scale, values: Sequence[float], about: int = 5) -> 
 
 
 def written(value: float | None, unit: Unit) -> str:
-    """A value as text, short and exact enough to be compared.
+    """Return a value as text, short and exact enough to be compared.
 
     >>> written(900, Unit.SECONDS), written(0.5, Unit.SHARE), written(1500, Unit.NUMBER), written(2.5, Unit.NUMBER)
     ('15 min', '50.00 %', '1,500', '2.50')

@@ -1,4 +1,4 @@
-"""Who held which node when, as SVG."""
+"""A chart of who held which node at which time, as SVG."""
 
 from gleaner.control.simulation.report.axes import Scale, ticks, written
 from gleaner.control.simulation.report.page import Block, Gantt, Role
@@ -24,11 +24,11 @@ _NAMES = (
     (Role.IDLE, "idle"),
 )
 _LABELS = 16
-"""So many rows have their names written."""
+"""The most rows that have their names written."""
 
 
 def draw_gantt(plot: Gantt) -> str:
-    """A row for each node, a block for each stretch on it; what lies outside the period is cut off."""
+    """Return the chart: a row for each node, a block for each stretch on it, cut off at the ends of the period."""
     row = min(22.0, max(3.0, 520 / max(len(plot.rows), 1)))
     height = round(TOP + BOTTOM + row * len(plot.rows))
     along = Scale(plot.begin, plot.end, LEFT, WIDTH - RIGHT)

@@ -1,14 +1,14 @@
-"""What the machine did, and who waited, over the time of the window."""
+"""The machine's use and the waiting jobs over the time of the window."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from gleaner.control.simulation.experiment import Outcome
-from gleaner.control.simulation.figures.fairness import throughput
-from gleaner.control.simulation.figures.integrals import by_bin, waiting
-from gleaner.control.simulation.figures.measures import Window
+from gleaner.control.simulation.metrics.fairness import throughput
+from gleaner.control.simulation.metrics.integrals import by_bin, waiting
+from gleaner.control.simulation.metrics.measures import Window
 from gleaner.control.simulation.report.page import PALETTE, Axis, Curve, Layer, Lines, Role, Stack, Unit
+from gleaner.control.simulation.run import Outcome
 from gleaner.control.simulation.schedule import Schedule
 from gleaner.control.simulation.workload import Seconds
 
@@ -18,7 +18,7 @@ _TIME = Axis("time since the first submission", Unit.SECONDS)
 
 
 def busy_plot(outcome: Outcome) -> Stack:
-    """Shares of the machine in each bin: regular jobs, agents, saves and restores; the rest is idle."""
+    """Return the shares of the machine in each bin: regular jobs, agents, saves and restores; the rest is idle."""
     window, schedule = outcome.measures.window, outcome.schedule
     edges_s = _edges(window)
     regular, ours = by_bin(schedule.jobs, edges_s), by_bin(schedule.agents, edges_s)
@@ -40,7 +40,7 @@ def busy_plot(outcome: Outcome) -> Stack:
 
 
 def queue_plot(outcome: Outcome) -> Lines:
-    """The mean number of waiting jobs in each bin, with and without agents."""
+    """Return the mean number of waiting jobs in each bin, with and without agents."""
     edges_s = _edges(outcome.measures.window)
     middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcome.schedule)).tolist()
     curves = [Curve("with agents" if outcome.baseline else "waiting", middles, _queue(outcome.schedule, edges_s))]
@@ -51,7 +51,7 @@ def queue_plot(outcome: Outcome) -> Lines:
 
 
 def queues_plot(outcomes: Sequence[Outcome], title: str) -> Lines:
-    """The same of several replays of one trace."""
+    """Return the mean number of waiting jobs in each bin, of several replays of one trace."""
     edges_s = _edges(outcomes[0].measures.window)
     middles = ((edges_s[:-1] + edges_s[1:]) / 2 - _origin(outcomes[0].schedule)).tolist()
     curves = [Curve(outcome.label, middles, _queue(outcome.schedule, edges_s)) for outcome in outcomes]
@@ -59,7 +59,10 @@ def queues_plot(outcomes: Sequence[Outcome], title: str) -> Lines:
 
 
 def owners_plot(outcome: Outcome, unit: str) -> Lines | None:
-    """What each group computed on over time (the users, where there is but one group); the largest few."""
+    """Return the units on which each of the largest groups computed over time, or each user of a single group.
+
+    None if there is only one of them.
+    """
     found, workload = outcome.measures, outcome.schedule.workload
     groups = len(found.groups) > 1
     owners, names, codes = (

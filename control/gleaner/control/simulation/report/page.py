@@ -1,15 +1,15 @@
-"""What a report shows: sections of text, tables and plots. `report.write` makes one HTML file of them."""
+"""The parts of a report: sections of text, tables and plots. `report.write` makes one HTML file of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.simulation.metrics.tables import Table
 
 
 class Unit(StrEnum):
-    """How the figures of an axis are written."""
+    """The way in which the figures of an axis are written."""
 
     NUMBER = "number"
     SHARE = "share"
@@ -19,7 +19,7 @@ class Unit(StrEnum):
 
 
 class Role(StrEnum):
-    """What a colour stands for. A role has the same colour in every plot."""
+    """The meaning of a colour. A role has the same colour in every plot."""
 
     FIRST = "c1"
     SECOND = "c2"
@@ -36,12 +36,12 @@ class Role(StrEnum):
 
 
 PALETTE = (Role.FIRST, Role.SECOND, Role.THIRD, Role.FOURTH, Role.FIFTH, Role.SIXTH)
-"""Taken in this order by what names no role."""
+"""The roles, in this order, of curves and bars that name none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is measured along one side of a plot."""
+    """The quantity along one side of a plot."""
 
     label: str
     unit: Unit = Unit.NUMBER
@@ -63,7 +63,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Curves over one axis, with lines across at the limits: pairs of a height and what it means."""
+    """Curves over one axis, with lines across at the limits: pairs of a height and its meaning."""
 
     title: str
     x: Axis
@@ -71,7 +71,7 @@ class Lines:
     curves: Sequence[Curve]
     limits: Sequence[tuple[float, str]] = ()
     points: bool = True
-    """Whether the points are marked; better not where there are hundreds."""
+    """True if the points are marked. Hundreds of points are better not marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """Who held which row when. What no block covers is idle."""
+    """A chart of who held which row at which time. The rest, which no block covers, is idle."""
 
     title: str
     x: Axis
@@ -190,7 +190,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One report. `subtitle` says of what it is: the trace, the machine, the scheduler."""
+    """One report. `subtitle` names its subject: the trace, the machine, the scheduler."""
 
     title: str
     subtitle: str

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.axes import Scale, scale, ticks, written
 from gleaner.control.simulation.report.page import PALETTE, Bars, Curve, Lines, Role, Stack
 from gleaner.control.simulation.report.svg import (
@@ -27,7 +27,7 @@ _BASE = HEIGHT - BOTTOM
 
 
 def draw_lines(plot: Lines) -> str:
-    """Curves with their intervals, limits, and one area to point at for each value of x."""
+    """Return curves with their intervals, limits, and one area to point at for each value of x."""
     at = sorted({float(x) for curve in plot.curves for x in curve.x})
     heights = [*chain.from_iterable((*c.y, *c.low, *c.high) for c in plot.curves), *(y for y, _ in plot.limits)]
     x_scale = scale(plot.x, at, LEFT + 12, WIDTH - RIGHT - 12, snug=True)
@@ -61,7 +61,7 @@ def _curve(curve: Curve, role: Role, x_scale: Scale, y_scale: Scale, *, points: 
 
 
 def _columns(plot: Lines, at: Sequence[float], x_scale: Scale) -> list[str]:
-    """The areas to point at: each reaches half way to its neighbours."""
+    """Return the areas to point at. Each area reaches half way to its neighbours."""
     places = [x_scale(x) for x in at]
     borders = [LEFT, *((a + b) / 2 for a, b in pairwise(places)), WIDTH - RIGHT]
     drawn: list[str] = []
@@ -83,7 +83,7 @@ def _with_interval(curve: Curve, place: int, plot: Lines) -> str:
 
 
 def lines_table(plot: Lines) -> Table:
-    """The figures of the curves, for those who do not point."""
+    """Return the figures of the curves, for readers who do not point."""
     at = sorted({float(x) for curve in plot.curves for x in curve.x})
     rows: list[tuple[str, ...]] = []
     for x in at:
@@ -96,7 +96,7 @@ def lines_table(plot: Lines) -> Table:
 
 
 def draw_stack(plot: Stack) -> str:
-    """Layers, each on top of those before it, as steps."""
+    """Return the layers, each on top of those before it, as steps."""
     totals = [0.0] * (len(plot.edges) - 1)
     x_scale = scale(plot.x, plot.edges, LEFT, WIDTH - RIGHT, snug=True)
     sums = [sum(layer.values[index] for layer in plot.layers) for index in range(len(totals))]
@@ -126,7 +126,7 @@ def _steps(edges: Sequence[float], values: Sequence[float], x: Scale, y: Scale) 
 
 
 def draw_bars(plot: Bars) -> str:
-    """Groups of bars, each with its figure under the pointer."""
+    """Return groups of bars, each with its figure under the pointer."""
     heights = [0.0, *(v for series in plot.series for v in series.values if v is not None and math.isfinite(v))]
     y_scale = scale(plot.y, heights, _BASE, TOP)
     group = (WIDTH - RIGHT - LEFT) / max(len(plot.categories), 1)
@@ -155,7 +155,7 @@ def draw_bars(plot: Bars) -> str:
 
 
 def bars_table(plot: Bars) -> Table:
-    """The figures of the bars."""
+    """Return the figures of the bars."""
     rows = tuple(
         (category, *(written(series.values[place], plot.y.unit) for series in plot.series))
         for place, category in enumerate(plot.categories)

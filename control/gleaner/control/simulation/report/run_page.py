@@ -3,10 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from gleaner.control.simulation.experiment import Ground, Outcome, machine_name
-from gleaner.control.simulation.figures.measures import Measures
-from gleaner.control.simulation.figures.tables import change, duration, number, percent
-from gleaner.control.simulation.figures.tabulate import (
+from gleaner.control.simulation.metrics.measures import Measures
+from gleaner.control.simulation.metrics.tables import change, duration, number, percent
+from gleaner.control.simulation.metrics.tabulate import (
     cleaning_lines,
     comparison_table,
     jobs_table,
@@ -35,6 +34,7 @@ from gleaner.control.simulation.report.page import (
     Unit,
 )
 from gleaner.control.simulation.report.who_had_what import gantt_parts
+from gleaner.control.simulation.run import Ground, Outcome, machine_name
 
 _METHOD = (
     "Effective load: unit time that was computed and kept, by regular jobs and by agents' jobs, over all unit time. "
@@ -47,7 +47,7 @@ _METHOD = (
 
 
 def run_page(outcome: Outcome, ground: Ground) -> Page:
-    """One replay: what it means, and what happened when."""
+    """Return the page of one replay: what it means, and what happened when."""
     found, unit, agents = outcome.measures, ground.unit, outcome.scenario.agents
     sections = [
         Section("At a glance", (_cards(found), Text(_verdict(found)), machine_table(found), jobs_table(found))),
@@ -64,7 +64,7 @@ def run_page(outcome: Outcome, ground: Ground) -> Page:
 
 
 def comparison_page(outcomes: Sequence[Outcome], ground: Ground) -> Page:
-    """Several replays of one trace."""
+    """Return the page of several replays of one trace."""
     plots: list[Part] = [comparison_table(outcomes)]
     against = _against_length(outcomes)
     plots += against or [_side_by_side(outcomes)]
@@ -126,7 +126,7 @@ def _sizes_plot(found: Measures, unit: str) -> Bars:
 
 
 def _plotted(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Outcome]]]:
-    """What goes into one plot: schedulers beside each other, or if there are agents each scheduler with all of them."""
+    """Return a title and the outcomes of each plot: all schedulers, or if some have agents, one plot a scheduler."""
     plain = [outcome for outcome in outcomes if outcome.scenario.agents is None]
     if len(plain) == len(outcomes):
         return [("", outcomes[: len(PALETTE)])]
@@ -152,7 +152,7 @@ def _side_by_side(outcomes: Sequence[Outcome]) -> Bars:
 
 
 def _against_length(outcomes: Sequence[Outcome]) -> list[Part]:
-    """Effective load and regular wait over the length of agents, if there are several lengths."""
+    """Return plots of effective load and regular wait over the length of agents, if there are several lengths."""
     kinds = list(dict.fromkeys(outcome.scenario.scheduler.kind for outcome in outcomes))
     loads: list[Curve] = []
     waits: list[Curve] = []

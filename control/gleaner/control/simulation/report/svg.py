@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 72, 18, 14, 46
 
 
 def element(name: str, text: str | None = None, **attributes: object) -> str:
-    """One element; numbers are written to a tenth of a pixel, and `_` in a name stands for `-`.
+    """Return one element. Numbers are written to a tenth of a pixel, and `_` in a name stands for `-`.
 
     >>> element("line", x1=1.0, y1=2.25, class_="grid")
     '<line x1="1" y1="2.2" class="grid"/>'
@@ -30,18 +30,18 @@ def _value(value: object) -> str:
 
 
 def picture(title: str, body: Iterable[str], height: int = HEIGHT) -> str:
-    """The whole picture, as wide as the page lets it be."""
+    """Return the whole picture, as wide as the page lets it be."""
     head = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
     return head + "".join(body) + "</svg>"
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:
-    """The `d` of a line through the points."""
+    """Return the `d` of a line through the points."""
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def left_axis(label: str, along: Scale, marks: Sequence[tuple[float, str]]) -> list[str]:
-    """Lines across at the ticks, their texts, and the label up the side."""
+    """Return lines across at the ticks, their texts, and the label up the side."""
     drawn: list[str] = []
     for value, text in marks:
         y = along(value)
@@ -51,14 +51,14 @@ def left_axis(label: str, along: Scale, marks: Sequence[tuple[float, str]]) -> l
 
 
 def up_the_side(label: str, along: Scale) -> str:
-    """What a vertical axis shows."""
+    """Return the label of a vertical axis, turned to read upwards."""
     middle = (along.begin + along.end) / 2
     turned = f"rotate(-90 14 {middle:.0f})"
     return element("text", label, x=14, y=middle, class_="label", text_anchor="middle", transform=turned)
 
 
 def bottom_axis(label: str, along: Scale, marks: Sequence[tuple[float, str]], height: int = HEIGHT) -> list[str]:
-    """The ground line, the ticks on it and the label below."""
+    """Return the ground line, the ticks on it and the label below."""
     base = height - BOTTOM
     drawn = [element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=base, y2=base, class_="base")]
     for value, text in marks:
@@ -72,7 +72,7 @@ def bottom_axis(label: str, along: Scale, marks: Sequence[tuple[float, str]], he
 
 
 def hit(x: float, width: float, tip: str, cross: float | None = None, height: int = HEIGHT) -> str:
-    """An area over the full height that shows `tip` under the pointer, and a line where it is about."""
+    """Return an area of full height that shows `tip` under the pointer, and then a line at `cross`."""
     base = height - BOTTOM
     drawn = element("rect", x=x, y=TOP, width=max(width, 0.5), height=base - TOP, data_tip=tip)
     if cross is not None:
@@ -81,6 +81,6 @@ def hit(x: float, width: float, tip: str, cross: float | None = None, height: in
 
 
 def legend(entries: Sequence[tuple[str, Role]]) -> str:
-    """The names of the colours, as HTML."""
+    """Return the names of the colours, as HTML."""
     keys = (f'<span class="key"><i class="bg {role}"></i>{escape(label)}</span>' for label, role in entries)
     return f'<div class="legend">{"".join(keys)}</div>'

@@ -2,26 +2,26 @@
 
 import numpy as np
 
-from gleaner.control.simulation.figures.measures import Window
-from gleaner.control.simulation.figures.placing import placed
-from gleaner.control.simulation.figures.tables import duration
 from gleaner.control.simulation.machine import Allocation
+from gleaner.control.simulation.metrics.measures import Window
+from gleaner.control.simulation.metrics.node_assignment import placed
+from gleaner.control.simulation.metrics.tables import duration
 from gleaner.control.simulation.report.page import Axis, Block, Gantt, Part, Role, Text, Unit
 from gleaner.control.simulation.schedule import Schedule, Stretches
 
 _STRETCHES = 800
-"""About so many pieces of work are quick to draw and can still be told apart."""
+"""The most pieces of work, about, that are quick to draw and can still be told apart."""
 _PLACED = 20_000
-"""No more are given nodes, which takes a second or two."""
+"""The most pieces of work that are given nodes, which takes a second or two."""
 _ROWS = 256
 _LONGEST_S = 3 * 86400.0
 _AGENTS = 6
-"""So many agents one after the other."""
+"""The most agents that are shown one after the other."""
 _SHORTEST_S = 60.0
 
 
 def gantt_parts(schedule: Schedule, window: Window, agents_s: float | None = None) -> list[Part]:
-    """The middle of the window, on the first nodes; short enough for the saves of agents of `agents_s` to be seen."""
+    """Return the middle of the window on the first nodes, short enough to see the saves of agents of `agents_s`."""
     machine = schedule.machine
     rows = min(machine.units, _ROWS)
     begin_s, end_s = _period(
@@ -50,7 +50,7 @@ def gantt_parts(schedule: Schedule, window: Window, agents_s: float | None = Non
 
 
 def _period(schedule: Schedule, window: Window, share: float, longest_s: float) -> tuple[float, float]:
-    """The middle of the window, shortened until what runs then on this share of the machine can be read."""
+    """Return the middle of the window, shortened until what runs then on this share of the machine can be read."""
     middle_s = (window.begin_s + window.end_s) / 2
     length_s = min(window.length_s, longest_s, _LONGEST_S)
     while length_s > _SHORTEST_S:
@@ -64,7 +64,7 @@ def _period(schedule: Schedule, window: Window, share: float, longest_s: float) 
 
 
 def _blocks(schedule: Schedule, stretches: Stretches, rows: int, origin_s: float) -> list[Block]:
-    """A block for each use that a stretch made of its nodes, one after the other."""
+    """Return a block for each use that a stretch made of its nodes, one after the other."""
     restored_s = stretches.start_s + stretches.restore_s
     saving_s = stretches.end_s - stretches.save_s
     borders = np.stack([stretches.start_s, restored_s, saving_s - stretches.lost_s, saving_s, stretches.end_s])

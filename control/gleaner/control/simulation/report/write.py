@@ -6,7 +6,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from gleaner.control.simulation.figures.tables import Table
+from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.gantt import draw_gantt
 from gleaner.control.simulation.report.page import (
     Bars,
@@ -24,11 +24,11 @@ from gleaner.control.simulation.report.plots import bars_table, draw_bars, draw_
 
 _HERE = Path(__file__).parent
 _MANY = 10
-"""So many columns fit beside each other only in small print."""
+"""The number of columns from which on they fit beside each other only in small print."""
 
 
 def html(page: Page) -> str:
-    """The report as HTML: styles, pictures and script are all in it. The same page gives the same bytes."""
+    """Return the report as HTML: styles, pictures and script are all in it. The same page gives the same bytes."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -40,7 +40,7 @@ def html(page: Page) -> str:
 
 
 def write(path: Path, page: Page) -> None:
-    """Write the report; an existing file is replaced. Raises `OSError`."""
+    """Write the report, and replace an existing file. Raises `OSError`."""
     path.write_text(html(page), encoding="utf-8", newline="\n")
 
 

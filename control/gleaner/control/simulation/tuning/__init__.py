@@ -1,1 +1,1 @@
-"""Which agents to have: trials of settings on histories, kept as they are done, and what they recommend."""
+"""The choice of settings for agents: trials of settings on histories, kept as they are done, and a recommendation."""

@@ -1,8 +1,8 @@
-"""What a sweep has done, kept on disk: one line of JSON for each outcome, appended as it comes.
+"""The journal of a sweep, kept on disk: one line of JSON for each outcome, appended as it comes.
 
-A run that is interrupted, or killed, keeps all lines but perhaps the one it was writing; that one has no line end, and
-is taken away when the journal is opened again. A line's key is made of everything its outcome depends on, so outcomes
-of other inputs, or of another version of the simulator, are never taken for an answer.
+A sweep that is interrupted or killed keeps all lines, except perhaps the line that it was writing. That line has no
+line end, and is removed when the journal is opened again. A line's key is made of everything on which its outcome
+depends, so an outcome of other inputs, or of another version of the simulator, is never taken for an answer.
 """
 
 import fcntl
@@ -14,17 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
-from gleaner.control.simulation.failures import SimulationError
+from gleaner.control.simulation.errors import SimulationError
 
 Outcome = dict[str, list[float]]
 
 
 class BadState(SimulationError):
-    """The folder of a sweep cannot be used."""
+    """The error for a sweep's folder or journal that cannot be used."""
 
 
 def key_of(**parts: object) -> str:
-    """The name of these inputs: the same for the same values, in whatever order they are named.
+    """Return the name of these inputs. Equal values give equal names, in whatever order the inputs are given.
 
     >>> key_of(a=1, b=[2.5]) == key_of(b=[2.5], a=1), key_of(a=1) == key_of(a=2)
     (True, False)
@@ -34,7 +34,7 @@ def key_of(**parts: object) -> str:
 
 
 class Journal:
-    """The outcomes of one sweep by key. One process writes it; a second one is refused."""
+    """The outcomes of one sweep by key. One process writes the journal; a second process is refused."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,7 +56,10 @@ class Journal:
             raise
 
     def add(self, key: str, outcome: Outcome) -> None:
-        """Keep one more. It is on its way to the disk when this returns, whatever becomes of the process."""
+        """Keep one more outcome. It is on its way to the disk afterwards, whatever becomes of the process.
+
+        Raise `BadState` if the journal cannot be written.
+        """
         line = json.dumps({"key": key, "outcome": outcome}, separators=(",", ":"), allow_nan=False)
         try:
             self._file.write(line.encode() + b"\n")
@@ -69,7 +72,7 @@ class Journal:
         self._file.seek(0)
         text = self._file.read()
         whole = text.rfind(b"\n") + 1
-        if whole < len(text):  # it was killed while it wrote this line
+        if whole < len(text):  # a sweep was killed while it wrote this line
             os.truncate(self._file.fileno(), whole)
         outcomes: dict[str, Outcome] = {}
         for number, line in enumerate(text[:whole].splitlines(), start=1):
@@ -90,6 +93,6 @@ class Journal:
 
 
 def _outcome(value: object) -> Outcome:
-    """Raises what Python does where it is none."""
+    """Return the value as an outcome. Raise Python's own errors if the value is no outcome."""
     figures = cast("Outcome", value)
     return {name: [float(one) for one in found] for name, found in figures.items()}

@@ -1,20 +1,20 @@
-"""Which of the settings that were tried is the one to take: a pure function of the evidence.
+"""The recommendation of one of the settings that were tried: a pure function of the evidence.
 
-Of the settings that keep the wait within the limit even at the upper end of its confidence interval, it is the one
-with the highest effective load. Where the seeds do not tell settings apart (the interval of their paired differences
-holds 0) the simpler one is taken: no preemption, then the shorter length, then synchronised, then the larger margin.
-Without one within the limit there is no recommendation, only what is nearest.
+Candidates are the settings that keep the wait within the limit even at the upper end of its confidence interval. The
+candidate with the highest effective load is recommended. Where the seeds do not tell settings apart (the interval of
+their paired differences holds 0), the simpler one is taken: no preemption, then the shorter length, then synchronised,
+then the larger margin. Without a candidate there is no recommendation, only the setting that is nearest.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gleaner.control.simulation.figures.tables import change, duration, percent
-from gleaner.control.simulation.tuning.confidence import Interval, interval
+from gleaner.control.simulation.metrics.tables import change, duration, percent
+from gleaner.control.simulation.tuning.confidence_intervals import Interval, interval
 
 
 def exact(seconds: float) -> str:
-    """A time that somebody chose, with no more digits than it needs.
+    """Return a chosen time in words, with no more digits than it needs.
 
     >>> exact(90), exact(600), exact(5400), exact(4000)
     ('90 s', '10 min', '1.5 h', '66.6667 min')
@@ -27,7 +27,7 @@ def exact(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
-    """What is chosen: the length of an agent, whether all end together, and what it keeps free before its end."""
+    """A choice for agents: preemption, an agent's length, whether all end together, and its margin before its end."""
 
     preemption: bool
     length_s: float
@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def said(self) -> str:
-        """It in words.
+        """The setting in words.
 
         >>> Setting(preemption=False, length_s=3600, synchronised=True, margin_s=30).said
         'agents of 60 min with one end, margin 30 s'
@@ -47,18 +47,18 @@ class Setting:
 
     @property
     def kind(self) -> tuple[bool, float, bool]:
-        """What it is but for the margin."""
+        """The setting without its margin."""
         return (self.preemption, self.length_s, self.synchronised)
 
     @property
     def plainness(self) -> tuple[bool, float, bool, float]:
-        """Less is simpler."""
+        """The order of settings by simplicity: a smaller value is a simpler setting."""
         return (self.preemption, self.length_s, not self.synchronised, -self.margin_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one setting did under each seed, and beside it the same without agents. Loads are shares of 1."""
+    """The figures of one setting under each seed, and beside them those without agents. Loads are shares of 1."""
 
     setting: Setting
     effective_loads: tuple[float, ...]
@@ -76,47 +76,47 @@ class Evidence:
 
     @property
     def gain(self) -> Interval:
-        """Of effective load, against no agents: paired differences."""
+        """The gain in effective load against no agents, from paired differences."""
         pairs = zip(self.effective_loads, self.loads_without, strict=True)
         return self._interval([load - without for load, without in pairs])
 
     @property
     def wait_s(self) -> Interval:
-        """By how much the mean wait grew."""
+        """The growth of the mean wait in seconds, over all seeds."""
         return self._interval(self.growths_s)
 
     @property
     def growths_s(self) -> tuple[float, ...]:
-        """By how much the mean wait grew under each seed."""
+        """The growth of the mean wait in seconds under each seed."""
         return tuple(wait - without for wait, without in zip(self.waits_s, self.waits_without_s, strict=True))
 
     @property
     def growths(self) -> tuple[float, ...]:
-        """The same as shares of the mean wait without agents. Only where regular jobs wait at all."""
+        """The growth under each seed as a share of the mean wait without agents. Only where regular jobs wait."""
         pairs = zip(self.growths_s, self.waits_without_s, strict=True)
         return tuple(grown_s / without for grown_s, without in pairs)
 
     @property
     def wait_share(self) -> Interval:
-        """By what share of the mean wait without agents it grew. Only where regular jobs wait at all."""
+        """The growth as a share of the mean wait without agents, over all seeds. Only where regular jobs wait."""
         return self._interval(self.growths)
 
     def ahead_of(self, other: "Evidence") -> Interval:
-        """How much more effective load this one gives, seed by seed."""
+        """Return how much more effective load this setting gives than the other, paired by seed."""
         pairs = zip(self.effective_loads, other.effective_loads, strict=True)
         return self._interval([mine - theirs for mine, theirs in pairs])
 
 
 @dataclass(frozen=True, slots=True)
 class WaitLimit:
-    """By how much regular jobs may wait longer on average: a share of their wait, or seconds."""
+    """The limit on how much longer regular jobs may wait on average: a share of their wait, or seconds."""
 
     most: float
     is_share: bool = True
 
     @property
     def said(self) -> str:
-        """It in words.
+        """The limit in words.
 
         >>> WaitLimit(0.01).said, WaitLimit(90, is_share=False).said
         ('1 %', '90 s')
@@ -124,36 +124,40 @@ class WaitLimit:
         return f"{100 * self.most:g} %" if self.is_share else exact(self.most)
 
     def growth(self, evidence: Evidence) -> Interval:
-        """What the limit is about, for one setting."""
+        """Return one setting's growth of the wait in the limit's own terms: a share, or seconds."""
         return evidence.wait_share if self.is_share else evidence.wait_s
 
     def worst(self, evidence: Evidence) -> float:
-        """The largest growth under any seed."""
+        """Return the largest growth under any seed."""
         return max(evidence.growths if self.is_share else evidence.growths_s)
 
     def shown(self, growth: float) -> str:
-        """A growth in the limit's own terms, with its sign."""
+        """Return a growth as text in the limit's own terms, with its sign."""
         return change(growth) if self.is_share else f"{'+' if growth > 0 else ''}{duration(growth)}"
 
     def holds(self, evidence: Evidence) -> bool:
-        """Whether even the upper end of the interval is within the limit."""
+        """Return True if even the upper end of the interval is within the limit."""
         return self.growth(evidence).high <= self.most
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """One setting with its reasons; or none, and why not. The reasons are sentences."""
+    """One setting with the reasons for it, or no setting with the reasons why not. The reasons are sentences."""
 
     setting: Setting | None
     reasons: tuple[str, ...]
     runner_up: Setting | None = None
-    """The best of another length or another way to end."""
+    """The best setting of another kind: it has another length, ends in another way, or differs in preemption."""
     nearest: Setting | None = None
-    """Only without a setting: the one that delays regular jobs least."""
+    """The setting that comes nearest, only where none is recommended: it delays regular jobs least or, where some
+    settings are within the limit, gives the most effective load of these."""
 
 
 def recommend(tried: Sequence[Evidence], limit: WaitLimit) -> Recommendation:
-    """What to set, from at least one setting that was tried. The order in which they come does not matter."""
+    """Return what to set, from the evidence of at least one setting. The order of the evidence does not matter.
+
+    Raise ValueError if nothing was tried.
+    """
     if not tried:
         raise ValueError("nothing was tried, so nothing can be recommended")
     within = [evidence for evidence in tried if limit.holds(evidence)]
@@ -174,7 +178,7 @@ def recommend(tried: Sequence[Evidence], limit: WaitLimit) -> Recommendation:
 
 
 def _rank(evidence: Evidence) -> tuple[float, tuple[float, ...]]:
-    """By mean effective load; of equal ones the simpler."""
+    """Return a key that ranks by mean effective load. Of equal loads the simpler setting ranks higher."""
     return (evidence.effective_load.mean, tuple(-float(part) for part in evidence.setting.plainness))
 
 
@@ -207,7 +211,7 @@ def _beside(chosen: Evidence, other: Evidence, limit: WaitLimit) -> str:
 
 
 def _beyond(chosen: Evidence, tried: Sequence[Evidence], limit: WaitLimit) -> str | None:
-    """What lies past the limit, if it would give more."""
+    """Return a sentence on the best setting past the limit that would give more; None if there is none."""
     past = [evidence for evidence in tried if not limit.holds(evidence) and evidence.ahead_of(chosen).low > 0]
     if not past:
         return None
@@ -246,7 +250,7 @@ def _spread(growth: Interval, limit: WaitLimit) -> str:
 
 
 def _points(share: float) -> str:
-    """A difference of shares, in points of a percentage.
+    """Return a difference of shares as text, in percentage points.
 
     >>> _points(0.0123)
     '1.23 points'

@@ -1,8 +1,8 @@
 """Many trials on all cores: what is done is kept in a journal, and the same inputs give the same outcomes.
 
-Workers are processes of their own that map the workload from disk, so that a task is a few numbers, and make the
-variant of its seed themselves; tasks of one seed come one after the other. Outcomes are told apart by key, never
-by the order in which they come, so the number of workers changes nothing.
+Workers are processes of their own. They map the workload from disk and make a seed's variant themselves, so that a
+trial is a few numbers. Trials of one seed come one after the other. Outcomes are told apart by key, never by the order
+in which they come, so the number of workers changes nothing.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.failures import SimulationError
+from gleaner.control.simulation.errors import SimulationError
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.settings import AgentSettings
 from gleaner.control.simulation.tuning.journal import Journal, Outcome, key_of
@@ -34,12 +34,12 @@ from gleaner.control.simulation.tuning.variants import Variation, variant
 from gleaner.control.simulation.workload import Workload
 
 _AHEAD = 16
-"""So many tasks of each worker are handed out at once: few, since Ctrl-C waits until they are."""
+"""The number of trials per worker that are handed out at once: few, since Ctrl-C waits until they are handed out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One trial: which variant of the workload, with which agents (None: none)."""
+class TrialInputs:
+    """The inputs of one trial: the seed of its variant of the workload, and its agents (None: no agents)."""
 
     seed: int
     agents: AgentSettings | None
@@ -47,14 +47,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is the same for all its tasks."""
+    """The inputs that all trials of a sweep share."""
 
     workload: Workload
     how: Variation
     conditions: Conditions
 
     def digest(self) -> str:
-        """The name of all this, and of the program that works with it."""
+        """Return a digest that names all inputs and the program that works with them."""
         sums = hashlib.sha256()
         for name, array in sorted(_arrays(self.workload).items()):
             sums.update(name.encode() + np.ascontiguousarray(array).tobytes())
@@ -73,21 +73,21 @@ class Sweep:
 
     def outcomes(
         self,
-        tasks: Sequence[Task],
+        trials: Sequence[TrialInputs],
         *,
         journal: Callable[[str], Journal],
         workers: int,
         progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> list[Outcome]:
-        """The outcome of each task, in their order; those that the journal has are not done again.
+        """Return the outcome of each trial, in their order. A trial whose outcome the journal has is not done again.
 
-        `journal` opens the one of this digest. `progress` is told how many are done, of how many. Raises what a trial
-        raises, `BadState`, and KeyboardInterrupt at once; in each case what is done is kept.
+        `journal` opens the journal of this digest. `progress` is told how many trials are done, of how many. Raise what
+        a trial raises, `BadState`, and KeyboardInterrupt at once; in each case what is done is kept.
         """
         digest = self.digest()
-        keys = [_key(digest, task) for task in tasks]
+        keys = [_key(digest, inputs) for inputs in trials]
         with journal(digest) as kept:
-            missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in kept.outcomes}
+            missing = {key: inputs for key, inputs in zip(keys, trials, strict=True) if key not in kept.outcomes}
             done = len(set(keys)) - len(missing)
             progress(done, len(set(keys)))
             if missing:
@@ -110,22 +110,22 @@ class _Rest:
 
 
 def default_workers() -> int:
-    """As many as there are cores for this process."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def _run(folder: str, rest: _Rest, tasks: dict[str, Task], workers: int) -> Generator[tuple[str, Outcome]]:
+def _run(folder: str, rest: _Rest, trials: dict[str, TrialInputs], workers: int) -> Generator[tuple[str, Outcome]]:
     if workers == 1:
-        for key, task in tasks.items():
-            yield key, _perform(folder, rest, task)
+        for key, inputs in trials.items():
+            yield key, _perform(folder, rest, inputs)
         return
-    rest_of_them, running = iter(tasks.items()), dict[Future[Outcome], str]()
+    rest_of_them, running = iter(trials.items()), dict[Future[Outcome], str]()
     with _processes(workers) as pool:
         try:
             while True:
                 with later(signal.SIGINT):  # workers start here, and inherit that
-                    for key, task in islice(rest_of_them, _AHEAD * workers - len(running)):
-                        running[pool.submit(_perform, folder, rest, task)] = key
+                    for key, inputs in islice(rest_of_them, _AHEAD * workers - len(running)):
+                        running[pool.submit(_perform, folder, rest, inputs)] = key
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -138,7 +138,7 @@ def _run(folder: str, rest: _Rest, tasks: dict[str, Task], workers: int) -> Gene
 
 @contextmanager
 def _processes(workers: int) -> Generator[ProcessPoolExecutor]:
-    """A pool whose processes end at once when the block is left early, and when this process is killed."""
+    """Yield a pool whose processes end at once when the block is left early, and when this process is killed."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
     try:
@@ -147,15 +147,15 @@ def _processes(workers: int) -> Generator[ProcessPoolExecutor]:
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
         raise
-    finally:  # its thread has ended then: one that still ends when Python does may print an error
+    finally:  # the pool's thread has ended after this: a thread that ends together with Python may print an error
         pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def later(number: signal.Signals) -> Generator[None]:
-    """The signal waits for the end of the block. In a process that is started meanwhile it waits for ever.
+    """Hold a signal back until the end of the block. A process that is started in the block never gets the signal.
 
-    To block it here is not enough for this process: any other thread, a library's too, may be given it.
+    To block the signal in this thread is not enough for this process: any other thread, a library's too, may get it.
     """
     heard: list[int] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
@@ -170,7 +170,7 @@ def later(number: signal.Signals) -> Generator[None]:
 
 
 def _begin() -> None:
-    """At the start of a worker: Ctrl-C is the business of the one that started it, and without that one it ends."""
+    """Prepare a new worker: it ignores Ctrl-C, which its parent handles, and ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -182,8 +182,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _perform(folder: str, rest: _Rest, task: Task) -> Outcome:
-    return trial(_variant(folder, rest.conditions.machine, rest.how, task.seed), rest.conditions, task.agents)
+def _perform(folder: str, rest: _Rest, inputs: TrialInputs) -> Outcome:
+    return trial(_variant(folder, rest.conditions.machine, rest.how, inputs.seed), rest.conditions, inputs.agents)
 
 
 @lru_cache(maxsize=1)
@@ -201,7 +201,7 @@ def _stored(folder: str) -> Workload:
 
 
 def _store(workload: Workload, folder: Path) -> None:
-    """Put it where workers find it: arrays as files that they map, so that all share one copy, and the names."""
+    """Store the workload for the workers: its names, and its arrays as files that all workers map as one copy."""
     arrays = _arrays(workload)
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
@@ -214,13 +214,16 @@ def _arrays(workload: Workload) -> dict[str, NDArray[np.generic]]:
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
-def _key(digest: str, task: Task) -> str:
-    agents = None if task.agents is None else task.agents.model_dump(mode="json")
-    return key_of(sweep=digest, seed=task.seed, agents=agents)
+def _key(digest: str, inputs: TrialInputs) -> str:
+    agents = None if inputs.agents is None else inputs.agents.model_dump(mode="json")
+    return key_of(sweep=digest, seed=inputs.seed, agents=agents)
 
 
 def _program() -> str:
-    """The version of what computes outcomes: its own text, since a version's number does not change while one works."""
+    """Return a digest of the code that computes outcomes.
+
+    A version number would not do, since it does not change while somebody works on the code.
+    """
     here = Path(__file__).parents[1]
     sums = hashlib.sha256()
     for folder in (here, here.parent / "policy"):

@@ -1,13 +1,13 @@
-"""One run of a sweep, reduced to the figures that are compared.
+"""One trial of a sweep, reduced to the figures that are compared.
 
-The margin changes nothing of what the cluster does: an agent has its node until its end, however early it begins to
-save. So one replay serves all margins, and each of them is worked out from the agents' stretches:
+The margin changes nothing of what the cluster does: an agent has its node until its end, however early the agent begins
+to save. So one replay serves all margins, and the figures for each margin are computed from the agents' stretches:
 
-- An agent begins to save before its end by what a save is expected to take, times its safety (the 0.9 quantile of what
-  saves took against what was expected, `gleaner.agent.margin`), and the margin. What is reserved and not needed
-  computes nothing.
-- Saves take what is expected times a log-normal factor of mean 1, whose standard deviation is `save_spread`. One that
-  takes longer than what was reserved is lost with its slice: the share of slices for which that happens is
+- An agent reserves time before its end for its save: the expected time of a save, times a safety, plus the margin. The
+  safety is the 0.9 quantile of the saves' times against the expected ones (`gleaner.agent.timing.deadlines`). Time that
+  is reserved and not needed computes nothing.
+- A save takes the expected time, times a log-normal factor of mean 1, whose standard deviation is `save_spread`. A save
+  that takes longer than the reserved time is lost with its slice. The share of slices for which that happens is
   subtracted from what agents computed. Live agents that also save while they go on lose less.
 - An agent that Slurm vacates has the grace time instead, which is taken to be long enough.
 """
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.agent.margin import SAFETY_QUANTILE
-from gleaner.control.simulation.figures.measures import Window, default_window
+from gleaner.agent.timing.deadlines import SAFETY_QUANTILE
 from gleaner.control.simulation.machine import Machine
-from gleaner.control.simulation.replay import replay
+from gleaner.control.simulation.metrics.measures import Window, default_window
+from gleaner.control.simulation.replay.dispatch import replay
 from gleaner.control.simulation.schedule import Schedule, Stretches
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
 from gleaner.control.simulation.tuning.journal import Outcome
@@ -30,7 +30,7 @@ from gleaner.control.simulation.workload import Seconds, Workload
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What all trials of a sweep share."""
+    """The conditions that all trials of a sweep share."""
 
     machine: Machine
     scheduler: SchedulerSettings
@@ -39,16 +39,17 @@ class Conditions:
 
 
 def trial(workload: Workload, conditions: Conditions, agents: AgentSettings | None) -> Outcome:
-    """The figures with these agents, or without any. `agents.margin_s` counts for nothing: see `figures`."""
+    """Return the figures with these agents, or without any. `agents.margin_s` is ignored: see `figures`."""
     if agents is not None:
         agents = agents.model_copy(update={"margin_s": 0.0})
     return figures(replay(workload, conditions.machine, conditions.scheduler, agents), conditions, agents)
 
 
 def figures(schedule: Schedule, conditions: Conditions, agents: AgentSettings | None) -> Outcome:
-    """What a replay with a margin of 0 says for each margin: one figure a margin, or one that margins do not change.
+    """Return the figures for each margin, from a replay without a margin.
 
-    Loads are shares of all unit time in the default window of `measures`.
+    A list has one figure for each margin, or a single figure that margins do not change. Loads are shares of all unit
+    time in the default window of `measures`.
     """
     window = default_window(schedule)
     whole = window.length_s * schedule.machine.units
@@ -67,7 +68,7 @@ def figures(schedule: Schedule, conditions: Conditions, agents: AgentSettings | 
 
 
 def _regular(schedule: Schedule) -> Outcome:
-    """The waits of the jobs that started; under omfs some never do."""
+    """Return the waits of the jobs that started, and how many jobs never start, as happens under omfs."""
     wait_s = schedule.wait_s[~np.isnan(schedule.start_s)]
     return {
         "mean_wait_s": [float(wait_s.mean())],
@@ -77,7 +78,7 @@ def _regular(schedule: Schedule) -> Outcome:
 
 
 def _costs(agents: Stretches, window: Window, whole: float) -> Outcome:
-    """What agents spent on saves and restores, without what they reserved for them in vain."""
+    """Return the time that agents spent on saves and restores, without time that they reserved for saves in vain."""
     saving = _within(agents.end_s - agents.save_s, agents.end_s, agents, window)
     restoring = _within(agents.start_s, agents.start_s + agents.restore_s, agents, window)
     return {"saving": [saving / whole], "restoring": [restoring / whole]}
@@ -86,7 +87,7 @@ def _costs(agents: Stretches, window: Window, whole: float) -> Outcome:
 def _computed(
     stretches: Stretches, agents: AgentSettings, margin_s: float, spread: float, window: Window
 ) -> tuple[float, float]:
-    """Unit seconds that agents computed and kept, and those that late saves lost."""
+    """Return the unit seconds that agents computed and kept, and the unit seconds that late saves lost."""
     vacated = _vacated(stretches, agents)
     reserved_s = np.where(vacated, 0.0, stretches.save_s * (safety(spread) - 1) + margin_s)
     late = np.where(vacated, 0.0, late_share(stretches.save_s, reserved_s, spread))
@@ -97,7 +98,7 @@ def _computed(
 
 
 def _vacated(stretches: Stretches, agents: AgentSettings) -> NDArray[np.bool_]:
-    """Which agents ended before their time."""
+    """Return for each agent whether it was vacated, that is, ended before its time."""
     if not agents.preemption:
         return np.zeros(len(stretches), np.bool_)
     if agents.synchronised:
@@ -107,7 +108,7 @@ def _vacated(stretches: Stretches, agents: AgentSettings) -> NDArray[np.bool_]:
 
 
 def safety(spread: float) -> float:
-    """By what an agent that has seen many saves multiplies what one is expected to take; never less than 1.
+    """Return the factor by which an agent that has seen many saves multiplies a save's expected time; at least 1.
 
     >>> safety(0), round(safety(0.25), 2)
     (1.0, 1.33)
@@ -119,7 +120,7 @@ def safety(spread: float) -> float:
 
 
 def late_share(save_s: Seconds, reserved_s: Seconds, spread: float) -> Seconds:
-    """The share of saves, expected to take `save_s`, that need more than that and what is reserved on top.
+    """Return the share of saves that take longer than their expected time `save_s` and the reserve on top of it.
 
     >>> late_share(np.array([60.0, 60.0, 0.0]), np.array([0.0, 60.0, 0.0]), 0.25).round(4).tolist()
     [0.451, 0.0017, 0.0]
@@ -136,7 +137,7 @@ def late_share(save_s: Seconds, reserved_s: Seconds, spread: float) -> Seconds:
 
 
 def _sigma(spread: float) -> float:
-    """Of the logarithm of a log-normal factor of mean 1 with this standard deviation."""
+    """Return the sigma of the logarithm of a log-normal factor of mean 1 with this standard deviation."""
     return math.sqrt(math.log1p(spread**2))
 
 
@@ -145,7 +146,7 @@ def _within(begin_s: Seconds, end_s: Seconds, stretches: Stretches, window: Wind
 
 
 def _overlap(begin_s: Seconds, end_s: Seconds, window: Window) -> Seconds:
-    """How long each lies in the window."""
+    """Return how many seconds of each stretch lie in the window."""
     return np.asarray(
         np.maximum(np.minimum(end_s, window.end_s) - np.maximum(begin_s, window.begin_s), 0.0), dtype=np.float64
     )

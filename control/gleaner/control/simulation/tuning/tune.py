@@ -1,6 +1,6 @@
-"""Which agents suit a machine: every setting of a grid on every variant of a workload, and what follows.
+"""The search for agents that suit a machine: every setting of a grid on every variant of a workload.
 
-The low-priority queue never runs dry here: the question is what agents could win back, and what regular jobs pay.
+The low-priority queue never runs dry here. The question is how much agents could win back, and what regular jobs pay.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
-from gleaner.control.simulation.tuning.confidence import Interval, interval
+from gleaner.control.simulation.tuning.confidence_intervals import Interval, interval
 from gleaner.control.simulation.tuning.journal import Journal, Outcome
 from gleaner.control.simulation.tuning.recommendation import (
     Evidence,
@@ -21,7 +21,7 @@ from gleaner.control.simulation.tuning.recommendation import (
     exact,
     recommend,
 )
-from gleaner.control.simulation.tuning.sweep import Sweep, Task
+from gleaner.control.simulation.tuning.sweep import Sweep, TrialInputs
 from gleaner.control.simulation.tuning.trial import Conditions, safety
 from gleaner.control.simulation.tuning.variants import Variation, variation
 from gleaner.control.simulation.workload import Workload
@@ -30,9 +30,9 @@ from gleaner.control.simulation.workloads.synthetic import SyntheticSettings
 LENGTHS_S = tuple(60.0 * minutes for minutes in (5, 10, 15, 20, 30, 45, 60, 90, 120, 240))
 MARGINS_S = (10.0, 30.0, 60.0, 120.0, 300.0)
 SHORTEST_LENGTH_S = 30.0
-"""Control takes none below (`RoundSettings.length_s`)."""
+"""The shortest length that control accepts (`RoundSettings.length_s`)."""
 SHORTEST_SLICE_S = 5.0
-"""Likewise (`RoundSettings.shortest_slice_s`)."""
+"""The shortest slice that control accepts (`RoundSettings.shortest_slice_s`)."""
 LEAST_SLICE_S = 60.0
 
 
@@ -57,22 +57,22 @@ class Grid:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Each once, from the simplest."""
+        """The settings, each once, from the simplest on."""
         of = product(set(self.preemption), set(self.lengths_s), set(self.synchronised), set(self.margins_s))
         return tuple(sorted((Setting(*values) for values in of), key=lambda setting: setting.plainness))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the admin asks. `agents` says what saves, restores and the rest are like; the grid says what varies."""
+    """The admin's question. `agents` describes saves, restores and the rest; the grid says what varies."""
 
     limit: WaitLimit
     agents: AgentSettings
     grid: Grid = Grid()
     shortest_slice_s: float | None = None
-    """By default twice what a save and a restore take, and `LEAST_SLICE_S` at least."""
+    """The shortest slice. The default is twice the time of a save and a restore, and at least `LEAST_SLICE_S`."""
     save_spread: float = 0.25
-    """Standard deviation of what a save takes, as a share of what is expected; see `trial`."""
+    """The standard deviation of a save's time, as a share of the expected time; see `trial`."""
     seeds: int = 10
     first_seed: int = 1
     level: float = 0.95
@@ -100,7 +100,7 @@ class Question:
 
     @property
     def save_s(self) -> float:
-        """What one agent's save is expected to take while no other saves."""
+        """The expected time of one agent's save while no other agent saves."""
         return self.agents.save.seconds(self._memory_mib)
 
     @property
@@ -108,13 +108,13 @@ class Question:
         return self.agents.queue.memory_mib * self.agents.jobs_per_agent
 
     def fits(self, setting: Setting) -> bool:
-        """Whether an agent of this setting computes at all."""
+        """Return True if an agent of this setting computes at all."""
         reserved_s = self.save_s * safety(self.save_spread) + setting.margin_s
         restore_s = self.agents.restore.seconds(self._memory_mib)
         return setting.length_s > self.slice_s and setting.length_s > reserved_s + restore_s
 
     def agents_of(self, setting: Setting) -> AgentSettings:
-        """As a replay takes them, but for the margin; see `trial`."""
+        """Return the agents' settings for a replay. Their margin is 0; see `trial`."""
         return self.agents.model_copy(
             update={
                 "length_s": setting.length_s,
@@ -128,21 +128,21 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One setting, and what came of it. Shares are means over the seeds, of all unit time."""
+    """One setting and its figures. Shares are shares of all unit time, as means over the seeds."""
 
     evidence: Evidence
     p95_wait_s: Interval
-    """By how much the 95th percentile of the waits grew."""
+    """The growth of the 95th percentile of the waits."""
     regular_load: float
     saving: float
     restoring: float
     lost: float
-    """In slices whose save came too late."""
+    """The share of unit time in slices whose save came too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The whole answer."""
+    """The whole answer to a question."""
 
     workload: str
     machine: Machine
@@ -152,10 +152,10 @@ class Tuning:
     wait_without_s: Interval
     load_without: Interval
     never_started: float
-    """How many jobs never start, as a mean over the seeds: under omfs what is too large for its group."""
+    """The number of jobs that never start, as a mean over the seeds: under omfs, jobs too large for their group."""
     tried: tuple[Tried, ...]
     left_out: tuple[Setting, ...]
-    """They would compute nothing."""
+    """The settings that were not tried, since their agents would compute nothing."""
     recommendation: Recommendation
 
 
@@ -172,8 +172,8 @@ def tune(
 ) -> Tuning:
     """Try every setting under every seed, and recommend one. What is done is kept in a journal in the folder `state`.
 
-    `made` says how the workload was made, where it is no trace.
-    Raises `BadScenario` where the question cannot be answered, and what `Sweep.outcomes` raises.
+    `made` says how a synthetic workload was made; None for a trace. Raise `BadScenario` where the question cannot be
+    answered, and what `Sweep.outcomes` raises.
     """
     settings = [setting for setting in question.grid.settings if question.fits(setting)]
     if not settings:
@@ -187,9 +187,9 @@ def tune(
     seeds = range(question.first_seed, question.first_seed + question.seeds)
     kinds = list(dict.fromkeys(question.agents_of(setting).model_dump_json() for setting in settings))
     agents = [None, *(AgentSettings.model_validate_json(kind) for kind in kinds)]
-    tasks = [Task(seed, kind) for seed in seeds for kind in agents]
+    trials = [TrialInputs(seed, kind) for seed in seeds for kind in agents]
     outcomes = sweep.outcomes(
-        tasks,
+        trials,
         journal=lambda digest: Journal(state / f"tune-{digest}.jsonl"),
         workers=workers,
         progress=progress,

@@ -1,18 +1,18 @@
-"""What differs between the seeds of a sweep: variants of one trace, of which each seed gives one.
+"""Variants of one trace: each seed of a sweep gives one.
 
-A trace is one history of a machine; a setting must suit the next one too. So each seed makes another history of the
-same kind:
+A trace is one history of a machine, and a setting must suit the next history too. So each seed makes another history of
+the same kind:
 
 - Whole weeks of the trace are drawn with replacement and put one after the other (the block bootstrap; Künsch, The
   Jackknife and the Bootstrap for General Stationary Observations, 1989). A week keeps its days and nights, its bursts
-  and its users' sessions; what runs or waits at its end goes on into the next. One history has at most half a year,
-  however long the trace is: more seeds say more than longer ones. A trace of less than four weeks is cut into days,
-  and one of less than four days is kept as it is, but for single submissions (below).
-- The whole is moved by a random time, so that the boundaries of the rounds, which are multiples of the length,
-  meet it elsewhere.
-- Only where nothing can be drawn: each submission is moved by up to `JITTER_S`, since the starts of single jobs
-  hang on seconds.
-- A workload that is made is made anew for each seed.
+  and its users' sessions. What runs or waits at a week's end goes on into the next week. One history has at most half
+  a year, however long the trace is: more seeds say more than longer histories. A trace of less than four weeks is cut
+  into days. A trace of less than four days is kept as it is, but for single submissions (below).
+- The whole history is moved by a random time, so that the boundaries of the rounds, which are multiples of the length,
+  meet the history elsewhere.
+- Only where nothing can be drawn, each submission is moved by up to `JITTER_S`, since the starts of single jobs
+  depend on seconds.
+- A synthetic workload is made anew for each seed.
 
 Every setting, and the machine without agents, see the same variant of a seed: what is compared is paired.
 """
@@ -28,39 +28,39 @@ from gleaner.control.simulation.workloads.synthetic import SyntheticSettings, ma
 DAY_S = 86400.0
 WEEK_S = 7 * DAY_S
 LEAST_BLOCKS = 4
-"""Fewer say too little about how one differs from the other."""
+"""The least number of blocks: fewer say too little about how blocks differ from each other."""
 JITTER_S = 60
 LONGEST_S = 26 * WEEK_S
-"""Of one history."""
+"""The longest duration of one history."""
 MOVED_DAYS = 7
-"""A variant is moved by up to so many days, in whole seconds: more than the longest round."""
+"""The number of days by up to which a variant is moved, in whole seconds: more than the longest round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """How the variants of one workload are made."""
+    """The way in which the variants of one workload are made."""
 
     block_s: float
-    """Length of a block; 0: nothing is drawn."""
+    """The length of a block; 0 if nothing is drawn."""
     blocks: int
     left_out: int
-    """Jobs at the end of the trace that fill no block. They are in no variant."""
+    """The number of jobs at the end of the trace that fill no block. These jobs are in no variant."""
     made: SyntheticSettings | None = None
-    """How the workload is made, if it is."""
+    """The settings by which a synthetic workload is made; None for a trace."""
 
     @property
     def drawn(self) -> int:
-        """How many blocks make one history."""
+        """The number of blocks that make one history."""
         return min(self.blocks, int(LONGEST_S / self.block_s)) if self.blocks else 0
 
     @property
     def is_resampled(self) -> bool:
-        """Whether variants are other histories; else only this one, with other chances."""
+        """True if variants are other histories; False if they are this history with other chances."""
         return self.blocks > 0 or self.made is not None
 
     @property
     def said(self) -> str:
-        """It in words.
+        """The variation in words.
 
         >>> Variation(WEEK_S, 12, 0).said
         '12 of 12 whole weeks of the trace, drawn with replacement and moved against the rounds'
@@ -81,7 +81,7 @@ class Variation:
 
 
 def variation(workload: Workload, made: SyntheticSettings | None = None) -> Variation:
-    """How variants of this workload are made: anew, of weeks, of days, or of nothing smaller than itself."""
+    """Return how variants of this workload are made: anew, of weeks, of days, or of the whole workload."""
     if made is not None:
         return Variation(0.0, 0, 0, made)
     first_s, last_s = float(workload.submit_s[0]), float(workload.submit_s[-1])
@@ -95,9 +95,9 @@ def variation(workload: Workload, made: SyntheticSettings | None = None) -> Vari
 
 
 def variant(workload: Workload, machine: Machine, how: Variation, seed: int) -> Workload:
-    """One history of the kind. The same seed gives the same, whatever else was drawn before.
+    """Return one history of this kind. The same seed gives the same history, whatever was drawn before.
 
-    Where jobs of a trace were drawn to make the workload, they are drawn again from these.
+    Where jobs of a trace were drawn to make the workload, jobs are drawn again from the jobs of the workload.
     """
     chance = np.random.Generator(np.random.PCG64(seed))
     moved_s = float(chance.integers(0, MOVED_DAYS * int(DAY_S)))
@@ -116,13 +116,13 @@ def variant(workload: Workload, machine: Machine, how: Variation, seed: int) -> 
 
 
 def _drawn(workload: Workload, how: Variation, chance: np.random.Generator) -> tuple[Counts, Seconds]:
-    """Which jobs, and when: blocks side by side, each with the jobs of one that was drawn."""
+    """Return jobs and their times of submission: blocks side by side, each with the jobs of a block that was drawn."""
     edges_s = float(workload.submit_s[0]) + how.block_s * np.arange(how.blocks + 1)
     edges: Counts = np.asarray(np.searchsorted(workload.submit_s, edges_s), dtype=np.int64)
     jobs: list[Counts] = []
     times_s: list[Seconds] = []
     drawn = chance.integers(0, how.blocks, how.drawn)
-    while not (edges[drawn + 1] > edges[drawn]).any():  # a trace with gaps of weeks: a variant has at least one job
+    while not (edges[drawn + 1] > edges[drawn]).any():  # a trace may have gaps of weeks; a variant needs one job
         drawn = chance.integers(0, how.blocks, how.drawn)
     for place, block in enumerate(drawn):
         first, last = int(edges[block]), int(edges[block + 1])

@@ -1,1 +1,1 @@
-"""Where workloads come from: logs in two formats, cleaned by named rules, and made ones."""
+"""Sources of workloads: logs in two formats, cleaned by named rules, and synthetic workloads."""

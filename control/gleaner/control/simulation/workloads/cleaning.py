@@ -1,73 +1,100 @@
-"""What a log has that no simulation can use, and what is done about it: named rules, each with a count, never silent.
+"""The cleaning of a log from what no simulation can use: named rules, each with a count, so that none is silent.
 
-The rules follow the Parallel Workloads Archive: what its definition of the Standard Workload Format says of the states
-of a job and of what is unknown, and the care that Feitelson, Tsafrir and Krakov ask for (Experience with using the
-Parallel Workloads Archive, JPDC 74(10), 2014). What the archive calls flurries, a user's burst of thousands of jobs, is
-for a person to judge: its cleaned logs leave them out.
+The rules follow the Parallel Workloads Archive: its definition of the Standard Workload Format tells what the states of
+a job and unknown values mean. The rules also follow the advice of Feitelson, Tsafrir and Krakov (Experience with using
+the Parallel Workloads Archive, JPDC 74(10), 2014). A flurry, as the archive calls a user's burst of thousands of jobs,
+is for a person to judge. The archive's cleaned logs leave flurries out.
 """
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workload import Classes, Cleaning, Codes, Counts, Seconds, Workload
-from gleaner.control.simulation.workloads.conventions import Conventions, Size
 
 UNKNOWN = -1
-"""In any number of a record, as in the Standard Workload Format."""
+"""The mark for an unknown value in any number of a record, as in the Standard Workload Format."""
 
 Mask = NDArray[np.bool_]
+Size: TypeAlias = Literal["requested", "allocated"]
+
+
+class Conventions(BaseModel):
+    """`[workload.conventions]`: the meaning of a job of a log, in which simulators differ. The defaults are usual.
+
+    With these choices the result of another simulator can be reproduced.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: Size | None = None
+    """The number of processors that counts as the job's size, of the two in a log. Where the log lacks this number, the
+    other is taken. The default is the requested number in the Standard Workload Format, and the allocated number in
+    Slurm's accounting."""
+    past_limit: Literal["ends", "raised"] = "ends"
+    """The treatment of a job that ran past its limit: it ends at the limit, or its limit is raised to its run time."""
+    zero_run_time: Literal["kept", "second", "left-out"] = "kept"
+    """The treatment of a job that ran for 0 s: it is kept, takes a second, or is left out."""
+    too_large: Literal["left-out", "shrunk"] = "left-out"
+    """The treatment of a job larger than the machine: it is left out, or becomes as large as the machine."""
+    ties: Literal["number", "file"] = "number"
+    """The order of jobs that were submitted at one instant: by their numbers, or as the lines of the file."""
+
+
+USUAL = Conventions()
 
 
 class Ending(IntEnum):
-    """What the source says of a job's end, as far as a rule asks for it."""
+    """The end of a job as the source tells it, as far as a rule asks for it."""
 
     ENDED = 0
-    """In any way: a job that failed held its processors too."""
+    """The job ended in any way: a job that failed held its processors too."""
     CANCELLED = 1
-    """By its user or an administrator, before it started or while it ran."""
+    """A user or an administrator cancelled the job, before it started or while it ran."""
     PART = 2
-    """One stretch of a job whose sum is another line (states 2, 3 and 4 of the Standard Workload Format)."""
+    """The line is one part of a job that another line sums up (states 2, 3 and 4 of the Standard Workload Format)."""
     WAITING = 3
-    """It had not started when the log was written."""
+    """The job had not started when the log was written."""
     RUNNING = 4
-    """It had not ended when the log was written."""
+    """The job had not ended when the log was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A log as it was read, one entry a line, before any rule. What is not known is `UNKNOWN`."""
+    """A log as it was read, one entry per line, before any rule. A value that is not known is `UNKNOWN`."""
 
     name: str
     job: Counts
     submit_s: Seconds
     wait_s: Seconds
-    """What the real system made it wait."""
+    """The time that each job waited in the real system."""
     run_s: Seconds
     limit_s: Seconds
     processors: Counts
     memory_mib: Seconds
-    """All of its memory."""
+    """The memory of each whole job."""
     user: Codes
     group: Codes
     ending: Classes
     users: tuple[str, ...]
     groups: tuple[str, ...]
     passed_over: tuple[tuple[str, int], ...] = ()
-    """Lines that the reader itself left out, by rule."""
+    """The rules by which the reader itself left out lines, with their counts."""
     told: tuple[tuple[str, Mask], ...] = ()
-    """Which jobs the reader itself changed, or had a choice about, by rule."""
+    """The rules by which the reader itself changed jobs, or had a choice about them, with the jobs of each."""
 
     def __len__(self) -> int:
         return len(self.job)
 
     def only(self, chosen: Mask | Counts) -> "Records":
-        """The same with these lines alone, in the order they are named."""
+        """Return the records of these lines alone, in the order in which they are named."""
         return replace(
             self,
             job=self.job[chosen],
@@ -85,7 +112,7 @@ class Records:
 
 
 def differing(size: Size) -> str:
-    """The rule that says which number counts where a log has two."""
+    """Return the rule that says which number of processors counts where a log has two."""
     if size == "requested":
         return "kept: as many processors as it asked for, though it was given others"
     return "kept: as many processors as it was given, though it asked for others"
@@ -93,7 +120,7 @@ def differing(size: Size) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A workload, what the real system made its jobs wait (NaN: not known), and what was done to get there."""
+    """A workload, how long its jobs waited in the real system (NaN: not known), and what cleaning did."""
 
     workload: Workload
     wait_s: Seconds
@@ -101,10 +128,11 @@ class Cleaned:
 
 
 def clean(path: Path, records: Records, *, processors: int | None, conventions: Conventions) -> Cleaned:
-    """The jobs that can be simulated on so many processors (None: any), by time of submission, then by number.
+    """Return the jobs that can be simulated on this number of processors (None: any).
 
-    A run time of 0 stays unless another convention is asked for: it is less than half a second where a log has whole
-    seconds. Raises `BadTrace` if no job is left, and says which rules took them.
+    The jobs are sorted by time of submission, then by number. A run time of 0 stays unless another convention is asked
+    for: in a log with whole seconds it means less than half a second. Raise `BadTrace` if no job is left. The error
+    names the rules that took the jobs.
     """
     if not len(records):
         raise BadTrace(f"{path}: it holds no jobs")
@@ -129,7 +157,7 @@ def clean(path: Path, records: Records, *, processors: int | None, conventions: 
 
 
 def _changed(kept: Records, processors: int | None, conventions: Conventions) -> tuple[Records, list[tuple[str, Mask]]]:
-    """The same jobs with what has to be changed, and which jobs each change, or each choice, met."""
+    """Return the same jobs with what has to be changed, and the jobs that each change, or each choice, met."""
     is_zero, no_limit = kept.run_s == 0, kept.limit_s <= 0
     run_s = np.where(is_zero, 1.0, kept.run_s) if conventions.zero_run_time == "second" else kept.run_s
     limit_s = np.where(no_limit, np.maximum(run_s, 1.0), kept.limit_s)
@@ -152,7 +180,7 @@ def _changed(kept: Records, processors: int | None, conventions: Conventions) ->
 
 
 def _unusable(records: Records, processors: int | None, conventions: Conventions) -> list[tuple[str, Mask]]:
-    """The rules that leave a job out, in the order in which they are asked: the first that it meets counts."""
+    """Return the rules that leave a job out, in their order. The first rule that a job meets counts."""
     ran = records.run_s > 0
     rules = [
         ("one part of a job that another line sums up", records.ending == Ending.PART),

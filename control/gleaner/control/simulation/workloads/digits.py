@@ -1,27 +1,33 @@
-"""The numbers of a block of text, many times faster than a general reader. What is not plain is left to that one."""
+"""A reader of plain numbers in a block of text, many times faster than a general reader.
+
+Text that is not plain is left to the general reader.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.compiled import compiled
+from gleaner.control.simulation.replay.compiler import compiled
 
 _TAB, _NEW_LINE, _RETURN, _BLANK, _MINUS, _POINT, _ZERO, _NINE = b"\t\n\r -.09"
 _MOST_DIGITS = 15
-"""As many fit in float64 whatever they are, so a number of so many is read exactly, decimals and all."""
+"""The digits that float64 always holds: a number with at most so many is read exactly, decimals included."""
 _NOTHING = np.int64(0)
-"""As wide without the compiler: a Python number and a byte make a byte, which overflows."""
+"""A zero of 64 bits with and without the compiler. A Python number and a byte would make a byte, which overflows."""
 _POWERS = np.array([10.0**exponent for exponent in range(_MOST_DIGITS + 1)])
 
 
 def plain_rows(text: str, lines: int, width: int) -> NDArray[np.float64] | None:
-    """One row a line that is not blank, where each is `width` plain numbers (`-12`, `3.5`); None where one is not."""
+    """Return one row for each line that is not blank. Each line is `width` plain numbers (`-12`, `3.5`).
+
+    Return None if a line is anything else.
+    """
     rows = np.empty((lines, width))
     count = _fill(np.frombuffer(text.encode("latin-1"), np.uint8), rows, _POWERS)
     return None if count < 0 else rows[:count]
 
 
 def _rows_filled(text: NDArray[np.uint8], rows: NDArray[np.float64], powers: NDArray[np.float64]) -> int:
-    """How many rows the text filled, or -1 if something in it is not plain."""
+    """Return how many rows the text filled; -1 if something in the text is not plain."""
     row, column = 0, 0
     digits, decimals = 0, -1
     value = _NOTHING

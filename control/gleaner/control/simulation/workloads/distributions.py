@@ -1,4 +1,4 @@
-"""Distributions of sizes, run times and what else is drawn, as a scenario names them."""
+"""Distributions of sizes, run times and other drawn values, as a scenario names them."""
 
 import math
 from typing import Annotated, Literal, Self
@@ -15,42 +15,42 @@ class _Table(BaseModel):
 
 
 class Constant(_Table):
-    """Always the same."""
+    """A distribution whose value is always the same."""
 
     kind: Literal["constant"] = "constant"
     value: float = Field(ge=0)
 
     def draw(self, count: int, rng: Generator) -> Seconds:
-        """So many of them."""
+        """Return `count` drawn values."""
         return np.full(count, self.value)
 
 
 class Exponential(_Table):
-    """Without memory."""
+    """The exponential distribution, which is without memory."""
 
     kind: Literal["exponential"] = "exponential"
     mean: float = Field(gt=0)
 
     def draw(self, count: int, rng: Generator) -> Seconds:
-        """So many of them."""
+        """Return `count` drawn values."""
         return rng.exponential(self.mean, count)
 
 
 class LogNormal(_Table):
-    """Its logarithm is normal; `mean` and `deviation` are of the values themselves."""
+    """A distribution whose logarithm is normal. `mean` and `deviation` are those of the values themselves."""
 
     kind: Literal["lognormal"] = "lognormal"
     mean: float = Field(gt=0)
     deviation: float = Field(ge=0)
 
     def draw(self, count: int, rng: Generator) -> Seconds:
-        """So many of them."""
+        """Return `count` drawn values."""
         variance = math.log1p((self.deviation / self.mean) ** 2)
         return rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
 
 
 class Uniform(_Table):
-    """Anywhere between `low` and `high`, both included where whole numbers are asked for."""
+    """Values anywhere between `low` and `high`. Both ends are included where whole numbers are asked for."""
 
     kind: Literal["uniform"] = "uniform"
     low: float = Field(ge=0)
@@ -63,7 +63,7 @@ class Uniform(_Table):
         return self
 
     def draw(self, count: int, rng: Generator) -> Seconds:
-        """So many of them."""
+        """Return `count` drawn values."""
         return rng.uniform(self.low, self.high, count)
 
 
@@ -71,7 +71,10 @@ Distribution = Annotated[Constant | Exponential | LogNormal | Uniform, Field(dis
 
 
 def whole(distribution: Distribution, count: int, rng: Generator) -> Seconds:
-    """Drawn and rounded to whole numbers, at least 1. The ends of a uniform one are as likely as what is between."""
+    """Return drawn values, rounded to whole numbers of at least 1.
+
+    The ends of a uniform distribution are as likely as the values between them.
+    """
     if isinstance(distribution, Uniform):
         distribution = Uniform(low=max(distribution.low - 0.5, 0), high=distribution.high + 0.5)
         return np.clip(np.rint(distribution.draw(count, rng)), 1, math.floor(distribution.high))

@@ -1,19 +1,19 @@
-r"""Slurm's accounting as `sacct --parsable2` writes it: a header line with the names of the columns, then a line a job.
+r"""Slurm's accounting as `sacct --parsable2` writes it: a header line that names the columns, then one line per job.
 
     TZ=UTC sacct --allusers --allocations --parsable2 --noconvert --starttime 2026-01-01 --endtime 2026-04-01 \
         --format JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State
 
-The columns may stand in any order, and others beside them. Needed are JobIDRaw (each task of an array has its own),
-Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), State, and one that says how large a job was:
+The columns may stand in any order, and others may stand beside them. Needed are JobIDRaw (each task of an array has its
+own), Submit, Start, ElapsedRaw (or Elapsed), TimelimitRaw (or Timelimit), State, and a column with a job's size:
 
-- AllocCPUS (or NCPUS) is what it held; ReqCPUS, what it asked for, stands in where it held nothing (or the other way
-  round if that is asked for);
-- without either, NNodes: then the sizes are nodes.
+- AllocCPUS (or NCPUS) is what the job held. Where the job held nothing, ReqCPUS, what it asked for, is taken. On demand
+  it is the other way round.
+- Without either of these columns, NNodes is taken: then the sizes are nodes.
 
-Left out, the others do without: Eligible (a job is then taken as ready when it was submitted), ReqMem (no memory),
-User and Account (one user, one group). `TZ=UTC` keeps the hour in which a clock is set back from coming twice. Files of
-several months may follow each other: their header lines are passed over. The components of a heterogeneous job have
-numbers of their own, and are jobs of their own here.
+The other columns may be left out. Without Eligible a job is taken as ready when it was submitted. Without ReqMem a job
+has no memory. Without User and Account there is one user and one group. `TZ=UTC` keeps the hour in which a clock is set
+back from coming twice. Files of several months may follow each other: header lines after the first are skipped. The
+components of a heterogeneous job have numbers of their own, and are jobs of their own here.
 """
 
 import functools
@@ -26,23 +26,22 @@ from pathlib import Path
 
 import numpy as np
 
-from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workload import Codes, Counts, Seconds
-from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, differing
-from gleaner.control.simulation.workloads.conventions import Size
+from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, Size, differing
 from gleaner.control.simulation.workloads.digits import plain_rows
-from gleaner.control.simulation.workloads.source import Blocks
+from gleaner.control.simulation.workloads.trace_file import Blocks
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
 _ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitRaw", "AllocNodes": "NNodes"}
-"""Other names of columns that say the same."""
+"""Other names of columns, and the columns that have the same content."""
 _DAY_S = 86400.0
 _NO_LIMIT_S = 365 * _DAY_S
-"""What Slurm's own backfill takes where neither the job nor its partition has a limit: a year."""
+"""The limit that Slurm's own backfill assumes where neither the job nor its partition has one: a year."""
 _PARTITION_LIMIT = -2.0
-"""The accounting does not say how long the limit of the partition is."""
+"""The mark for a job with its partition's limit: the accounting does not say how long that limit is."""
 _RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
 _GIVEN_UP = {"CANCELLED", "DEADLINE", "REVOKED"}
 _A_TIME = "a time such as 2026-01-31T12:00:00"
@@ -50,13 +49,13 @@ _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
 _TIMES = {"Submit", "Eligible", "Start"}
 _OWNERS = {"User", "Account"}
 _MOSTLY_PLAIN = {"JobIDRaw", "ElapsedRaw"}
-"""As many different ones as jobs, so that reading them one by one takes long."""
+"""Columns with about as many different values as there are jobs, so that reading the values one by one takes long."""
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _TIMES_1024 = {"": 1, "K": 1024, "M": 1024**2}
 _PER_PROCESSOR, _PER_NODE = 1.0, 2.0
 _OF = {"c": _PER_PROCESSOR, "n": _PER_NODE}
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
-"""As many digits fit in float64 whatever they are."""
+"""A whole number with at most 15 digits: float64 holds each of these exactly."""
 _COUNT = re.compile(r"(\d{1,9})([KM]?)", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)([KMGTP]?)([cn]?)", re.ASCII)
 _SPAN = re.compile(r"(?:(\d{1,7})-)?(\d{1,9}):(\d\d):(\d\d)", re.ASCII)
@@ -66,14 +65,14 @@ _DATE_LENGTH = len("2026-01-31T12:00:00")
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Some lines that are jobs, column by column, and the number of each line in the file."""
+    """The columns of some lines that are jobs, and the number of each line in the file."""
 
     path: Path
     lines: list[int]
     columns: Mapping[str, Sequence[str]]
 
     def refused(self, name: str, expected: str, is_bad: Callable[[str], bool]) -> BadTrace:
-        """What is wrong with the first value that is."""
+        """Return an error that names the first bad value of a column."""
         for line, text in zip(self.lines, self.columns[name], strict=True):
             if is_bad(text):
                 return BadTrace(f"{self.path}, line {line}, column {name}: expected {expected}, found {text!r}")
@@ -82,23 +81,26 @@ class _Block:
 
 @dataclass(slots=True)
 class _Log:
-    """The columns as numbers, block by block."""
+    """The columns of a log as numbers, block by block."""
 
     numbers: dict[str, list[Seconds]] = field(default_factory=dict[str, list[Seconds]])
-    """By column; `ReqMem of` tells what each size is of."""
+    """The blocks of each column. The column `ReqMem of` tells what each size of `ReqMem` is of."""
     codes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """Of each column of names: the number that stands for a name."""
+    """For each column of names: the number that stands for a name."""
     steps: int = 0
 
     def column(self, name: str) -> Seconds:
-        """The whole of it; unknown where the file has none."""
+        """Return the whole column; `UNKNOWN` for each job where the file has no such column."""
         blocks = self.numbers.get(name)
         if blocks is None:
             return np.full(sum(map(len, self.numbers.get("JobIDRaw", []))), float(UNKNOWN))
         return np.concatenate(blocks)
 
     def owners(self, name: str) -> tuple[tuple[str, ...], Codes]:
-        """Names in alphabetical order, so that they do not depend on the order of the lines, and each job's."""
+        """Return the names in a column, and for each job the place of its name.
+
+        The names are in alphabetical order, so that they do not depend on the order of the lines.
+        """
         codes = self.codes.get(name)
         if codes is None:
             return ("all",), np.zeros(len(self.column(name)), np.int32)
@@ -109,11 +111,10 @@ class _Log:
 
 
 def read_sacct(path: Path, lines: Blocks, *, size: Size) -> tuple[Records, float]:
-    """The jobs of a file with these lines, in seconds since the midnight (UTC) before the first was submitted, and
-    that midnight.
+    """Return the jobs in the lines of a file, and the midnight (UTC) before the first job was submitted.
 
-    Job steps are passed over, and of a job that was requeued all runs but the last. Raises `BadTrace` with file,
-    line and column for what is not as Slurm writes it.
+    The jobs' times are seconds since that midnight. Job steps are left out. Of a job that was requeued only the last
+    run is kept. Raise `BadTrace` with file, line and column for a value that Slurm does not write.
     """
     log = _Log()
     for block in _blocks(path, lines, log):
@@ -144,7 +145,7 @@ def _blocks(path: Path, blocks: Blocks, log: _Log) -> Iterator[_Block]:
 
 
 def _without_steps(block: _Block, log: _Log) -> _Block:
-    """`101.batch` and `101.0` are steps of job 101."""
+    """Return the block without the steps of jobs, which are counted: `101.batch` and `101.0` are steps of job 101."""
     is_job = ["." not in text for text in block.columns["JobIDRaw"]]
     if all(is_job):
         return block
@@ -154,7 +155,7 @@ def _without_steps(block: _Block, log: _Log) -> _Block:
 
 
 def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
-    """Where each column that is used stands."""
+    """Return the place of each column that is used. Raise `BadTrace` if the header lacks a column."""
     places = {_ALSO.get(name, name): place for place, name in reversed(list(enumerate(header)))}
     missing = [name for name in _NEEDED if name not in places]
     if not any(name in places for name in _SIZES):
@@ -183,7 +184,7 @@ def _put(log: _Log, block: _Block, name: str) -> None:
 
 
 def _plain(texts: Sequence[str]) -> Seconds | None:
-    """The numbers, where each text is some digits alone; else None."""
+    """Return the texts as numbers if each text consists of digits alone, else None."""
     text = "\n".join(texts)
     if "-" in text or "." in text:
         return None
@@ -192,7 +193,10 @@ def _plain(texts: Sequence[str]) -> Seconds | None:
 
 
 def _times(block: _Block, name: str) -> Seconds:
-    """Seconds since 1970 from Slurm's times, or from such seconds (`SLURM_TIME_FORMAT=%s`)."""
+    """Return the times of a column as seconds since 1970.
+
+    The column holds Slurm's dates, or already seconds since 1970 (`SLURM_TIME_FORMAT=%s`).
+    """
     texts = block.columns[name]
     try:
         dates = np.array([text if len(text) == _DATE_LENGTH else "NaT" for text in texts], "datetime64[s]")
@@ -209,7 +213,7 @@ def _times(block: _Block, name: str) -> Seconds:
 
 
 def _instant_s(text: str) -> float:
-    """Of a time that is not written as a date. Raises `ValueError`."""
+    """Return the seconds since 1970 of a time that is not written as a date. Raise `ValueError` if it is no time."""
     if text in _UNKNOWN_TIMES:
         return float(UNKNOWN)
     if not _NUMBER.fullmatch(text):
@@ -218,7 +222,7 @@ def _instant_s(text: str) -> float:
 
 
 def _is_no_time(text: str) -> bool:
-    """Also what is before 1970: there was no Slurm."""
+    """Return True if the text is no time. A time before 1970 is none, since there was no Slurm then."""
     try:
         if len(text) != _DATE_LENGTH:
             _instant_s(text)
@@ -230,7 +234,7 @@ def _is_no_time(text: str) -> bool:
 
 @functools.cache
 def _count(text: str) -> float:
-    """Processors or nodes; Slurm writes 2048 as `2K` unless it is told not to. NaN if it is no count.
+    """Return a number of processors or nodes; NaN if the text is none. By default Slurm writes 2048 as `2K`.
 
     >>> _count("2K")
     2048.0
@@ -244,7 +248,7 @@ def _job(text: str) -> float:
 
 
 def _span_s(text: str) -> float:
-    """Seconds, of which the raw columns have plain ones and the others `days-hours:minutes:seconds`.
+    """Return seconds. The raw columns have plain seconds, the other columns `days-hours:minutes:seconds`.
 
     >>> _span_s("90"), _span_s("1-00:01:30")
     (90.0, 86490.0)
@@ -260,7 +264,7 @@ def _span_s(text: str) -> float:
 
 @functools.cache
 def _limit_s(text: str) -> float:
-    """Seconds, of which the raw column has minutes.
+    """Return a limit in seconds. The raw column has minutes.
 
     >>> _limit_s("90"), _limit_s("01:30:00")
     (5400.0, 5400.0)
@@ -276,7 +280,9 @@ def _limit_s(text: str) -> float:
 
 @functools.cache
 def _memory_mib(text: str) -> float:
-    """MiB of a size with a unit; it is of each processor (`c`), of each node (`n`), or of the whole job.
+    """Return the MiB of a size with a unit; NaN if the text is no size.
+
+    The size is that of each processor (`c`), of each node (`n`) or of the whole job.
 
     >>> _memory_mib("2Gc"), _memory_mib("512K"), _memory_mib("")
     (2048.0, 0.5, 0.0)
@@ -312,7 +318,7 @@ _PARSERS: dict[str, tuple[Callable[[str], float], str]] = {
 
 
 def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
-    """What the columns say of each job."""
+    """Return the jobs of the columns, and the midnight before the first was submitted, in seconds since 1970."""
     job = log.column("JobIDRaw").astype(np.int64)
     submitted_s, eligible_s, start_s = (log.column(column) for column in ("Submit", "Eligible", "Start"))
     submit_s: Seconds = np.maximum(submitted_s, eligible_s)
@@ -349,9 +355,9 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
 
 
 def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
-    """Processors and nodes of each job, and which had two numbers of processors.
+    """Return the processors and the nodes of each job, and which jobs had two different numbers of processors.
 
-    Where the file has no processors, nodes are what counts.
+    Where the file has no column of processors, the nodes stand for the processors.
     """
     allocated, requested, nodes = (log.column(column) for column in _SIZES)
     first, second = (requested, allocated) if size == "requested" else (allocated, requested)
@@ -363,7 +369,10 @@ def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
 
 
 def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
-    """The limit of a partition is not in the accounting: the longest limit that anyone named stands for it."""
+    """Return the limits with those of partitions filled in, and which limits these are.
+
+    The limit of a partition is not in the accounting. The longest limit that a job has named stands for it.
+    """
     is_partitions = limit_s == _PARTITION_LIMIT
     named = limit_s[(limit_s > 0) & (limit_s < _NO_LIMIT_S)]
     longest_s = float(named.max()) if len(named) else _NO_LIMIT_S
@@ -371,7 +380,7 @@ def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
 
 
 def _last_runs(records: Records) -> Records:
-    """Only the last line of each job, as sacct itself does without `--duplicates`."""
+    """Return only the last line of each job, as sacct itself does without `--duplicates`."""
     _, from_the_end = np.unique(records.job[::-1], return_index=True)
     earlier = len(records) - len(from_the_end)
     if not earlier:

@@ -1,10 +1,11 @@
-"""The Standard Workload Format, version 2.2, of the Parallel Workloads Archive: a line a job, 18 numbers a line.
+"""The Standard Workload Format, version 2.2, of the Parallel Workloads Archive: one line per job, 18 numbers per line.
 
-What a job is taken to be, where the format offers two numbers:
+Where the format offers two numbers for a job, this module takes:
 
-- processors: requested (field 8), else allocated (field 5), or the other way round if that is asked for;
-- limit: requested time (field 9); `cleaning` puts the run time where there is none;
-- memory: requested (field 10), else used (field 7), in KB for each processor, here MiB for the whole job.
+- processors: requested (field 8), else allocated (field 5); on demand the other way round;
+- limit: requested time (field 9); where there is none, `cleaning` takes the run time;
+- memory: requested (field 10), else used (field 7). The file has KB for each processor; here it is MiB for the whole
+  job.
 """
 
 import gzip
@@ -16,12 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workload import Codes, Seconds, Workload
-from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records, differing
-from gleaner.control.simulation.workloads.conventions import Size
+from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Records, Size, differing
 from gleaner.control.simulation.workloads.digits import plain_rows
-from gleaner.control.simulation.workloads.source import Blocks
+from gleaner.control.simulation.workloads.trace_file import Blocks
 
 FIELDS = (
     "job number",
@@ -44,28 +44,28 @@ FIELDS = (
     "think time",
 )
 _WHOLE = (0, 4, 7, 10, 11, 12)
-"""Those that are read and must be whole numbers."""
+"""The fields that are read and must be whole numbers."""
 _READ = (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12)
 _ENDINGS = {2: Ending.PART, 3: Ending.PART, 4: Ending.PART, 5: Ending.CANCELLED}
 _COMMENT = re.compile(r"\s*;\s*(\w+)\s*:\s*(.*?)\s*$")
 _KB_PER_MIB = 1024.0
 _EXACT = 2.0**53
-"""Above it, whole numbers are no longer all there as float64."""
+"""The number above which float64 no longer has every whole number."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwfLog:
-    """What a file holds: its jobs as they stand, and its header comments (`MaxProcs`, `UnixStartTime`, `Computer`)."""
+    """The content of a file: its jobs as written, and its header comments (`MaxProcs`, `UnixStartTime`, `Computer`)."""
 
     records: Records
     header: Mapping[str, str]
-    """The first line of each label."""
+    """The value in the first line of each label."""
 
 
 def read_swf(path: Path, blocks: Blocks, *, size: Size) -> SwfLog:
-    """The whole file, whose lines these are.
+    """Return the content of the file that has these lines.
 
-    Raises `BadTrace` with file, line and field for a line that is not 18 numbers.
+    Raise `BadTrace` with file, line and field for a line that is not 18 numbers.
     """
     header: dict[str, str] = {}
     rows: list[NDArray[np.float64]] = []
@@ -74,7 +74,7 @@ def read_swf(path: Path, blocks: Blocks, *, size: Size) -> SwfLog:
             for match in map(_COMMENT.match, lines):
                 if match:
                     header.setdefault(match[1], match[2])
-            # An empty line keeps the count of lines.
+            # An empty line in place of a comment keeps the count of lines right.
             lines = ["\n" if line.lstrip().startswith(";") else line for line in lines]  # noqa: PLW2901
         rows.append(_numbers(path, first, lines)[:, _READ])
     whole = np.concatenate(rows) if rows else np.empty((0, len(_READ)))
@@ -82,7 +82,10 @@ def read_swf(path: Path, blocks: Blocks, *, size: Size) -> SwfLog:
 
 
 def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
-    """One row a line that is not empty, whole where it must be."""
+    """Return one row for each line that is not empty. Raise `BadTrace` for a bad line.
+
+    The fields that must be whole numbers are whole.
+    """
     if not any(map(str.strip, lines)):
         return np.empty((0, len(FIELDS)))
     rows = plain_rows("".join(lines), len(lines), len(FIELDS))
@@ -92,14 +95,14 @@ def _numbers(path: Path, first: int, lines: list[str]) -> NDArray[np.float64]:
         except ValueError:
             raise _bad_line(path, first, lines) from None
     whole = rows[:, _WHOLE] if rows.shape[1] == len(FIELDS) else rows
-    # No comparison holds for what is not a number.
+    # No comparison holds for NaN.
     if whole is rows or not (np.abs(rows) <= _EXACT).all() or not (np.rint(whole) == whole).all():
         raise _bad_line(path, first, lines)
     return np.asarray(rows, dtype=np.float64)
 
 
 def _bad_line(path: Path, first: int, lines: list[str]) -> BadTrace:
-    """What is wrong with the first line that is wrong. Slow, so only for files that are."""
+    """Return an error that tells what is wrong with the first bad line. This is slow, so only a bad file comes here."""
     for number, line in enumerate(lines, first):
         found = line.split()
         for place, (name, text) in enumerate(zip(FIELDS, found, strict=False)):
@@ -119,7 +122,7 @@ def _bad_line(path: Path, first: int, lines: list[str]) -> BadTrace:
 
 
 def _expected(text: str, *, is_whole: bool) -> str:
-    """What should have stood there; empty if it does."""
+    """Return what the text should have been; an empty text if nothing is wrong."""
     try:
         value = float(text)
     except ValueError:
@@ -166,15 +169,15 @@ def _of_two(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[
 
 
 def _names(numbers: NDArray[np.float64]) -> tuple[tuple[str, ...], Codes]:
-    """The format has numbers for names; they stay what they are called."""
+    """Return the names, and for each job the place of its name. The format's numbers are kept as the names."""
     values, codes = np.unique(numbers, return_inverse=True)
     return tuple("unknown" if value < 0 else f"{value:.0f}" for value in values), codes.astype(np.int32)
 
 
 def write_swf(path: Path, workload: Workload, *, header: Mapping[str, object], wait_s: Seconds | None = None) -> None:
-    """A file of the workload, compressed if its name ends in `.gz`; the same bytes for the same workload.
+    """Write a file of the workload, compressed if the path ends in `.gz`. Equal workloads give equal bytes.
 
-    Users and groups are written as numbers: their own where they are such, else by their place from 1.
+    Users and groups are written as numbers: as their names where all names are numbers, else as their places from 1.
     """
     text = "".join(_lines(workload, header, wait_s)).encode("ascii", "replace")
     # Without name and time in the gzip header, equal workloads are equal files.
@@ -198,7 +201,7 @@ def _lines(workload: Workload, header: Mapping[str, object], wait_s: Seconds | N
 
 
 def _written(value: float) -> str:
-    """The shortest text that reads as the same number; whole numbers without a point."""
+    """Return the shortest text that reads as the same number. A whole number has no point."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 

@@ -1,4 +1,4 @@
-"""Workloads that are made: jobs are drawn first, then they arrive, at a rate that gives the load asked for.
+"""Synthetic workloads: jobs are drawn first, then they get arrival times, at a rate that gives the load asked for.
 
 Times are whole seconds, as in logs. The same settings, machine and seed give the same workload.
 """
@@ -11,10 +11,10 @@ from numpy.random import PCG64, Generator
 from pydantic import BaseModel, ConfigDict, Field
 
 from gleaner.control.policy.job_class import JobClass
-from gleaner.control.simulation.failures import BadScenario
+from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.workload import Counts, Seconds, Workload
-from gleaner.control.simulation.workloads import lublin
+from gleaner.control.simulation.workloads import lublin_feitelson
 from gleaner.control.simulation.workloads.distributions import Constant, Distribution, Exponential, Uniform, whole
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
@@ -22,8 +22,9 @@ COMMON_LIMITS_S: Seconds = np.array(
     [m * _MINUTE_S for m in (5, 10, 15, 20, 30, 45)]
     + [h * _HOUR_S for h in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 24, 36, 48)]
 )
-"""Users ask for round times: 20 values are the limits of about 90 % of the jobs (Tsafrir, Etsion, Feitelson: Modeling
-User Runtime Estimates, JSSPP 2005). Which ones is our choice. Beyond the last they are whole days."""
+"""The limits that most users ask for, which are round: 20 values are the limits of about 90 % of the jobs (Tsafrir,
+Etsion, Feitelson: Modeling User Runtime Estimates, JSSPP 2005). These values are our choice. Beyond the last value,
+limits are whole days."""
 _REDRAWS = 1000
 
 
@@ -32,27 +33,30 @@ class _Table(BaseModel):
 
 
 class Source(StrEnum):
-    """Where the jobs come from."""
+    """The source from which the jobs come."""
 
     DISTRIBUTIONS = "distributions"
     """Sizes and run times, each drawn by itself."""
     LUBLIN = "lublin"
-    """The model of Lublin and Feitelson, with its daily cycle."""
+    """The workload model of Lublin and Feitelson, with its daily cycle."""
     DRAWN = "drawn"
     """Jobs of a trace, drawn with their size, run time, limit, memory and owner together."""
 
 
 class LimitSettings(_Table):
-    """`[workload.synthetic.limits]`: what users ask for, from what they need."""
+    """`[workload.synthetic.limits]`: the limits that users ask for, made from the run times that they need."""
 
     factor: Distribution = Constant(value=1)
-    """The run time times this, at least 1, is the limit."""
+    """The factor that multiplies the run time to make the limit. A factor below 1 counts as 1."""
     rounded: bool = True
-    """Up to the next common value: 15 minutes, an hour, a day."""
+    """True if limits are rounded up to the next common value: 15 minutes, an hour, a day."""
 
 
 class OwnerSettings(_Table):
-    """`[[workload.synthetic.owners]]`: who submits which share of the jobs. Shares are relative to their sum."""
+    """`[[workload.synthetic.owners]]`: a user, and the share of the jobs that the user submits.
+
+    Shares are relative to their sum.
+    """
 
     user: str
     group: str = "all"
@@ -60,16 +64,17 @@ class OwnerSettings(_Table):
 
 
 class SyntheticSettings(_Table):
-    """`[workload.synthetic]`: a workload that is made."""
+    """`[workload.synthetic]`: a synthetic workload."""
 
     source: Source = Source.DISTRIBUTIONS
     jobs: int = Field(default=10_000, ge=1, le=10**8)
     load: float | None = Field(default=None, gt=0)
-    """What the jobs would use of the machine until the last has come, were none to wait: 0.9 is 90 %. Without it all
-    are there at the start: a queue that is always full, for a replay that lets in as many as it keeps waiting."""
+    """The part of the machine that the jobs would use until the last job has come, if no job waited: 0.9 is 90 %.
+    Without a load all jobs are there at the start. Then the queue is always full, for a replay that lets in as many
+    jobs as it keeps waiting."""
     seed: int = Field(default=0, ge=0)
     sizes: Distribution = Uniform(low=1, high=16)
-    """In processors; larger ones than the machine are drawn again."""
+    """The sizes of the jobs in processors. A size larger than the machine is drawn again."""
     run_s: Distribution = Exponential(mean=3600)
     limits: LimitSettings = LimitSettings()
     owners: tuple[OwnerSettings, ...] = (OwnerSettings(user="all"),)
@@ -81,9 +86,9 @@ class SyntheticSettings(_Table):
 
 
 def make(settings: SyntheticSettings, machine: Machine, source: Workload | None = None) -> Workload:
-    """The workload that the settings describe. `source` is the trace whose jobs are drawn, if they are.
+    """Return the workload that the settings describe. `source` is the trace whose jobs are drawn, if jobs are drawn.
 
-    Raises `BadScenario` if the settings and the machine cannot go together.
+    Raise `BadScenario` if the settings and the machine cannot go together.
     """
     rng = Generator(PCG64(settings.seed))
     match settings.source:
@@ -92,8 +97,8 @@ def make(settings: SyntheticSettings, machine: Machine, source: Workload | None 
                 raise BadScenario("workload.synthetic.source is 'drawn', so it needs a trace whose jobs are drawn")
             jobs = drawn(source, settings.jobs, rng)
         case Source.LUBLIN:
-            size = lublin.sizes(settings.jobs, machine.cores, rng)
-            jobs = described(settings, size, lublin.run_times_s(size, rng), rng)
+            size = lublin_feitelson.sizes(settings.jobs, machine.cores, rng)
+            jobs = described(settings, size, lublin_feitelson.run_times_s(size, rng), rng)
         case Source.DISTRIBUTIONS:
             size = _sizes(settings, machine.cores, rng)
             jobs = described(settings, size, whole(settings.run_s, settings.jobs, rng), rng)
@@ -106,14 +111,14 @@ def make(settings: SyntheticSettings, machine: Machine, source: Workload | None 
 
 
 def drawn(source: Workload, jobs: int, rng: Generator) -> Workload:
-    """So many jobs of the source, each any of its jobs, all submitted at 0 and numbered from 1."""
+    """Return `jobs` jobs of the source, drawn at random with replacement, all submitted at 0 and numbered from 1."""
     chosen = source.only(rng.integers(0, len(source), jobs))
     name = f"{jobs} jobs drawn from {source.name}"
     return replace(chosen, name=name, job=_numbers(jobs), submit_s=np.zeros(jobs))
 
 
 def described(settings: SyntheticSettings, size: Counts, run_s: Seconds, rng: Generator) -> Workload:
-    """Jobs of these sizes and run times, all submitted at 0, with limits, owners and memory as the settings say."""
+    """Return jobs of these sizes and run times, all submitted at 0, with limits, owners and memory of the settings."""
     jobs = len(size)
     owner = _owners(settings, jobs, rng)
     users = tuple(sorted({entry.user for entry in settings.owners}))
@@ -137,7 +142,7 @@ def described(settings: SyntheticSettings, size: Counts, run_s: Seconds, rng: Ge
 
 
 def limits_s(run_s: Seconds, settings: LimitSettings, rng: Generator) -> Seconds:
-    """What the jobs' users ask for; never less than they need."""
+    """Return the limits that the jobs' users ask for, in seconds. No limit is shorter than its job's run time."""
     asked = np.ceil(run_s * np.maximum(settings.factor.draw(len(run_s), rng), 1))
     if not settings.rounded:
         return np.asarray(asked)
@@ -147,7 +152,10 @@ def limits_s(run_s: Seconds, settings: LimitSettings, rng: Generator) -> Seconds
 
 
 def with_classes(workload: Workload, *, preemptible: float, checkpointable: float, rng: Generator) -> Workload:
-    """The same jobs, of which these shares may be killed, or saved. Raises `BadScenario` if they are more than all."""
+    """Return the same jobs, of which these shares are preemptible or checkpointable.
+
+    Raise `BadScenario` if the shares are more than 1 together.
+    """
     if preemptible + checkpointable > 1:
         raise BadScenario(
             f"preemptible and checkpointable jobs are {preemptible + checkpointable:g} of all jobs: over 1"
@@ -160,23 +168,34 @@ def with_classes(workload: Workload, *, preemptible: float, checkpointable: floa
 
 
 def span_s(workload: Workload, machine: Machine, load: float) -> float:
-    """In how long the machine could do the jobs' work at this load."""
+    """Return the seconds in which the machine could do the jobs' work at this load."""
     return float((machine.units_asked(workload.processors) * workload.run_s).sum() / (machine.units * load))
 
 
 def arriving(workload: Workload, machine: Machine, *, load: float, rng: Generator) -> Workload:
-    """The same jobs in a Poisson process: so many instants, each anywhere in the time that makes the load."""
+    """Return the same jobs, submitted in a Poisson process.
+
+    The instants of submission are drawn uniformly from the time that makes the load.
+    """
     return _submitted(workload, np.sort(rng.uniform(0, span_s(workload, machine, load), len(workload))))
 
 
 def arriving_by_day(workload: Workload, machine: Machine, *, load: float, rng: Generator) -> Workload:
-    """The same jobs at the instants of the model of Lublin and Feitelson, its gaps stretched to make the load."""
-    gaps = lublin.gaps_s(len(workload), rng)
-    return _submitted(workload, lublin.through_the_day_s(gaps * (span_s(workload, machine, load) / gaps.sum())))
+    """Return the same jobs, submitted as in the model of Lublin and Feitelson.
+
+    The model's gaps between submissions are stretched to make the load.
+    """
+    gaps = lublin_feitelson.gaps_s(len(workload), rng)
+    return _submitted(
+        workload, lublin_feitelson.through_the_day_s(gaps * (span_s(workload, machine, load) / gaps.sum()))
+    )
 
 
 def to_load(workload: Workload, machine: Machine, load: float) -> Workload:
-    """The same jobs in the same order, the gaps between them stretched or shortened alike to make the load."""
+    """Return the same jobs in the same order, with all gaps between them stretched or shortened alike to make the load.
+
+    Raise `BadScenario` if all jobs were submitted at one instant.
+    """
     since = workload.submit_s - workload.submit_s[0]
     if not since[-1]:
         raise BadScenario(f"{workload.name}: its jobs all come at one instant, so no load can be made of them")

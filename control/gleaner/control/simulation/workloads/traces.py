@@ -1,4 +1,4 @@
-"""Reading a trace, whatever its format: the one door."""
+"""The reading of traces of all formats: other modules read traces only through this one."""
 
 import re
 from collections.abc import Mapping
@@ -6,27 +6,26 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from gleaner.control.simulation.failures import BadTrace
+from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workload import Cleaning, Seconds, Workload
-from gleaner.control.simulation.workloads.cleaning import clean
-from gleaner.control.simulation.workloads.conventions import USUAL, Conventions
+from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions, clean
 from gleaner.control.simulation.workloads.sacct import read_sacct
-from gleaner.control.simulation.workloads.source import Blocks, Progress, lines_of, nobody
 from gleaner.control.simulation.workloads.swf import read_swf
+from gleaner.control.simulation.workloads.trace_file import Blocks, Progress, lines_of, nobody
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A log, cleaned, and what else its file says."""
+    """A cleaned log, and what else its file says."""
 
     workload: Workload
     cleaning: Cleaning
     processors: int | None
-    """What the header says the machine has."""
+    """The processors that the machine has, as the header says. None if the header does not say."""
     wait_s: Seconds
-    """What each job of the workload waited in the log; NaN where that is not known."""
+    """The time that each job of the workload waited in the log; NaN where that is not known."""
     starts_at: float | None = None
-    """Second 0 of the workload, in seconds since 1970, if the file says so."""
+    """The workload's second 0, in seconds since 1970; None if the file does not say."""
     header: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -37,11 +36,12 @@ def read(
     conventions: Conventions = USUAL,
     progress: Progress = nobody,
 ) -> Trace:
-    """The jobs of a file in Standard Workload Format, or of `sacct --parsable2`, that can be simulated.
+    """Return the jobs of a file that can be simulated.
 
-    `processors` is the size of the simulated machine; larger jobs are left out. Without it the header's counts, if
-    there is one. `progress` is told MiB. Raises `BadTrace` if the file is neither, a line is not what it should be,
-    or no job fits.
+    The file is in Standard Workload Format or comes from `sacct --parsable2`.
+    `processors` is the size of the simulated machine. Larger jobs are left out. Without `processors` the size that the
+    header states is taken, if there is one. `progress` is told MiB. Raise `BadTrace` if the file has neither format, if
+    a line is not what it should be, or if no job fits.
     """
     blocks = lines_of(path, progress)
     is_sacct, looked_at = _is_sacct(path, blocks)
@@ -58,9 +58,9 @@ def read(
 
 
 def _is_sacct(path: Path, blocks: Blocks) -> tuple[bool, list[tuple[int, list[str]]]]:
-    """Seen from the first line that is not empty; and the blocks that were taken for it.
+    """Return True if the first line that is not empty is sacct's header, and the blocks that were read to find out.
 
-    Raises `BadTrace` if it is of neither format.
+    Raise `BadTrace` if the line has neither format, or if the file is empty.
     """
     looked_at: list[tuple[int, list[str]]] = []
     for block in blocks:
@@ -94,6 +94,6 @@ def _is_number(text: str) -> bool:
 
 
 def _positive(text: str | None) -> int | None:
-    """The number that a header's value starts with, if it is one; -1 and 0 mean unknown."""
+    """Return the positive number with which a header's value starts; None if there is none. -1 and 0 mean unknown."""
     number = re.match(r"[0-9]{1,15}(?=\s|$)", text or "")
     return int(number[0]) or None if number else None

@@ -1,0 +1,226 @@
+"""A published archive in a folder: opened with its manifest and index verified, and read block by block."""
+
+import os
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gleaner.agent.checkpoints.chunking import (
+    FOOTER_BYTES,
+    MOST_BYTES,
+    PACKS,
+    Block,
+    Blocks,
+    Damaged,
+    index_bytes,
+    parsed_index,
+    part_digest,
+)
+from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, ArchiveMissing, Part
+from gleaner.agent.checkpoints.manifest import MANIFEST, MANIFEST_MOST_BYTES, Listed, digest_of, names_of, parsed
+from gleaner.agent.checkpoints.openat import open_plain, open_root, opened, pread_all, read_all, translated, walk
+from gleaner.agent.checkpoints.workers import BATCH_BYTES, Workers
+
+_AHEAD = 4
+"""The number of batches of one part that are read before anybody asks for them."""
+
+
+def pack_name(number: int) -> str:
+    """Return the file name of an archive's own pack, which is number 0, or of one shared with older archives."""
+    return f"pack-{number}" if number else "blocks.pack"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An archive's place in storage. `pack_bytes` are the sizes of its packs by number: 0 where there is none."""
+
+    blocks: Mapping[str, Blocks]
+    pack_bytes: Sequence[int]
+    footer: bytes
+
+
+class FolderArchive:
+    """A published archive whose manifest and index have been verified."""
+
+    def __init__(
+        self,
+        root: Path,
+        key: str,
+        *,
+        workers: Workers,
+        parts: Mapping[str, Part],
+        facts: Mapping[str, object],
+        layout: Layout,
+    ) -> None:
+        self.layout = layout
+        self._root = root
+        self._key = key
+        self._workers = workers
+        self._parts = parts
+        self._facts = facts
+        self._read_well = {name: bytearray(len(blocks)) for name, blocks in layout.blocks.items()}
+
+    @property
+    def read_well(self) -> bytes:
+        """One byte for each block, in the layout's order: 1 if the block was read here and was what was written."""
+        return b"".join(self._read_well.values())
+
+    def rely_on_all(self) -> None:
+        """Take all blocks as well read: see `Archive`."""
+        for flags in self._read_well.values():
+            flags[:] = b"\x01" * len(flags)
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        return self._parts
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return self._facts
+
+    def read(self, name: str) -> Iterator[bytes]:
+        part = self._parts.get(name)
+        if part is None:
+            raise ArchiveBroken(f"{self._key} has no part {name!r}")
+        return self._chunks(part)
+
+    @contextmanager
+    def folder(self) -> Generator[int]:
+        """Yield the archive's folder, opened. Raises `FileNotFoundError` if it is gone."""
+        with open_root(self._root) as root, walk(root, names_of(self._key)) as folder:
+            yield folder
+
+    def _chunks(self, part: Part) -> Iterator[bytes]:
+        blocks = self.layout.blocks[part.name]
+        with ExitStack() as stack:
+            try:
+                with translated(self._root):
+                    files = self._open_packs(stack, part, {block.pack for block in blocks if block.stored_bytes})
+                yield from self._read_ahead(files, part.name, blocks)
+            except Damaged as error:
+                raise ArchiveBroken(f"{self._key}: part {part.name!r} is not what was saved: {error}") from error
+
+    def _open_packs(self, stack: ExitStack, part: Part, numbers: set[int]) -> dict[int, int]:
+        if not numbers:
+            return {}
+        try:
+            with self.folder() as folder:
+                return {
+                    number: stack.enter_context(opened(open_pack(folder, number, self.layout.pack_bytes[number])))
+                    for number in sorted(numbers)
+                }
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ArchiveBroken(f"{self._key}: part {part.name!r} is gone") from error
+
+    def _read_ahead(self, files: Mapping[int, int], name: str, blocks: Blocks) -> Iterator[bytes]:
+        tasks: deque[Future[list[bytes]]] = deque()
+        start = 0
+        try:
+            for batch in _batches(blocks):
+                tasks.append(self._workers.submit(self._read, files, name, start, batch))
+                start += len(batch)
+                if len(tasks) > _AHEAD:
+                    yield from self._result(tasks.popleft())
+            while tasks:
+                yield from self._result(tasks.popleft())
+        finally:  # the files must stay open until nobody reads any more
+            wait([task for task in tasks if not task.cancel()])
+
+    def _result(self, task: Future[list[bytes]]) -> list[bytes]:
+        with translated(self._root):
+            return task.result()
+
+    def _read(self, files: Mapping[int, int], name: str, start: int, batch: Sequence[Block]) -> list[bytes]:
+        content = [
+            self._workers.decoded(
+                block, pread_all(files[block.pack], block.stored_bytes, block.offset) if block.stored_bytes else b""
+            )
+            for block in batch
+        ]
+        self._read_well[name][start : start + len(batch)] = b"\x01" * len(batch)
+        return content
+
+
+def open_archive(root: Path, key: str, digest: str, workers: Workers) -> FolderArchive:
+    """Return the archive at `key`. Raises `ArchiveBroken` unless it has this digest and an index that fits it."""
+    names = names_of(key)
+    with translated(root), open_root(root) as storage:
+        try:
+            with walk(storage, names) as folder:
+                manifest = read_all(folder, MANIFEST, most_bytes=MANIFEST_MOST_BYTES)
+                found = digest_of(manifest)
+                if found != digest:
+                    raise ArchiveBroken(f"{key}: the manifest's digest is {found}, expected {digest}")
+                listed, facts = parsed(key, manifest)
+                try:
+                    layout = _layout(folder, listed)
+                except FileNotFoundError as error:
+                    raise ArchiveMissing(f"{key}: {pack_name(0)} is gone") from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ArchiveMissing(f"{key} is not in the storage folder {root}") from error
+        except Damaged as error:
+            raise ArchiveBroken(f"{key}: {error}") from error
+    parts = {one.part.name: one.part for one in listed}
+    return FolderArchive(root, key, workers=workers, parts=parts, facts=facts, layout=layout)
+
+
+def _layout(folder: int, listed: Sequence[Listed]) -> Layout:
+    counts = [one.blocks for one in listed]
+    size_bytes = index_bytes(sum(counts))
+    with opened(open_plain(folder, pack_name(0))) as file:
+        file_bytes = os.fstat(file).st_size
+        start = file_bytes - FOOTER_BYTES - size_bytes
+        if start < 0:
+            raise Damaged(f"{pack_name(0)} was cut off")
+        index = pread_all(file, size_bytes, start)
+        footer = footer_of(file, file_bytes)
+    pack_bytes, blocks = parsed_index(index, footer, counts)
+    if pack_bytes[0] != file_bytes:
+        raise Damaged(f"{pack_name(0)} has {file_bytes} bytes, {pack_bytes[0]} were written")
+    for one, part in zip(listed, blocks, strict=True):
+        if part_digest(part) != one.part.digest or any(not _is_sound(block, pack_bytes) for block in part):
+            raise Damaged(f"the index does not say what the manifest says of part {one.part.name!r}")
+    return Layout({one.part.name: part for one, part in zip(listed, blocks, strict=True)}, pack_bytes, footer)
+
+
+def footer_of(file: int, file_bytes: int) -> bytes:
+    """Return the last bytes of a pack. They hold its index's digest, so they identify an archive and its storing."""
+    return pread_all(file, FOOTER_BYTES, file_bytes - FOOTER_BYTES)
+
+
+def _is_sound(block: Block, pack_bytes: Sequence[int]) -> bool:
+    """Return True if the block can be in its pack. The system may reject an offset outside of the pack."""
+    is_in_pack = block.pack < PACKS and block.offset + block.stored_bytes <= pack_bytes[block.pack]
+    return (is_in_pack or not block.stored_bytes) and block.stored_bytes <= block.size_bytes <= MOST_BYTES
+
+
+def open_pack(folder: int, number: int, size_bytes: int) -> int:
+    """Open a pack. Raises `Damaged` if the pack has another size, and `FileNotFoundError` if there is none."""
+    file = open_plain(folder, pack_name(number))
+    found_bytes = os.fstat(file).st_size
+    if found_bytes != size_bytes:
+        os.close(file)
+        raise Damaged(f"{pack_name(number)} has {found_bytes} bytes, {size_bytes} were written")
+    return file
+
+
+def _batches(blocks: Blocks) -> Iterator[list[Block]]:
+    """Yield the blocks in turn, in batches that are large enough to be worth a task."""
+    batch: list[Block] = []
+    size_bytes = 0
+    for block in blocks:
+        if size_bytes + block.size_bytes > BATCH_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(block)
+        size_bytes += block.size_bytes
+    if batch:
+        yield batch
+
+
+if TYPE_CHECKING:
+    _archive: type[Archive] = FolderArchive

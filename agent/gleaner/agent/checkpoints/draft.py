@@ -1,0 +1,228 @@
+"""An archive being written in a folder, until one rename makes it visible."""
+
+import errno
+import os
+import secrets
+import threading
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gleaner.agent.checkpoints.archive import FolderArchive, pack_name
+from gleaner.agent.checkpoints.chunking import FOOTER_BYTES, PACKS, Blocks, Damaged, index_bytes, index_of
+from gleaner.agent.checkpoints.dedup import KnownBlocks, inherit
+from gleaner.agent.checkpoints.interface import BytesLike, Draft, Part, PartWriter, Published, StorageError
+from gleaner.agent.checkpoints.manifest import (
+    MANIFEST,
+    MANIFEST_MOST_BYTES,
+    Listed,
+    digest_of,
+    is_plain,
+    manifest_of,
+    names_of,
+)
+from gleaner.agent.checkpoints.openat import (
+    DRAFTS,
+    create,
+    made,
+    open_root,
+    opened,
+    read_all,
+    remove_tree,
+    translated,
+    walk,
+    write_all,
+)
+from gleaner.agent.checkpoints.pack_writer import Pack, PackedPart, nothing_known
+from gleaner.agent.checkpoints.workers import Workers
+
+_RACES = 20
+"""The number of times that a publication is tried when a deletion removes the empty parent folder under it."""
+
+
+def draft_name(writer: str) -> str:
+    """Return a new draft's name, by which others see who writes it."""
+    return f"{writer}--{secrets.token_hex(16)}" if writer else secrets.token_hex(16)
+
+
+def writer_of(name: str) -> str:
+    """Return the writer whose draft has this name; "" if the name has no writer.
+
+    >>> writer_of("gleaner-1790000000-1f2e--00112233445566778899aabbccddeeff"), writer_of("0011")
+    ('gleaner-1790000000-1f2e', '')
+    """
+    return name.rpartition("--")[0]
+
+
+class FolderDraft:
+    """An archive being written. Different parts may be written from different threads."""
+
+    def __init__(self, root: Path, key: str, workers: Workers, before: FolderArchive | None, writer: str = "") -> None:
+        self._root = root
+        self._key = key
+        self._names = names_of(key)
+        self._workers = workers
+        self._before = before
+        self._draft = draft_name(writer)
+        self._lock = threading.Lock()
+        self._parts: dict[str, tuple[Part, Blocks] | None] = {}
+        """Each part by name; None while it is being written."""
+        self._inherited: KnownBlocks | None = None
+        self._pack: Pack | None = None
+        self._ended = False
+
+    def __enter__(self) -> "FolderDraft":
+        with translated(self._root), open_root(self._root) as root:
+            self._refuse_visible(root, self._names[:-1])
+            with walk(root, (DRAFTS,)) as drafts:
+                os.mkdir(self._draft, 0o700, dir_fd=drafts)
+                try:
+                    with walk(drafts, (self._draft,)) as folder:
+                        if self._before is not None:
+                            self._inherited = inherit(folder, self._before, self._workers)
+                        file = create(folder, pack_name(0))
+                except BaseException:
+                    if self._inherited is not None:
+                        self._inherited.end()
+                    remove_tree(drafts, self._draft)
+                    raise
+        known = self._inherited.find if self._inherited is not None else nothing_known
+        self._pack = Pack(self._root, file, self._workers, known)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended = True
+        if self._pack is not None:
+            self._pack.end()
+        if self._inherited is not None:
+            self._inherited.end()
+        with suppress(OSError, StorageError), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
+            remove_tree(drafts, self._draft)
+
+    def part(self, name: str) -> PartWriter:
+        if not is_plain(name):
+            raise StorageError(f"{name!r} cannot be the name of a part")
+        with self._lock:
+            if self._ended or self._pack is None or name in self._parts:
+                raise StorageError(f"{self._key}: part {name!r} cannot be added (again)")
+            self._parts[name] = None
+        return PackedPart(name, self._pack, self._part_ended)
+
+    def _part_ended(self, name: str, part: Part | None, blocks: Blocks) -> None:
+        with self._lock:
+            if part is None:
+                del self._parts[name]
+            else:
+                self._parts[name] = (part, blocks)
+
+    def add(self, name: str, chunks: Iterable[BytesLike]) -> Part:
+        with self.part(name) as writer:
+            for chunk in chunks:
+                writer.write(chunk)
+            return writer.close()
+
+    def publish(self, facts: Mapping[str, object]) -> Published:
+        with self._lock:
+            written = self._whole()
+            manifest = manifest_of(self._key, [Listed(part, len(blocks)) for part, blocks in written], facts)
+            self._ended = True
+        with translated(self._root), self._folder() as folder:
+            stored_bytes = self._end_pack(folder, [blocks for _, blocks in written])
+            with opened(create(folder, MANIFEST), self._root) as file:
+                write_all(file, manifest)
+                os.fsync(file)
+            os.fsync(folder)
+        with translated(self._root), open_root(self._root) as root:
+            self._make_visible(root, manifest)
+        return Published(
+            key=self._key,
+            digest=digest_of(manifest),
+            size_bytes=sum(part.size_bytes for part, _ in written) + len(manifest),
+            stored_bytes=stored_bytes + len(manifest),
+        )
+
+    def _whole(self) -> Sequence[tuple[Part, Blocks]]:
+        """Return all parts, sorted by name."""
+        if self._ended:
+            raise StorageError(f"{self._key} has been published or given up")
+        whole = [part for _, part in sorted(self._parts.items()) if part is not None]
+        if len(whole) < len(self._parts):
+            raise StorageError(f"{self._key}: a part is still being written")
+        return whole
+
+    def _end_pack(self, folder: int, parts: Sequence[Blocks]) -> int:
+        """Complete the pack and sync it to the disk. Return its size."""
+        pack = self._pack
+        assert pack is not None  # noqa: S101 - there is one since __enter__
+        pack.settle()
+        shared_bytes = [0] * (PACKS - 1)
+        if self._inherited is not None:
+            try:
+                shared_bytes = self._inherited.settle(folder, parts, pack)
+            except Damaged as error:
+                raise StorageError(f"{self._key}: the archive before is damaged ({error}); save without it") from error
+        own_bytes = pack.size_bytes + index_bytes(sum(map(len, parts))) + FOOTER_BYTES
+        for piece in index_of([own_bytes, *shared_bytes], parts):
+            pack.append(piece)
+        pack.sync()
+        return own_bytes
+
+    def _make_visible(self, root: int, manifest: bytes) -> None:
+        for chance in range(_RACES):
+            try:
+                with made(root, self._names[:-1]) as parent:
+                    if not self._was_renamed(parent, manifest):  # an earlier try may have failed after its rename
+                        self._rename(root, parent, manifest)
+                    os.fsync(parent)
+                    return
+            except FileNotFoundError:
+                if chance == _RACES - 1:
+                    raise
+
+    def _rename(self, root: int, parent: int, manifest: bytes) -> None:
+        self._refuse_visible(root, self._names)
+        try:
+            os.rename(f"{DRAFTS}/{self._draft}", self._names[-1], src_dir_fd=root, dst_dir_fd=parent)
+        except OSError as error:
+            if self._was_renamed(parent, manifest):  # NFS may have renamed it and lost the answer
+                return
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise StorageError(f"{self._key} is already published in {self._root}") from error
+            raise
+
+    def _was_renamed(self, parent: int, manifest: bytes) -> bool:
+        try:
+            with walk(parent, self._names[-1:]) as folder:
+                return read_all(folder, MANIFEST, most_bytes=MANIFEST_MOST_BYTES) == manifest
+        except OSError:
+            return False
+
+    def _refuse_visible(self, root: int, names: tuple[str, ...]) -> None:
+        """Raise `StorageError` if this folder, or one above it, is an archive."""
+        for depth in range(1, len(names) + 1):
+            try:
+                with walk(root, names[:depth]) as folder:
+                    os.stat(MANIFEST, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            raise StorageError(f"{'/'.join(names[:depth])} is already published in {self._root}")
+
+    @contextmanager
+    def _folder(self) -> Generator[int]:
+        with (
+            translated(self._root, "the draft was removed"),
+            open_root(self._root) as root,
+            walk(root, (DRAFTS, self._draft)) as folder,
+        ):
+            file = os.dup(folder)
+        with opened(file):
+            yield file
+
+
+if TYPE_CHECKING:
+    _draft: type[Draft] = FolderDraft
+    _writer: type[PartWriter] = PackedPart

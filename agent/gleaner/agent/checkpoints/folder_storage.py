@@ -1,0 +1,173 @@
+"""Storage in a folder that all nodes share (NFS, Lustre, GPFS, or a local disk where there is one node).
+
+    ROOT/.drafts/WRITER--UUID/  archives being written, by the agent of that name
+    ROOT/.drafts/UUID/          archives being written by others, and deleted archives before their files are removed
+    ROOT/.broken/KEY--UUID/     archives that were set aside
+    ROOT/jobs/7/attempt-3/checkpoint-1/{blocks.pack,pack-1,...,manifest.json}
+
+An archive is written in `.drafts`; every file and folder of it is synced, and the manifest is written last. One rename
+makes the archive visible. Nothing that is visible is ever changed, so archives can share a pack: each has a hard link
+to it. Only the owner has access to the files (0700, 0600), since checkpoints hold a process's secrets. All paths are
+walked from the root without following symbolic links.
+
+The folder must have been set up once (`prepare`). So a node on which the shared file system is not mounted reports
+that, instead of finding every archive missing or keeping its own archives on the local disk.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gleaner.agent.checkpoints.archive import FolderArchive, open_archive
+from gleaner.agent.checkpoints.draft import FolderDraft, writer_of
+from gleaner.agent.checkpoints.interface import Archive, Draft, Storage, StorageError
+from gleaner.agent.checkpoints.manifest import MANIFEST, is_plain, names_of
+from gleaner.agent.checkpoints.openat import (
+    DRAFTS,
+    entries,
+    last_written_s,
+    open_root,
+    opened,
+    remove_tree,
+    subfolders,
+    translated,
+    walk,
+)
+from gleaner.agent.checkpoints.workers import Workers
+
+_BROKEN = ".broken"
+
+
+class FolderStorage:
+    """A `Storage` below one folder. Safe for any number of processes on any number of nodes at once.
+
+    `writer` is the plain name under which the drafts of this object are known, if it has one.
+    """
+
+    def __init__(self, root: Path, writer: str = "") -> None:
+        if writer and not is_plain(writer):
+            raise StorageError(f"{writer!r} cannot be the name of a writer")
+        self._root = root
+        self._writer = writer
+        self._workers = Workers()
+
+    def prepare(self) -> None:
+        """Set the folder up, once in its life. A second call changes nothing.
+
+        This is for an admin's command, not for every start: if the shared file system is missing, it turns the empty
+        mount point into a storage folder.
+        """
+        with translated(self._root):
+            self._root.mkdir(mode=0o700, exist_ok=True)
+            for name in (DRAFTS, _BROKEN):
+                (self._root / name).mkdir(mode=0o700, exist_ok=True)
+            self._root.chmod(0o700)
+            for folder in (self._root, self._root.parent):
+                with opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
+                    os.fsync(file)
+
+    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
+        """Return a new draft. Refuse a key inside an archive; `publish` refuses a key that is taken."""
+        older = before if isinstance(before, FolderArchive) else None
+        return FolderDraft(self._root, key, self._workers, older, self._writer)
+
+    def open(self, key: str, digest: str) -> Archive:
+        """Return the archive at `key`, manifest and index verified; each block is verified when it is read."""
+        return open_archive(self._root, key, digest, self._workers)
+
+    def keys(self, prefix: str) -> Sequence[str]:
+        """Return the keys of all visible archives below `prefix`, sorted; an empty prefix means all."""
+        names = names_of(prefix) if prefix else ()
+        with translated(self._root), open_root(self._root) as root:
+            try:
+                with walk(root, names) as folder:
+                    return sorted(_archives(folder, "/".join(names)))
+            except FileNotFoundError:
+                return []
+
+    def delete(self, key: str) -> None:
+        """Hide an archive from readers at once, then remove its files. One that is not there is no error."""
+        hidden = f"{DRAFTS}/{secrets.token_hex(16)}"
+        if self._move_away(key, hidden):
+            with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
+                remove_tree(drafts, hidden.removeprefix(f"{DRAFTS}/"))
+
+    def set_aside(self, key: str) -> None:
+        """Move a broken archive to `.broken`. One that is not there is no error."""
+        if self._move_away(key, f"{_BROKEN}/{key.replace('/', '--')}--{secrets.token_hex(4)}"):
+            with translated(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
+                os.fsync(broken)
+
+    def remove_set_aside(self, folder: str) -> None:
+        """Remove the archives set aside whose keys begin with `folder/`."""
+        mine = f"{folder}/".replace("/", "--")
+        with translated(self._root), open_root(self._root) as root, walk(root, (_BROKEN,)) as broken:
+            for name in entries(broken):
+                if name.startswith(mine):
+                    remove_tree(broken, name)
+
+    def writers(self) -> Collection[str]:
+        """Return the names of the writers whose drafts are there; nameless drafts are left out."""
+        with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
+            return {writer for name in entries(drafts) if (writer := writer_of(name))}
+
+    def sweep(self, *, before_s: float, ended: Collection[str] = ()) -> int:
+        """Remove the drafts that programs left when they died. Return how many there were.
+
+        These are all drafts of the writers that have `ended`, and all that were not written to since `before_s`
+        (seconds since the epoch, the file server's clock). A writer that wakes up after that gets a `StorageError` and
+        has published nothing.
+        """
+        with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
+            stale = [
+                name for name in entries(drafts) if writer_of(name) in ended or last_written_s(drafts, name) < before_s
+            ]
+            for name in stale:
+                hidden = secrets.token_hex(16)
+                with suppress(FileNotFoundError):  # published or given up just now
+                    os.rename(name, hidden, src_dir_fd=drafts, dst_dir_fd=drafts)
+                    try:
+                        remove_tree(drafts, hidden)
+                    except OSError as error:
+                        if error.errno != errno.ENOTEMPTY:
+                            raise
+                        # Its writer lives, and has just put a file there: a later sweep removes the rest by its age.
+            return len(stale)
+
+    def _move_away(self, key: str, target: str) -> bool:
+        names = names_of(key)
+        with translated(self._root), open_root(self._root) as root:
+            try:
+                with walk(root, names) as folder:
+                    if MANIFEST not in entries(folder) and any(subfolders(folder)):
+                        raise StorageError(f"{key} is no archive, but a folder of them, in {self._root}")
+                with walk(root, names[:-1]) as parent:
+                    os.rename(names[-1], target, src_dir_fd=parent, dst_dir_fd=root)
+                    os.fsync(parent)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            for depth in range(len(names) - 1, 0, -1):  # remove the folders that are empty now, up to the first other
+                try:
+                    with walk(root, names[: depth - 1]) as parent:
+                        os.rmdir(names[depth - 1], dir_fd=parent)
+                except OSError:
+                    break
+            return True
+
+
+def _archives(folder: int, key: str) -> Iterator[str]:
+    if MANIFEST in entries(folder):
+        yield key
+        return
+    for name in list(subfolders(folder)):
+        if is_plain(name):
+            with suppress(FileNotFoundError), walk(folder, (name,)) as inner:
+                yield from _archives(inner, f"{key}/{name}" if key else name)
+
+
+if TYPE_CHECKING:
+    _storage: type[Storage] = FolderStorage

@@ -1,0 +1,78 @@
+"""The manifest of an archive, and the names that keys and parts may have. No I/O.
+
+A manifest is made of nothing but the content and the facts, so a publication that is tried again makes the same one.
+The pack's index says how the content is stored.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gleaner.agent.checkpoints.interface import ArchiveBroken, Part, StorageError
+
+MANIFEST = "manifest.json"
+MANIFEST_MOST_BYTES = 16 * 2**20
+_FORMAT = 2
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A part as the manifest lists it, with the number of its blocks."""
+
+    part: Part
+    blocks: int
+
+
+def is_plain(name: str) -> bool:
+    """Return True if keys and parts may have this name.
+
+    It must not begin with a dot, so that it cannot lead elsewhere, and must not be the manifest's.
+    """
+    return bool(_PLAIN_NAME.fullmatch(name)) and name != MANIFEST
+
+
+def names_of(key: str) -> tuple[str, ...]:
+    """Return the plain names that a key is made of. None of them leads out, or into the storage's own folders."""
+    names = tuple(key.split("/"))
+    if not all(is_plain(name) for name in names):
+        raise StorageError(f"{key!r} is no key: it must be plain names with slashes between them")
+    return names
+
+
+def digest_of(manifest: bytes) -> str:
+    """Return the digest that the queue keeps of a manifest."""
+    return f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+
+
+def manifest_of(key: str, parts: Sequence[Listed], facts: Mapping[str, object]) -> bytes:
+    """Return the manifest's content. Raises `StorageError` for facts that are no plain values."""
+    listed = [
+        {"name": one.part.name, "size_bytes": one.part.size_bytes, "digest": one.part.digest, "blocks": one.blocks}
+        for one in parts
+    ]
+    whole = {"format": _FORMAT, "key": key, "parts": listed, "facts": facts}
+    try:
+        return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"{key}: the facts are no plain JSON values: {error}") from error
+
+
+def parsed(key: str, manifest: bytes) -> tuple[list[Listed], dict[str, object]]:
+    """Return the parts, in the index's order, and the facts. Raises `ArchiveBroken`."""
+    try:
+        whole = cast("dict[str, Any]", json.loads(manifest))
+        if whole["format"] != _FORMAT:
+            raise ArchiveBroken(
+                f"{key}: the manifest has format {whole['format']!r}; this version reads {_FORMAT} alone"
+            )
+        parts = [
+            Listed(Part(part["name"], int(part["size_bytes"]), part["digest"]), int(part["blocks"]))
+            for part in whole["parts"]
+        ]
+        return parts, dict(whole["facts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveBroken(f"{key}: the manifest cannot be read: {error}") from error

@@ -1,0 +1,287 @@
+"""A draft's pack file while it is written: blocks come from any thread, and one thread writes them in order.
+
+    write() of any thread → batch of whole blocks → workers hash and compress → writing thread → syncing thread
+
+The amount of data on its way to the writing thread is bounded. The syncing thread makes the disk work from the
+beginning, so that little is left for the sync at the end, and so that it is known how far the disk is behind. Blocks of
+a large archive are compressed only when the disk is behind, since compression would slow down a disk that keeps up.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import NamedTuple
+
+from gleaner.agent.checkpoints.chunking import MOST_BYTES, Block, Blocks, cuts, digest_of_zeros, part_digest
+from gleaner.agent.checkpoints.interface import BytesLike, Part, StorageError
+from gleaner.agent.checkpoints.openat import translated, writev_all
+from gleaner.agent.checkpoints.workers import BATCH_BYTES, Workers
+
+_ZEROS = memoryview(bytes(MOST_BYTES))
+_SYNC_BYTES = 8 * 2**20
+"""The amount that is synced to the disk at once."""
+_BEHIND_BYTES = 32 * 2**20
+"""A disk that has so much left to write is slower than the data that comes."""
+_LITTLE_BYTES = 4 * 2**20
+"""So little is compressed in a negligible time."""
+
+Known = Callable[[bytes, bytearray, int], Block | None]
+"""A function that returns the stored block with this digest, so that the block need not be stored again.
+
+The block's content is in the buffer from the given place on. The function has checked that the block is stored as it
+should be. It is called from several threads."""
+
+
+def nothing_known(_digest: bytes, _buffer: bytearray, _start: int) -> None:
+    """Return None: every block is new."""
+
+
+class Prepared(NamedTuple):
+    """A block that waits to be written. One without `stored` needs no room: its `block` is complete."""
+
+    block: Block
+    stored: bytes | memoryview | None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Whole blocks of one part in a buffer, with their ends."""
+
+    buffer: bytearray
+    ends: list[int]
+    part: Blocks
+    prepared: Future[list[Prepared]] = field(init=False)
+    written: threading.Event = field(default_factory=threading.Event)
+
+
+class Pack:
+    """The pack of one draft, which owns `file`. An error in one thread is raised in all that use the draft."""
+
+    def __init__(self, root: Path, file: int, workers: Workers, known: Known) -> None:
+        self._root = root
+        self._file = file
+        self._workers = workers
+        self._known = known
+        self._queue: SimpleQueue[Batch | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._written = threading.Condition(self._lock)
+        self._so_far_bytes = 0
+        self._synced_bytes = 0
+        self._ended = False
+        self._failed: BaseException | None = None
+        self.size_bytes = 0
+
+    def buffer(self) -> bytearray:
+        return self._workers.buffer()
+
+    def put(self, batch: Batch) -> None:
+        """Accept a batch. Waits while too much is on its way."""
+        self._workers.enter()
+        try:
+            with self._lock:
+                self.check()
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._write_all, name="storage pack", daemon=True)
+                    self._thread.start()
+                self._so_far_bytes += batch.ends[-1]
+                batch.prepared = self._workers.submit(self._prepare, batch)
+                self._queue.put(batch)
+        except BaseException:
+            self._workers.leave(batch.buffer)
+            raise
+
+    def check(self) -> None:
+        """Raise the error if writing has failed; then the whole draft has failed."""
+        if isinstance(self._failed, OSError):
+            with translated(self._root):
+                raise OSError(self._failed.errno, self._failed.strerror) from self._failed
+        if self._failed is not None:
+            raise StorageError(f"the draft cannot be written: {self._failed}") from self._failed
+
+    def append(self, stored: bytes) -> int:
+        """Write at the end of the pack, when no part is being written. Return the offset."""
+        offset = self.size_bytes
+        writev_all(self._file, [stored])
+        self.size_bytes += len(stored)
+        return offset
+
+    def settle(self) -> None:
+        """Wait until all is written; then the writing thread has ended."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def sync(self) -> None:
+        """Sync the pack to the disk, and check that it has the size that it should have."""
+        os.fsync(self._file)
+        found_bytes = os.fstat(self._file).st_size
+        if found_bytes != self.size_bytes:
+            raise StorageError(f"the pack has {found_bytes} bytes on the storage, {self.size_bytes} were written")
+
+    def end(self) -> None:
+        """Release the thread and the file; also after a failure, and in the middle of writing."""
+        with self._lock:
+            self._failed = self._failed or StorageError("it has ended")
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+        with suppress(OSError):
+            os.close(self._file)
+
+    def _prepare(self, batch: Batch) -> list[Prepared]:
+        waiting_bytes = self.size_bytes - self._synced_bytes
+        compress = is_worth_compressing(so_far_bytes=self._so_far_bytes, waiting_bytes=waiting_bytes)
+        return [self._prepared(batch, start, end, compress) for start, end in pairwise([0, *batch.ends])]
+
+    def _prepared(self, batch: Batch, start: int, end: int, compress: bool) -> Prepared:
+        size_bytes = end - start
+        if batch.buffer.startswith(_ZEROS[:size_bytes], start):
+            return Prepared(Block(digest_of_zeros(size_bytes), 0, 0, size_bytes, 0), None)
+        content = memoryview(batch.buffer)[start:end]
+        digest = hashlib.sha256(content).digest()
+        if (known := self._known(digest, batch.buffer, start)) is not None:
+            return Prepared(known, None)
+        stored = (self._workers.compressed(content) if compress else None) or content
+        return Prepared(Block(digest, 0, len(stored), size_bytes, 0), stored)
+
+    def _write_all(self) -> None:
+        syncing = threading.Thread(target=self._sync_all, name="storage sync", daemon=True)
+        syncing.start()
+        while (batch := self._queue.get()) is not None:
+            try:
+                prepared = batch.prepared.result()
+                if self._failed is None:
+                    self._write(batch, prepared)
+            except BaseException as error:  # raised again by check()
+                self._failed = error
+            self._workers.leave(batch.buffer)
+            batch.written.set()
+        with self._lock:
+            self._ended = True
+            self._written.notify()
+        syncing.join()
+
+    def _sync_all(self) -> None:
+        while True:
+            with self._lock:
+                self._written.wait_for(lambda: self._ended or self.size_bytes >= self._synced_bytes + _SYNC_BYTES)
+                if self._ended:
+                    return
+                size_bytes = self.size_bytes
+            try:
+                os.fdatasync(self._file)
+            except OSError as error:  # the system reports a lost write only once
+                self._failed = error
+                return
+            self._synced_bytes = size_bytes
+
+    def _write(self, batch: Batch, prepared: list[Prepared]) -> None:
+        stored = [one.stored for one in prepared if one.stored is not None]
+        writev_all(self._file, stored)
+        offset = self.size_bytes
+        for one in prepared:
+            if one.stored is None:
+                batch.part.append(one.block)
+            else:
+                batch.part.append(one.block._replace(offset=offset))
+                offset += len(one.stored)
+        with self._lock:
+            self.size_bytes = offset
+            self._written.notify()
+
+
+def is_worth_compressing(*, so_far_bytes: int, waiting_bytes: int) -> bool:
+    """Return True if little is written so far, or if much waits for the disk, which is then the slower one."""
+    return so_far_bytes <= _LITTLE_BYTES or waiting_bytes >= _BEHIND_BYTES
+
+
+class PackedPart:
+    """The writer of one part, for one thread at a time."""
+
+    def __init__(self, name: str, pack: Pack, ended: Callable[[str, Part | None, Blocks], None]) -> None:
+        self._name = name
+        self._pack = pack
+        self._ended = ended
+        self._blocks = Blocks()
+        self._buffer: bytearray | None = None
+        self._filled = 0
+        self._size_bytes = 0
+        self._latest: Batch | None = None
+        self._part: Part | None = None
+        self._open = True
+
+    def __enter__(self) -> "PackedPart":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort()
+        elif self._open:
+            self.close()
+
+    def write(self, chunk: BytesLike) -> None:
+        if not self._open:
+            raise StorageError(f"part {self._name!r} is closed")
+        rest = memoryview(chunk).cast("B")
+        self._size_bytes += len(rest)
+        while rest:
+            if self._buffer is None:
+                self._buffer = self._pack.buffer()
+            took = min(len(rest), BATCH_BYTES - self._filled)
+            memoryview(self._buffer)[self._filled : self._filled + took] = rest[:took]
+            self._filled += took
+            rest = rest[took:]
+            if self._filled == BATCH_BYTES:
+                self._flush(last=False)
+
+    def close(self) -> Part:
+        if self._part is not None:
+            return self._part
+        if not self._open:
+            raise StorageError(f"part {self._name!r} was given up")
+        try:
+            self._flush(last=True)
+            if self._latest is not None:
+                self._latest.written.wait()
+            self._pack.check()
+        except BaseException:
+            self.abort()
+            raise
+        self._open = False
+        self._part = Part(self._name, self._size_bytes, part_digest(self._blocks))
+        self._ended(self._name, self._part, self._blocks)
+        return self._part
+
+    def abort(self) -> None:
+        """Give the part up; its name is free again."""
+        if self._open:
+            self._open = False
+            self._buffer = None
+            self._ended(self._name, None, self._blocks)
+
+    def _flush(self, *, last: bool) -> None:
+        if self._buffer is None:
+            return
+        full, content = self._buffer, memoryview(self._buffer)[: self._filled]
+        ends = cuts(content, last=last)
+        rest = content[ends[-1] :]
+        self._buffer, self._filled = None, len(rest)
+        if rest:
+            self._buffer = self._pack.buffer()
+            memoryview(self._buffer)[: len(rest)] = rest
+        batch = Batch(full, ends, self._blocks)
+        self._pack.put(batch)
+        self._latest = batch

@@ -1,0 +1,44 @@
+"""Check if a storage still answers, when something with it takes suspiciously long."""
+
+import threading
+import time
+
+from gleaner.agent.checkpoints.interface import Storage, StorageError
+
+PATIENCE_S = 10.0
+"""A storage that does not answer for so long hangs."""
+
+
+class Probe:
+    """One small write (a read might be answered by a cache), in a thread of its own, since it may never end."""
+
+    def __init__(self, storage: Storage, key: str) -> None:
+        self._storage = storage
+        self._key = key
+        self._out_since_s: float | None = None
+
+    def look(self) -> None:
+        """Begin a write, unless an earlier one is still under way."""
+        if self._out_since_s is None:
+            self._out_since_s = time.monotonic()
+            threading.Thread(target=self._ask, daemon=True).start()
+
+    @property
+    def out_for_s(self) -> float:
+        """The time for which a write has been waiting for its answer; 0 if none is under way."""
+        since_s = self._out_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    @property
+    def hangs(self) -> bool:
+        """True if the storage does not answer. A storage that refuses does answer."""
+        return self.out_for_s >= PATIENCE_S
+
+    def _ask(self) -> None:
+        try:
+            with self._storage.draft(self._key) as draft:
+                draft.add("probe", [b"?"])
+        except StorageError:
+            pass
+        finally:
+            self._out_since_s = None

@@ -1,0 +1,112 @@
+"""The threads that hash, compress and read for all drafts and archives of one storage, and the memory they may use."""
+
+import ctypes
+import hashlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
+
+import zstandard
+
+from gleaner.agent.checkpoints.chunking import Block, Damaged, digest_of_zeros, zeros
+
+BATCH_BYTES = 2**20
+"""The size of one piece of work, about."""
+_IN_FLIGHT = 12
+"""The most batches on their way from a writer to the disk, over all drafts."""
+_LEVEL = 1
+_M_ARENA_MAX = -8
+"""The number in malloc.h."""
+_SAMPLE_BYTES = 64 * 2**10
+_WORTH_IT = 0.9
+"""A block is stored compressed only if that shrinks it to this part."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _share_heaps() -> None:
+    """Let all threads take their memory from two heaps. Saving 1 GiB then takes 80 MiB of memory instead of 95.
+
+    By default, glibc makes up to eight heaps for each core, and each heap keeps what was freed in it.
+    """
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+
+
+class Workers:
+    """A pool of threads. They start when there is work; hashing, zstd and system calls let the others run."""
+
+    def __init__(self) -> None:
+        _share_heaps()
+        cores = len(os.sched_getaffinity(0))
+        self._threads = ThreadPoolExecutor(min(cores, 4) + 1, thread_name_prefix="storage")
+        self._room = threading.Semaphore(_IN_FLIGHT)
+        self._free: deque[bytearray] = deque(maxlen=_IN_FLIGHT // 2)
+        self._own = threading.local()
+
+    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return self._threads.submit(work, *args, **kwargs)
+
+    def buffer(self) -> bytearray:
+        """Return room for one batch, with any content. It costs memory only as far as it is written to."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return bytearray(BATCH_BYTES)
+
+    def enter(self) -> None:
+        """Wait until one more batch may be on its way."""
+        self._room.acquire()
+
+    def leave(self, buffer: bytearray) -> None:
+        """Let the next batch enter, and take the buffer of a finished batch, which nobody may use any more."""
+        self._free.append(buffer)
+        self._room.release()
+
+    def compressed(self, content: memoryview) -> bytes | None:
+        """Return a zstd frame; None if it would not be clearly smaller."""
+        zstd = self._compressor()
+        sample = content[:_SAMPLE_BYTES]
+        frame = zstd.compress(sample)
+        if len(frame) > len(sample) * _WORTH_IT:
+            return None
+        if len(sample) < len(content):
+            frame = zstd.compress(content)
+        return frame if len(frame) <= len(content) * _WORTH_IT else None
+
+    def decoded(self, block: Block, stored: bytes) -> bytes:
+        """Return the block's plain content, compared with its digest. Raises `Damaged`."""
+        if len(stored) != block.stored_bytes:
+            raise Damaged("it was cut off")
+        content = stored
+        if block.stored_bytes == 0:
+            if block.digest != digest_of_zeros(block.size_bytes):
+                raise Damaged("a block is missing")
+            return zeros(block.size_bytes)
+        if block.stored_bytes < block.size_bytes:
+            try:
+                if zstandard.frame_content_size(stored) != block.size_bytes:  # before memory is taken for it
+                    raise Damaged("a block has another size")
+                content = self._decompressor().decompress(stored)
+            except zstandard.ZstdError as error:
+                raise Damaged(f"a block cannot be decompressed: {error}") from error
+        if len(content) != block.size_bytes or hashlib.sha256(content).digest() != block.digest:
+            raise Damaged("a block's digest differs")
+        return content
+
+    def _compressor(self) -> zstandard.ZstdCompressor:
+        if not hasattr(self._own, "compressor"):
+            self._own.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        found: zstandard.ZstdCompressor = self._own.compressor
+        return found
+
+    def _decompressor(self) -> zstandard.ZstdDecompressor:
+        if not hasattr(self._own, "decompressor"):
+            self._own.decompressor = zstandard.ZstdDecompressor()
+        found: zstandard.ZstdDecompressor = self._own.decompressor
+        return found

@@ -1,0 +1,38 @@
+"""Durations as people write and read them."""
+
+import math
+import re
+from fractions import Fraction
+
+_LONGEST_SHOWN = 60
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_NAMES = {"d": "d", "h": "h", "m": "min", "s": "s"}
+
+
+def duration_s(text: str) -> int:
+    """Return a duration in seconds, from a plain number or one with a unit; parts of a second are rounded up.
+
+    Raises `ValueError` with what is wrong.
+
+    >>> duration_s("90"), duration_s("30m"), duration_s("1.5h"), duration_s("1d")
+    (90, 1800, 5400, 86400)
+    """
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([dhms]?)\s*", text, flags=re.ASCII)
+    if match is None:
+        shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+        raise ValueError(f"must be like 90 (in seconds), 30m, 2h or 1d, found {shown!r}")
+    return math.ceil(Fraction(match[1]) * _UNITS[match[2] or "s"])
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration for people, in whole seconds.
+
+    >>> in_words(7200), in_words(5430), in_words(86400 + 60), in_words(0.2)
+    ('2 h', '1 h 30 min 30 s', '1 d 1 min', '0 s')
+    """
+    left, parts = round(seconds), list[str]()
+    for unit, size_s in _UNITS.items():
+        count, left = divmod(left, size_s)
+        if count:
+            parts.append(f"{count} {_NAMES[unit]}")
+    return " ".join(parts) or "0 s"

@@ -1,0 +1,53 @@
+"""The tools and facts that all jobs on a node share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gleaner.agent.checkpoints.interface import Storage
+from gleaner.agent.common.clock import Clock
+from gleaner.agent.common.limiter import Limiters
+from gleaner.agent.messages import NodeFacts, Way
+from gleaner.agent.node.disk_usage import DiskLimits
+from gleaner.agent.reporting.client import Outbox
+from gleaner.agent.runtime.interface import Runtime
+from gleaner.agent.timing.save_estimates import SaveEstimates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext:
+    """The tools of an executor: runtime, clock, estimates of saves, and lanes to save in."""
+
+    runtime: Runtime
+    estimates: SaveEstimates
+    saves: Limiters
+    clock: Clock
+    cut_s: Callable[[], float]
+    """Return when nothing is waited for any more: a little before the storage and the containers must be left alone."""
+    cleaner: str = "the watchdog"
+    """The program that removes a container that cannot be removed from here."""
+
+    @property
+    def way(self) -> Way:
+        """The way in which this node saves memory."""
+        return self.estimates.way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentContext(JobContext):
+    """An agent's node, its tools, and its settings."""
+
+    agent: str
+    slurm_job: str | None
+    facts: NodeFacts
+    storage: Storage
+    work: Path
+    outbox: Outbox
+    begins: Limiters
+    can_save: bool
+    """True if this node can save and restore memory; if not, only workloads that save themselves can run here."""
+    end_s: Callable[[], float]
+    images_allowed: tuple[str, ...] = ("*",)
+    images_pushed: bool = True
+    """True if jobs may run the images that their groups have pushed."""
+    limits: DiskLimits = field(default_factory=DiskLimits)

@@ -1,0 +1,187 @@
+"""Executors for jobs that an agent has claimed: they report to control."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gleaner.agent.checkpoints import workdir_tar
+from gleaner.agent.common.clock import Clock
+from gleaner.agent.job import lifecycle
+from gleaner.agent.job.compute_guard import limit_passed
+from gleaner.agent.job.context import AgentContext
+from gleaner.agent.job.executor import Executor
+from gleaner.agent.job.job_checkpoints import JobCheckpoints
+from gleaner.agent.job.launch import begin, way_of
+from gleaner.agent.job.reporter import Reporter, Results
+from gleaner.agent.messages import (
+    Assignment,
+    Checkpoint,
+    Checkpointed,
+    Completed,
+    Measured,
+    Message,
+    RestoreMeasured,
+    Returned,
+    ReturnReason,
+    Saved,
+    Slice,
+)
+from gleaner.agent.reporting.client import Outbox
+from gleaner.agent.reporting.job_log import JobLog, Mark
+from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
+from gleaner.agent.timing.stopwatch import Stopwatch, elapsed_s
+
+log = structlog.get_logger()
+
+
+def executor_of(context: AgentContext, assignment: Assignment) -> Executor:
+    """Return the executor of a job that control has assigned to this agent."""
+    place = context.work / context.agent / f"{assignment.job}-{assignment.attempt}"
+    stored = JobCheckpoints(context.storage, assignment, context.facts, place, clock=context.clock)
+    reporter = ControlReporter(context.runtime, context.outbox, stored, context.clock)
+    times = Stopwatch(context.clock)
+
+    async def launch() -> lifecycle.Started | lifecycle.NotStarted | lifecycle.LimitPassed:
+        if (used_up := limit_passed(assignment, 0.0)) is not None:
+            return used_up
+        async with context.begins.one() as lane:
+            begun = await asyncio.to_thread(begin, context, assignment, stored)
+        way = way_of(context, assignment)
+        if isinstance(begun, lifecycle.Started) and assignment.checkpoint is not None and way is not None:
+            times.restored = RestoreMeasured(
+                stored_bytes=assignment.checkpoint.size_bytes,
+                took_s=elapsed_s(times.started_s, context.clock.now_s()),
+                at_once=lane.at_once,
+                way=way,
+            )
+        return begun
+
+    def clean() -> None:
+        try:
+            workdir_tar.clear(place)
+            place.rmdir()
+        except OSError as error:
+            reporter.warn("cannot remove the job's folder; the next agent will", error)
+
+    return Executor(context, stored, reporter, launch, clean, times)
+
+
+@dataclass(slots=True)
+class ControlReporter:
+    """The `Reporter` of one attempt: all of it goes through the agent's outbox."""
+
+    runtime: Runtime
+    outbox: Outbox
+    stored: JobCheckpoints
+    clock: Clock
+    _log: JobLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._log = JobLog.going_on(self.stored.assignment.checkpoint, self.clock)
+
+    @property
+    def is_heard(self) -> bool:
+        """True if control has taken every report of the attempt."""
+        return not self.outbox.waits_for(self._path)
+
+    def note(self, what: str, **facts: object) -> None:
+        log.info(what, job=self.stored.assignment.job, attempt=self.stored.assignment.attempt, **facts)
+
+    def warn(self, what: str, error: Exception) -> None:
+        self.note(what, error=str(error))
+
+    # ── its output ──
+
+    def follow(self, container: ContainerId, *, may_wait: Callable[[], bool]) -> None:
+        threading.Thread(target=self._read, args=(container, may_wait), daemon=True).start()
+        threading.Thread(target=self._listen, args=(container,), daemon=True).start()
+
+    def _read(self, container: ContainerId, may_wait: Callable[[], bool]) -> None:
+        try:
+            self._log.follow(self.runtime.logs(container), may_wait=may_wait)
+        except RuntimeFault as error:
+            self.warn("cannot read the log", error)
+
+    def _listen(self, container: ContainerId) -> None:
+        try:
+            if (output := self.runtime.live(container)) is not None:
+                self._log.listen(output)
+        except (RuntimeFault, OSError) as error:
+            self.warn("cannot listen to it", error)
+
+    def mark(self, *, paused_s: float) -> Mark:
+        return self._log.mark(paused_s=paused_s)
+
+    def await_output(self) -> None:
+        self._log.wait()
+
+    def flush_output(self) -> None:
+        """Put the lines read so far into the outbox, as far as it has room for them."""
+        self._flush(lambda: self.outbox.room_bytes(self._path + "log"))
+
+    def end_output(self) -> Mark:
+        self._log.end_lines()
+        self._flush(None)
+        return Mark(self._log.written, self._log.open_lines())
+
+    def _flush(self, room_bytes: Callable[[], int] | None) -> None:
+        for taken in self._log.taken(room_bytes):
+            self.outbox.put(self._path + "log", taken.lines, log_bytes=taken.size_bytes)
+
+    # ── what becomes of it ──
+
+    def record_save(self, checkpoint: Checkpoint) -> None:
+        """Control keeps the record."""
+
+    async def confirm_save(self, took_s: float) -> bool:
+        """Control gives the job to another agent when it hears of the checkpoint."""
+        return True
+
+    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+        self._flush(None)
+        self._report("saved", Saved(checkpoint=checkpoint, slice=spent, measured=measured))
+
+    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+        self.flush_output()
+        self._report("checkpointed", Checkpointed(checkpoint=checkpoint, slice=spent, measured=measured))
+
+    def store_results(self, exit_code: int) -> Results:
+        return Results(self.stored.publish_output(exit_code))
+
+    def report_exit(self, exit_code: int, results: Results, spent: Slice) -> None:
+        lines = self._log.written
+        self._report("completed", Completed(exit_code=exit_code, output=results.output, log_lines=lines, slice=spent))
+
+    def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
+        self._report("completed", Completed(exit_code=exit_code, reason=reason, slice=spent))
+
+    def report_stopped(self, reason: str, limit: lifecycle.Limit, spent: Slice) -> None:
+        self.flush_output()
+        self._report(
+            "completed",
+            Completed(
+                exit_code=limit.value,
+                reason=reason,
+                log_lines=self._log.written,
+                slice=spent,
+                may_retry=limit is not lifecycle.Limit.COMPUTING,
+            ),
+        )
+
+    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: Measured | None) -> None:
+        self._report("return", Returned(why=why, detail=detail, slice=spent, measured=measured))
+
+    def _report(self, verb: str, message: Message) -> None:
+        self.outbox.put(self._path + verb, message)
+
+    @property
+    def _path(self) -> str:
+        return f"/jobs/{self.stored.assignment.job}/attempts/{self.stored.assignment.attempt}/"
+
+
+if TYPE_CHECKING:
+    _: type[Reporter] = ControlReporter

@@ -1,0 +1,428 @@
+"""One job on one node, as a pure step function: what happened goes in, what must be done comes out.
+
+The executor (`job.executor`) does them, one after the other, and feeds back what happened. No
+clock and no I/O here; the order of the things to do is what keeps a job safe: a process is killed only after
+its checkpoint is published, and what is published is reported at once, before anything else can go wrong.
+
+A workload that saves itself is never saved by us: it is sent its signal, and its folder is published when it has
+exited with its code.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from gleaner.agent.messages import Checkpoint, ReturnReason, SelfSave
+from gleaner.agent.runtime.interface import ContainerId
+
+SAVE_TRIES = 3
+"""After so many failures a save is not tried again for the same reason."""
+
+
+class Unexpected(Exception):
+    """An event that cannot happen in this state: a bug of ours, and loud."""
+
+
+# ── states ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """Its folder and container are being made. `vacating`: the job is not to be computed after all."""
+
+    saves_itself: SelfSave | None = None
+    vacating: bool = False
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Its process runs. `vacating`: its agent ends; the failed saves are counted from that on.
+
+    Periodic saves that fail are not counted.
+    """
+
+    container: ContainerId
+    failed_saves: int = 0
+    vacating: bool = False
+    saves_itself: SelfSave | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """It is paused, or will be, and its checkpoint is being written. `periodic`: then it goes on."""
+
+    container: ContainerId
+    failed_saves: int = 0
+    vacating: bool = False
+    periodic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """Its process has been told to save itself and to exit. `vacating`: as of `Running`."""
+
+    container: ContainerId
+    saves_itself: SelfSave
+    vacating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """Its process has saved itself and exited; its folder is being published as a checkpoint."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Finishing:
+    """Its process exited by itself; its folder is being published."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing is left to decide. `late`: the job was returned for want of time, and may still be stored."""
+
+    late: bool = False
+
+
+Task: TypeAlias = Preparing | Running | Saving | Signalled | Storing | Finishing | Ended
+
+
+# ── events ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The process runs, from the beginning or from its checkpoint."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The container could not be made; nothing of it is left. `why` None: the command itself cannot start."""
+
+    why: ReturnReason | None
+    detail: str
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The process ended by itself."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The runtime went away, or somebody killed the process or removed its container: no fault of the job."""
+
+    detail: str
+
+
+class Limit(Enum):
+    """A limit that ends the job that passes it, with the exit code of a process that such a limit ends."""
+
+    DISK = 153
+    """The job has written more than it may, as after SIGXFSZ."""
+    COMPUTING = 152
+    """The job has computed for as long as it may, as after SIGXCPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPassed:
+    """The job takes more than it may, or did so before it began here: its own failure."""
+
+    detail: str
+    limit: Limit = Limit.DISK
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDue:
+    """The job has computed for so long that a save is worth its cost, should the node be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class VacateAsked:
+    """Control wants this one job saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnds:
+    """The clock, control or Slurm wants all jobs of the agent saved; told again until that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropAsked:
+    """Control says that this attempt is over: cancelled, or no longer the current one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDone:
+    """The checkpoint is published."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """No checkpoint was published; the container is still there."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfTime:
+    """The agent's end is here: what is not published now is not waited for.
+
+    `storage_fault`: the fault of the storage that was in the way, if any.
+    """
+
+    storage_fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The folder is published and the report is written."""
+
+
+Event: TypeAlias = (
+    Started
+    | NotStarted
+    | Exited
+    | Lost
+    | LimitPassed
+    | SaveDue
+    | VacateAsked
+    | AgentEnds
+    | DropAsked
+    | SaveDone
+    | SaveFailed
+    | OutOfTime
+    | Finished
+)
+
+
+# ── things to do ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Pause, checkpoint, copy, publish."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Let a paused container go on."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Let the process go on if it is paused, and send it the signal."""
+
+    container: ContainerId
+    signal: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFolder:
+    """Publish the folder as a checkpoint."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Publish the folder and report the exit."""
+
+    container: ContainerId
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the container and remove it."""
+
+    container: ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSaved:
+    """Tell control of the checkpoint."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCheckpointed:
+    """Tell control of the checkpoint of an attempt that goes on."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ReportUnstartable:
+    """Tell control that the command cannot start."""
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStopped:
+    """Tell control that the job was ended for what it did."""
+
+    reason: str
+    limit: Limit = Limit.DISK
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReturned:
+    """Tell control that nothing came of this attempt."""
+
+    why: ReturnReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """Remove the job's folder from the node."""
+
+
+Todo: TypeAlias = (
+    Save
+    | GoOn
+    | Signal
+    | StoreFolder
+    | Finish
+    | Kill
+    | ReportSaved
+    | ReportCheckpointed
+    | ReportUnstartable
+    | ReportStopped
+    | ReportReturned
+    | Clean
+)
+
+
+def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 - one case per transition
+    """Return the state after `event`, and what must be done about it, in order.
+
+    >>> step(Running(ContainerId("c1")), VacateAsked())
+    (Saving(container='c1', failed_saves=0, vacating=False, periodic=False), [Save(container='c1')])
+    """
+    match task, event:
+        case Ended(late=True), SaveDone(checkpoint):
+            return Ended(), [ReportSaved(checkpoint)]
+        case Ended(), _:
+            return task, []
+
+        case Preparing(saves_itself, vacating=False, dropped=False), Started(container):
+            return Running(container, saves_itself=saves_itself), []
+        case Preparing(dropped=True), Started(container):
+            return Ended(), [Kill(container), Clean()]
+        case Preparing(), Started(container):
+            # Nothing was computed, so what it started from is still its best checkpoint.
+            return Ended(), [Kill(container), ReportReturned(ReturnReason.UNSTARTED, "the agent was ending"), Clean()]
+        case Preparing(dropped=True), NotStarted():
+            return Ended(), [Clean()]
+        case Preparing(), NotStarted(None, detail, exit_code):
+            return Ended(), [ReportUnstartable(exit_code, detail), Clean()]
+        case Preparing(), NotStarted(ReturnReason() as why, detail):
+            return Ended(), [ReportReturned(why, detail), Clean()]
+        case Preparing(dropped=dropped), LimitPassed(detail, limit):  # nothing was made
+            return Ended(), [] if dropped else [ReportStopped(detail, limit)]
+        case Preparing(), VacateAsked() | AgentEnds() | OutOfTime():
+            return replace(task, vacating=True), []
+        case Preparing(), DropAsked():
+            return replace(task, dropped=True), []
+
+        case Running(container, failed, vacating=False, saves_itself=None), SaveDue():
+            return Saving(container, failed, periodic=True), [Save(container)]
+        case _, SaveDue():  # it saves itself, or it is being saved for another reason
+            return task, []
+
+        case Running(container, saves_itself=SelfSave() as how), VacateAsked() | AgentEnds():
+            return Signalled(container, how, vacating=isinstance(event, AgentEnds)), [Signal(container, how.signal)]
+        case Signalled(container, how, vacating=False), AgentEnds():  # once more: it may have missed the first
+            return replace(task, vacating=True), [Signal(container, how.signal)]
+
+        # The agent's end is a reason of its own: what failed earlier may work by now, and there is no later chance.
+        case Running(container, vacating=False), AgentEnds():
+            return Saving(container, 0, vacating=True), [Save(container)]
+        case Saving(vacating=False), AgentEnds():
+            return replace(task, failed_saves=0, vacating=True, periodic=False), []
+        # It has not run since the periodic save began, and does not run again before that is published.
+        case Saving(periodic=True), VacateAsked():
+            return replace(task, periodic=False), []
+        case Running(container, failed, vacating), VacateAsked() | AgentEnds():
+            if failed >= SAVE_TRIES:
+                return task, []
+            return Saving(container, failed, vacating), [Save(container)]
+        case Saving(container, failed, vacating, periodic), SaveFailed():
+            return Running(container, failed + (not periodic), vacating), [GoOn(container)]
+        case Saving(container, failed, vacating, periodic=True), SaveDone(checkpoint):
+            return Running(container, failed, vacating), [GoOn(container), ReportCheckpointed(checkpoint)]
+        case ((Saving(container) | Storing(container)), SaveDone(checkpoint)):
+            return Ended(), [ReportSaved(checkpoint), Kill(container), Clean()]
+
+        # As with HTCondor, this exit says so also when nobody has asked for it.
+        case ((Running(container, saves_itself=SelfSave() as how) | Signalled(container, how)), Exited(exit_code)) if (
+            exit_code == how.exit_code
+        ):
+            return Storing(container), [StoreFolder(container)]
+        # A process that exits wins over a save that has not been published.
+        case ((Running(container) | Saving(container) | Signalled(container)), Exited(exit_code)):
+            return Finishing(container), [Finish(container, exit_code)]
+        case Finishing(container), Finished():
+            return Ended(), [Kill(container), Clean()]
+        case Finishing(container), OutOfTime(fault):
+            back = _unstored(ReturnReason.TOO_LATE, "its result was not stored before the agent's end", fault)
+            return Ended(late=True), [back, Kill(container), Clean()]
+
+        case ((Running(container) | Saving(container) | Signalled(container)), Lost(detail)):
+            return Ended(), [Kill(container), ReportReturned(ReturnReason.NODE_FAULT, detail), Clean()]
+        case ((Finishing() | Storing()), Lost()):  # the exit came first
+            return task, []
+        case ((Running(container) | Saving(container) | Signalled(container)), LimitPassed(detail, limit)):
+            return Ended(), [Kill(container), ReportStopped(detail, limit), Clean()]
+        case ((Finishing() | Storing()), LimitPassed()):  # it writes no more, and what it left is being stored
+            return task, []
+        case (Signalled(container), OutOfTime()):
+            back = ReportReturned(ReturnReason.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
+            return Ended(), [back, Kill(container), Clean()]
+        case ((Running(container, failed) | Saving(container, failed)), OutOfTime(fault)) if failed:
+            back = _unstored(ReturnReason.SAVE_FAILED, "no checkpoint was published before the agent's end", fault)
+            return Ended(late=isinstance(task, Saving)), [back, Kill(container), Clean()]
+        case ((Running(container) | Saving(container) | Storing(container)), OutOfTime(fault)):
+            back = _unstored(ReturnReason.TOO_LATE, "no checkpoint was published before the agent's end", fault)
+            return Ended(late=not isinstance(task, Running)), [back, Kill(container), Clean()]
+        case (
+            (Running(container) | Saving(container) | Signalled(container) | Storing(container) | Finishing(container)),
+            DropAsked(),
+        ):
+            return Ended(), [Kill(container), Clean()]
+
+        # Asked twice, or too late: already being done.
+        case ((Saving() | Signalled() | Storing() | Finishing()), (VacateAsked() | AgentEnds())):
+            return task, []
+        case ((Finishing() | Running()), (SaveFailed() | SaveDone())):  # the exit won the race
+            return task, []
+        case _:
+            raise Unexpected(f"{event} in {task}")
+
+
+def _unstored(why: ReturnReason, detail: str, storage_fault: str) -> ReportReturned:
+    return (
+        ReportReturned(ReturnReason.STORAGE_FAULT, f"{detail}: {storage_fault}")
+        if storage_fault
+        else ReportReturned(why, detail)
+    )

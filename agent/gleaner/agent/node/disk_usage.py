@@ -1,0 +1,225 @@
+"""Measure and judge what jobs take of their node's disk.
+
+A job may take so much, in bytes and in files; and the node's file systems keep a reserve that no job gets. Where the
+runtime can set a limit itself it does (`DockerRuntime`); this look is for all the rest, and costs little: it stops
+where a limit is passed, and is made the more rarely the longer it takes. The reserve is looked at each time.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+
+from gleaner.agent.common.clock import Clock, SystemClock
+from gleaner.agent.node.unlinked_files import unnamed
+from gleaner.agent.privileged.common.disk_usage import Taken, taken
+from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
+
+log = structlog.get_logger()
+
+_MIB = 2**20
+_COUNT_WITHIN_S = 10.0
+_EVERY_S = 10.0
+_FALL_MIB = 1024
+"""If so much room has gone since the last look, it is time for another."""
+_REMOVED_WITHIN_S = 20.0
+_SHARE = 20
+"""A look is repeated after so many times as long as it took: it must not cost more than a twentieth of the time."""
+_LEAST_FREE_INODES = 0.02
+_FRESH_S = 600.0
+"""An image that was used a moment ago stays in any case: a job may be about to begin with it."""
+_PRUNE_EVERY_S = 60.0
+_WORTH_MIB = 64
+"""To end a job that takes less would gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimits:
+    """A node's limits, from its settings."""
+
+    mib_per_job: int = 20_480
+    inodes_per_job: int = 500_000
+    reserve_mib: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The room left on the fullest file system that jobs write to."""
+
+    place: str
+    free_bytes: int
+    is_short_of_inodes: bool = False
+
+    def is_short(self, reserve_bytes: int) -> bool:
+        """Return True if the reserve is touched."""
+        return self.free_bytes < reserve_bytes or self.is_short_of_inodes
+
+    def __str__(self) -> str:
+        """Return one phrase for a person."""
+        files = ", and hardly any room for further files" if self.is_short_of_inodes else ""
+        return f"{self.place} has {self.free_bytes // _MIB} MiB free{files}"
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """The job has passed its own limit: its own failure."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class InTheWay:
+    """The node's reserve is touched, and the job takes most. `at_once`: there is no time to save it."""
+
+    detail: str
+    at_once: bool
+
+
+Verdict: TypeAlias = TooLarge | InTheWay
+
+
+def verdicts(found: Mapping[ContainerId, Taken], room: Room | None, limits: DiskLimits) -> dict[ContainerId, Verdict]:
+    """Return the verdict on each job that must end or be saved.
+
+    >>> verdicts({ContainerId("a"): Taken(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
+    {'a': TooLarge(detail='it takes at least 3072 MiB of the disk, and may take 2048 MiB (disk_mib_per_job)')}
+    """
+    judged: dict[ContainerId, Verdict] = {}
+    for container, one in found.items():
+        if one.size_bytes > limits.mib_per_job * _MIB:
+            may = f"may take {limits.mib_per_job} MiB (disk_mib_per_job)"
+            judged[container] = TooLarge(f"it takes at least {one.size_bytes // _MIB} MiB of the disk, and {may}")
+        elif one.inodes > limits.inodes_per_job:
+            may = f"may have {limits.inodes_per_job} (inodes_per_job)"
+            judged[container] = TooLarge(f"it has at least {one.inodes} files and folders, and {may}")
+    others = {container: one for container, one in found.items() if container not in judged}
+    if room is None or not room.is_short(limits.reserve_mib * _MIB) or judged or not others:
+        return judged
+    # What could not be counted to its end hides most.
+    largest = max(others, key=lambda container: (not others[container].is_whole, others[container].size_bytes))
+    one = others[largest]
+    if one.is_whole and one.size_bytes < _WORTH_MIB * _MIB and not (room.is_short_of_inodes and one.inodes > 1000):
+        return judged
+    takes = f"of the jobs here this one takes most, {one.size_bytes // _MIB} MiB"
+    at_once = room.is_short(limits.reserve_mib * _MIB // 2) or room.is_short_of_inodes
+    judged[largest] = InTheWay(f"{room}, less than disk_reserve_mib ({limits.reserve_mib}); {takes}", at_once=at_once)
+    return judged
+
+
+def room(places: Sequence[Path | str]) -> Room | None:
+    """Return the room on the fullest of them; None if none can be asked."""
+    found: list[Room] = []
+    for place in places:
+        try:
+            facts = os.statvfs(place)
+        except OSError:
+            continue
+        is_short = facts.f_files > 0 and facts.f_favail < _LEAST_FREE_INODES * facts.f_files
+        found.append(Room(str(place), facts.f_bavail * facts.f_frsize, is_short))
+    return min(found, key=lambda one: (not one.is_short_of_inodes, one.free_bytes), default=None)
+
+
+@dataclass(slots=True)
+class DiskWatch:
+    """One agent's looks at the disk. For one thread at a time."""
+
+    runtime: Runtime
+    work: Path
+    limits: DiskLimits
+    images_keep_s: float
+    clock: Clock = field(default_factory=SystemClock)
+    room: Room | None = None
+    """The room at the last look."""
+    _next_s: float = 0.0
+    _urgent_s: float = 0.0
+    _free_bytes: int = 0
+    """The room when the jobs were last looked at."""
+    _going: ContainerId | None = None
+    _gone_s: float = 0.0
+    _pruned_s: float | None = None
+    _said: str = ""
+
+    @property
+    def is_short(self) -> bool:
+        """Return whether nothing new should begin here."""
+        return self.room is not None and self.room.is_short(self.limits.reserve_mib * _MIB)
+
+    def look(self, jobs: Mapping[ContainerId, Path]) -> dict[ContainerId, Verdict]:
+        """Return verdicts on jobs that must end or be saved. `jobs` has their folders. Blocks for a bounded time."""
+        self.room = room([self.work, *self._places()])
+        if self.is_short and self._prune(_FRESH_S, enough=self._has_room):
+            self.room = room([self.work, *self._places()])
+        if self._pruned_s is None:
+            self._prune(self.images_keep_s, enough=lambda: False)
+        if not self._is_due():
+            return {}
+        began_s = self.clock.monotonic_s()
+        self._free_bytes = self.room.free_bytes if self.room else 0
+        hidden = unnamed(jobs)
+        found = {
+            container: self._taken(container, folder).plus(hidden.get(container, Taken()))
+            for container, folder in jobs.items()
+        }
+        took_s = self.clock.monotonic_s() - began_s
+        self._next_s = began_s + max(_EVERY_S, _SHARE * took_s)
+        self._urgent_s = self.clock.monotonic_s() + took_s
+        return self._one_at_a_time(verdicts(found, self.room, self.limits))
+
+    def _is_due(self) -> bool:
+        """Return True if it is time for a look: earlier where room goes fast or is short."""
+        now_s = self.clock.monotonic_s()
+        free_bytes = self.room.free_bytes if self.room else 0
+        is_urgent = self.is_short or free_bytes < self._free_bytes - min(_FALL_MIB * _MIB, self._free_bytes // 8)
+        return now_s >= self._next_s or (is_urgent and now_s >= self._urgent_s)
+
+    def _one_at_a_time(self, judged: dict[ContainerId, Verdict]) -> dict[ContainerId, Verdict]:
+        """Leave out a job that is in the way of the reserve, until there was time to remove what the last one had."""
+        for container, verdict in list(judged.items()):
+            if isinstance(verdict, InTheWay) and container != self._going:
+                if self.clock.monotonic_s() < self._gone_s:
+                    del judged[container]
+                else:
+                    self._going, self._gone_s = container, self.clock.monotonic_s() + _REMOVED_WITHIN_S
+        return judged
+
+    def _places(self) -> Sequence[str]:
+        try:
+            return self.runtime.places()
+        except RuntimeFault:
+            return ()
+
+    def _taken(self, container: ContainerId, folder: Path) -> Taken:
+        most_bytes, most_inodes = self.limits.mib_per_job * _MIB, self.limits.inodes_per_job
+        inside = taken(str(folder), within_s=_COUNT_WITHIN_S, most_bytes=most_bytes, most_inodes=most_inodes, own=True)
+        try:
+            return inside.plus(self.runtime.written(container, most_inodes=most_inodes))
+        except RuntimeFault as error:
+            self._say("cannot tell what a job has written", str(error))
+            return inside
+
+    def _has_room(self) -> bool:
+        found = room([self.work, *self._places()])
+        return found is not None and not found.is_short(self.limits.reserve_mib * _MIB)
+
+    def _prune(self, unused_for_s: float, *, enough: Callable[[], bool]) -> bool:
+        """Remove unused images, once a minute at most and by age once for each agent; return whether any went."""
+        if self._pruned_s is not None and self.clock.monotonic_s() - self._pruned_s < _PRUNE_EVERY_S:
+            return False
+        self._pruned_s = self.clock.monotonic_s()
+        try:
+            gone = self.runtime.prune(unused_for_s=unused_for_s, enough=enough)
+        except RuntimeFault as error:
+            self._say("cannot remove unused images", str(error))
+            return False
+        if gone:
+            log.info("removed images that nobody uses", images=list(gone))
+        return bool(gone)
+
+    def _say(self, what: str, reason: str) -> None:
+        """Log a reason once, until there is another one."""
+        if self._said != reason:
+            self._said = reason
+            log.warning(what, reason=reason)

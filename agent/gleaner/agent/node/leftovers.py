@@ -1,0 +1,80 @@
+"""Remove what earlier agents left on this node, for example because they were killed: containers, folders, sockets."""
+
+import contextlib
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from gleaner.agent.checkpoints import workdir_tar as folder
+from gleaner.agent.privileged.common import config
+from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, Runtime
+
+log = structlog.get_logger()
+
+LOG_AGE_S = 7 * 24 * 3600.0
+"""The output of agents is kept for so long, here and in the storage."""
+
+
+def reap(runtime: Runtime, *, agent: str, whole_node: bool, now_s: float) -> list[ContainerId]:
+    """Remove containers that other agents left on this node; return them.
+
+    An agent that has the whole node knows that no other one lives here. Elsewhere (agents as processes of one
+    machine) only those go whose agent's end has passed.
+    """
+    gone: list[ContainerId] = []
+    for container, labels in runtime.ours().items():
+        if labels.get(LABEL_AGENT) == agent or not (whole_node or _is_past(labels, now_s)):
+            continue
+        log.warning("removing a container that an earlier agent left", container=container, labels=dict(labels))
+        runtime.kill(container)
+        runtime.remove(container)
+        gone.append(container)
+    return gone
+
+
+def sweep(work: Path, *, agent: str, now_s: float) -> None:
+    """Remove the jobs' folders that earlier agents left on this node. Only for an agent that has the whole node."""
+    for log_file in work.glob("*.log"):  # of agents that ended when the storage did not answer
+        with contextlib.suppress(OSError):
+            if log_file.stat().st_mtime < now_s - LOG_AGE_S:
+                log_file.unlink()
+    for left in work.iterdir():
+        if left.name == agent or not left.is_dir():
+            continue
+        try:
+            folder.clear(left)
+            left.rmdir()
+        except OSError as error:
+            log.warning("cannot remove what an earlier agent left", folder=str(left), reason=str(error))
+
+
+def sweep_sockets() -> int:
+    """Remove the sockets of earlier agents that were killed while they waited for root; return how many.
+
+    Only for an agent that has the whole node: elsewhere another agent may be waiting at its socket just now.
+    """
+    try:
+        folder = Path(config.load().handshakes)
+    except config.Misconfigured:  # this node saves without root
+        return 0
+    return remove_sockets(folder)
+
+
+def remove_sockets(folder: Path) -> int:
+    """Remove all sockets of a folder, and nothing else; return how many."""
+    removed = 0
+    try:
+        for left in folder.iterdir():
+            if stat.S_ISSOCK(left.lstat().st_mode):
+                left.unlink(missing_ok=True)
+                removed += 1
+    except OSError as error:
+        log.warning("cannot remove what earlier agents left", folder=str(folder), reason=str(error))
+    return removed
+
+
+def _is_past(labels: Mapping[str, str], now_s: float) -> bool:
+    end = labels.get(LABEL_END, "")
+    return end.isdigit() and int(end) < now_s

@@ -1,0 +1,238 @@
+"""The files that the node helper keeps of one container, and how root's programs find out whether the container runs.
+
+A bundle is a folder below `CONFIG.bundles` that only root can enter. `container.json` is written last when a bundle is
+made, and the bundle is renamed before it is removed: so a bundle that was half made or half removed when the power
+failed does not count.
+
+The container's monitor (`helper/monitor`) holds the bundle's FIFO `alive` open for writing as long as the monitor
+lives. Other programs open the FIFO for reading to find that out. So nobody looks up a process number, which may belong
+to another process by then.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import json
+import os
+import select
+import stat
+import subprocess
+import tempfile
+from typing import Any, NamedTuple
+
+from . import config, durable, folders
+
+_GONE = ".gone-"
+_ROOM, _ROOM_BYTES = "exit.room", 512
+"""A file that is made while the disk still has room; it becomes `exit.json`."""
+_COUNT_WITHIN_S = 300
+_OWN_FILES = {
+    "hostname": "gleaner\n",
+    "hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.1.1\tgleaner\n",
+    "resolv.conf": "",
+}
+
+
+class NoSuch(Exception):
+    """There is no container of this name."""
+
+
+class Exists(Exception):
+    """There is a container of this name already."""
+
+
+class Uncounted(Exception):
+    """The room that a folder takes on the disk cannot be counted; one line."""
+
+
+class Taken(NamedTuple):
+    """Room on the disk."""
+
+    bytes: int
+    files: int
+    """The number of files and folders: a disk may have no room for more of them and still have free bytes."""
+
+
+class Bundle:
+    """One container's folder. The caller has checked the name."""
+
+    def __init__(self, settings: config.Config, name: str) -> None:
+        self.name = name
+        self.path = os.path.join(folder(settings), name)
+
+    def inside(self, name: str) -> str:
+        """Return the path of a file in the bundle."""
+        return os.path.join(self.path, name)
+
+    def make(self, facts: dict[str, Any], oci: dict[str, Any]) -> None:
+        """Write all that the container needs before it runs. Raises `Exists`."""
+        try:
+            os.mkdir(self.path, 0o700)
+        except FileExistsError as error:
+            raise Exists(f"there is a container {self.name} already") from error
+        try:
+            for name in ("rootfs", "upper", "work", "job"):
+                os.mkdir(self.inside(name), 0o755)
+            for name, content in _OWN_FILES.items():
+                _write(self.inside(name), content, 0o644)
+            os.mkfifo(self.inside("alive"), 0o600)
+            _write(self.inside("log"), "", 0o600)
+            _write(self.inside(_ROOM), " " * _ROOM_BYTES, 0o600)
+            _write(self.inside("config.json"), json.dumps(oci), 0o600)
+            _write(self.inside("container.json"), json.dumps(facts), 0o600)
+        except OSError:
+            self.remove()  # else the name could not be used again
+            raise
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts that the container was made with. Raises `NoSuch`."""
+        found = _read(self.inside("container.json"))
+        if found is None:
+            raise NoSuch(f"there is no container {self.name}")
+        return found
+
+    def owner_uid(self, settings: config.Config) -> int:
+        """Return the uid that may ask for the container, and whose processes are in it. Raises `NoSuch`."""
+        return owner_uid(settings, self.facts())
+
+    def put_off(self, label: str, value: str) -> None:
+        """Change one of the container's labels."""
+        about = self.facts()
+        about["labels"][label] = value
+        _write(self.inside("container.json"), json.dumps(about), 0o600)
+
+    def exit(self) -> dict[str, Any] | None:
+        """Return how the container ended; None if it has not ended, or if its monitor was killed and nobody knows."""
+        return _read(self.inside("exit.json"))
+
+    def record_exit(self, said: dict[str, Any]) -> None:
+        """Keep how the container ended, even on a full disk: else a job that is done would be done again."""
+        with open(self.inside(_ROOM), "r+", encoding="ascii") as file:
+            file.write(json.dumps(said))
+        os.replace(self.inside(_ROOM), self.inside("exit.json"))
+
+    def is_monitored(self) -> bool:
+        """Return True if the monitor lives: the container runs, or its end is about to be recorded."""
+        return self.until_ended(None, wait_s=0) is False
+
+    def until_ended(self, connection: int | None, *, wait_s: float | None = None) -> bool:
+        """Wait until the monitor has gone. Return False if time is up, or the connection's other side has gone."""
+        try:
+            alive = os.open(self.inside("alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            # A reader of a FIFO hears of the end of those writers only that it has seen: so read first, then wait.
+            try:
+                os.read(alive, 1)
+                return True
+            except BlockingIOError:
+                pass
+            watched = [alive] if connection is None else [alive, connection]
+            ready = select.poll()  # `select` knows no descriptor above 1023
+            for one in watched:
+                ready.register(one, select.POLLIN)
+            return alive in dict(ready.poll(None if wait_s is None else wait_s * 1000))
+        finally:
+            os.close(alive)
+
+    def remove(self) -> None:
+        """Remove the bundle's files, the written layer among them. The container's processes must have ended."""
+        gone = tempfile.mkdtemp(prefix=_GONE, dir=os.path.dirname(self.path))
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path, os.path.join(gone, "bundle"))
+        folders.remove(gone)
+
+    def taken(self, *others: str) -> Taken:
+        """Return the room on the disk of the bundle and the container's other folders. Raises `Uncounted`."""
+        return taken(self.path, *others)
+
+
+def taken(*paths: str) -> Taken:
+    """Return the room that folders take on the disk. `du` counts at any depth, and a file with several names once.
+
+    Raises `Uncounted` when the count takes too long.
+    """
+    return Taken(_du("--block-size=1", *paths), _du("--inodes", *paths))
+
+
+def _du(what: str, *paths: str) -> int:
+    words = ["du", "-s", "-x", what, "--", *paths]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_COUNT_WITHIN_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Uncounted(f"{' '.join(paths)[:200]} was not counted within {_COUNT_WITHIN_S} s") from error
+    return sum(int(line.split()[0]) for line in done.stdout.splitlines())  # no line for a folder that has gone
+
+
+def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:
+    """Return the owner of a container with these facts: the service account, unless the container is a user job's."""
+    uid: int = facts.get("uid", settings.agent_uid)
+    return uid
+
+
+def folder(settings: config.Config) -> str:
+    """Return the folder of all bundles, which only root can enter. Make it if it is not there."""
+    path = os.path.join(settings.bundles, "containers")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
+
+
+def check_place(settings: config.Config) -> None:
+    """Make the place for bundles, and check that only root can look into it or put another in its place.
+
+    Raises `Misconfigured`.
+    """
+    os.makedirs(settings.bundles, mode=0o700, exist_ok=True)
+    os.chmod(settings.bundles, 0o700)
+    at = settings.bundles
+    while True:
+        facts = os.lstat(at)
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != 0 or facts.st_mode & 0o022:
+            raise config.Misconfigured(f"{at} must be a folder of root's that nobody else can write to: chmod go-w")
+        if at == "/":
+            return
+        at = os.path.dirname(at.rstrip("/"))
+
+
+def short_lived(settings: config.Config) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for the time of one call. If the call is killed, `sweep` removes the folder."""
+    return tempfile.TemporaryDirectory(prefix=_GONE, dir=folder(settings))
+
+
+def all_bundles(settings: config.Config) -> list[Bundle]:
+    """Return every container, ended ones too."""
+    return [one for one, _ in known(settings)]
+
+
+def known(settings: config.Config) -> list[tuple[Bundle, dict[str, Any]]]:
+    """Return every container with its facts. A container that is being removed is there with its facts, or left out."""
+    names = sorted(os.listdir(folder(settings)))
+    found = [Bundle(settings, name) for name in names if not name.startswith(".")]
+    with_facts = [(one, _read(one.inside("container.json"))) for one in found]
+    return [(one, about) for one, about in with_facts if about is not None]
+
+
+def sweep(settings: config.Config) -> None:
+    """Remove what was half made or half removed when this program, or the node, went down. Only for the start."""
+    for name in os.listdir(folder(settings)):
+        found = Bundle(settings, name)
+        if name.startswith(_GONE):
+            folders.remove(found.path)
+        elif _read(found.inside("container.json")) is None:
+            found.remove()
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+    except (FileNotFoundError, ValueError):  # a node that lost its power may have left it empty
+        return None
+    return found
+
+
+def _write(path: str, content: str, mode: int) -> None:
+    durable.replace(path, content.encode(), mode=mode)

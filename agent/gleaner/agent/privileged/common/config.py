@@ -1,0 +1,110 @@
+"""The privileged side's settings: one JSON file that only root may write.
+
+{"agent_uid": 4200, "runc": "/usr/sbin/runc", "handshakes": "/run/gleaner-agent", "own": "/run/gleaner-root",
+ "criu": "/usr/sbin/criu", "bundles": "/var/lib/gleaner-root"}
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+import re
+import stat
+from typing import Any, NamedTuple
+
+CONFIG_FILE = "/etc/gleaner/privileged.json"
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
+_LEAST_KEY_BYTES = 32
+
+
+class Misconfigured(Exception):
+    """The settings are missing or wrong, or somebody else than root could have written them."""
+
+
+class Config(NamedTuple):
+    """The settings, checked."""
+
+    agent_uid: int
+    """The service account that agents run as: the helper and the shim listen to no other."""
+    runc: str = "/usr/sbin/runc"
+    handshakes: str = "/run/gleaner-agent"
+    """The one folder in which agents wait for root, each at a socket of its own; the agents' account owns it."""
+    own: str = "/run/gleaner-root"
+    """A folder that only root can enter, for files that live no longer than a boot."""
+    criu: str = "/usr/sbin/criu"
+    """CRIU itself, or a wrapper of the site's around it."""
+    library: str = "/usr/local/lib/gleaner"
+    """The folder in which these programs are installed."""
+    bundles: str = "/var/lib/gleaner-root"
+    """The node helper's bundles and written layers; only root can enter it."""
+    cgroup_parent: str = "/gleaner"
+    """The cgroup in which the node helper's containers live."""
+    shim: str = "/usr/local/sbin/gleaner-runc"
+    """The OCI runtime shim, which the node helper calls as an engine would."""
+    helper_socket: str = "/run/gleaner-helper.sock"
+    """The socket at which the node helper listens for agents."""
+    user_jobs_key: str = ""
+    """A file of root's with at least 32 random bytes, the same on every node. If it is set, the node helper also serves
+    the owners of Slurm jobs that run here (`glean run`), and seals their checkpoints with this key."""
+    users_work: str = "/var/lib/gleaner-users"
+    """The folder on the node's own disk with the user jobs' folders, where their programs wait for root."""
+    scontrol: str = "/usr/bin/scontrol"
+    """Slurm's program that tells to whom a job belongs."""
+    node_name: str = ""
+    """This node's name in Slurm, if it is not the short host name."""
+    most_image_bytes: int = 64 * 2**30
+    """The most bytes of container images that the node helper keeps."""
+    most_container_bytes: int = 64 * 2**30
+    """The most bytes that containers may have written, all together."""
+    most_container_files: int = 2**21
+    """The most files and folders that containers may have written, all together."""
+
+    @property
+    def notify(self) -> str:
+        """The path of CRIU's action script."""
+        return f"{self.library}/privileged/shim/notify.sh"
+
+
+def load(path: str = CONFIG_FILE) -> Config:
+    """Return the settings. Raises `Misconfigured` with one line that says what to do."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            facts = os.fstat(file.fileno())
+            if facts.st_uid != 0 or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise Misconfigured(f"{path} must be root's, and nobody else's to write: chown root, chmod 644")
+            given: dict[str, Any] = json.load(file)
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"cannot read {path}: {error}") from error
+    if type(given) is not dict:
+        raise Misconfigured(f"{path}: a JSON object is wanted")
+    unknown = set(given) - set(Config._fields)
+    if unknown:
+        raise Misconfigured(f"{path}: unknown key {sorted(unknown)[0]!r}")
+    if type(given.get("agent_uid")) is not int or given["agent_uid"] <= 0:
+        raise Misconfigured(f"{path}: agent_uid must be the number of an ordinary account")
+    for name, value in given.items():
+        if name.startswith("most_"):
+            if type(value) is not int or value <= 0:
+                raise Misconfigured(f"{path}: {name} must be a number above 0")
+        elif name == "node_name":
+            if not (isinstance(value, str) and _NODE_NAME.match(value)):
+                raise Misconfigured(f"{path}: node_name must be the node's name in Slurm")
+        elif name != "agent_uid" and not (isinstance(value, str) and value.startswith("/")):
+            raise Misconfigured(f"{path}: {name} must be an absolute path")
+    return Config(**given)
+
+
+def key(settings: Config) -> bytes:
+    """Return the key that seals the checkpoints of user jobs. Raises `Misconfigured`."""
+    path = settings.user_jobs_key
+    try:
+        with open(path, "rb") as file:
+            facts = os.fstat(file.fileno())
+            if facts.st_uid != 0 or facts.st_mode & 0o077:
+                raise Misconfigured(f"{path} must be root's, and nobody else's to read: chown root, chmod 600")
+            found = file.read()
+    except OSError as error:
+        raise Misconfigured(f"cannot read user_jobs_key: {error}") from error
+    if len(found) < _LEAST_KEY_BYTES:
+        raise Misconfigured(f"{path} is too short for a key: at least {_LEAST_KEY_BYTES} random bytes are wanted")
+    return found

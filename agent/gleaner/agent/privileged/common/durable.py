@@ -1,0 +1,98 @@
+"""Write a file whole or not at all, so that it survives a power cut.
+
+The content goes into a draft, and the draft is renamed. What must outlive a power cut is synced before the rename, and
+its folder is synced after it: a rename is on the disk only when the folder is. Whoever deletes something because its
+successor has been written must have synced the successor's folder first.
+
+Standard library only: root's programs, the Slurm admin service, the agent and control all write through this module.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import errno
+import os
+from typing import Union
+
+StrPath = Union[str, "os.PathLike[str]"]
+
+
+def write_whole(path: StrPath, content: bytes, *, draft: StrPath, mode: int = 0o600) -> None:
+    """Put a whole file into its place; the file is on the disk when this returns."""
+    write_draft(path, content, draft=draft, mode=mode)
+    sync_folder(os.path.dirname(path) or ".")
+
+
+def write_draft(path: StrPath, content: bytes, *, draft: StrPath, mode: int = 0o600) -> None:
+    """Write a synced file under a temporary name and rename it. The caller syncs the folder after its last file."""
+    _put(path, content, draft=draft, mode=mode, is_synced=True)
+
+
+def replace(path: StrPath, content: bytes, *, mode: int = 0o600) -> None:
+    """Put a whole file into its place without waiting for the disk: a power cut may leave the file empty.
+
+    The draft lies beside the file, with `.new` at the end of its name.
+    """
+    _put(path, content, draft=f"{os.fspath(path)}.new", mode=mode, is_synced=False)
+
+
+def _put(path: StrPath, content: bytes, *, draft: StrPath, mode: int, is_synced: bool) -> None:
+    with contextlib.suppress(FileNotFoundError):  # a writer that was killed may have left one
+        os.unlink(draft)
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(file, "wb") as writing:
+            os.fchmod(writing.fileno(), mode)
+            writing.write(content)
+            writing.flush()
+            if is_synced:
+                os.fsync(writing.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the draft would keep room on a full disk
+            os.unlink(draft)
+        raise
+
+
+def sync_folder(folder: StrPath) -> None:
+    """Sync a folder, so that the names in it are on the disk."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def make_folders(folder: StrPath, *, within: StrPath | None = None) -> None:
+    """Make a folder that only its owner can enter, and the missing ones above it, and sync all of them to the disk.
+
+    Raises `FileNotFoundError` if there is no folder `within`: else a storage that is not mounted would be made anew.
+    """
+    if within is not None and not os.path.isdir(within):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", os.fspath(within))
+    missing: list[str] = []
+    one = os.fspath(folder)
+    while one and not os.path.isdir(one):
+        missing.append(one)
+        one = os.path.dirname(one)
+    for one in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(one, 0o700)
+        if not os.path.isdir(one):
+            raise FileExistsError(errno.EEXIST, "it is no folder", one)
+        sync_folder(os.path.dirname(one) or ".")
+
+
+def sync_tree(folder: StrPath) -> None:
+    """Sync a folder and all that is in it to the disk; links are not followed."""
+    for place, _folders, files in os.walk(folder):
+        for name in files:
+            try:
+                file = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError:  # a link, a pipe, or not readable: only its name has to be kept
+                continue
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+        sync_folder(place)

@@ -1,0 +1,74 @@
+"""Repeated tries to freeze a container, and the state of one that could not be frozen or thawed."""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Iterator
+
+_WITHIN_S = 5.0
+"""The time for further tries: on a busy node the kernel may not stop all threads in the time that runc allows."""
+_AGAIN_S = 0.2
+_TRIES = 2
+"""The least number of tries: with cgroups of version 2, runc itself waits for 10 s."""
+
+
+def tries() -> Iterator[bool]:
+    """Yield for each try True if it is the last one, and wait between them."""
+    until_s = time.monotonic() + _WITHIN_S
+    for number in itertools.count(1):
+        is_last = number >= _TRIES and time.monotonic() >= until_s
+        yield is_last
+        if is_last:
+            return
+        time.sleep(_AGAIN_S)
+
+
+def holds_after_all(cgroups: dict[str, str]) -> bool:
+    """Return True if a container that runc could not freeze is frozen after all. Else take the order to freeze back.
+
+    A runc that was killed leaves the order in force; with cgroups of version 2, a runc that gives up does so too. The
+    container would then stop later, unseen. `cgroups` are the container's folders by controller; "" is that of
+    version 2. Return False for a container that has ended.
+    """
+    try:
+        if _is(cgroups, frozen=True):
+            return True
+        take_back(cgroups.get("freezer") or cgroups[""])
+    except (OSError, KeyError):
+        pass
+    return False
+
+
+def take_back(folder: str) -> None:
+    """Take the order to freeze back. `folder` is the container's cgroup of either version; it may have gone."""
+    for file, word in (("freezer.state", "THAWED\n"), ("cgroup.freeze", "0\n")):
+        with contextlib.suppress(OSError), open(os.path.join(folder, file), "r+", encoding="ascii") as order:
+            order.write(word)
+
+
+def goes_on_after_all(cgroups: dict[str, str]) -> bool:
+    """Return True if a container is not frozen though it should be: CRIU was killed when it had thawed it.
+
+    `cgroups` are as for `holds_after_all`. Return False for a container that has ended.
+    """
+    try:
+        return _is(cgroups, frozen=False)
+    except (OSError, KeyError):
+        return False
+
+
+def _is(cgroups: dict[str, str], *, frozen: bool) -> bool:
+    """Return True if a container has processes, and they are frozen (or, with `frozen` false, go on)."""
+    if "freezer" in cgroups:
+        wanted = "FROZEN\n" if frozen else "THAWED\n"
+        return _text(cgroups["freezer"], "freezer.state") == wanted and _text(cgroups["freezer"], "cgroup.procs") != ""
+    is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(cgroups[""], "cgroup.events").splitlines())
+    return is_so and (frozen or _text(cgroups[""], "cgroup.freeze") == "0\n")  # else it is about to be frozen
+
+
+def _text(folder: str, name: str) -> str:
+    with open(os.path.join(folder, name), encoding="ascii") as file:
+        return file.read()

@@ -1,0 +1,188 @@
+"""The handshake between root and the agent: at a socket of the agent's, over which only messages and descriptors pass.
+
+The agent listens at HANDSHAKES/NAME, and the kernel (SO_PEERCRED), not the path, tells who listens there. Root makes a
+folder of its own, listens in it where `criu --stream` connects to, and hands that listening socket to the agent. So
+CRIU speaks to the agent directly (the protocol of CRIU's img-streamer.c): CRIU images are never files that one side
+could change under the other, and root opens no path of the agent's.
+
+Messages are JSON objects, each with its length in four bytes (big endian) before it.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import array
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import struct
+import time
+from typing import Any
+
+VERSION = 1
+LONGEST_BYTES = 2**20
+_MOST_DIGITS = 20
+PATIENCE_S = 20.0
+"""The most time that the agent may take for an answer that needs no storage."""
+CAPTURE_SOCKET = "streamer-capture.sock"
+SERVE_SOCKET = "streamer-serve.sock"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}\Z")
+_LENGTH = struct.Struct(">I")
+
+Message = dict[str, Any]
+
+
+class HandshakeFailed(Exception):
+    """The agent is not there, is somebody else, or says what nobody understands; one line."""
+
+
+def checked_name(name: object) -> str:
+    """Return the name if it is a plain one, one step below the folder of handshakes. Raises `HandshakeFailed`.
+
+    >>> checked_name("gleaner-7-1")
+    'gleaner-7-1'
+    """
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise HandshakeFailed(f"{name!r} is no name of a handshake")
+    return name
+
+
+class Handshake:
+    """Either side of one conversation. With `patience_s`, each message must be sent or received within that time."""
+
+    def __init__(self, connection: socket.socket, patience_s: float | None = None) -> None:
+        self.connection = connection
+        self._patience_s = patience_s
+
+    def say(self, message: Message, descriptor: int | None = None) -> None:
+        """Send a message, and a descriptor with it."""
+        content = json.dumps(message).encode()
+        data = _LENGTH.pack(len(content)) + content
+        ancillary = []
+        if descriptor is not None:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+        try:
+            self.connection.settimeout(self._patience_s)
+            sent = self.connection.sendmsg([data], ancillary)
+            if sent < len(data):  # even sending nothing fails when the other side has received all and left
+                self.connection.sendall(data[sent:])
+        except OSError as error:
+            raise HandshakeFailed(f"the other side has gone: {error}") from error
+
+    def hear(self) -> tuple[Message, int | None]:
+        """Return the next message and the descriptor that came with it. Raises `HandshakeFailed`, also for silence."""
+        descriptor = None
+        end_s = None if self._patience_s is None else time.monotonic() + self._patience_s
+        try:
+            self.connection.settimeout(self._patience_s)
+            start, ancillary, _, _ = self.connection.recvmsg(
+                _LENGTH.size,
+                socket.CMSG_LEN(array.array("i").itemsize),  # room for one; the kernel closes what is sent beyond it
+                socket.MSG_CMSG_CLOEXEC,
+            )
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    descriptor = array.array("i", data)[0]
+            (length,) = _LENGTH.unpack(start + self._exactly(_LENGTH.size - len(start), end_s))
+            if length > LONGEST_BYTES:
+                raise HandshakeFailed(f"a message of {length} bytes is too long")
+            return _parsed(self._exactly(length, end_s)), descriptor
+        except OSError as error:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise HandshakeFailed(f"the other side does not answer: {error}") from error
+        except HandshakeFailed:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+
+    def _exactly(self, count: int, end_s: float | None) -> bytes:
+        got = bytearray()
+        while len(got) < count:
+            if end_s is not None:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    raise HandshakeFailed("the other side is too slow")
+                self.connection.settimeout(left_s)
+            more = self.connection.recv(count - len(got))
+            if not more:
+                raise HandshakeFailed("the other side has gone")
+            got += more
+        return bytes(got)
+
+    def close(self) -> None:
+        """End the conversation."""
+        self.connection.close()
+
+
+def _parsed(content: bytes) -> Message:
+    try:
+        message: Message = untrusted_json(content)
+    except ValueError as error:
+        raise HandshakeFailed(f"a message that is no JSON: {error}") from error
+    if type(message) is not dict:
+        raise HandshakeFailed("a message is no JSON object")
+    return message
+
+
+def untrusted_json(content: bytes) -> Any:
+    """Return the value in a JSON text of another program's, which may be hostile. Raises `ValueError`; a short line.
+
+    >>> untrusted_json(b'{"do": "list"}')
+    {'do': 'list'}
+    """
+    try:
+        return json.loads(content, parse_int=_number)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(str(error)[:100]) from error
+
+
+def _number(digits: str) -> int:
+    """Return an integer. Raises `ValueError` if it is long: Python before 3.11 works minutes on a million digits."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def connect(folder: str, name: str, agent_uid: int) -> Handshake:
+    """Connect root's side to the agent that waits under this name. Raises `HandshakeFailed`.
+
+    Anybody else who listens there is refused. No symbolic link is followed. The socket that is checked is the one that
+    is connected to, whatever is put in its place meanwhile. Only the kernel's word on who listens there counts.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            place = _held(opened, folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+            found = _held(opened, checked_name(name), os.O_PATH | os.O_NOFOLLOW, place)
+            if not stat.S_ISSOCK(os.fstat(found).st_mode):
+                raise HandshakeFailed(f"{folder}/{name} is no socket")
+            connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection.settimeout(PATIENCE_S)
+            connection.connect(f"/proc/self/fd/{found}")
+            if (uid := peer(connection)) != agent_uid:
+                raise HandshakeFailed(f"{name}: uid {uid} listens there, not the agent ({agent_uid})")
+        except OSError as error:
+            raise HandshakeFailed(f"no agent waits at {folder}/{name}: {error}") from error
+        return Handshake(socket.socket(fileno=connection.detach()), PATIENCE_S)
+
+
+def _held(opened: contextlib.ExitStack, path: str, flags: int, folder: int | None = None) -> int:
+    descriptor = os.open(path, flags, dir_fd=folder)
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def peer(connection: socket.socket) -> int:
+    """Return the other side's uid, as the kernel knows it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def listening(folder: str, name: str) -> socket.socket:
+    """Return a listening socket in a folder of root's own, for CRIU to connect to."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(os.path.join(folder, name))
+    listener.listen(1)
+    return listener

@@ -1,0 +1,105 @@
+"""The few system calls that Python's library lacks."""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import ctypes
+import os
+import struct
+
+_PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNS = 0x00020000
+_MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x1000, 0x4000, 0x40000, 0x80000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MOUNT_SETATTR = 442  # the same number on every architecture
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+READ_ONLY, NO_LINKS = 0x1, 0x200000
+"""Attributes of a mount, for `change_mount`: nothing on it can be written; no symbolic link on it is followed."""
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.splice.restype = ctypes.c_ssize_t
+
+
+def become_subreaper() -> None:
+    """Adopt all descendants that lose their parent, so that we hear of their end."""
+    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def own_mounts() -> None:
+    """Enter a new mount namespace: what is mounted here from now on is seen by nobody outside.
+
+    It is gone when the last process in the namespace has ended.
+    """
+    _checked(_libc.unshare(_CLONE_NEWNS), "unshare")
+    _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
+
+
+def leave_mounts() -> None:
+    """Enter a new mount namespace as `own_mounts` does, and do not see later mounts outside either."""
+    _checked(_libc.unshare(_CLONE_NEWNS), "unshare")
+    _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
+
+
+def enter_mounts(namespace: int) -> None:
+    """Enter another process's mount namespace. Only a process with one thread can."""
+    _checked(_libc.setns(namespace, _CLONE_NEWNS), "setns")
+
+
+def change_mount(target: str, *, on: int = 0, off: int = 0, with_below: bool = False) -> None:
+    """Change attributes of a mount point, in this mount namespace alone. Needs Linux 5.14."""
+    attributes = struct.pack("=4Q", on, off, 0, 0)
+    flags = _AT_RECURSIVE if with_below else 0
+    result = _libc.syscall(
+        ctypes.c_long(_MOUNT_SETATTR),
+        ctypes.c_int(_AT_FDCWD),
+        os.fsencode(target),
+        ctypes.c_uint(flags),
+        attributes,
+        ctypes.c_size_t(len(attributes)),
+    )
+    _checked(result, f"mount_setattr {target}")
+
+
+def splice(source: int, sink: int, most: int) -> int:
+    """Move bytes from one pipe to another without a copy. Return how many; 0 at the end. (In Python since 3.10.)"""
+    moved: int = _libc.splice(source, None, sink, None, ctypes.c_size_t(most), ctypes.c_uint(0))
+    _checked(min(moved, 0), "splice")
+    return moved
+
+
+def mount_empty(target: str) -> None:
+    """Mount an empty folder in memory that only root can enter."""
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _checked(_libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, b"mode=700,size=64m"), f"mount {target}")
+
+
+def mount_itself(target: str) -> None:
+    """Make a folder a mount point, so that it can have attributes of its own."""
+    path = os.fsencode(target)
+    _checked(_libc.mount(path, path, None, _MS_BIND, None), f"mount {target}")
+
+
+def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
+    """Mount the files of `lower`, with all changes in `upper`. The kernel's further ways to store a change are off."""
+    options = f"lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=off,index=off,metacopy=off"
+    _checked(_libc.mount(b"overlay", os.fsencode(target), b"overlay", 0, os.fsencode(options)), f"mount {target}")
+
+
+def bind(descriptor: int, target: str) -> None:
+    """Mount the very folder that the descriptor stands for. What is mounted on that folder later is not seen here."""
+    source = f"/proc/self/fd/{descriptor}".encode()
+    _checked(_libc.mount(source, os.fsencode(target), None, _MS_BIND, None), f"mount {target}")
+    _checked(_libc.mount(None, os.fsencode(target), None, _MS_PRIVATE, None), f"mount {target}")
+
+
+def sync(folder: str) -> None:
+    """Sync all of the folder's file system to the disk, and no other one, which may be a storage that hangs."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _checked(_libc.syncfs(descriptor), "syncfs")
+    finally:
+        os.close(descriptor)
+
+
+def _checked(result: int, doing: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{doing}: {os.strerror(number)}")

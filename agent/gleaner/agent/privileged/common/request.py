@@ -1,0 +1,143 @@
+"""Check, field by field, what an agent or a user within a user job may ask of the node helper. Pure.
+
+Nothing here touches the system. Every field is a plain value of one type, within limits, and unknown fields are
+refused. No field is ever a path on the node: a container has a plain name, a container image its own name or digest,
+and a folder is a descriptor.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .handshake import Message
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,60}\Z")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}\Z")
+_IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_VARIABLE = re.compile(r"[^=\0]{1,1024}\Z", re.DOTALL)
+_LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,126}\Z")
+_LONGEST = 128 * 2**10
+"""The kernel's own limit for one argument or variable (MAX_ARG_STRLEN)."""
+_MOST_TEXTS = 4096
+_MOST_CPUS = 4096
+_MOST_MEMORY_MIB = 2**26
+_LEAST_MEMORY_MIB = 6
+"""The memory that runc itself needs to begin."""
+LABEL_END = "org.gleaner.end-s"
+"""The label that says when the container's agent has to be gone, in seconds since the epoch."""
+SIGNALS = ("KILL", "TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
+
+
+class Refused(Exception):
+    """The request is not one that the helper grants; one line that names the field."""
+
+
+class Spec(NamedTuple):
+    """One container, as the agent wants it."""
+
+    name: str
+    image: str
+    command: list[str]
+    environment: dict[str, str]
+    cpus: int
+    memory_mib: int
+    labels: dict[str, str]
+    restore: bool
+    """True if the process comes from a checkpoint and does not begin anew."""
+
+
+def checked(message: Message, **wanted: Callable[[Any], bool]) -> Message:
+    """Return the message without `do`, if it has exactly these fields and each passes its function. Raises `Refused`.
+
+    >>> checked({"do": "wait", "name": "gleaner-7-1"}, name=is_name)
+    {'name': 'gleaner-7-1'}
+    """
+    given = {key: value for key, value in message.items() if key != "do"}
+    for field in sorted(set(given) ^ set(wanted)):
+        raise Refused(f"{field[:40]!r} is {'missing' if field in wanted else 'no field of this request'}")
+    for field, is_right in wanted.items():
+        if not is_right(given[field]):
+            raise Refused(f"{field!r} is not what it must be: {str(given[field])[:80]!r}")
+    return given
+
+
+def spec(message: Message) -> Spec:
+    """Return the container that a `create` asks for. Raises `Refused`."""
+    return Spec(
+        **checked(
+            message,
+            name=is_name,
+            image=is_image,
+            command=_is_command,
+            environment=_is_environment,
+            cpus=_within(1, _MOST_CPUS),
+            memory_mib=_within(_LEAST_MEMORY_MIB, _MOST_MEMORY_MIB),
+            labels=_are_labels,
+            restore=lambda value: isinstance(value, bool),
+        )
+    )
+
+
+def is_name(value: Any) -> bool:
+    """Return True for a container's name: one plain word, one step below any folder, and a cgroup of its own."""
+    return isinstance(value, str) and bool(_NAME.match(value)) and ".." not in value
+
+
+def is_image(value: Any) -> bool:
+    """Return True for a container image's name, as people write it, or its id."""
+    return isinstance(value, str) and bool(_IMAGE.match(value))
+
+
+def is_image_id(value: Any) -> bool:
+    """Return True for the digest of a container image's configuration.
+
+    >>> is_image_id("sha256:" + "0" * 64), is_image_id("sha256:../x")
+    (True, False)
+    """
+    return isinstance(value, str) and bool(_IMAGE_ID.match(value))
+
+
+def is_signal(value: Any) -> bool:
+    """Return True for the name of a signal, without SIG."""
+    return isinstance(value, str) and value in SIGNALS
+
+
+def _within(least: int, most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def is_text(value: Any) -> bool:
+    """Return True for a text that can be an argument of a program."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        return len(value.encode()) < _LONGEST
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+def _is(kind: type, value: Any) -> bool:
+    return type(value) is kind
+
+
+def _is_command(value: Any) -> bool:
+    return _is(list, value) and len(value) <= _MOST_TEXTS and all(is_text(one) for one in value)
+
+
+def _is_environment(value: Any) -> bool:
+    return (
+        _is(dict, value)
+        and len(value) <= _MOST_TEXTS
+        and all(is_text(name) and _VARIABLE.match(name) and is_text(text) for name, text in value.items())
+    )
+
+
+def _are_labels(value: Any) -> bool:
+    return (
+        _is(dict, value)
+        and len(value) <= 32
+        and all(isinstance(name, str) and _LABEL.match(name) for name in value)
+        and all(is_text(text) and len(text) <= 256 for text in value.values())
+    )

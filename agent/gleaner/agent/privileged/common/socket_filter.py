@@ -1,0 +1,77 @@
+"""Restrict a job's sockets, by seccomp rules, to UNIX, INET, INET6, and those of NETLINK that tell of routes.
+
+For other families the kernel would load modules that are hardly maintained (AF_ALG, TIPC, RDS, SMC and their like).
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+from typing import Any
+
+from . import durable
+
+_FAMILIES = (1, 2, 10)
+"""UNIX, INET, INET6."""
+_NETLINK, _ROUTE = 16, 0
+_MOST_FAMILIES = 64
+"""Linux has fewer; the filter denies what is beyond, and every number that only looks like a family in 32 bits."""
+_CALLS = ("socket", "socketpair")
+_OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
+"""The call with which programs of i386 once made sockets; a filter cannot see its family. They have `socket`, too."""
+
+
+def denied() -> list[dict[str, Any]]:
+    """Return the denying rules, for a filter that lets through what it does not name.
+
+    A filter cannot say "none of these": so each other family is named, and all numbers beyond.
+    """
+    others = [number for number in range(_MOST_FAMILIES) if number not in (*_FAMILIES, _NETLINK)]
+    wrong = [*(_is(0, number) for number in others), {"index": 0, "value": _MOST_FAMILIES, "op": "SCMP_CMP_GE"}]
+    no_route = {"index": 2, "value": _ROUTE, "op": "SCMP_CMP_NE"}
+    return [
+        *(_deny(name, one) for name in _CALLS for one in wrong),
+        *(_deny(name, _is(0, _NETLINK), no_route) for name in _CALLS),
+        *(_deny(_OLD_CALL, _is(0, kind)) for kind in _OLD_KINDS),
+    ]
+
+
+def restrict(bundle: str, annotation: str) -> None:
+    """Restrict the sockets of a container that is about to be made, if it carries the annotation.
+
+    In a filter that lets through only what it names, such as Docker's, `socketcall` of i386 stays open: libseccomp
+    takes a rule that allows `socket` as one for the old call too, and then no other rule can deny that. If the engine
+    is told to use no filter at all, none is added. Raises `OSError`, or any other error that a malformed configuration
+    causes.
+    """
+    path = os.path.join(bundle, "config.json")
+    with open(path, encoding="utf-8") as file:
+        config: dict[str, Any] = json.load(file)
+    linux: dict[str, Any] = config.get("linux") or dict[str, Any]()
+    seccomp: dict[str, Any] | None = linux.get("seccomp")
+    if not seccomp or annotation not in (config.get("annotations") or ()):
+        return
+    rules: list[dict[str, Any]] | None = seccomp.get("syscalls")
+    seccomp["syscalls"] = _restricted(seccomp.get("defaultAction"), rules or [])
+    durable.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)
+
+
+def _restricted(default: object, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if default in ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG"):
+        return [*rules, *denied()]
+    found: list[dict[str, Any]] = []
+    for rule in rules:
+        is_let = rule.get("action") in ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG")
+        names = [name for name in rule["names"] if not (is_let and name in (*_CALLS, _OLD_CALL))]
+        if names:
+            found.append({**rule, "names": names})
+    let = [[_is(0, family)] for family in _FAMILIES] + [[_is(0, _NETLINK), _is(2, _ROUTE)]]
+    return [*found, *({"names": [name], "action": "SCMP_ACT_ALLOW", "args": one} for name in _CALLS for one in let)]
+
+
+def _is(index: int, value: int) -> dict[str, Any]:
+    return {"index": index, "value": value, "op": "SCMP_CMP_EQ"}
+
+
+def _deny(name: str, *arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": 1, "args": list(arguments)}

@@ -1,0 +1,165 @@
+"""Take all symbolic links out of CRIU's way while it restores a user job.
+
+CRIU opens the paths that its images name, as root, and makes some of the files anew, partly in the node's own mount
+namespace. If the user has put a link in the place of a folder since the save, the link would lead CRIU to any file of
+the node. The kernel gave the paths, so there was no link on any of them: a restore needs none. So before CRIU begins,
+all links are taken out of the job's folder, and of the layer that is put back; they are back before the processes go
+on. Meanwhile the folders are root's, so that the user can put nothing there, whatever descriptors the user holds open.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+import stat
+from contextlib import suppress
+from typing import Any
+
+from . import folders
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = "links.json"
+_ACL = "system.posix_acl_access"
+_MOST = 1_000_000
+
+Kept = dict[str, Any]
+"""The facts taken from one folder, as JSON: `at`, the folder; `folders` and `links`, with all that is put back."""
+
+
+class Foreign(Exception):
+    """There is something in the folder that no job of the user's can have made; one line."""
+
+
+def freeze(place: str, uid: int, *, disk: str) -> Kept:
+    """Take the links out of a user's folder, and the folder from its user. When it raises `Foreign`, all is as before.
+
+    `disk` is a folder of root's, on whose file system the whole folder must lie. A file system that a user mounts
+    could claim anything about its files, their owners and its links, even after all of them have been checked.
+    """
+    kept: Kept = {"at": place, "folders": [], "links": []}
+    top = os.open(place, _FOLDER)
+    try:
+        on, waiting = (os.lstat(disk).st_dev, folders.mount_id(top)), [""]
+        while waiting:
+            # Every folder on the way is root's by now, and was checked to be a real folder.
+            waiting += _frozen(top, waiting.pop(), kept, uid=uid, on=on)
+    except (OSError, Foreign) as error:
+        thaw(kept)
+        if isinstance(error, Foreign):
+            raise
+        raise Foreign(f"the job's folder cannot be looked through: {error}") from error
+    finally:
+        os.close(top)
+    return kept
+
+
+def _frozen(top: int, path: str, kept: Kept, *, uid: int, on: tuple[int, int]) -> list[str]:
+    """Make one folder root's, and take its links out. Return the folders in it."""
+    folder = os.open(path or ".", _FOLDER, dir_fd=top)
+    try:
+        facts = os.fstat(folder)
+        if folders.mount_id(folder) != on[1]:
+            raise Foreign(_mounted(path))
+        _must_be_theirs(facts, path, uid=uid, device=on[0])
+        times = [facts.st_atime_ns, facts.st_mtime_ns]
+        kept["folders"].append([path, facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode), times])
+        os.fchown(folder, 0, 0)
+        os.fchmod(folder, _closed(folder, facts))
+        below: list[str] = []
+        for name in os.listdir(folder):
+            inside = f"{path}/{name}" if path else name
+            facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            _must_be_theirs(facts, inside, uid=uid, device=on[0])
+            if len(kept["folders"]) + len(kept["links"]) + len(below) > _MOST:
+                raise Foreign(f"there are more than {_MOST} folders and links in the job's folder")
+            if stat.S_ISDIR(facts.st_mode):
+                below.append(inside)
+            elif stat.S_ISLNK(facts.st_mode):
+                kept["links"].append([inside, os.readlink(name, dir_fd=folder), facts.st_uid, facts.st_gid])
+                os.unlink(name, dir_fd=folder)
+        return below
+    finally:
+        os.close(folder)
+
+
+def _closed(folder: int, facts: os.stat_result) -> int:
+    """Return a folder's mode in which only root, its owner now, can write. The rest stays, for CRIU compares it."""
+    forbidden = 0o022 if _ACL in os.listxattr(folder) else 0o002
+    return stat.S_IMODE(facts.st_mode) & ~forbidden
+
+
+def _must_be_theirs(facts: os.stat_result, path: str, *, uid: int, device: int) -> None:
+    if facts.st_dev != device:
+        raise Foreign(_mounted(path))
+    if facts.st_uid != uid:  # for example another user's file, to which the user has made a hard link
+        raise Foreign(f"{path[:80]!r} in the job's folder belongs to another user")
+
+
+def _mounted(path: str) -> str:
+    return (
+        f"something is mounted at {path[:80]!r} in the job's folder"
+        if path
+        else "something is mounted on the job's folder"
+    )
+
+
+def thaw(kept: Kept) -> None:
+    """Put all links, owners, modes and times back as they were."""
+    top = os.open(kept["at"], _FOLDER)
+    try:
+        for path, target, uid, gid in kept["links"]:
+            with suppress(OSError, ValueError):  # a folder has its name, its own folder has gone, or its name is none
+                _link(top, path, target, uid=uid, gid=gid)
+        for path, uid, gid, mode, times in reversed(kept["folders"]):
+            folder = os.open(path or ".", _FOLDER, dir_fd=top)
+            try:
+                os.fchown(folder, uid, gid)
+                os.fchmod(folder, mode)
+                os.utime(folder, ns=(times[0], times[1]))
+            finally:
+                os.close(folder)
+    finally:
+        os.close(top)
+
+
+def _link(top: int, path: str, target: str, *, uid: int, gid: int) -> None:
+    """Make one link, in the place of any file. Each step starts at the one before: no other link is followed."""
+    *above, name = path.split("/")
+    at = os.dup(top)
+    try:
+        for step in above:
+            below = os.open(step, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = below
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=at)
+        os.symlink(target, name, dir_fd=at)
+        os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
+    finally:
+        os.close(at)
+
+
+def keep(own: str, *kept: Kept) -> None:
+    """Record what was taken, in a folder of root's, for the program that puts it back."""
+    with open(os.path.join(own, _FILE), "w", encoding="utf-8") as file:
+        json.dump(kept, file)
+
+
+def put_back(own: str) -> None:
+    """Put back what is recorded there, once."""
+    if are_kept_in(own):
+        for kept in kept_in(own):
+            thaw(kept)
+        os.unlink(os.path.join(own, _FILE))
+
+
+def are_kept_in(own: str) -> bool:
+    """Return True if something is recorded there."""
+    return os.path.exists(os.path.join(own, _FILE))
+
+
+def kept_in(own: str) -> list[Kept]:
+    """Return what is recorded there. Raises `FileNotFoundError`."""
+    with open(os.path.join(own, _FILE), encoding="utf-8") as file:
+        found: list[Kept] = json.load(file)
+    return found

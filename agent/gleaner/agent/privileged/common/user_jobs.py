@@ -1,0 +1,310 @@
+"""The containers that an ordinary user may have: one for each Slurm job of that user's that runs on this node now.
+
+The helper alone decides such a container's name, its owner, the place of its folder, and the time when it has to be
+gone.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import pwd
+import re
+import socket
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NamedTuple
+
+from . import bundle, config, folders
+from .bundle import Bundle
+from .request import LABEL_END, Refused, Spec
+from .slurm_jobs import NoJob, Share, Slurm, SlurmJob, Unknown
+
+LABEL_SLURM_JOB = "org.gleaner.slurm-job"
+_NAME = re.compile(r"own-([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
+_GONE = ".gone-"
+_NO_END_S = 86_400
+"""A job that has no end is looked at again after this long."""
+WRONG_S = 1.0
+"""A user who asks for a job that cannot be had waits so long, and so do all other requests of that user's."""
+
+
+class Owner(NamedTuple):
+    """The user to whom a container belongs."""
+
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, uid: int) -> Owner:
+        """Return the owner with this uid. Raises `Refused` if it is no account on this node."""
+        try:
+            return cls(uid, pwd.getpwuid(uid).pw_gid)
+        except KeyError:
+            raise Refused(f"uid {uid} is no account of this node's") from None
+
+
+def name_of(uid: int, job: str) -> str:
+    """Return the name of the one container that this user may have for this job.
+
+    >>> name_of(4301, "66"), job_of("own-4301-66", 4301), job_of("own-4301-66", 4302)
+    ('own-4301-66', '66', None)
+    """
+    return f"own-{uid}-{job}"
+
+
+def job_of(name: str, uid: int | None = None) -> str | None:
+    """Return the Slurm job of a container of that name; None if it is no user job's, or not this user's."""
+    found = _NAME.match(name)
+    if found is None or (uid is not None and int(found.group(1)) != uid):
+        return None
+    return found.group(2)
+
+
+def owner(uid: int) -> Owner:
+    """Return an ordinary user. Raises `Refused` for any other."""
+    found = Owner.of(uid)
+    if 0 in found:
+        raise Refused("root's jobs are not run here")
+    return found
+
+
+def share(job: SlurmJob, *, uid: int, node: str) -> Share:
+    """Return the part of this node that the job has. Raises `Refused` unless it is the user's and runs here."""
+    if job.uid != uid:
+        raise Refused(f"job {job.id} is not yours")
+    if not job.is_running:
+        raise Refused(f"job {job.id} does not run: Slurm calls it {'+'.join(job.states)[:80]}")
+    if node not in job.nodes:
+        raise Refused(f"job {job.id} does not run on {node}, but on {', '.join(sorted(job.nodes))[:200]}")
+    return job.nodes[node]
+
+
+def checked(spec: Spec, job: SlurmJob, *, owner: Owner, node: str, now_s: float) -> Spec:
+    """Return the container as it may be, with the helper's own labels. Raises `Refused`."""
+    if spec.name != name_of(owner.uid, job.id):
+        raise Refused(f"the container of job {job.id} is called {name_of(owner.uid, job.id)}")
+    if spec.labels:
+        raise Refused("'labels' are not yours to give")
+    has = share(job, uid=owner.uid, node=node)
+    if spec.cpus > has.cpus:
+        raise Refused(f"{spec.cpus} CPUs are more than job {job.id} has on {node} ({has.cpus})")
+    if has.memory_mib is not None and spec.memory_mib > has.memory_mib:
+        raise Refused(f"{spec.memory_mib} MiB are more than job {job.id} has on {node} ({has.memory_mib})")
+    return spec._replace(labels=labels(job, now_s))
+
+
+def labels(job: SlurmJob, now_s: float) -> dict[str, str]:
+    """Return the labels that a user job's container carries."""
+    return {LABEL_SLURM_JOB: job.id, LABEL_END: str(end_s(job, now_s))}
+
+
+def end_s(job: SlurmJob, now_s: float) -> int:
+    """Return the time when to check again if the job's container may stay."""
+    return int(now_s) + _NO_END_S if job.end_s is None else job.end_s
+
+
+def node_name(settings: config.Config) -> str:
+    """Return this node's name in Slurm."""
+    return settings.node_name or socket.gethostname().partition(".")[0]
+
+
+class Places:
+    """A limit on the requests of users that are answered at once: of one user, and of all. Safe for threads."""
+
+    def __init__(self, *, of_one: int, of_all: int) -> None:
+        self._of_one, self._of_all = of_one, of_all
+        self._lock = threading.Lock()
+        self._taken: dict[int, int] = {}
+
+    def take(self, uid: int) -> bool:
+        """Take a place. Return False if none is left."""
+        with self._lock:
+            mine = self._taken.get(uid, 0)
+            if mine >= self._of_one or sum(self._taken.values()) >= self._of_all:
+                return False
+            self._taken[uid] = mine + 1
+            return True
+
+    def release(self, uid: int) -> None:
+        """Make a place free again."""
+        with self._lock:
+            self._taken[uid] -= 1
+            if not self._taken[uid]:
+                del self._taken[uid]
+
+
+class UserJobs:
+    """The user's side of the helper, on this node."""
+
+    def __init__(self, settings: config.Config, slurm: Slurm) -> None:
+        self._settings = settings
+        self._slurm = slurm
+        self._turns: dict[int, threading.Lock] = {}
+
+    def set_up(self) -> None:
+        """Make the folder in which each user can enter their own part, and remove what was left there.
+
+        Raises `config.Misconfigured` if the folder is not root's.
+        """
+        path = self._settings.users_work
+        os.makedirs(path, mode=0o711, exist_ok=True)
+        facts = os.lstat(path)
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != 0:
+            raise config.Misconfigured(f"{path} must be a folder of root's")
+        os.chmod(path, 0o711)  # noqa: S103 - what is in it is each user's alone
+        for name in self.folders_without_container():
+            self.remove_folder(name)
+
+    def admit(self, owner: Owner, number: str) -> dict[str, Any]:
+        """Return the job's part of the node, and the places of its folder and its handshakes. Raises `Refused`."""
+        with self._turn_of(owner.uid):
+            has = share(self._slurm.job(number), uid=owner.uid, node=node_name(self._settings))
+        name = name_of(owner.uid, number)
+        with suppress(FileExistsError):
+            os.mkdir(self.folder(name), 0o711)
+        for path in (self.job_folder(name), handshakes(self._settings, name)):
+            _make_theirs(path, owner)
+        return {
+            "name": name,
+            "folder": self.job_folder(name),
+            "handshakes": handshakes(self._settings, name),
+            "cpus": has.cpus,
+            "memory_mib": has.memory_mib,
+        }
+
+    def spec(self, owner: Owner, spec: Spec) -> Spec:
+        """Return a container of the user's as it may be. Raises `Refused`."""
+        number = job_of(spec.name, owner.uid)
+        if number is None:
+            raise Refused("'name' is not that of a container of yours")
+        with self._turn_of(owner.uid):
+            job = self._slurm.job(number)
+            return checked(spec, job, owner=owner, node=node_name(self._settings), now_s=time.time())
+
+    @contextmanager
+    def _turn_of(self, uid: int) -> Generator[None, None, None]:
+        """Ask Slurm one thing at a time for each user, so that nobody waits for another user's requests."""
+        with self._turns.setdefault(uid, threading.Lock()):
+            try:
+                yield
+            except (Refused, NoJob):
+                time.sleep(WRONG_S)
+                raise
+
+    def must_run(self, owner: Owner, name: str, *, anew: bool = False) -> None:
+        """Check that the container's job still runs here.
+
+        Raises `Refused` or `NoJob` if it does not, and `Unknown` if Slurm is away.
+        """
+        with self._turn_of(owner.uid):
+            job = self._slurm.job(job_of(name, owner.uid) or "", anew=anew)
+            share(job, uid=owner.uid, node=node_name(self._settings))
+
+    def goes_on(self, made: Bundle) -> bool:
+        """Return True if the container's job runs, or if Slurm does not say."""
+        try:
+            return self.still_runs(made.facts()) is not None
+        except Unknown:
+            return True
+
+    def end_s(self, made: Bundle) -> float:
+        """Return the time when a save of the container is given up: the job's end in Slurm, or a day from now."""
+        about = made.facts()
+        try:
+            with self._turn_of(about["uid"]):
+                job = self._slurm.job(about["labels"][LABEL_SLURM_JOB])
+            return end_s(job, time.time())
+        except Exception:  # whatever the error is, the save comes first
+            return time.time() + _NO_END_S
+
+    def still_runs(self, about: dict[str, Any]) -> int | None:
+        """Return the job's end, which may have been moved; None if the job has ended. Raises `Unknown`."""
+        try:
+            job = self._slurm.job(about["labels"][LABEL_SLURM_JOB])
+        except NoJob:
+            return None
+        is_here = job.is_running and job.uid == about["uid"] and node_name(self._settings) in job.nodes
+        return end_s(job, time.time()) if is_here else None
+
+    def folder(self, name: str) -> str:
+        """Return a container's folder beside its bundle: it is root's, and two folders in it are the owner's."""
+        return os.path.join(self._settings.users_work, name)
+
+    def seen_folder(self, name: str) -> str:
+        """Return that folder after all that its owner has mounted there is unmounted: nothing hides below a mount."""
+        folders.unmount_below(self.folder(name))
+        return self.folder(name)
+
+    def job_folder(self, name: str) -> str:
+        """Return the path of the job's own folder."""
+        return os.path.join(self.folder(name), "job")
+
+    def folders_without_container(self) -> list[str]:
+        """Return the folders that have no container.
+
+        Their jobs have not got that far, or the container was removed, or the folder was not removed whole.
+        """
+        at = bundle.folder(self._settings)
+        return [name for name in os.listdir(self._settings.users_work) if not os.path.exists(os.path.join(at, name))]
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a container's folder, if it is there. If its user prevents that, it is tried again at another time."""
+        gone = tempfile.mkdtemp(prefix=_GONE, dir=self._settings.users_work)
+        with suppress(FileNotFoundError):
+            os.rename(self.folder(name), os.path.join(gone, "folder"))
+        folders.remove(gone)
+
+    def remove_forgotten(self) -> None:
+        """Remove folders without a container, of jobs that do not run here any more. Raises `Unknown`."""
+        for name in self.folders_without_container():
+            number = job_of(name)
+            uid = None if number is None else int(name.split("-")[1])
+            about = {"labels": {LABEL_SLURM_JOB: number}, "uid": uid}
+            if number is None or self.still_runs(about) is None:
+                self.remove_folder(name)
+
+    @contextmanager
+    def opened_folder(self, name: str) -> Generator[int, None, None]:
+        """Yield a descriptor of the job's folder. The owner cannot change what lies beside it: that is root's.
+
+        Raises `Refused` if the owner has mounted something on the folder, whose daemon could tell root anything.
+        """
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with ExitStack() as opened:
+            whole = os.open(self._settings.users_work, flags)
+            opened.callback(os.close, whole)
+            try:
+                descriptor = os.open(self.job_folder(name), flags)
+            except OSError as error:
+                raise Refused(f"{self.job_folder(name)} cannot be opened: {error.strerror}") from error
+            opened.callback(os.close, descriptor)
+            if folders.mount_id(descriptor) != folders.mount_id(whole):
+                raise Refused(f"something is mounted on {self.job_folder(name)}: unmount it")
+            yield descriptor
+
+    def clear(self, number: str) -> None:
+        """Remove, after a job's end, its folders that have no container."""
+        for name in self.folders_without_container():
+            if job_of(name) == number:
+                self.remove_folder(name)
+
+
+def handshakes(settings: config.Config, name: str) -> str:
+    """Return the folder in which the program of such a container waits for root."""
+    return os.path.join(settings.users_work, name, "handshakes")
+
+
+def _make_theirs(path: str, owner: Owner) -> None:
+    """Make a folder that only the user can enter, in one of root's."""
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchown(folder, owner.uid, owner.gid)
+        os.fchmod(folder, 0o700)
+    finally:
+        os.close(folder)

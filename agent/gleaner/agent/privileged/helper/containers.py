@@ -1,0 +1,314 @@
+"""The node helper's actions on containers. Requests have been checked: see `request`.
+
+Each call of runc, and of the shim for a save or a restore, uses a container's plain name and paths of root's own alone.
+An agent's descriptors are used in two ways only: its job's folder is mounted, and archives are read from and written to
+its pipes.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+import select
+import stat
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..common import bundle, cgroups, config, freezing, processes, request, symlink_guard
+from ..common.bundle import Bundle
+from ..common.disk_usage import taken
+from ..common.user_jobs import Owner
+from ..shim import transfer
+from . import image_store, monitor, oci_config, overlay_tar
+from .untar import Hostile, Limit
+
+_END_WITHIN_S = 30.0
+_RUNC_WITHIN_S = 60
+_FIRST_WORD_BYTES = 2**16
+_COUNT_WITHIN_S = 10.0
+_LOOK_S = 30.0
+"""The time between two checks that a job which keeps us waiting still goes on."""
+
+
+class Failed(Exception):
+    """An action failed; one line for the agent. `kind` tells the agent what kind of failure it is."""
+
+    def __init__(self, kind: str, line: str) -> None:
+        super().__init__(line)
+        self.kind = kind
+
+
+def facts(settings: config.Config) -> dict[str, Any]:
+    """Return the versions of runc and CRIU on this node."""
+    said = _output([settings.runc, "--version"]).split()
+    criu = [line.split()[-1] for line in _output([settings.criu, "--version"]).splitlines() if "ersion:" in line]
+    if "version" not in said:
+        raise Failed("fault", f"{settings.runc} does not work")
+    return {"runc": said[said.index("version") + 1].partition("+")[0], "criu": criu[0] if criu else ""}
+
+
+def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
+    """Make a container that does not run yet."""
+    room = _room(settings)
+    if room.bytes < 0:
+        raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
+    if room.files < 0:
+        raise Failed("fault", f"the containers on this node have more than {settings.most_container_files} files")
+    image = image_store.find(settings, spec.image)
+    if image is None:
+        raise Failed("image", f"the image {spec.image} is not on the node")
+    said = oci_config.image(image.config)
+    if not oci_config.command(spec, said):
+        raise Failed("start", "there is no command, and the image has none")
+    made = Bundle(settings, spec.name)
+    about = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs, "made_s": int(time.time())}
+    about.update({"uid": owner.uid, "restore": spec.restore})
+    node = _node(settings, owner)._replace(image_id=image.id)
+    made.make(about, oci_config.configuration(spec, node, said, rootfs=made.inside("rootfs"), folder=made.path))
+
+
+def _room(settings: config.Config) -> bundle.Taken:
+    """Return how much containers may still write."""
+    try:
+        found = [one.taken() for one in bundle.all_bundles(settings)]
+    except bundle.Uncounted as error:
+        raise Failed("fault", str(error)) from error
+    return bundle.Taken(
+        settings.most_container_bytes - sum(one.bytes for one in found),
+        settings.most_container_files - sum(one.files for one in found),
+    )
+
+
+def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Start a container, or restore it from the agent that waits under its name. `folder` is the job's, opened.
+
+    The agent may keep us waiting for no longer than its job `goes_on`.
+    """
+    uid = made.owner_uid(settings)
+    about = os.fstat(folder)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != uid:
+        raise Failed("fault", "the job's folder must be a folder of the agent's own")
+    if made.is_monitored() or made.exit() is not None:
+        raise Failed("fault", f"{made.name} was started before")
+    alive = os.open(made.inside("alive"), os.O_RDWR | os.O_CLOEXEC)
+    hear, answer = os.pipe()
+    passed = (alive, answer, folder)
+    try:
+        watched = subprocess.Popen(
+            [sys.executable, "-IS", sys.argv[0], "monitor", made.name, *map(str, passed)],
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+    finally:
+        os.close(alive)
+        os.close(answer)
+    with open(hear, "rb") as source:
+        if not _has_come(hear, goes_on):
+            processes.kill_with_descendants(watched.pid)
+            watched.wait()
+            _runc(settings, "delete", "--force", made.name)
+            raise Failed("fault", f"the job of {made.name} has ended")
+        said = source.read(_FIRST_WORD_BYTES)
+    reason = json.loads(said)["reason"] if said else "its monitor was killed"
+    if reason is not None:
+        watched.wait()
+        raise Failed("start", reason)
+
+
+def _has_come(descriptor: int, goes_on: Callable[[], bool]) -> bool:
+    """Wait until there is something to read, or the other side has gone. Return False if the job ends meanwhile."""
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    while not ready.poll(_LOOK_S * 1000):
+        if not goes_on():
+            return False
+    return True
+
+
+def pause(settings: config.Config, made: Bundle) -> None:
+    """Freeze a container; a frozen one stays frozen."""
+    made.facts()
+    for is_last in freezing.tries():
+        reason = _runc(settings, "pause", made.name)
+        if reason is None or freezing.holds_after_all(cgroups.made_by_runc(monitor.kept_by_runc(settings, made.name))):
+            return
+        if (found := state(settings, made)) == "paused":
+            return
+        _must_run(made, found)
+        if is_last:
+            raise Failed("fault", f"runc cannot pause {made.name}: {reason}")
+
+
+def unpause(settings: config.Config, made: Bundle) -> None:
+    """Let a container go on; one that is not frozen, or has ended, is left alone."""
+    made.facts()
+    reason = _runc(settings, "resume", made.name)
+    if reason is not None and state(settings, made) == "paused":
+        raise Failed("fault", reason)
+
+
+def checkpoint(settings: config.Config, made: Bundle, *, end_s: float | None) -> None:
+    """Save a container's memory to the agent that waits under its name; the container stays paused.
+
+    `end_s` is the time when the save is given up, if the container's annotation does not say it.
+    """
+    made.facts()
+    if state(settings, made) != "paused":
+        raise Failed("fault", f"{made.name} is not paused, or was killed")
+    with bundle.short_lived(settings) as marker:
+        words = ["checkpoint", "--leave-running", "--image-path", os.path.join(marker, "images"), made.name]
+        reason = _runc(settings, *words, program=settings.shim, end_s=end_s)
+    if reason is not None:
+        raise Failed("checkpoint", reason)
+
+
+def layer_out(made: Bundle, pipe: int) -> None:
+    """Write the files that a container has written, as an archive, into the agent's pipe."""
+    _must_be_pipe(pipe)
+    chunks = overlay_tar.pack(made.inside("upper"), made.facts()["rootfs"])
+    try:
+        with open(pipe, "wb", closefd=False) as sink:
+            for chunk in chunks:
+                sink.write(chunk)
+    except Hostile as error:  # better now than when it is to be put back
+        raise Failed("checkpoint", f"its written files cannot be saved: {error}") from error
+
+
+def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:
+    """Put such an archive back, before the container begins. A user's links are kept apart: see `symlink_guard`."""
+    about = made.facts()
+    is_agents = made.owner_uid(settings) == settings.agent_uid
+    if not (is_agents or about.get("restore")):
+        raise Failed("fault", f"{made.name} is not restored, so it has no written files to be put back")
+    _must_be_pipe(pipe)
+    if made.is_monitored() or made.exit() is not None:
+        raise Failed("fault", f"{made.name} was started before")
+    try:
+        aside: list[list[Any]] = []
+        most = bundle.Taken(settings.most_container_bytes, settings.most_container_files)
+        limit = Limit(*(most if is_agents else _room(settings)))
+        overlay_tar.put_back(pipe, made.inside("upper"), limit, None if is_agents else aside)
+        if not is_agents:
+            symlink_guard.keep(made.path, {"at": made.inside("rootfs"), "folders": [], "links": aside})
+    except (tarfile.TarError, EOFError, OverflowError, ValueError, OSError, Hostile) as error:
+        raise Failed("restore", f"its written files cannot be put back: {error}") from error
+
+
+def signal(settings: config.Config, made: Bundle, name: str) -> None:
+    """Send a signal to a container's first process; an ended one is no error. After KILL it has ended."""
+    made.facts()
+    reason = _runc(settings, "kill", made.name, name)
+    if name == "KILL" and not made.until_ended(None, wait_s=_END_WITHIN_S):
+        raise Failed("fault", f"{made.name} cannot be killed: {reason or 'it does not end'}")
+
+
+def remove(settings: config.Config, made: Bundle) -> None:
+    """End a container, and remove all that is kept of it. One that is not there is no error."""
+    _runc(settings, "kill", made.name, "KILL")
+    reason = _runc(settings, "delete", "--force", made.name)
+    if reason is not None and state(settings, made) not in ("", "stopped"):  # as without a monitor, and in the kernel
+        raise Failed("fault", f"{made.name} cannot be removed: {reason}")
+    if not made.until_ended(None, wait_s=_END_WITHIN_S):
+        raise Failed("fault", f"{made.name} cannot be removed: it does not end")
+    made.remove()
+
+
+def usage(settings: config.Config, made: Bundle) -> dict[str, Any] | None:
+    """Return the memory that would be saved (not file cache) and the CPU time; None if the container does not run."""
+    paths = cgroups.made_by_runc(monitor.kept_by_runc(settings, made.name))
+    memory = cgroups.counters(paths.get("memory", paths.get("")), "memory.stat")
+    if not memory or not made.is_monitored():
+        return None
+    if "anon" in memory:  # cgroups of version 2
+        saved = memory["anon"] + memory.get("shmem", 0)
+        cpu_s = cgroups.counters(paths.get(""), "cpu.stat").get("usage_usec", 0) / 1e6
+    else:
+        saved = memory.get("total_rss", 0) + memory.get("total_shmem", 0)
+        cpu_s = _number(os.path.join(paths.get("cpuacct", ""), "cpuacct.usage")) / 1e9
+    return {"memory_bytes": saved, "cpu_s": cpu_s}
+
+
+def has_taken(made: Bundle) -> list[int]:
+    """Return what is written apart from the job's folder: bytes, files and folders, and 1 if all was counted."""
+    return [int(number) for number in taken(made.inside("upper"), within_s=_COUNT_WITHIN_S)]
+
+
+def state(settings: config.Config, made: Bundle) -> str:
+    """Return runc's word: created, running, paused or stopped; "" for a container that runc does not know."""
+    said = _output([settings.runc, "--root", monitor.runc_root(settings), "state", made.name])
+    try:
+        return str(json.loads(said)["status"])
+    except (ValueError, KeyError):
+        return ""
+
+
+def _must_run(made: Bundle, found: str) -> None:
+    """Raise `Failed` if a container has ended. `found` is runc's word; it may be "" after a freeze that failed."""
+    if found == "running" or (not found and made.is_monitored()):
+        return
+    made.until_ended(None, wait_s=_END_WITHIN_S)
+    end = made.exit()
+    raise Failed("ended", f"it has ended with exit code {end['exit_code']}" if end else "it has ended")
+
+
+def _runc(settings: config.Config, *words: str, program: str | None = None, end_s: float | None = None) -> str | None:
+    """Return the reason of a failure; None if there was none."""
+    environment = os.environ if end_s is None else {**os.environ, transfer.END_VARIABLE: str(end_s)}
+    with bundle.short_lived(settings) as folder:
+        log = os.path.join(folder, "log")
+        call = [program or settings.runc, "--root", monitor.runc_root(settings), "--log", log, "--log-format", "json"]
+        limit_s = _RUNC_WITHIN_S if program is None else None  # a save ends with its agent; see `transfer`
+        try:
+            done = subprocess.run(
+                [*call, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=limit_s,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired:
+            return f"runc {words[0]} was not done within {limit_s} s"
+        if done.returncode == 0:
+            return None
+        return monitor.last_error(log) or f"{words[0]} failed"
+
+
+def _output(words: list[str]) -> str:
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failed("fault", f"{words[0]} does not work: {error}") from error
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _node(settings: config.Config, owner: Owner) -> oci_config.Node:
+    unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    return oci_config.Node(
+        uid=owner.uid,
+        gid=owner.gid,
+        is_agents=owner.uid == settings.agent_uid,
+        cpus=os.cpu_count() or 1,
+        cgroup=settings.cgroup_parent,
+        unified=unified,
+        counts_swap=os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"),
+    )
+
+
+def _must_be_pipe(descriptor: int) -> None:
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        raise Failed("fault", "files pass through a pipe only")
+
+
+def _number(path: str) -> int:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,368 @@
+"""`gleaner-helper`: the one program of root's that an agent without Docker Engine speaks to.
+
+It listens at a Unix socket for the service account (SO_PEERCRED, by the kernel), and each connection carries one
+request and its answer (messages of `handshake`). The requests in this module are all that may be asked. The helper
+keeps nothing that matters in its own memory. So it may be killed and started again while containers run: each has a
+monitor of its own, and all facts about it are on disk. The helper is also the watchdog: it removes a container whose
+agent's end has passed, and what is beyond the limits of bytes and files.
+
+If the settings name a key (`user_jobs_key`), the helper also serves the owners of Slurm jobs that run on this node.
+Each may have one container for each such job, sees no other, and brings no container image (`user_jobs`).
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import IO, Any, NoReturn
+
+from ..common import bundle, config, handshake, request, socket_server
+from ..common.bundle import Bundle
+from ..common.slurm_jobs import NoJob, Slurm, Unknown, is_number
+from ..common.socket_server import Refusal, Server
+from ..common.user_jobs import Owner, Places, UserJobs, job_of, owner
+from . import admin, containers, image_store, monitor, overlay_tar
+from .containers import Failed
+from .untar import Hostile
+from .watchdog import Watchdog
+
+_AT_ONCE = 1024
+_USERS_AT_ONCE = 1024
+_USER_AT_ONCE = 256
+_HANDS = 8
+_LONG = ("admit", "wait", "run", "checkpoint", "layer-in", "layer-out")
+"""Requests that wait for other programs than root's own, or take turns by themselves."""
+_IMPORT_WITHIN_S = 3600
+_TAKES = {"run": "a folder", "import": "a file", "layer-in": "a pipe", "layer-out": "a pipe"}
+"""Requests that come with a descriptor."""
+
+
+class Helper:
+    """The requests, each in a thread of its own."""
+
+    def __init__(self, settings: config.Config) -> None:
+        self._settings = settings
+        self._user_jobs = UserJobs(settings, Slurm(settings.scontrol)) if settings.user_jobs_key else None
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
+        self._users_places = Places(of_one=_USER_AT_ONCE, of_all=_USERS_AT_ONCE)
+        self._hands: dict[int, threading.BoundedSemaphore] = {}
+        self._busy: set[str] = set()
+        self._pausing: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+        self.watchdog = Watchdog(settings, self._user_jobs, self._alone, self._remove)
+
+    def serve(self, listener: socket.socket) -> NoReturn:
+        """Answer requests for ever."""
+        Server(
+            admit=self._admit,
+            converse=self._answer,
+            release=self._release,
+            report=_report,
+        ).serve(listener)
+
+    def _admit(self, uid: int) -> None:
+        if uid == self._settings.agent_uid:
+            is_free = self._places.acquire(blocking=False)
+        else:
+            is_free = self._user_jobs is not None and self._users_places.take(uid)
+        if not is_free:
+            raise Refusal
+
+    def _release(self, uid: int) -> None:
+        if uid == self._settings.agent_uid:
+            self._places.release()
+        else:
+            self._users_places.release(uid)
+
+    def _hand(self, uid: int, do: str) -> AbstractContextManager[Any]:
+        """Return a limit on the requests of one user that call root's programs at the same time."""
+        if uid == self._settings.agent_uid or do in _LONG:
+            return nullcontext()
+        return self._hands.setdefault(uid, threading.BoundedSemaphore(_HANDS))
+
+    def _answer(self, connection: socket.socket, uid: int) -> None:
+        descriptor = None
+        caller = handshake.Handshake(connection, handshake.PATIENCE_S)
+        try:
+            message, descriptor = caller.hear()
+            with self._hand(uid, str(message.get("do"))):
+                said, given = self._done(uid, message, descriptor, connection)
+            try:
+                caller.say({"ok": True, **said}, given)
+            finally:
+                if given is not None:
+                    os.close(given)
+        except handshake.HandshakeFailed:
+            pass  # the other side has gone, or says nothing that can be understood
+        except Exception as error:
+            with suppress(handshake.HandshakeFailed):
+                caller.say({"ok": False, **_explained(error)})
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _done(self, uid: int, message: handshake.Message, descriptor: int | None, connection: socket.socket) -> Any:
+        """Return the answer, and a descriptor that goes with it."""
+        do = str(message.get("do"))
+        if do in _TAKES and descriptor is None:
+            raise request.Refused(f"{do} comes with the descriptor of {_TAKES[do]}")
+        settings = self._settings
+        if uid != settings.agent_uid:
+            owner(uid)  # whatever the request is, it is refused unless the uid is an ordinary user
+        if do == "facts":
+            request.checked(message)
+            return containers.facts(settings), None
+        if do == "admit":
+            number = request.checked(message, slurm_job=is_number)["slurm_job"]
+            return self._users(do).admit(owner(uid), number), None
+        if do == "list":
+            request.checked(message)
+            known = bundle.known(settings)
+            mine = {one.name: about["labels"] for one, about in known if bundle.owner_uid(settings, about) == uid}
+            return {"containers": mine}, None
+        if do == "create":
+            spec = self._own(uid, request.spec(message))
+            with self._alone(spec.name):
+                containers.create(settings, spec, Owner.of(uid))
+            return {}, None
+        if do in ("image", "import"):
+            name = request.checked(message, image=request.is_image)["image"]
+            found = image_store.find(settings, name)
+            if found is None and do == "import":
+                if uid != settings.agent_uid:
+                    raise Failed("image", f"the image {name} is not on the node, and only an admin brings one")
+                _import(descriptor or 0, name)
+                found = image_store.find(settings, name)
+            return {"image_id": found.id if found else None}, None
+        if do == "signal":
+            given = request.checked(message, name=request.is_name, signal=request.is_signal)
+            containers.signal(settings, self._bundle(uid, given["name"]), given["signal"])
+            return {}, None
+        made = self._bundle(uid, request.checked(message, name=request.is_name)["name"])
+        return self._of_container(do, made, descriptor, connection)
+
+    def _users(self, do: str) -> UserJobs:
+        if self._user_jobs is None:
+            raise request.Refused(f"{do}: user jobs are not served on this node")
+        return self._user_jobs
+
+    def _own(self, uid: int, spec: request.Spec) -> request.Spec:
+        """Return the container as its owner may have it."""
+        if uid != self._settings.agent_uid:
+            return self._users("create").spec(owner(uid), spec)
+        if job_of(spec.name) is not None:
+            raise request.Refused("'name' is one of those that user jobs have")
+        return spec
+
+    def _bundle(self, uid: int, name: str) -> Bundle:
+        """Return a container of the caller's. Another user's container is treated as if it were not there."""
+        made = Bundle(self._settings, name)
+        is_users = uid != self._settings.agent_uid
+        if is_users != (job_of(name) is not None) or (is_users and job_of(name, uid) is None):
+            raise bundle.NoSuch(f"there is no container {name}")
+        with suppress(bundle.NoSuch):
+            if made.owner_uid(self._settings) != uid:
+                raise Failed("gone", f"there is no container {name}")
+        return made
+
+    def _of_container(self, do: str, made: Bundle, descriptor: int | None, connection: socket.socket) -> Any:
+        settings = self._settings
+        simple: dict[str, Callable[[], Any]] = {
+            "pause": lambda: self._pause(made),
+            "unpause": lambda: containers.unpause(settings, made),
+            "checkpoint": lambda: self._checkpoint(made),
+            "run": lambda: self._run(made, descriptor or 0),
+            "layer-in": lambda: containers.layer_in(settings, made, descriptor or 0),
+            "layer-out": lambda: containers.layer_out(made, descriptor or 0),
+            "remove": lambda: self._remove(made),
+        }
+        if do in simple:
+            with self._alone(made.name) if do in ("run", "layer-in", "remove") else _nothing():
+                simple[do]()
+            return {}, None
+        about = made.facts()
+        if do == "about":
+            return {
+                "image_id": about["image_id"],
+                "written": not overlay_tar.is_empty(made.inside("upper")),
+                "ended": not made.is_monitored(),
+            }, None
+        if do == "usage":
+            return {"usage": containers.usage(settings, made)}, None
+        if do == "taken":
+            return {"taken": containers.has_taken(made)}, None
+        if do == "logs":
+            return {}, os.open(made.inside("log"), os.O_RDONLY | os.O_CLOEXEC)
+        if do == "wait":
+            made.until_ended(connection.fileno())
+            return {"exit": made.exit(), "ended": not made.is_monitored()}, None
+        raise request.Refused(f"there is no request {do[:40]!r}")
+
+    def _run(self, made: Bundle, folder: int) -> None:
+        if job_of(made.name) is None:
+            containers.run(self._settings, made, folder)
+            return
+        users = self._users("run")
+        whose = owner(made.owner_uid(self._settings))
+        users.must_run(whose, made.name)
+        with users.opened_folder(made.name) as theirs:
+            if not os.path.samestat(os.fstat(folder), os.fstat(theirs)):
+                raise Failed("fault", f"the job's folder must be {users.job_folder(made.name)}")
+        containers.run(self._settings, made, folder, lambda: users.goes_on(made))
+        # The job may have ended meanwhile, and its Epilog found nothing to end. From now on it would.
+        try:
+            users.must_run(whose, made.name, anew=True)
+        except (request.Refused, NoJob):
+            self._remove(made)
+            raise
+        except Unknown:
+            made.put_off(request.LABEL_END, str(int(time.time())))  # the watchdog asks again
+
+    def _remove(self, made: Bundle) -> None:
+        containers.remove(self._settings, made)
+        if self._user_jobs is not None and job_of(made.name) is not None:
+            self._user_jobs.remove_folder(made.name)
+
+    def _pause(self, made: Bundle) -> None:
+        """Freeze a container, unless it is being saved: then CRIU keeps it still, and has released the freezer.
+
+        A freeze would stop CRIU's own code in the container, and the save would never end.
+        """
+        with self._one_pause(made.name):
+            if f"{made.name} is being saved" not in self._busy:
+                containers.pause(self._settings, made)
+
+    def _checkpoint(self, made: Bundle) -> None:
+        users = None if job_of(made.name) is None else self._user_jobs
+        end_s = None if users is None else users.end_s(made)
+        with self._alone(made.name, "saved"):
+            with self._one_pause(made.name):
+                pass  # a pause that began before is over
+            containers.checkpoint(self._settings, made, end_s=end_s)
+
+    def _one_pause(self, name: str) -> threading.Lock:
+        """Return the lock that all share who pause or save this container."""
+        with self._lock:
+            found = self._pausing.get(name)
+            if found is None:
+                found = self._pausing[name] = threading.Lock()
+            return found
+
+    @contextmanager
+    def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:
+        """Keep others from doing the same to a container of this name meanwhile. Raises `Failed` if one does so."""
+        with self._lock:
+            if (busy := f"{name} is being {doing}") in self._busy:
+                raise Failed("fault", busy)
+            self._busy.add(busy)
+        try:
+            yield
+        finally:
+            self._busy.discard(busy)
+
+
+def _report(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+@contextmanager
+def _nothing() -> Generator[None, None, None]:
+    yield
+
+
+def _explained(error: Exception) -> dict[str, str]:
+    line = " ".join(str(error).split())[:2000]
+    if isinstance(error, Failed):
+        return {"kind": error.kind, "why": line}
+    if isinstance(error, bundle.NoSuch):
+        return {"kind": "gone", "why": line}
+    if isinstance(error, Hostile):
+        return {"kind": "image", "why": line}
+    if isinstance(error, (request.Refused, bundle.Exists, config.Misconfigured, Unknown)):
+        return {"kind": "fault", "why": line}
+    return {"kind": "fault", "why": f"{type(error).__name__}: {line}"}
+
+
+def _import(descriptor: int, name: str) -> None:
+    """Import an image in a process of its own with little memory: a hostile archive must not kill the helper."""
+    words = [sys.executable, "-IS", sys.argv[0], "import", name, str(descriptor)]
+    try:
+        done = subprocess.run(
+            words,
+            pass_fds=(descriptor,),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_IMPORT_WITHIN_S,
+        )
+    except subprocess.TimeoutExpired as error:  # its file hangs, say, and others wait for their images
+        raise Failed("image", f"the archive of {name} was not read within {_IMPORT_WITHIN_S} s") from error
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise Failed("image", f"the archive of {name} is not taken: {said[-1] if said else 'it was killed'}")
+
+
+def main() -> NoReturn:
+    """Run the daemon, a command (`import`, `forget`, `clear`), or `monitor ...`, which the daemon itself calls."""
+    os.umask(0o022)  # what must be private lies in folders that only root can enter
+    words = sys.argv[1:]
+    try:
+        settings = config.load()
+        if words[:1] == ["monitor"] and len(words) == 5:
+            monitor.main(words[1:])
+            sys.exit(0)
+        if words[:1] == ["import"] and len(words) == 3:
+            admin.take_in(settings, words[1], words[2])
+        if words[:1] == ["forget"] and len(words) == 2:
+            admin.forget(settings, words[1])
+        if words[:1] == ["clear"] and len(words) == 2:
+            admin.clear(settings, words[1])
+        if words:
+            sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME | clear SLURM_JOB]")
+        bundle.check_place(settings)
+        alone = _only_one(settings)
+        bundle.sweep(settings)
+        if settings.user_jobs_key:
+            config.key(settings)
+            UserJobs(settings, Slurm(settings.scontrol)).set_up()
+    except config.Misconfigured as error:
+        sys.exit(str(error))
+    with alone:
+        _serve(settings)
+
+
+def _only_one(settings: config.Config) -> IO[str]:
+    """Return a lock to hold while this program lives: a second helper would take over the first one's socket."""
+    held = open(os.path.join(settings.bundles, ".lock"), "w", encoding="ascii")  # noqa: SIM115
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("another gleaner-helper runs on this node")
+    return held
+
+
+def _serve(settings: config.Config) -> NoReturn:
+    helper = Helper(settings)
+    helper.watchdog.watch()
+    helper.serve(_listening(settings))
+
+
+def _listening(settings: config.Config) -> socket.socket:
+    """Return the socket, which only the service account can open unless user jobs are served.
+
+    Only the kernel's word on who connects counts.
+    """
+    path = settings.helper_socket
+    mode = 0o666 if settings.user_jobs_key else 0o600
+    listener = socket_server.listening(path, mode=mode, owner_uid=settings.agent_uid)
+    sys.stderr.write(json.dumps({"listening": path}) + "\n")
+    return listener

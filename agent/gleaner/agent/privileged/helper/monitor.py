@@ -1,0 +1,205 @@
+"""One container's monitor: a small process that starts the container, keeps its output, and learns how it ended.
+
+The helper starts one monitor for each container; the helper may end and come back while the monitor goes on. The
+monitor has a mount namespace of its own, in which the container's root and the job's folder are mounted. So when the
+container has ended, there is nothing on the node to unmount, and nothing is busy. The container's first process becomes
+the monitor's child (the monitor is a subreaper), even if CRIU has restored it, so the kernel tells the monitor, and
+nobody else, the exit code.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import time
+from typing import Any
+
+from ..common import cgroups, config, folders, linux
+from ..common.bundle import Bundle
+from ..common.processes import kill_descendants
+
+LONGEST_LOG_BYTES = 192 * 2**20
+_NOTICE = b"[gleaner] more output than this is not kept\n"
+_CHUNK_BYTES = 2**16
+_HEADER = struct.Struct(">B3xL")
+END = _HEADER.pack(0, 0)
+"""The last frame of a log."""
+_DRAIN_S = 5.0
+"""The time for which something may hold the output open after the end (there should be nothing)."""
+
+
+class Log:
+    """Output as frames: the number of its stream (1 or 2), its length, the bytes; as in Docker Engine's API."""
+
+    def __init__(self, descriptor: int, most_bytes: int = LONGEST_LOG_BYTES) -> None:
+        self._descriptor = descriptor
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._is_full = False
+
+    def add(self, stream: int, content: bytes) -> None:
+        """Add one more frame. At the log's limit, add one that says so, and no more after it."""
+        if self._is_full:
+            return
+        if self._bytes + len(content) > self._most_bytes:
+            self._is_full = True
+            stream, content = 2, _NOTICE
+        self._write(_HEADER.pack(stream, len(content)) + content)
+
+    def end(self) -> None:
+        """Write the last frame: no more will come."""
+        self._write(END)
+
+    def _write(self, frame: bytes) -> None:
+        try:
+            written = os.write(self._descriptor, frame)
+        except OSError:
+            written = 0
+        if written == len(frame):
+            self._bytes += written
+        else:  # a full disk: a frame is there whole, or not at all
+            os.ftruncate(self._descriptor, self._bytes)
+
+
+def runc_root(settings: config.Config) -> str:
+    """Return the folder in which runc keeps the state of the helper's containers."""
+    return f"{settings.own}-runc"
+
+
+def kept_by_runc(settings: config.Config, name: str) -> str:
+    """Return the folder in which runc keeps its facts about one container."""
+    return os.path.join(runc_root(settings), name)
+
+
+def main(words: list[str]) -> None:
+    """Run one monitor: `NAME ALIVE ANSWER FOLDER`, three descriptors after the name. None of them is an agent's."""
+    name = words[0]
+    _, answer, folder = map(int, words[1:])
+    settings = config.load()
+    bundle = Bundle(settings, name)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _go_on)  # not SIG_IGN, which the job would inherit
+    try:
+        said: dict[str, Any] = _run(settings, bundle, folder, answer)
+    except OSError as error:
+        said = {"reason": str(error)}
+    if said:
+        _say(answer, said)
+
+
+def _go_on(_number: int, _frame: object) -> None:
+    """Ignore the signal: whoever ends the helper, or all processes that look like it, must not end the containers."""
+
+
+def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> dict[str, Any]:
+    """Run the container to its end. If it did not begin, return the reason."""
+    linux.become_subreaper()
+    linux.own_mounts()
+    linux.mount_overlay(
+        bundle.facts()["rootfs"], bundle.inside("upper"), bundle.inside("work"), bundle.inside("rootfs")
+    )
+    linux.bind(_same_folder(folder), bundle.inside("job"))
+    os.close(folder)
+    log = Log(os.open(bundle.inside("log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    for command in ("create", "start"):
+        options = ["--bundle", bundle.path, "--pid-file", bundle.inside("pid")] if command == "create" else []
+        reason = _shim(settings, bundle, [command, *options, bundle.name], out_end, err_end)
+        if reason is not None:
+            kill_descendants(os.getpid())  # runc may go on, where gleaner-runc was killed
+            subprocess.call([settings.runc, "--root", runc_root(settings), "delete", "--force", bundle.name])
+            return {"reason": reason}
+    os.close(out_end)
+    os.close(err_end)
+    with open(bundle.inside("pid"), encoding="ascii") as file:
+        pid = int(file.read())  # our child, and so nobody else's number until we have waited for it
+    ended = os.pidfd_open(pid)
+    _say(answer, {"reason": None})
+    _keep({out: 1, err: 2}, ended, log)
+    _, status = os.waitpid(pid, 0)
+    out_of_memory = _was_out_of_memory(cgroups.made_by_runc(kept_by_runc(settings, bundle.name)))
+    log.end()
+    bundle.record_exit(
+        {
+            "exit_code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status),
+            "at_its_limit": out_of_memory or os.path.exists(bundle.inside("too-large")),
+        }
+    )
+    return {}
+
+
+def _shim(settings: config.Config, bundle: Bundle, words: list[str], out: int, err: int) -> str | None:
+    """Call the runtime as an engine would. Return the reason if the call fails, else None."""
+    log = bundle.inside("runc.log")
+    call = [settings.shim, "--root", runc_root(settings), "--log", log, "--log-format", "json", *words]
+    if subprocess.call(call, stdin=subprocess.DEVNULL, stdout=out, stderr=err) == 0:
+        return None
+    return last_error(log) or "runc failed, and does not say why"
+
+
+def last_error(log: str) -> str:
+    """Return the last error that runc, or the shim, has written to its log; "" if there is none."""
+    try:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            lines = [json.loads(line) for line in file if line.startswith("{")]
+    except (OSError, ValueError):
+        return ""
+    return next((str(line["msg"]) for line in reversed(lines) if line.get("level") in ("error", "fatal")), "")
+
+
+def _same_folder(given: int) -> int:
+    """Return the agent's folder as this mount namespace has it.
+
+    A descriptor of another namespace cannot be mounted here. So its path is walked without following links, and must
+    lead to the very folder that was given: a folder that is swapped meanwhile is detected. Raises `OSError`.
+    """
+    at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    mounts: list[int] = [folders.mount_id(at)]
+    for step in os.readlink(f"/proc/self/fd/{given}").strip("/").split("/"):
+        below = os.open(step, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        os.close(at)
+        at = below
+        mounts.append(folders.mount_id(at))
+    if len(mounts) > 1 and mounts[-1] != mounts[-2]:
+        raise OSError("something is mounted on the job's folder: unmount it")
+    if not os.path.samestat(os.fstat(at), os.fstat(given)):
+        raise OSError("the job's folder is not where the node's helper sees it: it must lie on the node's own disk")
+    return at
+
+
+def _keep(sources: dict[int, int], ended: int, log: Log) -> None:
+    """Move output into the log until the process has ended, and all it wrote is there."""
+    ended_s: float | None = None
+    while sources and (ended_s is None or time.monotonic() < ended_s + _DRAIN_S):
+        watched = [*sources, ended] if ended_s is None else [*sources]
+        ready, _, _ = select.select(watched, [], [], None if ended_s is None else _DRAIN_S)
+        if ended in ready:
+            ended_s = time.monotonic()
+        for source in ready:
+            if source in sources:
+                content = os.read(source, _CHUNK_BYTES)
+                if content:
+                    log.add(sources[source], content)
+                else:
+                    del sources[source]
+    if ended_s is None:  # it has closed its output, and goes on
+        select.select([ended], [], [])
+
+
+def _was_out_of_memory(paths: dict[str, str]) -> bool:
+    found = cgroups.counters(paths.get("memory"), "memory.oom_control") or cgroups.counters(
+        paths.get(""), "memory.events"
+    )
+    return found.get("oom_kill", 0) > 0
+
+
+def _say(answer: int, message: dict[str, Any]) -> None:
+    try:
+        os.write(answer, json.dumps(message).encode())
+        os.close(answer)
+    except OSError:
+        pass  # the helper has ended meanwhile; the container is what counts

@@ -1,0 +1,143 @@
+"""The helper's watchdog: it removes what nobody will ask for any more, and what is too large for the node."""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Any, NoReturn
+
+from ..common import bundle, config, request
+from ..common.bundle import Bundle, Taken
+from ..common.slurm_jobs import Unknown
+from ..common.user_jobs import UserJobs, job_of
+from . import containers
+from .containers import Failed
+
+_GRACE_S = 60
+_PERIOD_S = 5.0
+_FORGOTTEN_S = 600.0
+_ERRORS = (Failed, Unknown, bundle.NoSuch, OSError)
+
+
+class Watchdog:
+    """The watchdog. `alone` and `remove` are the helper's own, so that both never handle the same container at once."""
+
+    def __init__(
+        self,
+        settings: config.Config,
+        user_jobs: UserJobs | None,
+        alone: Callable[[str], AbstractContextManager[None]],
+        remove: Callable[[Bundle], None],
+    ) -> None:
+        self._settings = settings
+        self._user_jobs = user_jobs
+        self._alone = alone
+        self._remove = remove
+
+    def watch(self) -> None:
+        """Start the watch. No work waits for another: Slurm may not answer, and a count of many files takes long."""
+        works = [(self.remove_overdue, _PERIOD_S), (self.keep_limit, _PERIOD_S)]
+        if self._user_jobs is not None:
+            works += [(self.remove_users_overdue, _PERIOD_S), (self._user_jobs.remove_forgotten, _FORGOTTEN_S)]
+        for work in works:
+            threading.Thread(target=self._again_and_again, args=work, daemon=True).start()
+
+    def _again_and_again(self, work: Callable[[], None], period_s: float) -> NoReturn:
+        while True:
+            try:
+                work()
+            except Exception as error:  # whatever the error is, the work is tried again
+                sys.stderr.write(f"watchdog: {type(error).__name__}: {error}\n")
+            time.sleep(period_s)
+
+    def remove_overdue(self) -> None:
+        """Remove agents' containers whose end has passed."""
+        self._remove_each(lambda made, _: self._user_jobs is None or job_of(made.name) is None)
+
+    def remove_users_overdue(self) -> None:
+        """Remove users' containers whose end has passed, unless Slurm has given the job more time."""
+        self._remove_each(self._is_over)
+
+    def _is_over(self, made: Bundle, about: dict[str, Any]) -> bool:
+        if self._user_jobs is None or job_of(made.name) is None:
+            return False
+        end_s = self._user_jobs.still_runs(about)
+        if end_s is None or end_s + _GRACE_S <= time.time():
+            return True
+        made.put_off(request.LABEL_END, str(end_s))
+        return False
+
+    def _remove_each(self, is_over: Callable[[Bundle, dict[str, Any]], bool]) -> None:
+        for made, about in bundle.known(self._settings):
+            try:
+                if is_overdue(about["labels"], time.time()) and is_over(made, about):
+                    with self._alone(made.name):
+                        self._remove(made)
+            except _ERRORS as error:
+                sys.stderr.write(f"watchdog: {error}\n")
+
+    def keep_limit(self) -> None:
+        """Keep the limits: remove ended containers, the oldest first; then end the largest of all that is there."""
+        found: dict[Bundle | str, Taken] = {}
+        for made in bundle.all_bundles(self._settings):
+            self._count(found, made, made.path, *self._folders(made))
+        for name, folder in self._loose().items():
+            self._count(found, name, folder)
+        ended = [one for one in found if isinstance(one, Bundle) and one.exit() is not None]
+        for made in sorted(ended, key=lambda one: one.facts()["made_s"]):
+            if self._share(*found.values()) > 1:
+                del found[made]
+                self._remove(made)
+        if self._share(*found.values()) <= 1:
+            return
+        for one in sorted(found, key=lambda one: -self._share(found[one])):
+            if self._is_ended(one):
+                return
+
+    def _count(self, found: dict[Bundle | str, Taken], one: Bundle | str, *folders: str) -> None:
+        try:
+            found[one] = bundle.taken(*folders)
+        except bundle.Uncounted as error:  # the others count
+            sys.stderr.write(f"watchdog: {error}\n")
+
+    def _share(self, *taken: Taken) -> float:
+        """Return the part of the limits that is taken: of bytes or of files, whichever is more."""
+        of_bytes = sum(one.bytes for one in taken) / self._settings.most_container_bytes
+        return max(of_bytes, sum(one.files for one in taken) / self._settings.most_container_files)
+
+    def _is_ended(self, one: Bundle | str) -> bool:
+        """End a container, or remove one that does not run, or a folder without one. Return True if that worked."""
+        if isinstance(one, str):
+            if self._user_jobs is not None:
+                self._user_jobs.remove_folder(one)
+        elif one.is_monitored():
+            with open(one.inside("too-large"), "w", encoding="ascii"):
+                containers.signal(self._settings, one, "KILL")
+        else:
+            with suppress(Failed), self._alone(one.name):
+                self._remove(one)
+                return True
+            return False
+        return True
+
+    def _loose(self) -> dict[str, str]:
+        """Return the folders of users that have no container (yet)."""
+        mine = self._user_jobs
+        return {} if mine is None else {name: mine.seen_folder(name) for name in mine.folders_without_container()}
+
+    def _folders(self, made: Bundle) -> list[str]:
+        """Return the other folders that count for a container: none for an agent's, which are its own affair."""
+        return [] if self._user_jobs is None or job_of(made.name) is None else [self._user_jobs.seen_folder(made.name)]
+
+
+def is_overdue(labels: dict[str, str], now_s: float) -> bool:
+    """Return True if the agent's end has passed, or is unknown.
+
+    >>> is_overdue({"org.gleaner.end-s": "100"}, 159), is_overdue({"org.gleaner.end-s": "100"}, 161), is_overdue({}, 0)
+    (False, True, True)
+    """
+    end = labels.get(request.LABEL_END, "").partition(".")[0]
+    return not (end.isascii() and end.isdigit()) or now_s > int(end) + _GRACE_S

@@ -1,0 +1,390 @@
+"""Install the privileged programs on a node, or remove them (`deploy/install-node.sh` calls this).
+
+All is checked, and shown, before anything is changed; a second run finds nothing to do. The installed files are listed
+in `installed.json`, with digests, and `--remove` removes exactly those.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import argparse
+import compileall
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+import shutil
+import stat
+import sys
+from typing import Any, NamedTuple, NoReturn
+
+from ..common import config, durable
+from . import daemon_json, docker_engine
+from .daemon_json import Refused
+
+LIBRARY = config.Config(1).library
+PYTHON = "/usr/bin/python3"
+RUNC_SHIM = "/usr/local/sbin/gleaner-runc"
+DAEMON_JSON = "/etc/docker/daemon.json"
+TMPFILES = "/etc/tmpfiles.d/gleaner.conf"
+RECORD = f"{LIBRARY}/installed.json"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# For each program: the module whose `main` it calls, and the arguments.
+_PROGRAMS = {
+    RUNC_SHIM: ("shim.main", "{runc!r}"),
+    f"{LIBRARY}/bin/criu": ("shim.criu_call", ""),
+    "/usr/local/sbin/gleaner-helper": ("helper.main", ""),
+}
+_PROGRAM = """\
+#!{python} -IS
+# Put here by Gleaner's install-node.sh, which writes it anew when the settings change.
+import sys
+
+sys.path.insert(0, {library!r})
+from privileged.{module} import main
+
+main({arguments})
+"""
+
+
+class File(NamedTuple):
+    """A file that is to be on the node."""
+
+    content: bytes
+    mode: int = 0o644
+
+
+class Asked(NamedTuple):
+    """The options of the command line."""
+
+    root: str
+    """The folder before each path: "", or that of a system that does not run (an image that is being made)."""
+    account: str
+    runc: str | None
+    criu: str | None
+    yes: bool
+    dry_run: bool
+    restart_docker: bool
+
+    def at(self, path: str) -> str:
+        """Return the place of one of the node's paths in this run: below `root`."""
+        return self.root + path
+
+
+def main() -> NoReturn:
+    """Install or remove. A refusal is one line on standard error, with exit status 1."""
+    asked, remove = _asked(sys.argv[1:])
+    os.umask(0o022)  # agents read the settings
+    try:
+        if os.geteuid() != 0 and not asked.root:
+            raise Refused("must be run as root")
+        if remove:
+            _remove(asked)
+        else:
+            _install(asked)
+    except (Refused, config.Misconfigured) as error:
+        sys.exit(f"install-node: {error}")
+    sys.exit(0)
+
+
+def _asked(words: list[str]) -> tuple[Asked, bool]:
+    parser = argparse.ArgumentParser("install-node.sh", description="What runs as root on a node of Gleaner's.")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--remove", action="store_true", help="take back what was put there, and nothing else")
+    parser.add_argument("--restart-docker", action="store_true", help="if needed, and no foreign container runs")
+    parser.add_argument("--account", default="gleaner", help="the service account (a name or number) [gleaner]")
+    parser.add_argument("--runc", help="where runc is")
+    parser.add_argument("--criu", help="where CRIU is, or a wrapper around it")
+    parser.add_argument("--root", default="", help="install into this folder: a system that does not run")
+    found = parser.parse_args(words)
+    asked = Asked(
+        found.root.rstrip("/"),
+        found.account,
+        found.runc,
+        found.criu,
+        yes=found.yes,
+        dry_run=found.dry_run,
+        restart_docker=found.restart_docker,
+    )
+    return asked, found.remove
+
+
+def _install(asked: Asked) -> None:
+    source = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    settings, new_settings = _settings(asked)
+    wanted = new_settings | _programs(source, settings)
+    if os.path.isdir(asked.at("/usr/lib/tmpfiles.d")):
+        wanted[TMPFILES] = File(f"d {settings.handshakes} 0700 {settings.agent_uid} {_group(settings)} -\n".encode())
+    record = _record(asked)
+    old, new, added = _daemon_json(asked)
+    changed = {path: file for path, file in wanted.items() if not _is_there(asked.at(path), file)}
+    for path in changed:
+        print(f"{'would write' if asked.dry_run else 'writing'} {path}")
+    difference = daemon_json.difference(DAEMON_JSON, old, new)
+    if difference:
+        print(difference)
+    if asked.dry_run:
+        return
+    if difference:
+        _must_agree(asked, f"change {DAEMON_JSON}?")
+    stale = [path for path in record["files"] if path.startswith(f"{LIBRARY}/") and path not in wanted]
+    digests = {path: digest for path, digest in record["files"].items() if path not in stale}
+    record["files"] = digests | {path: _digest(file.content) for path, file in wanted.items()}
+    record["daemon_json"] = sorted({*record["daemon_json"], *added})
+    written = {RECORD: File(_json(record)), **changed}
+    for path, file in written.items():
+        if not _is_there(asked.at(path), file):
+            _write(asked.at(path), file)
+    for path in stale:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(asked.at(path))
+    if changed:
+        compileall.compile_dir(asked.at(f"{LIBRARY}/privileged"), quiet=1)
+    if not asked.root:
+        _make_handshakes(settings)
+    if difference:
+        _write_daemon_json(asked, new, keep=True)
+    if not asked.root and docker_engine.is_installed():
+        _bring_up(asked)
+    if not changed and not difference:
+        print("all is as it should be")
+
+
+def _settings(asked: Asked) -> tuple[config.Config, dict[str, File]]:
+    """Return the settings that are there, checked, or new ones and their file to write. Raises `Refused`."""
+    new: dict[str, File] = {}
+    path = asked.at(config.CONFIG_FILE)
+    if os.path.lexists(path):
+        settings = config.load(path)
+    else:
+        uid = _uid(asked.account)
+        settings = config.Config(
+            uid, runc=asked.runc or _found(asked, "runc"), criu=asked.criu or _found(asked, "criu")
+        )
+        new[config.CONFIG_FILE] = File(_json({"agent_uid": uid, "runc": settings.runc, "criu": settings.criu}))
+    for program in (settings.runc, settings.criu):
+        _must_be_roots(asked.at(program))
+        if not os.access(asked.at(program), os.X_OK):
+            raise Refused(f"{program} cannot be executed")
+    return settings, new
+
+
+def _uid(account: str) -> int:
+    try:
+        uid = int(account) if account.isdigit() else pwd.getpwnam(account).pw_uid
+    except KeyError:
+        raise Refused(f"there is no account {account!r}: make it, or name another with --account") from None
+    if uid == 0:
+        raise Refused("agents cannot be root: name an ordinary account with --account")
+    return uid
+
+
+def _group(settings: config.Config) -> str:
+    try:
+        return str(pwd.getpwuid(settings.agent_uid).pw_gid)
+    except KeyError:
+        return str(settings.agent_uid)
+
+
+def _found(asked: Asked, name: str) -> str:
+    for folder in _PATH.split(":"):
+        if os.access(asked.at(f"{folder}/{name}"), os.X_OK):
+            return f"{folder}/{name}"
+    raise Refused(f"there is no {name} on this node: install it, or say where it is with --{name}")
+
+
+def _programs(source: str, settings: config.Config) -> dict[str, File]:
+    """Return the programs and their modules, from the installed package, by path."""
+    files: dict[str, File] = {}
+    for folder, _, names in sorted(os.walk(source)):
+        for name in sorted(names):
+            if name.endswith((".py", ".sh")):
+                path = os.path.join(folder, name)
+                _must_be_roots(path)
+                place = os.path.normpath(f"{LIBRARY}/privileged/{os.path.relpath(folder, source)}/{name}")
+                with open(path, "rb") as file:
+                    files[place] = File(file.read(), 0o755 if name.endswith(".sh") else 0o644)
+    for path, (module, arguments) in _PROGRAMS.items():
+        given = arguments.format(runc=settings.runc)
+        text = _PROGRAM.format(python=PYTHON, library=LIBRARY, module=module, arguments=given)
+        files[path] = File(text.encode(), 0o755)
+    return files
+
+
+def _must_be_roots(path: str) -> None:
+    """Raise `Refused` if anybody but root can change this file, which root is to run, or a folder on the way to it."""
+    at = os.path.realpath(path)
+    while True:
+        try:
+            facts = os.stat(at)
+        except OSError as error:
+            raise Refused(f"{path} cannot be used: {error.strerror}") from error
+        sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
+        if facts.st_uid not in (0, os.geteuid()) or (facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky):
+            raise Refused(f"{path} would be run by root, and {at} is not root's alone: chown root, chmod go-w")
+        if at == "/":
+            return
+        at = os.path.dirname(at)
+
+
+def _daemon_json(asked: Asked) -> tuple[str, str, list[str]]:
+    """Return Docker's settings before and after, and what is added; the engine has agreed. Raises `Refused`."""
+    if not (os.path.exists(asked.at("/usr/sbin/dockerd")) if asked.root else docker_engine.is_installed()):
+        print("there is no Docker Engine here: installing the rest")
+        return "", "", []
+    elsewhere = None if asked.root else docker_engine.config_file()
+    if elsewhere not in (None, DAEMON_JSON):
+        raise Refused(f"Docker reads its settings from {elsewhere}, not from {DAEMON_JSON}: register the runtime there")
+    old = _text(asked.at(DAEMON_JSON))
+    is_there = os.path.lexists(asked.at(DAEMON_JSON))
+    is_on = None if asked.root else docker_engine.has_experimental()
+    try:
+        new, added = daemon_json.merged(old, program=RUNC_SHIM, experimental=is_on is not True)
+        if added and not asked.root:
+            docker_engine.check(new)
+    except Refused as error:
+        raise Refused(f"{DAEMON_JSON} stays as it is: {error}") from error
+    return old, new, added if is_there else [*added, "file"]
+
+
+def _write_daemon_json(asked: Asked, text: str, *, keep: bool) -> None:
+    """Write Docker's settings. With `keep`, keep a copy of the old ones beside them."""
+    path = os.path.realpath(asked.at(DAEMON_JSON))
+    mode = 0o644
+    if os.path.exists(path):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if keep:
+            shutil.copy2(path, f"{path}.before-gleaner")
+    _write(path, File(text.encode(), mode))
+
+
+def _bring_up(asked: Asked) -> None:
+    """Tell a running engine of the runtime. An engine that does not run will find its settings when it starts."""
+    is_on = docker_engine.has_experimental()
+    if is_on is None:
+        print("Docker does not run now; it will have the runtime when it starts")
+        return
+    if not docker_engine.knows_us():
+        docker_engine.reload()
+        if not docker_engine.wait_until_known(known=True):
+            raise Refused("Docker was reloaded, and does not know the runtime: look at its log")
+        print("Docker has been reloaded, and knows the runtime")
+    if not is_on:
+        if not asked.restart_docker:
+            print(
+                'NOTE: Docker saves containers only after a restart ("experimental" cannot be reloaded): '
+                "restart it when you can, or run this again with --restart-docker"
+            )
+            return
+        docker_engine.restart()
+        if not docker_engine.has_experimental():
+            raise Refused("Docker was restarted, and its experimental part is still off: look at its log")
+        print("Docker has been restarted")
+
+
+def _make_handshakes(settings: config.Config) -> None:
+    """Make the folder in which agents wait. After a reboot it is gone, and tmpfiles.d makes it again."""
+    os.makedirs(settings.handshakes, mode=0o700, exist_ok=True)
+    folder = os.open(settings.handshakes, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchown(folder, settings.agent_uid, int(_group(settings)))
+        os.fchmod(folder, 0o700)
+    finally:
+        os.close(folder)
+
+
+def _remove(asked: Asked) -> None:
+    record = _record(asked)
+    if not os.path.exists(asked.at(RECORD)):
+        print("nothing of ours is here")
+        return
+    runs = not asked.root and docker_engine.has_experimental() is not None
+    if runs and (users := docker_engine.users_of_runtime()):
+        raise Refused(f"{len(users)} containers need the runtime ({users[0]}): remove them first")
+    old = _text(asked.at(DAEMON_JSON))
+    new = daemon_json.without(old, program=RUNC_SHIM, added=record["daemon_json"])
+    difference = daemon_json.difference(DAEMON_JSON, old, new)
+    ours = [path for path, digest in record["files"].items() if _digest_of(asked.at(path)) == digest]
+    for path in record["files"]:
+        verb = "would remove" if asked.dry_run else "removing"
+        print(f"{verb} {path}" if path in ours else f"keeping {path}: it was changed, or is gone")
+    if difference:
+        print(difference)
+    if asked.dry_run:
+        return
+    if difference:
+        _must_agree(asked, f"change {DAEMON_JSON}?")
+        if "file" in record["daemon_json"] and json.loads(new) == {}:
+            os.unlink(asked.at(DAEMON_JSON))
+        else:
+            _write_daemon_json(asked, new, keep=False)
+        if runs:
+            docker_engine.reload()
+            docker_engine.wait_until_known(known=False)
+    for path in (*ours, RECORD):
+        os.unlink(asked.at(path))
+    folders = [folder for folder, _, _ in os.walk(asked.at(f"{LIBRARY}/privileged"), topdown=False)]
+    for folder in folders:
+        if os.path.basename(folder) == "__pycache__":
+            shutil.rmtree(folder, ignore_errors=True)
+    for folder in (*folders, *map(asked.at, (f"{LIBRARY}/bin", LIBRARY, os.path.dirname(config.CONFIG_FILE)))):
+        with contextlib.suppress(OSError):  # others have files in it, or it is a mount
+            os.rmdir(folder)
+
+
+def _must_agree(asked: Asked, question: str) -> None:
+    if asked.yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused("nobody is here to agree: look at what --dry-run says, and say --yes")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Refused("as you wish: nothing was changed")
+
+
+def _record(asked: Asked) -> dict[str, Any]:
+    """Return the record of what earlier runs have installed. Raises `Refused` if it is broken."""
+    try:
+        found: dict[str, Any] = json.loads(_text(asked.at(RECORD)) or '{"files": {}, "daemon_json": []}')
+    except ValueError as error:
+        raise Refused(f"{RECORD} is broken: {error}; remove it and run this again") from error
+    return found
+
+
+def _is_there(path: str, file: File) -> bool:
+    try:
+        return _digest_of(path) == _digest(file.content) and stat.S_IMODE(os.stat(path).st_mode) == file.mode
+    except OSError:
+        return False
+
+
+def _write(path: str, file: File) -> None:
+    """Write a file, whole or not at all, and synced."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    durable.write_draft(path, file.content, draft=f"{path}.gleaner-{os.getpid()}", mode=file.mode)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} cannot be read: {error}") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _digest_of(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return _digest(file.read())
+    except OSError:
+        return None
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=4) + "\n").encode()

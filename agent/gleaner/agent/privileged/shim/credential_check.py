@@ -1,0 +1,86 @@
+"""The check that a restored process may do no more than one that was started.
+
+CRIU gives a process the rights that its CRIU images say. So somebody who could hand us other images than those that
+were saved could gain root's rights. The first guard against that is the digest of a checkpoint, which the queue keeps.
+This is the second guard, on root's side: each thread of the processes is looked at before they run again.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import os
+import signal
+
+_NO_CAPABILITY = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+
+
+def stop_if_beyond(init_pid: int, uid: int) -> str | None:
+    """Kill the processes that CRIU has just restored if one may do more than it should. Return why; None if none may.
+
+    A process that cannot be looked at counts as one that may: CRIU lets the processes go on whatever it is told at this
+    point.
+    """
+    found = [init_pid]
+    try:
+        found = family(init_pid)
+        why = _first_beyond(found, uid)
+    except (OSError, ValueError, IndexError) as error:
+        why = f"it cannot be looked at: {error}"
+    if why is not None:
+        for pid in found:  # all of them: a forged image may lack the namespace, too
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    return why
+
+
+def _first_beyond(pids: list[int], uid: int) -> str | None:
+    for pid in pids:
+        for thread in _numbers(f"/proc/{pid}/task"):
+            why = beyond(_status(f"/proc/{pid}/task/{thread}/status"), uid)
+            if why is not None:
+                return why
+    return None
+
+
+def beyond(status: dict[str, list[str]], uid: int) -> str | None:
+    """Return what a thread may do that a job's may not, by its `status` in /proc; None if there is nothing.
+
+    >>> beyond({"Uid": ["0"] * 4}, 4200)
+    'it would run as uid 0'
+    """
+    for one in status.get("Uid", ["?"]):
+        if one != str(uid):
+            return f"it would run as uid {one}"
+    if "0" in (*status.get("Gid", ["0"]), *status.get("Groups", [])):
+        return "it would run with root's group"
+    for name in _NO_CAPABILITY:
+        if int(status.get(name, ["1"])[0], 16) != 0:
+            return "it would have capabilities"
+    if status.get("NoNewPrivs") != ["1"]:
+        return "it could gain privileges"
+    return None
+
+
+def family(init_pid: int) -> list[int]:
+    """Return the pids of a process and of all below it. None of them runs now, so none can be missed."""
+    children: dict[int, list[int]] = {}
+    for pid in _numbers("/proc"):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(pid)
+    found = [init_pid]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _numbers(folder: str) -> list[int]:
+    return [int(name) for name in os.listdir(folder) if name.isdigit()]
+
+
+def _status(path: str) -> dict[str, list[str]]:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return {name: rest.split() for name, _, rest in (line.partition(":") for line in file)}

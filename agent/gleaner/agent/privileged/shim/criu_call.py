@@ -1,0 +1,320 @@
+"""The program that runc finds as `criu` when the shim calls runc: CRIU with `--stream`.
+
+runc speaks to CRIU over a socket that it hands to `criu swrk` (CRIU's images/rpc.proto), and CRIU refuses to stream in
+that mode. So for a dump or a restore this program does what CRIU's service would do: it turns the request into the
+options of CRIU's own command line, adds `--stream`, and passes CRIU's notifications on to runc. All other requests of
+runc's go to CRIU unchanged. An option that is not known here fails the call; it is never left out.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from typing import NoReturn
+
+from ..common import config, freezing, processes, symlink_guard
+from . import credential_check, deleted_files, mount_confinement
+from .protobuf import NotUnderstood, Value, field, fields, number_in
+from .transfer import is_held
+
+DUMP, RESTORE, NOTIFY = 1, 2, 6
+_LONGEST_REQUEST = 2**20
+_MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
+_NEW_NET = 0x40000000
+_KERNEL_FACTS = "/run/criu.kdat"
+_LOOK_S = 1.0
+"""The time between two checks that what CRIU restores is still there."""
+
+# Fields of criu_opts that are a switch, and their options. None: our command line has it, or it means nothing here.
+_SWITCHES: dict[int, str | None] = {
+    3: "--leave-running",
+    4: "--ext-unix-sk",
+    5: "--tcp-established",
+    6: "--evasive-devices",
+    7: "--shell-job",
+    7 + 1: "--file-locks",
+    12: None,  # notifications: always
+    16: "--auto-dedup",
+    18: "--link-remap",
+    21: "--force-irmap",
+    24: None,  # an older way to say 34
+    26: None,  # the restored process is a child of ours: always
+    46: "--skip-in-flight",
+    47: "--weak-sysctls",
+    50: None,  # terminals: our containers have none
+    52: "--tcp-close",
+}
+_TEXTS = {13: "--root", 44: "--freeze-cgroup", 53: "--lsm-profile", 37: "--external"}
+
+
+def options(request: bytes, runc_pid: int) -> list[str]:
+    """Return CRIU's options for runc's `criu_opts`. Raises `NotUnderstood`."""
+    found: list[str] = []
+    for number, value in fields(request):
+        if number in _SWITCHES and isinstance(value, int):
+            name = _SWITCHES[number]
+            if value and name:
+                found.append(name)
+        elif number in _TEXTS and isinstance(value, bytes):
+            found += [_TEXTS[number], value.decode()]
+        else:
+            found += _option(number, value, runc_pid)
+    return found
+
+
+def _option(number: int, value: Value, runc_pid: int) -> list[str]:
+    if isinstance(value, int):
+        if number in (1, 17):
+            return ["-D" if number == 1 else "-W", f"/proc/{runc_pid}/fd/{value}"]
+        if number == 2:
+            return ["-t", str(value)]
+        if number == 9:
+            return [f"-v{value}"]
+        if number == 20 and value == 0xFFFFFFFF:
+            return ["--cpu-cap=all"]
+        if number == 34 and value < len(_MODES):
+            return [f"--manage-cgroups={_MODES[value]}"]
+        if number == 35:
+            return ["--ghost-limit", str(value)]
+        if number == 38 and value == _NEW_NET:
+            return ["--empty-ns", "net"]
+        if number == 45:
+            return ["--timeout", str(value)]
+        if not value:  # something that is off
+            return []
+    else:
+        inner = dict(fields(value)) if number in (23, 25, 27) else {}
+        if number == 10:
+            return ["-o", value.decode()]
+        if number == 23:
+            return ["--external", f"mnt[{_text(inner[1])}]:{_text(inner[2])}"]
+        if number == 25:
+            controller = f"{_text(inner[1])}:" if 1 in inner else ""
+            return ["--cgroup-root", controller + _text(inner[2])]
+        if number == 27:
+            return ["--inherit-fd", f"fd[{inner[2]!r}]:{_text(inner[1])}"]
+        if number == 51:  # the file with further options: ours replaces it
+            return []
+    raise NotUnderstood(f"runc asks CRIU for option {number}, which is not known here")
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, int):
+        raise NotUnderstood("a number where a text is wanted")
+    return value.decode()
+
+
+def main() -> NoReturn:
+    """Run `criu swrk FD`, or any other call of CRIU by runc."""
+    words = sys.argv[1:]
+    settings = config.load()
+    if len(words) == 2 and words[0] == "swrk":
+        runc = socket.socket(fileno=os.dup(int(words[1])))
+        request = runc.recv(_LONGEST_REQUEST, socket.MSG_PEEK)
+        asked = dict(fields(request))
+        if asked.get(1) in (DUMP, RESTORE):
+            runc.recv(_LONGEST_REQUEST)
+            if asked[1] == RESTORE:  # what CRIU restores would inherit it, and runc would not hear of our end
+                os.close(int(words[1]))
+            # In a save CRIU has it on purpose: runc waits for CRIU, whatever becomes of us.
+            try:
+                sys.exit(_serve(settings, runc, asked))
+            except NotUnderstood as error:
+                # The agent reads CRIU's logs in the order of their names: CRIU's own reasons come first, if it has any.
+                _log(os.environ["GLEANER_OWN"], str(error), "why.log")
+                sys.exit(1)
+    os.execv(settings.criu, [settings.criu, *words])
+
+
+def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]) -> int:
+    kind, wanted = asked[1], asked.get(2, b"")
+    assert isinstance(kind, int) and isinstance(wanted, bytes)  # noqa: S101 - by `fields`, from our own call
+    own = os.environ["GLEANER_OWN"]
+    pid_file = os.path.join(own, "work", "pid")
+    words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
+    words += options(wanted, os.getppid())
+    uid, said = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
+    saved, root = number_in(said.get(2, 0)), None
+    if kind == DUMP and (why := deleted_files.refused(saved)) is not None:
+        raise NotUnderstood(why)
+    if kind == RESTORE:
+        _know_kernel(settings)
+        root = _text(said.get(13, b""))
+        words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
+    words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
+    if kind == RESTORE and symlink_guard.are_kept_in(own):
+        words.append("--skip-file-rwx-check")  # folders are closed meanwhile
+    if kind == RESTORE:
+        words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
+    answer = _run(words, own, runc, uid, saved=saved, root=root)
+    result, is_known = b"", False
+    with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has gone
+        if answer == 0 and kind == RESTORE:
+            with open(pid_file, encoding="ascii") as file:
+                result = field(4, field(1, int(file.read())))
+        runc.send(field(1, kind) + field(2, int(answer == 0)) + result)
+        is_known = is_held(own)
+    if kind == RESTORE and not is_known:
+        processes.kill_descendants(os.getpid())
+        return 1
+    return 0 if answer == 0 else 1
+
+
+def _log(own: str, why: str, name: str = "call.log") -> None:
+    """Write a reason of ours, in the form of CRIU's own log. Of several logs the first one counts, by their names."""
+    with open(os.path.join(own, "work", name), "w", encoding="utf-8") as log:
+        log.write(f"(00.000000) Error (criu.py:0): {why}\n")
+
+
+def _know_kernel(settings: config.Config) -> None:
+    """Have CRIU write its file with facts about the kernel: where CRIU restores, it cannot write that file."""
+    if not os.path.exists(_KERNEL_FACTS):
+        subprocess.run([settings.criu, "check"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
+def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: int = 0, root: str | None = None) -> int:
+    """Run CRIU, and pass on what its action script says (in two pipes, since the script is started anew each time).
+
+    `saved` is the pid of the first process that is saved; 0 in a restore. `root` is the root of a container that is
+    restored; None in a save.
+    """
+    said, answered = os.path.join(own, "said"), os.path.join(own, "answered")
+    os.mkfifo(said, 0o600)
+    os.mkfifo(answered, 0o600)
+    hearing = os.open(said, os.O_RDWR | os.O_CLOEXEC)
+    answering = os.open(answered, os.O_RDWR | os.O_CLOEXEC)
+    # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
+    criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
+    status = 1
+    try:
+        status = _passed_on(criu, hearing, answering, own, runc=runc, uid=uid, saved=saved)
+    finally:
+        if status != 0:
+            # If CRIU is still there (runc was killed, or we have failed), CRIU would wait for ever. If CRIU is gone,
+            # what it has restored would go on.
+            processes.kill_descendants(os.getpid())
+            criu.wait()
+        if "--freeze-cgroup" in words and not is_held(own):
+            # gleaner-runc has gone, so the agent may have let the container go on while CRIU had it thawed. CRIU leaves
+            # the container as CRIU found it, frozen, and nobody would know.
+            freezing.take_back(words[words.index("--freeze-cgroup") + 1])
+    return status
+
+
+def _confine(root: str | None, own: str) -> None:
+    """Confine this process, which is about to become CRIU. Raises `OSError`. In a save (`root` is None) do nothing."""
+    if root is None:
+        return
+    try:
+        mount_confinement.enter(root, os.path.join(own, "work"))
+    except OSError as error:
+        _log(own, f"the node cannot be kept from CRIU (Linux 5.14 or newer is needed): {error}")
+        raise
+
+
+def _passed_on(
+    criu: subprocess.Popen[bytes], hearing: int, answering: int, own: str, *, runc: socket.socket, uid: int, saved: int
+) -> int:
+    """Return CRIU's exit status, after all notifications were passed on.
+
+    What CRIU says counts first, then its own end, then runc's end. A save is not broken off when runc ends: CRIU hears
+    a no, and undoes what it has begun. A restore is broken off when runc ends, or when what CRIU restores ends, since
+    CRIU would wait for ever. Raises `NotUnderstood` then.
+    """
+    ended = os.pidfd_open(criu.pid)
+    may_go, restored, lost = False, 0, None
+    watched = select.poll()
+    for one in (hearing, ended):
+        watched.register(one, select.POLLIN)
+    watched.register(runc, 0)  # only whether it has hung up
+    heard: bytes = b""
+    while True:
+        ready = dict(watched.poll(_LOOK_S * 1000))
+        if ended in ready and hearing not in ready:
+            status = criu.wait()
+            if status != 0 and restored:
+                os.kill(restored, signal.SIGKILL)  # at once: without CRIU the process goes on, perhaps unchecked
+            return status
+        if hearing not in ready:
+            if saved:
+                if runc.fileno() in ready:
+                    watched.unregister(runc)
+                continue
+            if ready:
+                raise NotUnderstood("runc has gone")
+            if not is_held(own):
+                raise NotUnderstood("gleaner-runc has gone")
+            found = None if may_go else _lost(criu.pid)
+            if found is not None and found == lost:  # at the first look CRIU may know of it, and be cleaning up
+                raise NotUnderstood("what CRIU restores has ended (is there too little memory?)")
+            lost = found
+            continue
+        heard += os.read(hearing, 4096)
+        while b"\n" in heard:
+            line, _, heard = heard.partition(b"\n")
+            action, _, number = line.partition(b" ")
+            pid = int(number or b"0")
+            agreed = _notified(runc, action, pid) and is_held(own)
+            if (why := _objection(action, pid, saved=saved, uid=uid)) is not None:
+                _log(own, why)
+                agreed = False
+            if action == b"post-restore":
+                restored = pid
+            if action == b"pre-resume":
+                symlink_guard.put_back(own)
+                may_go = True
+            os.write(answering, b"ok\n" if agreed else b"no\n")
+
+
+def _objection(action: bytes, pid: int, *, saved: int, uid: int) -> str | None:
+    """Return the reason why CRIU must not go on after this notification; None if it may."""
+    if action == b"post-dump":
+        return deleted_files.refused(saved)  # it may differ from before: now all processes stand still
+    if action == b"post-setup-namespaces":
+        return _not_confined(pid)
+    if action == b"pre-resume" and (why := _must_not_go_on(pid, uid)) is not None:
+        return f"the checkpoint is not what a job of ours can have been: {why}"
+    return None
+
+
+def _lost(criu_pid: int) -> int | None:
+    """Return the number of the first process of what is restored, if that has ended.
+
+    That process is a child of ours, as runc wants it. Until CRIU traces the process, the kernel tells CRIU nothing of
+    its end, and CRIU would wait for it for ever. While CRIU traces it, the kernel tells us nothing. So its state is
+    looked up.
+    """
+    us = os.getpid()
+    ended = (one for one, state, parent in processes.all_processes() if (state, parent) == ("Z", us))
+    return next((one for one in ended if one != criu_pid), None)
+
+
+def _not_confined(pid: int) -> str | None:
+    """Return the reason why CRIU must not make the container's files anew; None if CRIU may."""
+    try:
+        mount_confinement.follow_no_links(pid)
+    except (mount_confinement.NotConfined, OSError) as error:
+        return str(error)
+    return None
+
+
+def _must_not_go_on(pid: int, uid: int) -> str | None:
+    if pid <= 1:
+        raise NotUnderstood("CRIU does not say what it has brought back")
+    return credential_check.stop_if_beyond(pid, uid)
+
+
+def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:
+    """Pass a notification on. Return True if runc agrees to go on; False if it does not, or is gone."""
+    notify = field(1, action) + (field(2, pid) if pid else b"")
+    try:
+        runc.send(field(1, NOTIFY) + field(2, 1) + field(5, notify))
+        answer = dict(fields(runc.recv(_LONGEST_REQUEST)))
+    except ConnectionError:
+        return False
+    return answer.get(1) == NOTIFY and answer.get(3) == 1

@@ -1,0 +1,100 @@
+"""Deleted files and folders that a container's processes hold, and the check that CRIU may save them.
+
+CRIU keeps such a file under the path that the kernel tells, and makes it anew by that path when it restores, as root.
+The kernel tells the path that the file had. Since then its folders may have been replaced by symbolic links, which
+would lead CRIU out of the container. Where a folder is missing, CRIU takes the one above it: so each folder that is
+there counts. A container that holds a file with such a link in its path is not saved.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+
+from . import credential_check
+
+_DELETED = " (deleted)"
+_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_LONGEST = 200
+
+
+def refused(init_pid: int) -> str | None:
+    """Return the reason why a container that stands still must not be saved, in one line; None if it may be.
+
+    A process that cannot be looked at must not be saved either.
+    """
+    try:
+        for pid in credential_check.family(init_pid):
+            if _has_sent_files(pid):
+                return (
+                    "it has sent an open file through a socket, which nobody has received yet, so nobody can look at"
+                    " it: it can be saved when that has been received"
+                )
+            for path in sorted(_held(pid)):
+                link = link_on_the_way(f"/proc/{pid}/root", path)
+                if link is not None:
+                    return (
+                        f"{path[:_LONGEST]!r} is deleted and still open, and {link[:_LONGEST]!r} is a symbolic link by"
+                        " now: it can be saved when the job has closed the one or removed the other"
+                    )
+    except OSError as error:
+        return f"its deleted files cannot be looked at, so it is not saved: {error}"
+    return None
+
+
+def _held(pid: int) -> set[str]:
+    """Return the paths of all files and folders that a process holds and that have no name any more."""
+    about = f"/proc/{pid}"
+    entries = [f"{about}/{name}" for name in ("cwd", "root", "exe")]
+    for folder in ("fd", "map_files"):
+        entries += [f"{about}/{folder}/{name}" for name in os.listdir(f"{about}/{folder}")]
+    return {path for entry in entries for path in _deleted(entry)}
+
+
+def _has_sent_files(pid: int) -> bool:
+    """Return True if files are on their way in one of its sockets: CRIU saves them, and no process holds them."""
+    about = f"/proc/{pid}"
+    for name in os.listdir(f"{about}/fd"):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"{about}/fd/{name}").startswith("socket:") and holds_sent_files(about, name):
+                return True
+    return False
+
+
+def holds_sent_files(about: str, name: str) -> bool:
+    """Return True if files are on their way in the socket `fd/NAME` below `/proc/PID` (unix(7), SCM_RIGHTS)."""
+    with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
+        return any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in file)
+
+
+def _deleted(entry: str) -> Iterator[str]:
+    """Yield the path that a deleted file had, without the kernel's remark; nothing if the file is not deleted."""
+    with suppress(FileNotFoundError):  # a zombie's, or an entry that is no longer mapped
+        path = os.readlink(entry)
+        if path.startswith("/") and (path.endswith(_DELETED) or os.stat(entry).st_nlink == 0):
+            yield path[: -len(_DELETED)] if path.endswith(_DELETED) else path
+
+
+def link_on_the_way(root: str, path: str) -> str | None:
+    """Return the first symbolic link in the place of one of a path's folders, seen from `root`; None if there is none.
+
+    >>> link_on_the_way("/", "/proc/self/root/x")
+    '/proc/self'
+    """
+    at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        steps = path.strip("/").split("/")[:-1]
+        for number, step in enumerate(steps):
+            try:
+                below = os.open(step, _PLACE, dir_fd=at)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            os.close(at)
+            at = below
+            if stat.S_ISLNK(os.fstat(at).st_mode):
+                return "/" + "/".join(steps[: number + 1])
+    finally:
+        os.close(at)
+    return None

@@ -1,0 +1,214 @@
+"""`gleaner-runc`: an OCI runtime that is runc, but saves to and restores from an agent.
+
+Docker Engine (its containerd) calls the shim as it calls runc. Every call goes to runc unchanged, except for containers
+that carry an agent's annotation `org.gleaner.handshake`, which comes from the engine's HostConfig and neither from a
+container image nor from a job's environment:
+
+- `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
+- `create`: the container may make sockets of the usual kinds only (`socket_filter`).
+- `pause`: a container that cannot be frozen goes on (`freezing`).
+- `resume`: a container that goes on already, since CRIU was killed, is no error: else the engine would take it for
+  paused for ever.
+- `delete`: what a restore has mounted for CRIU is unmounted, if runc and this program were killed in that restore.
+- `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and the
+  `start` that follows has nothing left to do. So a plain `docker start` resumes a saved job.
+
+The engine makes several calls for each container, ours or not, and waits for each. So all calls that do not concern us
+go on to runc with nothing imported but `os` and `sys`, and with no settings read: wrong settings stop nobody's
+container, and our own containers can still be killed and removed.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` itself takes longer to import than all the rest
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+ANNOTATION_HANDSHAKE = "org.gleaner.handshake"
+ANNOTATION_RESTORE = "org.gleaner.restore"
+ANNOTATION_END = "org.gleaner.end-s"
+"""The agent's end, in seconds since the epoch: a save or restore that is not done by then is given up."""
+ANNOTATION_OWNER = "org.gleaner.owner"
+"""The uid of a user job's owner; not there for the service account's containers. What is saved is sealed (`seal`)."""
+ANNOTATION_IMAGE = "org.gleaner.image"
+"""The id of the container image of a user job."""
+RESTORED = "gleaner-restored"
+"""The name of a mark in runc's own folder of a container: it was restored at `create`, so `start` has nothing to do."""
+
+# runc's options that are followed by a value; all others stand alone, or have it after "=".
+_GLOBAL_VALUES = {"--log", "--log-format", "--root", "--criu", "--rootless"}
+_VALUES: dict[str, set[str]] = {
+    "create": {"--bundle", "-b", "--console-socket", "--pidfd-socket", "--pid-file", "--preserve-fds"},
+    "checkpoint": {
+        "--image-path",
+        "--work-path",
+        "--parent-path",
+        "--status-fd",
+        "--page-server",
+        "--manage-cgroups-mode",
+        "--empty-ns",
+    },
+    "delete": set(),
+    "pause": set(),
+    "resume": set(),
+    "start": set(),
+}
+
+
+class Call:
+    """A command line for runc, taken apart."""
+
+    def __init__(self, before: list[str], command: str, options: list[tuple[str, str | None]], container: str) -> None:
+        self.globals = before
+        """The words before the command."""
+        self.command = command
+        self.options = options
+        self.container = container
+
+    def option(self, *names: str) -> str | None:
+        """Return the value of an option, of several the last one; None if there is none."""
+        found = None
+        for name, value in self.options:
+            if name in names:
+                found = value
+        return found
+
+    @property
+    def folder(self) -> str:
+        """The folder in which runc keeps the state of the container."""
+        return os.path.join(self._global("--root") or "/run/runc", self.container)
+
+    @property
+    def log(self) -> str | None:
+        """The file in which the caller looks for the reason of a failure."""
+        return self._global("--log")
+
+    def _global(self, sought: str) -> str | None:
+        for number, word in enumerate(self.globals):
+            if word == sought:
+                return self.globals[number + 1]
+            if word.startswith(f"{sought}="):
+                return word.partition("=")[2]
+        return None
+
+
+def parse(words: list[str]) -> Call | None:
+    """Return the call if it may concern us; None for a call that goes to runc unchanged.
+
+    >>> parse(["--root", "/r", "checkpoint", "--image-path", "/i", "c1"]).option("--image-path")
+    '/i'
+    >>> parse(["--root", "/r", "state", "c1"]) is None
+    True
+    """
+    command_at = _skip_options(words, 0, _GLOBAL_VALUES)
+    if command_at >= len(words) or words[command_at] not in _VALUES:
+        return None
+    command = words[command_at]
+    end = _skip_options(words, command_at + 1, _VALUES[command])
+    if end != len(words) - 1:
+        return None
+    options: list[tuple[str, str | None]] = []
+    at = command_at + 1
+    while at < end:
+        name, equals, value = words[at].partition("=")
+        if not equals and name in _VALUES[command]:
+            at += 1
+            options.append((name, words[at]))
+        else:
+            options.append((name, value if equals else None))
+        at += 1
+    return Call(words[:command_at], command, options, words[end])
+
+
+def _skip_options(words: list[str], at: int, with_value: set[str]) -> int:
+    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+        at += 2 if words[at] in with_value else 1
+    return at
+
+
+def main(runc: str | None = None) -> NoReturn:
+    """Do what the command line says, and exit as runc would.
+
+    `runc` is the program that other calls go to, as the installation has written it down. If it is None, the settings
+    name the program.
+    """
+    words = sys.argv[1:]
+    call = parse(words)
+    if call is not None:
+        if call.command == "start" and _was_restored(call):
+            sys.exit(0)
+        if call.command in ("create", "checkpoint") and may_be_ours(call):
+            from . import transfer
+
+            status = transfer.run(call)
+            if status is not None:
+                sys.exit(status)
+        if call.command == "create" and _says(_config_of(call), ANNOTATION_HANDSHAKE):
+            _restrict_sockets(call)
+        if call.command == "delete" and os.path.isdir(os.path.join(call.folder, "criu-root")):
+            from . import transfer
+
+            transfer.unmount_for_criu(call)
+    if runc is None:
+        from ..common import config
+
+        runc = config.load().runc
+    if call is not None and call.command in ("pause", "resume") and may_be_ours(call):
+        sys.exit(_freeze_or_thaw(call, [runc, *words]))
+    os.execv(runc, [runc, *words])
+
+
+def may_be_ours(call: Call) -> bool:
+    """Return True if the annotation's name is anywhere in the engine's (`create`) or runc's file about the container.
+
+    This quick look may only be wrong when it says yes: `transfer` finds out later if the name *is* an annotation's. A
+    file that cannot be read counts as no: runc complains of it.
+    """
+    if call.command == "create":
+        return _says(_config_of(call), ANNOTATION_RESTORE)
+    return _says(os.path.join(call.folder, "state.json"), ANNOTATION_HANDSHAKE)
+
+
+def _config_of(call: Call) -> str:
+    return os.path.join(call.option("--bundle", "-b") or ".", "config.json")
+
+
+def _says(path: str, sought: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return sought.encode() in file.read()
+    except OSError:
+        return False
+
+
+def _restrict_sockets(call: Call) -> None:
+    from ..common import socket_filter
+
+    try:
+        socket_filter.restrict(os.path.dirname(_config_of(call)), ANNOTATION_HANDSHAKE)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sys.stderr.write(f"gleaner-runc: the container's filter of system calls cannot be set: {error}\n")
+        sys.exit(1)
+
+
+def _freeze_or_thaw(call: Call, words: list[str]) -> int:
+    _, how = os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
+    status = os.waitstatus_to_exitcode(how)
+    if status != 0:
+        from ..common import cgroups, freezing
+
+        is_done = freezing.goes_on_after_all if call.command == "resume" else freezing.holds_after_all
+        if is_done(cgroups.made_by_runc(call.folder)):
+            return 0
+    return abs(status)
+
+
+def _was_restored(call: Call) -> bool:
+    try:
+        os.unlink(os.path.join(call.folder, RESTORED))
+    except OSError:
+        return False
+    return True

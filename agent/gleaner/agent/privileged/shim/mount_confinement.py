@@ -1,0 +1,63 @@
+"""The mount namespace in which CRIU restores: nothing of the node can be written in it.
+
+CRIU makes files anew that were open and deleted when it saved, as root, and by paths that the job has chosen. CRIU does
+so in its own mount namespace, whose root is the node's. So this namespace is read-only, except for the container's
+root, CRIU's working folder, and an empty `/tmp`. And no symbolic link of the container's is followed while CRIU makes
+such files: a link to `/proc/1/root` would lead to a place where the node can be written.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import sys
+
+from ..common import folders, linux
+
+_YARD = "/tmp/.criu.mntns."  # noqa: S108 - CRIU's name for the folder below which it mounts what the container has
+
+
+class NotConfined(Exception):
+    """CRIU cannot be confined to the container; one line."""
+
+
+def enter(root: str, work: str) -> None:
+    """Enter such a namespace. `root` is the path at which the container's root is mounted. Raises `OSError`."""
+    linux.leave_mounts()
+    linux.mount_itself(work)
+    linux.mount_empty("/tmp")  # noqa: S108 - that is the point
+    linux.change_mount("/", on=linux.READ_ONLY, with_below=True)
+    for path in (root, work, "/tmp", "/proc"):  # noqa: S108 - nothing can be made in /proc, and CRIU sets a process's facts there
+        linux.change_mount(path, off=linux.READ_ONLY)
+
+
+def follow_no_links(pid: int) -> None:
+    """Keep CRIU, from now on, from following symbolic links where it makes files anew. Raises `NotConfined`.
+
+    CRIU mounts all that the container has, each mount by itself, in the namespace in which the container's first
+    process (`pid`) begins. The container's own mounts are copies of those, and stay as they are.
+    """
+    namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        places = [place for place in folders.mount_points(pid) if place.startswith(_YARD)]
+        if not places:
+            raise NotConfined("CRIU does not mount the container's files where it is known to")
+        child = os.fork()
+        if child == 0:
+            _end_after_change(namespace, places)
+        _, status = os.waitpid(child, 0)
+    finally:
+        os.close(namespace)
+    if status != 0:
+        raise NotConfined("symbolic links cannot be ruled out: Linux 5.14 or newer is needed to restore here")
+
+
+def _end_after_change(namespace: int, places: list[str]) -> None:
+    """Change these mounts in that namespace, and exit: a namespace is entered for good, so in a process of its own."""
+    try:
+        linux.enter_mounts(namespace)
+        for place in places:
+            linux.change_mount(place, on=linux.NO_LINKS)
+    except BaseException as error:
+        sys.stderr.write(f"{error}\n")
+        os._exit(1)
+    os._exit(0)

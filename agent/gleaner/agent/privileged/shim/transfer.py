@@ -1,0 +1,418 @@
+"""One save or one restore: a handshake with the agent, then runc, whose CRIU (`criu_call`) streams to or from it.
+
+Nothing of the agent's is opened here, and what it says is checked before it is used. When the agent is killed, its ends
+of the pipes close with it, and CRIU lets the container go on. An agent that is there and does nothing (stopped, or
+stuck in its storage) would hold CRIU for ever, and so block the engine's calls on the container. So at the agent's end
+CRIU is killed, and the container too, since CRIU may have left it in disorder. Our files meanwhile lie in a folder of
+root's own, which is removed with the call, or with the next one if this call was killed.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..common import cgroups, config, folders, freezing, handshake, linux, symlink_guard, user_jobs
+from ..common.processes import kill_descendants, kill_with_descendants
+from . import vdso
+from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
+from .seal import Broken, Relay, Sealed, opened, seal
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Generator
+
+    from .main import Call
+
+MARKER = "gleaner"
+END_VARIABLE = "GLEANER_END_S"
+DESCRIPTORS = "descriptors.json"
+"""The file in which runc lists the pipes that the process had as its standard streams."""
+_LOG_TAIL_BYTES = 64 * 2**10
+_STREAM_CHARS = 4096
+_CLEAN_UP_S = 2.0
+_LOOK_S = 60.0
+"""The time between two looks at the clock, which may be set meanwhile."""
+_PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
+
+
+def run(call: Call) -> int | None:
+    """Save or restore, if the call is for an agent's container. Return the exit status; None if runc is to do it."""
+    try:
+        if call.command == "checkpoint":
+            annotations = _annotations_of_state(call)
+            if ANNOTATION_HANDSHAKE in annotations:
+                return _save(config.load(), call, annotations)
+        else:
+            annotations = _annotations_of_bundle(call)
+            if annotations.get(ANNOTATION_RESTORE):
+                return _restore(config.load(), call, annotations)
+    except (
+        config.Misconfigured,
+        handshake.HandshakeFailed,
+        Broken,
+        symlink_guard.Foreign,
+        OSError,
+        ValueError,
+    ) as error:
+        _say_why(call, f"gleaner-runc: {error}")
+        return 1
+    return None
+
+
+def _annotations_of_state(call: Call) -> dict[str, str]:
+    """Return the annotations that a container was created with; runc keeps them as labels in its state."""
+    with open(os.path.join(call.folder, "state.json"), encoding="utf-8") as file:
+        labels: list[str] = json.load(file)["config"].get("labels") or []
+    return dict(label.split("=", 1) for label in labels if "=" in label)
+
+
+def _annotations_of_bundle(call: Call) -> dict[str, str]:
+    with open(os.path.join(call.option("--bundle", "-b") or ".", "config.json"), encoding="utf-8") as file:
+        annotations: dict[str, str] = json.load(file).get("annotations") or {}
+    return annotations
+
+
+def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
+    """Stream the memory to the agent. On a failure the container is as before, and the agent is told why."""
+    image_path, end_s = call.option("--image-path"), _end(annotations)
+    if image_path is None:
+        raise ValueError("a checkpoint without --image-path")
+    _must_stand_still(call)
+    owner, agent = _connect(settings, annotations)
+    with own_folder(settings) as own:
+        listener = handshake.listening(own, handshake.CAPTURE_SOCKET)
+        relay, given = _relayed(own, listener, None) if owner.key else (None, listener)
+        agent.say({"version": handshake.VERSION, "do": "save", "container": call.container}, given.fileno())
+        given.close()
+        kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
+        words = [*kept, *_paths(own)]
+        status = _run(settings, call, "checkpoint", own, words, end_s=end_s, owner=owner, relay=relay)
+        if status == 0:
+            _must_stand_still(call)
+        descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
+        last = {"descriptors": descriptors}
+        if relay is not None and status == 0:
+            relay.finish(end_s)
+            last["seal"] = seal(owner.key, owner.uid, Sealed(descriptors, relay.images, owner.image))
+        if status == 0:
+            os.makedirs(image_path, mode=0o700, exist_ok=True)
+            with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
+                # Never the same twice: containerd refuses content that it already takes in for another container.
+                marker.write(f"The images are with Gleaner's agent, {os.urandom(16).hex()}.\n")
+        agent.say({"status": status, "log": _log_tail(f"{own}/work"), **last})
+    agent.close()
+    return status
+
+
+def _must_stand_still(call: Call) -> None:
+    """Raise `ValueError` if the container goes on, even if others take it for paused."""
+    if freezing.goes_on_after_all(cgroups.made_by_runc(call.folder)):
+        raise ValueError(f"{call.container} is not paused: its files would be of another time than its memory")
+
+
+def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
+    """Restore from what the agent serves, where runc would have created a new process."""
+    end_s = _end(annotations)
+    owner, agent = _connect(settings, annotations)
+    agent.say({"version": handshake.VERSION, "do": "restore", "container": call.container})
+    answer, unwanted = agent.hear()
+    if unwanted is not None:
+        os.close(unwanted)
+    sealed = opened(owner.key, owner.uid, answer.get("seal"), owner.image) if owner.key else None
+    descriptors = checked_descriptors(sealed.descriptors if sealed else answer.get("descriptors"))
+    with own_folder(settings) as own:
+        with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
+            json.dump(descriptors, file)
+        listener = handshake.listening(own, handshake.SERVE_SOCKET)
+        relay, given = _relayed(own, listener, sealed, vdso.Guard())
+        agent.say({"listening": True}, given.fileno())
+        given.close()
+        passed = ("--bundle", "-b", "--pid-file", "--console-socket", "--no-pivot")
+        options = [(name, value) for name, value in call.options if name in passed]
+        words = [*options, ("--detach", None), *_paths(own)]
+        try:
+            with (
+                _without_links(settings, call, own, owner.uid) if sealed else contextlib.nullcontext(),
+                contextlib.ExitStack() as on_failure,
+            ):
+                on_failure.callback(_end_what_is_left, call)
+                status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
+                if status == 0:
+                    with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
+                        pass
+                    on_failure.pop_all()
+        except Broken as error:
+            with contextlib.suppress(handshake.HandshakeFailed):
+                agent.say({"status": 1, "log": f"(00.000000) Error (seal.py:0): {error}\n"})
+            raise
+        # An agent that is gone by now has lost its container, as at any later time: the watchdog then ends it.
+        with contextlib.suppress(handshake.HandshakeFailed):
+            agent.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
+    agent.close()
+    return status
+
+
+def _end_what_is_left(call: Call) -> None:
+    """End what runc and CRIU have left of a restore that failed.
+
+    If CRIU itself was killed near its end, the container's processes go on, and nobody else knows of them. If runc was
+    killed, the container's files stay mounted for CRIU.
+    """
+    until_s = time.monotonic() + _CLEAN_UP_S
+    while not _all_have_ended() and time.monotonic() < until_s:
+        kill_descendants(os.getpid())  # not only once: one look may miss a process that is just being forked
+        time.sleep(0.01)
+    unmount_for_criu(call)
+
+
+def unmount_for_criu(call: Call) -> None:
+    """Unmount what runc has mounted for CRIU in the container's folder. A mount that is stuck stays."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        folders.unmount_below(os.path.realpath(call.folder))
+
+
+def _all_have_ended() -> bool:
+    """Return True if no child of ours is left. Only then can a cgroup be removed."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _without_links(settings: config.Config, call: Call, own: str, uid: int) -> Generator[None]:
+    """Keep symbolic links away during a restore.
+
+    `criu_call` puts the links back before the processes go on. In every other case they are put back here.
+    """
+    bundle = call.option("--bundle", "-b") or "."
+    of_layer: list[symlink_guard.Kept] = []
+    with contextlib.suppress(FileNotFoundError):
+        of_layer = symlink_guard.kept_in(bundle)
+    symlink_guard.keep(own, symlink_guard.freeze(os.path.join(bundle, "job"), uid, disk=settings.users_work), *of_layer)
+    try:
+        yield
+    finally:
+        symlink_guard.put_back(own)
+
+
+def _relayed(
+    own: str, listener: socket.socket, sealed: Sealed | None, guard: vdso.Guard | None = None
+) -> tuple[Relay, socket.socket]:
+    """Return a relay for what CRIU says at `listener`, and the socket at which the other side listens instead."""
+    given = handshake.listening(own, "relayed.sock")
+    return Relay(listener, os.path.join(own, "relayed.sock"), sealed, guard), given
+
+
+def checked_descriptors(text: object) -> list[str]:
+    """Return the names of the process's three standard streams, checked. Raises `HandshakeFailed`.
+
+    runc looks only at pipes, and hands their names to CRIU. With fewer than three entries runc crashes.
+
+    >>> checked_descriptors('["/dev/null", "pipe:[7]", "pipe:[8]"]')
+    ['/dev/null', 'pipe:[7]', 'pipe:[8]']
+    """
+    found: list[str] = []
+    if isinstance(text, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(text)
+    if type(found) is not list or len(found) != 3:
+        raise handshake.HandshakeFailed("the agent names no three descriptors")
+    for stream in found:
+        if type(stream) is not str or len(stream) > _STREAM_CHARS or not stream.isprintable():
+            raise handshake.HandshakeFailed("the agent names a descriptor that is no text")
+        if "pipe:" in stream and not _PIPE.match(stream):
+            raise handshake.HandshakeFailed(f"the agent names a descriptor {stream[:100]!r}, which is no pipe")
+    return found
+
+
+class _Owner(NamedTuple):
+    """The owner of a container, and the key that seals its checkpoints: empty for the service account."""
+
+    uid: int
+    key: bytes
+    image: str = ""
+
+
+def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, handshake.Handshake]:
+    """Connect to the side that waits for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
+    name, uid = annotations.get(ANNOTATION_HANDSHAKE, ""), annotations.get(ANNOTATION_OWNER)
+    if uid is None:
+        return _Owner(settings.agent_uid, b""), handshake.connect(settings.handshakes, name, settings.agent_uid)
+    if not settings.user_jobs_key:
+        raise config.Misconfigured("user jobs are not served on this node: user_jobs_key is not set")
+    owner = _Owner(int(uid), config.key(settings), annotations.get(ANNOTATION_IMAGE, ""))
+    place = user_jobs.handshakes(settings, handshake.checked_name(name))
+    return owner, handshake.connect(place, name, owner.uid)
+
+
+@contextlib.contextmanager
+def own_folder(settings: config.Config) -> Generator[str]:
+    """Yield a new folder that only root can enter. It is removed at the end, and so are folders of killed calls."""
+    os.makedirs(settings.own, mode=0o700, exist_ok=True)
+    whole = os.open(settings.own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        facts = os.fstat(whole)
+        if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+            raise ValueError(f"{settings.own} must be root's alone: chmod 700")
+        fcntl.flock(whole, fcntl.LOCK_EX)
+        for name in os.listdir(whole):
+            _remove_unless_held(os.path.join(settings.own, name))
+        path = os.path.join(settings.own, f"{os.getpid()}-{os.urandom(4).hex()}")
+        os.mkdir(path, 0o700)
+        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(held, fcntl.LOCK_EX)  # for as long as this process lives; children do not inherit it
+    finally:
+        os.close(whole)
+    try:
+        os.mkdir(os.path.join(path, "work"), 0o700)
+        yield path
+    finally:
+        folders.remove(path)
+        os.close(held)
+
+
+def is_held(path: str) -> bool:
+    """Return True while the call that has made this folder lives."""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:  # the next call has removed it
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(folder)
+    return False
+
+
+def _remove_unless_held(path: str) -> None:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # gone by now
+        return
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folders.remove(path)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(folder)
+
+
+def _end(annotations: dict[str, str]) -> float:
+    """Return the agent's end, in seconds since the epoch; infinity if none is known. Raises `ValueError`.
+
+    The node helper asks Slurm anew, so its answer counts before the annotation.
+    """
+    end_s = float(os.environ.get(END_VARIABLE) or annotations.get(ANNOTATION_END, "inf"))
+    if not end_s > 0:
+        raise ValueError(f"the agent's end is said to be {end_s}")
+    return end_s
+
+
+def _run(
+    settings: config.Config,
+    call: Call,
+    command: str,
+    own: str,
+    options: list[tuple[str, str | None]],
+    *,
+    end_s: float,
+    owner: _Owner,
+    relay: Relay | None,
+) -> int:
+    """Run runc, which finds our `criu` before any other. Return its exit status.
+
+    Raises `HandshakeFailed` when the agent's end comes first, and `Broken` when CRIU was to be given what was not
+    saved.
+    """
+    words: list[str] = [settings.runc, *call.globals, command]
+    for name, value in options:
+        words += [name] if value is None else [name, value]
+    programs = os.path.join(settings.library, "bin")
+    environment = {
+        **os.environ,
+        "GLEANER_OWN": own,
+        "GLEANER_UID": str(owner.uid),
+        "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}",
+    }
+    linux.become_subreaper()  # a descendant that loses its parent stays below us, and can be ended
+    runc = subprocess.Popen([*words, call.container], env=environment)
+    ended = os.pidfd_open(runc.pid)
+    watched = select.poll()
+    watched.register(ended, select.POLLIN)
+    if relay is not None:
+        watched.register(relay.failed, select.POLLIN)
+    while True:
+        ready = dict(watched.poll(min(max(0.0, end_s - time.time()), _LOOK_S) * 1000))
+        if relay is not None and relay.failed in ready and command == "restore":
+            _take_down(runc, settings, call, patience_s=_CLEAN_UP_S)
+            raise Broken(relay.reason)
+        if ended in ready:
+            status = runc.wait()
+            if command == "restore" or _all_have_ended():
+                return status
+            time.sleep(0.05)  # runc was killed, and CRIU undoes its work: nobody may thaw the container before
+        if relay is not None and relay.failed in ready:  # its pipes are closed, so CRIU's save fails too
+            watched.unregister(relay.failed)
+        if time.time() >= end_s:
+            # After a save, CRIU may have left the container in disorder: it must not go on meanwhile.
+            _take_down(runc, settings, call, patience_s=_CLEAN_UP_S if command == "restore" else None)
+            raise handshake.HandshakeFailed("the agent's end has come, and it was not done")
+
+
+def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call, *, patience_s: float | None) -> None:
+    """End what runc has begun, and the container after it.
+
+    With `patience_s`, CRIU is ended first, and runc has so many seconds to take down what it has mounted. If it is
+    None, all end at once.
+    """
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        if patience_s is not None:
+            kill_descendants(runc.pid)
+            runc.wait(patience_s)
+    if runc.returncode is None:
+        kill_with_descendants(runc.pid)
+        runc.wait()
+    kill_descendants(os.getpid())  # CRIU, if the program between it and runc was killed
+    subprocess.call([settings.runc, *call.globals, "kill", call.container, "KILL"])
+
+
+def _paths(own: str) -> list[tuple[str, str | None]]:
+    return [("--image-path", own), ("--work-path", os.path.join(own, "work"))]
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _log_tail(folder: str) -> str:
+    """Return the end of CRIU's logs, in which the agent looks for the reason."""
+    found = ""
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".log"):
+            with open(os.path.join(folder, name), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+                found += file.read().decode("utf-8", "replace")
+    return found
+
+
+def _say_why(call: Call, why: str) -> None:
+    """Write the reason where runc's callers look: to the log that they named, and to standard error."""
+    if call.log is not None:
+        with contextlib.suppress(OSError), open(call.log, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"level": "error", "msg": why}) + "\n")
+    sys.stderr.write(why + "\n")

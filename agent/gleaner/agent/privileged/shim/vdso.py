@@ -1,0 +1,229 @@
+"""The check of the one thing in a process's own memory that CRIU believes: the table of its vDSO.
+
+A vDSO holds functions of the kernel's. CRIU reads from its table where each function lies in the restored memory. If
+another kernel runs by now, CRIU writes a jump there: as root, and wherever the table says (criu/pie/util-vdso.c,
+criu/arch/x86/vdso-pie.c). A process can lead CRIU to a table that the process has made itself. So the pages in question
+are looked at before CRIU gets them: all that such a table names has to lie within the same pages. Formats: CRIU's
+images/mm.proto, images/pagemap.proto and criu/include/image.h; the tables are those of ELF.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from .protobuf import NotUnderstood, Value, fields, number_in
+
+_IS_READ = re.compile(r"(?:mm|pagemap)-[0-9]{1,10}\.img\Z")
+_OF_PROCESS = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")
+_PAGE = 4096
+_MOST_BYTES = 2**20
+"""The largest vDSO: a real one has a few pages."""
+_LONGEST_JUMP = 16
+_REGULAR, _VDSO, _ANON_PRIVATE = 1 << 0, 1 << 3, 1 << 9
+"""Bits of a mapping's `status`."""
+_IS_PRESENT = 1 << 2
+"""A bit of the flags of some pages: they are in the image."""
+_HEAD = struct.Struct("<I")
+_MAGIC_BYTES = 8
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_STRTAB, _SYMTAB, _STRSZ = 5, 6, 10
+_FUNCTION, _GLOBAL = 2, 1
+_NAMES = (b"__vdso_", b"__kernel_")
+"""The beginnings of the names of the functions that CRIU looks for."""
+
+
+class Forged(Exception):
+    """A process of ours cannot have been as it was saved; one line."""
+
+
+class Part(NamedTuple):
+    """A range of bytes in an image of pages that has to be looked at."""
+
+    start: int
+    length: int
+    process: str
+    """The number of the process, for a person."""
+
+
+class Layout(NamedTuple):
+    """The places of facts in the header of an ELF file of one class, and the form of its tables."""
+
+    identity: bytes
+    header: struct.Struct
+    segment: struct.Struct
+    kind_offset_address_size: tuple[int, int, int, int]
+    entry: struct.Struct
+    symbol: struct.Struct
+    name_value_info: tuple[int, int, int]
+
+
+_LAYOUTS = {
+    2: Layout(
+        b"\x7fELF\x02\x01\x01" + bytes(9),
+        struct.Struct("<16xHHIQQQIHHHHHH"),
+        struct.Struct("<IIQQQQQQ"),
+        (0, 2, 3, 5),
+        struct.Struct("<QQ"),
+        struct.Struct("<IBBHQQ"),
+        (0, 4, 1),
+    ),
+    1: Layout(
+        b"\x7fELF\x01\x01\x01" + bytes(9),
+        struct.Struct("<16xHHIIIIIHHHHHH"),
+        struct.Struct("<IIIIIIII"),
+        (0, 1, 2, 4),
+        struct.Struct("<II"),
+        struct.Struct("<IIIBBH"),
+        (0, 1, 3),
+    ),
+}
+
+
+def flaw(area: bytes) -> str | None:
+    """Return what is wrong with a vDSO, in a few words; None if whatever it names lies within itself.
+
+    >>> flaw(bytes(8192)), flaw(b"")
+    ('it is no ELF file', 'it is no ELF file')
+    """
+    layout = _LAYOUTS.get(area[4] if len(area) > 64 else 0)
+    if layout is None or not area.startswith(layout.identity):
+        return "it is no ELF file"
+    try:
+        return _flaw(area, layout)
+    except (struct.error, OverflowError):  # beyond what can be an offset
+        return "a table of its own is not within it"
+
+
+def _flaw(area: bytes, layout: Layout) -> str | None:
+    header = layout.header.unpack_from(area)
+    segments_at, segments = header[4], header[9]
+    kind, offset, address, size = layout.kind_offset_address_size
+    found = [layout.segment.unpack_from(area, segments_at + layout.segment.size * n) for n in range(segments)]
+    loads = [segment for segment in found if segment[kind] == _PT_LOAD]
+    dynamics = [segment for segment in found if segment[kind] == _PT_DYNAMIC]
+    if len(loads) != 1 or len(dynamics) != 1:
+        return "it has not one segment and one table of what is in it"
+    base = loads[0][address]
+    entries: dict[int, int] = {}
+    for number in range(dynamics[0][size] // layout.entry.size):
+        tag, value = layout.entry.unpack_from(area, dynamics[0][offset] + layout.entry.size * number)
+        if tag == 0:
+            break
+        if tag in (_STRTAB, _SYMTAB, _STRSZ) and tag in entries:
+            return "it says twice where its names are"
+        entries[tag] = value
+    if not {_STRTAB, _SYMTAB} <= set(entries):
+        return "it does not say where its names are"
+    return _beyond(area, layout, names_at=entries[_STRTAB] - base, symbols_at=entries[_SYMTAB] - base, base=base)
+
+
+def _beyond(area: bytes, layout: Layout, *, names_at: int, symbols_at: int, base: int) -> str | None:
+    """Return what is wrong with any entry that the table can be taken to have; None if nothing is.
+
+    The number of entries is not believed either: the process says it, too.
+    """
+    if not (0 <= names_at < len(area) and 0 <= symbols_at < len(area)):
+        return "its names are not within it"
+    name, value, info = layout.name_value_info
+    for at in range(symbols_at, len(area) - layout.symbol.size + 1, layout.symbol.size):
+        symbol = layout.symbol.unpack_from(area, at)
+        if symbol[info] & 0xF != _FUNCTION and symbol[info] >> 4 != _GLOBAL:
+            continue
+        called_at = names_at + symbol[name]
+        if area.startswith(_NAMES, called_at) and not 0 <= symbol[value] - base <= len(area) - _LONGEST_JUMP:
+            called = area[called_at : called_at + 30].split(b"\0")[0].decode("ascii", "replace")
+            return f"{called!r} is said to be outside of it"
+    return None
+
+
+class Guard:
+    """The images of one restore, as far as they were read. Each method may be called by another thread."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, bytearray] = {}
+
+    def reads(self, name: str) -> bytearray | None:
+        """Return where to put an image's bytes before CRIU gets them; None if the image is of no interest."""
+        return self._seen.setdefault(name, bytearray()) if _IS_READ.match(name) else None
+
+    def parts(self, pages: str) -> list[Part]:
+        """Return what has to be looked at in an image of pages, in order. Raises `Forged`.
+
+        Call this when CRIU asks for the pages: by then CRIU has read the images that say what they are.
+        """
+        found: list[Part] = []
+        for name, content in list(self._seen.items()):
+            matched = _OF_PROCESS.match(name)
+            if matched is None:
+                continue
+            process = matched.group(1)
+            try:
+                messages = _messages(bytes(content))
+                head = next(messages, None)
+                if head is None:
+                    raise ValueError("it is empty")
+                if f"pages-{_number(dict(fields(head)), 1)}.img" == pages:
+                    areas = _vdso_areas(bytes(self._seen.get(f"mm-{process}.img", b"")), process)
+                    found += _places(messages, areas, process)
+            except (NotUnderstood, ValueError, struct.error) as error:
+                raise Forged(f"what is said of the memory of process {process} cannot be read: {error}") from error
+        return sorted(found)
+
+
+def _messages(image: bytes) -> Iterator[bytes]:
+    """Yield the messages in an image. Raises `struct.error` or `ValueError` if one is cut off."""
+    at = _MAGIC_BYTES
+    while at < len(image):
+        (length,) = _HEAD.unpack_from(image, at)
+        at += _HEAD.size + length
+        if at > len(image):
+            raise ValueError("it is cut off")
+        yield image[at - length : at]
+
+
+def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
+    """Return the start and end of each area that CRIU takes for a vDSO of the process. Raises `Forged`."""
+    found: list[tuple[int, int]] = []
+    for message in _messages(mm):
+        for number, value in fields(message):
+            if number != 14 or isinstance(value, int):
+                continue
+            mapping = dict(fields(value))
+            start, end, status = (_number(mapping, one) for one in (1, 2, 7))
+            if not status & _VDSO:
+                continue
+            is_its_own = status & (_REGULAR | _ANON_PRIVATE) == _REGULAR | _ANON_PRIVATE
+            if not is_its_own or not 0 < end - start <= _MOST_BYTES or start % _PAGE or end % _PAGE:
+                raise Forged(f"process {process} has a vDSO that is no memory of its own")
+            found.append((start, end))
+    return found
+
+
+def _places(runs: Iterable[bytes], areas: list[tuple[int, int]], process: str) -> list[Part]:
+    """Return the places of those areas in the image of pages. Raises `Forged` if one is not wholly there."""
+    found: dict[tuple[int, int], dict[int, int]] = {area: {} for area in areas}
+    at = 0
+    for run in runs if areas else ():
+        said = dict(fields(run))
+        first, flags = _number(said, 1), _number(said, 4)
+        length = _PAGE * (_number(said, 5) or _number(said, 2))
+        if 4 in said and not flags & _IS_PRESENT:
+            continue
+        for start, end in areas:
+            for page in range(max(start, first), min(end, first + length), _PAGE):
+                found[start, end].setdefault(page, at + page - first)
+        at += length
+    parts: list[Part] = []
+    for (start, end), pages in found.items():
+        at = pages.get(start, 0)
+        if pages != {page: at + page - start for page in range(start, end, _PAGE)}:
+            raise Forged(f"process {process} has a vDSO that is not in its pages")
+        parts.append(Part(at, end - start, process))
+    return parts
+
+
+def _number(message: dict[int, Value], number: int) -> int:
+    return number_in(message.get(number, 0))

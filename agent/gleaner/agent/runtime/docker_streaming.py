@@ -1,0 +1,110 @@
+"""Save and restore Docker's containers through the OCI runtime shim, as fast as CRIU and the storage allow.
+
+The shim (`privileged.shim.main`) is registered with the engine as a runtime of its own; a container of that runtime
+carries the name under which its agent waits. The files that the container has written to its own file system pass
+through the engine, and only if there are any.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import docker.errors
+
+from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.privileged.common import config
+from gleaner.agent.privileged.common.handshake import HandshakeFailed
+from gleaner.agent.privileged.shim.img_streamer import StreamBroken
+from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
+from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, criu_reason, new_checkpoint
+from gleaner.agent.runtime.docker_layer_access import LAYER_PART, UPPER_LAYER, carrier, save_layer
+from gleaner.agent.runtime.handshake import TransferFailed, during_handshake, restore, save
+from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, CannotCheckpoint, CannotRestore, RuntimeFault
+
+RUNTIME = "gleaner"
+"""The shim's name among the engine's runtimes."""
+
+
+class DockerStreaming:
+    """The shim of one engine."""
+
+    def __init__(self, engine: Engine, settings: config.Config) -> None:
+        self._engine = engine
+        self._handshakes = Path(settings.handshakes)
+
+    def annotations(self, name: str, *, restored: bool, end_s: str | None = None) -> Mapping[str, str]:
+        """Return the annotations of a new container. Past `end_s` (see `LABEL_END`) the shim gives up on its agent."""
+        marks = {ANNOTATION_HANDSHAKE: name} | ({ANNOTATION_RESTORE: "yes"} if restored else {})
+        return marks | ({ANNOTATION_END: end_s} if end_s else {})
+
+    def save(self, inspected: Mapping[str, Any], draft: Draft) -> None:
+        """Put a paused container's memory and written files into the draft.
+
+        Raises `CannotCheckpoint`, and the engine's and the draft's errors.
+        """
+        container = inspected["Id"]
+        with ThreadPoolExecutor(1) as beside:  # the engine compares all files of the image, which takes a while
+            has_written = beside.submit(self._engine.has_written, container, apart_from=FOLDER_IN_CONTAINER)
+            self._save_memory(inspected, draft)
+        if has_written.result():
+            with carrier(self._engine, inspected) as carried:
+                save_layer(self._engine, container, carried, draft)
+
+    def _save_memory(self, inspected: Mapping[str, Any], draft: Draft) -> None:
+        container, name = inspected["Id"], inspected["Name"].strip("/")
+        checkpoint = new_checkpoint()
+        try:
+            during_handshake(
+                self._handshakes,
+                name,
+                lambda handshake: save(handshake, draft),
+                lambda: self._engine.create_checkpoint(container, checkpoint),
+            )
+        except TransferFailed as error:
+            raise CannotCheckpoint(criu_reason(error.log) or str(error)) from error
+        except (HandshakeFailed, StreamBroken) as error:
+            raise RuntimeFault(f"cannot save {name}: {error}") from error
+        finally:
+            with contextlib.suppress(docker.errors.APIError):
+                self._engine.delete_checkpoint(container, checkpoint)
+
+    def restore(self, container: str, name: str, archive: Archive) -> None:
+        """Start a container that was created with `annotations(restored=True)`, from the archive.
+
+        Raises `CannotRestore`, and the engine's and the archive's errors.
+        """
+        engine = self._engine
+        if LAYER_PART in archive.parts:
+            with carrier(engine, engine.inspect(container)) as carried:
+                engine.receive(carried, UPPER_LAYER, archive.read(LAYER_PART))
+        try:
+            during_handshake(
+                self._handshakes,
+                name,
+                lambda handshake: restore(handshake, archive),
+                lambda: engine.start(container, patience_s=LONG_PATIENCE_S),
+            )
+        except TransferFailed as error:
+            raise CannotRestore(f"CRIU cannot restore its memory: {criu_reason(error.log) or error}") from error
+        except StreamBroken as error:
+            raise CannotRestore(str(error)) from error
+        except HandshakeFailed as error:
+            raise RuntimeFault(f"cannot restore {name}: {error}") from error
+
+
+def found(engine: Engine) -> tuple[DockerStreaming | None, str]:
+    """Return the shim of this node, or None and the reason why it cannot be used."""
+    if RUNTIME not in engine.info().get("Runtimes", {}):
+        return None, f"the engine knows no runtime {RUNTIME!r}"
+    try:
+        settings = config.load()
+    except config.Misconfigured as error:
+        return None, str(error)
+    if settings.agent_uid != os.getuid():
+        return None, f"the shim works for uid {settings.agent_uid}, and this agent is {os.getuid()}"
+    if not os.access(settings.handshakes, os.W_OK | os.X_OK):
+        return None, f"{settings.handshakes} is not there or not ours: see the install note"
+    return DockerStreaming(engine, settings), ""

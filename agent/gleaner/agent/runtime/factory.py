@@ -1,0 +1,48 @@
+"""Choose the runtime that an agent uses, by the agent's settings and by what its node has."""
+
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from gleaner.agent.privileged.common import config
+from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.interface import Runtime, RuntimeFault
+from gleaner.agent.runtime.runc import RuncRuntime
+
+log = structlog.get_logger()
+
+Kind = Literal["auto", "docker", "criu"]
+"""`auto`: Docker if its engine can save memory, else the node helper, else Docker for jobs that save themselves."""
+
+
+def chosen(kind: Kind, *, docker_url: str, images: Path | None, pulled: Path | None = None) -> Runtime:
+    """Return the runtime. Raises `RuntimeFault` if this node lacks what the runtime needs."""
+    if kind == "criu":
+        return _criu(images)
+    docker = DockerRuntime(docker_url, pulled=pulled)
+    if kind == "auto":
+        no_docker: RuntimeFault | None = None
+        try:
+            if docker.facts().checkpoints:
+                return docker
+        except RuntimeFault as error:
+            no_docker = error
+        try:
+            found = _criu(images)
+        except RuntimeFault as no_helper:
+            if no_docker is None:
+                return docker
+            raise RuntimeFault(f"{no_docker}; and {no_helper}") from no_docker
+        log.info("using the node helper", reason=str(no_docker or "Docker cannot save containers here"))
+        return found
+    return docker
+
+
+def _criu(images: Path | None) -> Runtime:
+    try:
+        found = RuncRuntime.of_agent(config.load(), images=images)
+    except config.Misconfigured as error:
+        raise RuntimeFault(f"there is no node helper here: {error}") from error
+    found.facts()
+    return found

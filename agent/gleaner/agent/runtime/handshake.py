@@ -1,0 +1,108 @@
+"""The agent's side of a handshake with root's program on the node: the agent waits, and root's program connects."""
+
+import contextlib
+import socket
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, checked_name, peer
+from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
+
+DESCRIPTORS_PART = "descriptors.json"
+NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list of descriptors"
+"""The reason why an archive without that part is not restored. The part lists, in runc's words, the pipes that the
+process had as its standard streams."""
+SEAL_PART = "seal.json"
+"""Root's own notes of what it has saved, for a user job (`privileged.shim.seal`)."""
+_ROOT = 0
+
+Done = TypeVar("Done")
+
+
+class TransferFailed(Exception):
+    """The privileged side could not save or restore. `log` is the end of CRIU's log."""
+
+    def __init__(self, status: int, log: str) -> None:
+        super().__init__(log[-500:] or f"exit status {status}")
+        self.log = log
+
+
+def save(handshake: Handshake, draft: Draft) -> None:
+    """Write what CRIU saves to the draft. Raises `TransferFailed`, `HandshakeFailed`, or the draft's own errors."""
+    _, descriptor = handshake.hear()
+    with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
+        capture(listener, draft, handshake.connection)
+    last, _ = handshake.hear()
+    if last.get("status") != 0:
+        raise TransferFailed(int(last.get("status", -1)), str(last.get("log", "")))
+    draft.add(DESCRIPTORS_PART, [str(last.get("descriptors", "")).encode()])
+    if "seal" in last:
+        draft.add(SEAL_PART, [str(last["seal"]).encode()])
+
+
+def restore(handshake: Handshake, archive: Archive) -> None:
+    """Send what CRIU restores from. Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors."""
+    handshake.hear()
+    parts = {"descriptors": DESCRIPTORS_PART} | ({"seal": SEAL_PART} if SEAL_PART in archive.parts else {})
+    handshake.say({name: b"".join(archive.read(part)).decode("utf-8") for name, part in parts.items()})
+    _, descriptor = handshake.hear()
+    with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
+        serve(listener, archive, handshake.connection)
+    last, _ = handshake.hear()
+    if last.get("status") != 0:
+        raise TransferFailed(int(last.get("status", -1)), str(last.get("log", "")))
+
+
+def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Done]) -> Done:
+    """Do `act`, which sends the privileged side to this name, and meanwhile `talk` with that side.
+
+    If both fail, the failure of `talk` is raised, since it is the reason. Raises `HandshakeFailed` if nobody came.
+    """
+    path = folder / checked_name(name)
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, ThreadPoolExecutor(1) as one:
+        listener.bind(str(path))
+        listener.listen(1)
+        try:
+            talking = one.submit(_accept, listener, talk)
+            try:
+                done = act()
+            except Exception as failure:
+                _turn_away(listener)
+                reason = talking.exception()
+                if reason is None or isinstance(reason, HandshakeFailed):
+                    raise failure from reason
+                raise reason from failure
+            _turn_away(listener)
+            talking.result()
+            return done
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _accept(listener: socket.socket, talk: Callable[[Handshake], None]) -> None:
+    try:
+        connection, _ = listener.accept()
+    except OSError as error:
+        raise HandshakeFailed("nobody came") from error
+    with connection:
+        if (uid := peer(connection)) != _ROOT:
+            raise HandshakeFailed(f"uid {uid} came, not root")
+        talk(Handshake(connection))
+
+
+def _turn_away(listener: socket.socket) -> None:
+    """Stop waiting for a side that has not come by now."""
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _listener(descriptor: int | None) -> Generator[socket.socket]:
+    if descriptor is None:
+        raise HandshakeFailed("no descriptor came with the message")
+    with socket.socket(fileno=descriptor) as listener:
+        yield listener

@@ -1,0 +1,89 @@
+"""The agent's side of the node helper (`privileged.helper.main`): one request, one connection, one answer."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, peer
+from gleaner.agent.runtime.interface import RuntimeFault
+
+_ROOT = 0
+_COMES_BACK_S = 60.0
+"""The helper may be restarted while a container runs; a caller that waits for the container asks again so long."""
+_AGAIN_S = 0.5
+
+
+class Refusal(Exception):
+    """The helper's refusal. `kind` is start, image, ended, checkpoint, restore, gone, or fault."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The helper's words, and the descriptor that came with them, which the caller must close."""
+
+    said: Mapping[str, Any]
+    descriptor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HelperClient:
+    """A client of this node's helper, at its socket."""
+
+    path: str
+
+    def ask(self, do: str, descriptor: int | None = None, **fields: object) -> Answer:
+        """Have one thing done, however long that takes. Raises `Refusal`, or `RuntimeFault` if no helper answers."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.connect(self.path)
+                if (uid := peer(connection)) != _ROOT:
+                    raise RuntimeFault(f"uid {uid} listens at {self.path}, not root")
+                helper = Handshake(connection)
+                helper.say({"do": do, **fields}, descriptor)
+                said, given = helper.hear()
+        except (OSError, HandshakeFailed) as error:
+            raise RuntimeFault(f"the node's helper at {self.path} does not answer: {error}") from error
+        if said.get("ok") is not True:
+            raise Refusal(str(said.get("kind")), str(said.get("why")))
+        return Answer(said, given)
+
+    def ask_until_answered(self, do: str, **fields: str) -> Answer:
+        """Ask what may be asked twice. A helper that ends meanwhile, and comes back soon, is asked again."""
+        missed_s = 0.0
+        while True:
+            asked_s = time.monotonic()
+            try:
+                return self.ask(do, None, **fields)
+            except RuntimeFault:
+                # A helper that has kept us waiting was there until now.
+                missed_s = 0.0 if time.monotonic() > asked_s + _COMES_BACK_S else missed_s + _AGAIN_S
+                if missed_s > _COMES_BACK_S:
+                    raise
+                time.sleep(_AGAIN_S)
+
+
+@contextlib.contextmanager
+def translated(doing: str) -> Generator[None]:
+    """Turn a `Refusal` into `RuntimeFault`. The caller catches one that means something to it before it gets here."""
+    try:
+        yield
+    except Refusal as error:
+        raise RuntimeFault(f"{doing}: {error}") from error
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], flags: int) -> Generator[int]:
+    """Yield a descriptor, which is closed at the end."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

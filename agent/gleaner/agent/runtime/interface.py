@@ -1,0 +1,215 @@
+"""A container runtime, reduced to what an agent needs of it.
+
+All calls block; the agent makes them from worker threads. A container's memory and its written files go into
+a storage draft as parts; the job's folder is the agent's own affair (`checkpoints.workdir_tar`), since it lies outside
+the container.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NewType, Protocol
+
+from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.messages import Way
+from gleaner.agent.privileged.common.disk_usage import Taken
+
+ContainerId = NewType("ContainerId", str)
+
+
+class RuntimeFault(Exception):
+    """The runtime does not answer or does not work on this node; the job is not to blame."""
+
+
+class ImageMissing(Exception):
+    """The container image is not on the node and cannot be pulled."""
+
+
+class ImageRefused(Exception):
+    """The container image may not run here, or not in such a way that all it writes is saved."""
+
+
+class CannotStart(Exception):
+    """The container could not start its command. `exit_code` is 126 or 127, as a shell would say."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class CannotCheckpoint(Exception):
+    """The memory could not be saved. The message is one line that says why; the container is still there."""
+
+
+class CannotRestore(Exception):
+    """The process did not come back from this checkpoint."""
+
+
+class ContainerExited(Exception):
+    """The workload ended by itself before it could be paused."""
+
+
+class ContainerKilled(Exception):
+    """The container was killed or removed from outside; the job is not to blame."""
+
+
+KILLED = 137
+"""The exit code of a process that was killed (SIGKILL): for its memory limit, or by somebody."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """One job's container: everything that must be the same at the start and at each restore."""
+
+    name: str
+    """Unique on the node: `gleaner-JOB-ATTEMPT`."""
+    image: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    cpus: int
+    memory_mib: int
+    folder: Path
+    """The job's folder on the node; mounted at `FOLDER_IN_CONTAINER`, where the command starts."""
+    labels: Mapping[str, str]
+    disk_mib: int | None = None
+    """The limit on what the container writes outside its folder, if the file system can enforce one. None: no limit."""
+
+
+FOLDER_IN_CONTAINER = "/job"
+
+LABEL_JOB = "org.gleaner.job"
+LABEL_ATTEMPT = "org.gleaner.attempt"
+LABEL_AGENT = "org.gleaner.agent"
+LABEL_SLURM_JOB = "org.gleaner.slurm-job"
+LABEL_END = "org.gleaner.end-s"
+"""Labels of every container of ours; the watchdog and the Epilog (deploy/) go by the last two."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFacts:
+    """The runtime here, for the node's facts and for the manifest."""
+
+    runtime: str
+    criu: str
+    way: Way = Way.SHIM
+    """The way in which memory is saved here."""
+    checkpoints: bool = True
+    """True if memory can be saved at all. If not, `checkpoint` and `restore` raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A container's present use. `memory_bytes` is what a checkpoint would have to write, as far as is known."""
+
+    memory_bytes: int
+    cpu_s: float
+
+
+class Runtime(Protocol):
+    """A container runtime. Every method may raise `RuntimeFault`. For `kill` and `remove`, a gone container is no
+    error."""
+
+    def facts(self) -> RuntimeFacts:
+        """Return the versions. This also checks that the runtime works at all."""
+        ...
+
+    def start(self, spec: ContainerSpec) -> ContainerId:
+        """Run the command from the beginning. Raises `ImageMissing`, `ImageRefused` or `CannotStart`."""
+        ...
+
+    def has_image(self, image_id: str) -> bool:
+        """Return True if the node has the container image of this id."""
+        ...
+
+    def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
+        """Take in a container image from the archive that `docker save` writes. It gets no name.
+
+        Raises `ImageRefused` if the archive is not taken. What `archive` raises is raised on.
+        """
+        ...
+
+    def image_id(self, container: ContainerId) -> str:
+        """Return the content id of the container's image, for the manifest."""
+        ...
+
+    def pause(self, container: ContainerId) -> None:
+        """Freeze the container. Raises `ContainerExited` if it has ended by itself."""
+        ...
+
+    def unpause(self, container: ContainerId) -> None:
+        """Let a paused container go on; one that runs is left alone."""
+        ...
+
+    def checkpoint(self, container: ContainerId, draft: Draft) -> None:
+        """Add the memory and the written files of a paused container to the draft; the container stays paused.
+
+        Raises `CannotCheckpoint`; then the container is still paused and can go on.
+        """
+        ...
+
+    def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
+        """Let the process go on from a checkpoint. The caller has put the job's folder back before.
+
+        Raises `CannotRestore`, `ImageMissing`, `ImageRefused`, or `ArchiveBroken`; then no container is left.
+        """
+        ...
+
+    def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
+        """Yield the output from the container's start to its end: 1 for stdout or 2 for stderr, and the content.
+
+        The beginning of a line that has no end yet may come only when the container has ended.
+        """
+        ...
+
+    def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]] | None:
+        """Return the output as it is written, open lines too. Read it without a pause, or the container has to wait.
+
+        Call it only once for a container, and only for one that this object has started or restored. None if `logs` is
+        as fast.
+        """
+        ...
+
+    def wait(self, container: ContainerId) -> int:
+        """Block until the container has ended by itself. Return its exit code; 137 if it hit its memory limit.
+
+        Raises `ContainerKilled` if it was killed, by `kill` or by somebody else, or is not there any more.
+        """
+        ...
+
+    def signal(self, container: ContainerId, name: str) -> None:
+        """Send a signal (`SIGTERM`, `SIGUSR1`) to the first process of a container. An ended container is no error."""
+        ...
+
+    def kill(self, container: ContainerId) -> None:
+        """End the container at once, paused or not."""
+        ...
+
+    def remove(self, container: ContainerId) -> None:
+        """Remove the container and all that the runtime keeps of it, checkpoints included."""
+        ...
+
+    def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
+        """Return the usage of each container; containers that have ended are left out."""
+        ...
+
+    def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
+        """Return the labels of every container on this node that carries `LABEL_AGENT`, ended ones too."""
+        ...
+
+    def places(self) -> Sequence[str]:
+        """Return the folders of the node on whose file systems containers and images take room."""
+        ...
+
+    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+        """Count what the container has written apart from its folder. Return zeros if it is gone.
+
+        The count may stop past the limit.
+        """
+        ...
+
+    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
+        """Remove images that agents have brought and nobody has used for so long, until `enough`. Return their names.
+
+        The image that was not used for longest goes first. An image that a container uses stays.
+        """
+        ...

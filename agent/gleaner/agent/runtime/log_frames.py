@@ -1,0 +1,72 @@
+"""A container's output as lines, taken out of Docker's log stream. Pure."""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+MOST_BYTES = 64 * 2**10
+"""A longer line is passed on in pieces of this size."""
+
+_HEADER = struct.Struct(">B3xL")
+
+
+def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the frames of Docker's stream: 1 for stdout or 2 for stderr, and the content.
+
+    The container has no terminal. A frame is an 8-byte header (the stream's number, three zeros, the length) and its
+    content (Docker Engine API, ContainerAttach). A frame that is cut off at the end is yielded as far as it came.
+    """
+    waiting = bytearray()
+    for chunk in chunks:
+        waiting += chunk
+        start = 0
+        while len(waiting) - start >= _HEADER.size:
+            stream, length = _HEADER.unpack_from(waiting, start)
+            end = start + _HEADER.size + length
+            if len(waiting) < end:
+                break
+            yield stream, bytes(waiting[start + _HEADER.size : end])
+            start = end
+        del waiting[:start]
+    if len(waiting) > _HEADER.size:
+        yield waiting[0], bytes(waiting[_HEADER.size :])
+
+
+@dataclass(slots=True)
+class Lines:
+    """Whole lines out of a process's output, separate for each stream.
+
+    `begun` is the beginning of the line that each stream has not ended yet, at most `MOST_BYTES`. A process that was
+    saved in the middle of a line writes the rest of the line when it is restored.
+    """
+
+    begun: dict[int, bytes] = field(default_factory=dict[int, bytes])
+
+    def of(self, frames: Iterable[tuple[int, bytes]]) -> Iterator[str]:
+        """Yield the lines that these frames end, without the line ends.
+
+        What is not UTF-8 is replaced, as are null characters, which a database would refuse.
+        """
+        for stream, content in frames:
+            *whole, rest = (self.begun.get(stream, b"") + content).split(b"\n")
+            for one in whole:
+                yield from _pieces(one.removesuffix(b"\r"))
+            while len(rest) > MOST_BYTES:
+                yield _text(rest[:MOST_BYTES])
+                rest = rest[MOST_BYTES:]
+            self.begun[stream] = rest
+
+    def rest(self) -> list[str]:
+        """Return the begun lines as whole ones: nobody will write more of them."""
+        begun = [_text(line) for line in self.begun.values() if line]
+        self.begun = {}
+        return begun
+
+
+def _pieces(line: bytes) -> Iterator[str]:
+    for start in range(0, max(len(line), 1), MOST_BYTES):
+        yield _text(line[start : start + MOST_BYTES])
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")

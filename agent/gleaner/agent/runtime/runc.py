@@ -1,0 +1,403 @@
+"""The runtime for nodes without Docker Engine: runc and CRIU, through the node helper (`privileged.helper.main`).
+
+The agent stays an ordinary user. It names containers and container images, and hands over descriptors: the job's
+folder, an image's archive, pipes for what a container has written. CRIU images pass directly between CRIU and the
+agent, as they do with Docker and the shim. The runtime that saved a checkpoint also restores it (`node.compatibility`).
+"""
+
+import contextlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.messages import Way
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.common.disk_usage import Taken
+from gleaner.agent.privileged.common.handshake import HandshakeFailed
+from gleaner.agent.privileged.shim.img_streamer import StreamBroken
+from gleaner.agent.runtime.docker_http import criu_reason
+from gleaner.agent.runtime.docker_layer_access import LAYER_PART
+from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
+from gleaner.agent.runtime.helper_client import HelperClient, Refusal, opened, translated
+from gleaner.agent.runtime.image_archives import archive_of
+from gleaner.agent.runtime.interface import (
+    KILLED,
+    LABEL_AGENT,
+    CannotCheckpoint,
+    CannotRestore,
+    CannotStart,
+    ContainerExited,
+    ContainerId,
+    ContainerKilled,
+    ContainerSpec,
+    ImageMissing,
+    ImageRefused,
+    Runtime,
+    RuntimeFacts,
+    RuntimeFault,
+    Usage,
+)
+from gleaner.agent.runtime.log_frames import messages
+
+_CHUNK_BYTES = 2**20
+_LOOK_S = 0.1
+_ASK_EVERY = 20
+"""The number of looks at a log that does not grow before the helper is asked if anybody will still write to it."""
+_END = 0
+"""The stream number of a log's last frame."""
+
+
+class RuncRuntime:
+    """A `Runtime` on the node's helper, which waits for root in the folder `handshakes`.
+
+    `images` is a folder in which to look for container images that the node lacks (see `image_archives`).
+    """
+
+    def __init__(
+        self, helper: HelperClient, *, handshakes: Path, images: Path | None = None, bundles: str = Config(1).bundles
+    ) -> None:
+        self._helper = helper
+        self._bundles = bundles
+        self._handshakes = handshakes
+        self._images = images
+
+    @classmethod
+    def of_agent(cls, settings: Config, *, images: Path | None = None) -> "RuncRuntime":
+        """Return an agent's runtime, on the helper that the node's privileged settings name."""
+        if os.getuid() != settings.agent_uid:
+            raise RuntimeFault(f"the node's helper works for uid {settings.agent_uid}, and this agent is {os.getuid()}")
+        handshakes = Path(settings.handshakes)
+        return cls(HelperClient(settings.helper_socket), handshakes=handshakes, images=images, bundles=settings.bundles)
+
+    def facts(self) -> RuntimeFacts:
+        with translated("cannot ask the node's helper what it is"):
+            said = self._helper.ask("facts").said
+        return RuntimeFacts(
+            runtime=f"runc {said['runc']}", criu=str(said["criu"]), way=Way.CRIU, checkpoints=bool(said["criu"])
+        )
+
+    def start(self, spec: ContainerSpec) -> ContainerId:
+        with translated(f"cannot start {spec.name}"), self._created(spec, spec.image, restored=False):
+            self._run(spec)
+        return ContainerId(spec.name)
+
+    def has_image(self, image_id: str) -> bool:
+        with translated(f"cannot look for the image {image_id}"):
+            return bool(self._helper.ask("image", image=image_id).said["image_id"] == image_id)
+
+    def load_image(self, image_id: str, archive: Iterator[bytes]) -> None:
+        with translated(f"cannot load the image {image_id}"), tempfile.TemporaryFile() as file:
+            file.writelines(archive)
+            file.flush()
+            try:
+                self._helper.ask("import", file.fileno(), image=image_id)
+            except Refusal as error:
+                if error.kind == "image":
+                    raise ImageRefused(f"the node's helper does not take the image {image_id}: {error}") from error
+                raise
+
+    def image_id(self, container: ContainerId) -> str:
+        with translated(f"cannot look at {container}"):
+            return str(self._helper.ask("about", name=container).said["image_id"])
+
+    def pause(self, container: ContainerId) -> None:
+        with translated(f"cannot pause {container}"):
+            try:
+                self._helper.ask("pause", name=container)
+            except Refusal as error:
+                if error.kind == "ended":
+                    raise ContainerExited(str(error)) from error
+                raise
+
+    def unpause(self, container: ContainerId) -> None:
+        with translated(f"cannot let {container} go on"):
+            self._helper.ask("unpause", name=container)
+
+    def checkpoint(self, container: ContainerId, draft: Draft) -> None:
+        with translated(f"cannot save {container}"):
+            try:
+                during_handshake(
+                    self._handshakes,
+                    container,
+                    lambda handshake: save(handshake, draft),
+                    lambda: self._helper.ask("checkpoint", name=container),
+                )
+            except TransferFailed as error:
+                reason = (criu_reason(error.log) or str(error)).rstrip(". ")
+                advice = "It goes on; if that stays so, it must fit into one slice."
+                raise CannotCheckpoint(f"CRIU cannot save its memory: {reason}. {advice}") from error
+            except (HandshakeFailed, StreamBroken) as error:
+                raise RuntimeFault(f"cannot save {container}: {error}") from error
+            if self._helper.ask("about", name=container).said["written"]:
+                try:
+                    draft.add(LAYER_PART, self._written(container))
+                except Refusal as error:
+                    if error.kind == "checkpoint":
+                        raise CannotCheckpoint(str(error)) from error
+                    raise
+
+    def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
+        image = archive.facts.get("image_id")
+        if DESCRIPTORS_PART not in archive.parts:
+            raise CannotRestore(NOT_OURS)
+        with (
+            translated(f"cannot restore {spec.name}"),
+            self._created(spec, image if isinstance(image, str) else spec.image, restored=True),
+        ):
+            if LAYER_PART in archive.parts:
+                self._put_back(spec.name, archive.read(LAYER_PART))
+            try:
+                during_handshake(
+                    self._handshakes, spec.name, lambda handshake: restore(handshake, archive), lambda: self._run(spec)
+                )
+            except TransferFailed as error:
+                raise CannotRestore(f"CRIU cannot restore its memory: {criu_reason(error.log) or error}") from error
+            except StreamBroken as error:
+                raise CannotRestore(str(error)) from error
+            except HandshakeFailed as error:
+                raise RuntimeFault(f"cannot restore {spec.name}: {error}") from error
+        return ContainerId(spec.name)
+
+    def logs(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
+        with translated(f"cannot read the output of {container}"):
+            log = self._helper.ask("logs", name=container).descriptor
+        if log is None:
+            raise RuntimeFault(f"no log came for {container}")
+        with os.fdopen(log, "rb", buffering=0) as file:
+            for stream, content in messages(self._growing(container, file.fileno())):
+                if stream == _END:
+                    return
+                yield stream, content
+
+    def live(self, container: ContainerId) -> None:
+        """Return None: a container's output is in its log at once."""
+
+    def wait(self, container: ContainerId) -> int:
+        while True:
+            try:
+                said = self._helper.ask_until_answered("wait", name=container).said
+            except Refusal as error:
+                if error.kind == "gone":
+                    raise ContainerKilled("its container was removed by somebody else") from error
+                raise RuntimeFault(f"cannot wait for {container}: {error}") from error
+            if said["exit"] is not None:
+                break
+            if said["ended"]:
+                raise ContainerKilled("its container was removed, or the node's helper lost it")
+        exit_code = int(said["exit"]["exit_code"])
+        if exit_code == KILLED and not said["exit"]["at_its_limit"]:
+            raise ContainerKilled("its process was killed from outside, and not for its memory limit")
+        return exit_code
+
+    def signal(self, container: ContainerId, name: str) -> None:
+        with translated(f"cannot send {name} to {container}"):
+            self._helper.ask("signal", name=container, signal=name.removeprefix("SIG"))
+
+    def kill(self, container: ContainerId) -> None:
+        with translated(f"cannot kill {container}"):
+            try:
+                self._helper.ask("signal", name=container, signal="KILL")
+            except Refusal as error:
+                if error.kind != "gone":
+                    raise
+
+    def remove(self, container: ContainerId) -> None:
+        with translated(f"cannot remove {container}"):
+            self._helper.ask("remove", name=container)
+
+    def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
+        used: dict[ContainerId, Usage] = {}
+        for container in containers:
+            with translated(f"cannot measure {container}"):
+                try:
+                    found = self._helper.ask("usage", name=container).said["usage"]
+                except Refusal as error:
+                    if error.kind != "gone":
+                        raise
+                    continue
+                if found is not None:
+                    used[container] = Usage(int(found["memory_bytes"]), float(found["cpu_s"]))
+        return used
+
+    def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
+        with translated("cannot list containers"):
+            found: Mapping[str, Mapping[str, str]] = self._helper.ask("list").said["containers"]
+        return {ContainerId(name): labels for name, labels in found.items() if LABEL_AGENT in labels}
+
+    def places(self) -> Sequence[str]:
+        return [self._bundles]
+
+    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+        """Return the helper's count, which has limits of its own."""
+        with translated(f"cannot measure {container}"):
+            try:
+                size_bytes, inodes, is_whole = self._helper.ask("taken", name=container).said["taken"]
+            except Refusal as error:
+                if error.kind != "gone":
+                    raise
+                return Taken()
+        return Taken(int(size_bytes), int(inodes), bool(is_whole))
+
+    def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
+        """Remove nothing: the helper has a limit of its own for images (`most_image_bytes`)."""
+        return ()
+
+    @contextlib.contextmanager
+    def _created(self, spec: ContainerSpec, image: str, *, restored: bool) -> Generator[None]:
+        """Create a container that does not run yet. If anything goes wrong in the context, nothing of it is left."""
+        try:
+            self._create(spec, image, restored=restored)
+        except Refusal as error:
+            if error.kind != "image":
+                raise
+            self._import(spec, image)
+            self._create(spec, image, restored=restored)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Refusal, RuntimeFault):
+                self._helper.ask("remove", name=spec.name)
+            raise
+
+    def _create(self, spec: ContainerSpec, image: str, *, restored: bool) -> None:
+        try:
+            self._helper.ask(
+                "create",
+                name=spec.name,
+                image=image,
+                command=list(spec.command),
+                environment=dict(spec.environment),
+                cpus=spec.cpus,
+                memory_mib=spec.memory_mib,
+                labels=dict(spec.labels),
+                restore=restored,
+            )
+        except Refusal as error:
+            if error.kind == "start":
+                raise CannotStart(str(error), 127) from error
+            raise
+
+    def _import(self, spec: ContainerSpec, image: str) -> None:
+        """Have the node import the image's archive. Raises `ImageMissing`."""
+        with contextlib.ExitStack() as stack:
+            archive = stack.enter_context(archive_of(self._images, spec.image)) if self._images else None
+            if archive is None:
+                where = f"there is no archive of it in {self._images}" if self._images else "no folder of images is set"
+                raise ImageMissing(f"the image {spec.image} is not on the node and cannot be pulled: {where}")
+            try:
+                found = self._helper.ask("import", archive, image=spec.image).said["image_id"]
+            except Refusal as error:
+                raise ImageMissing(f"the image {spec.image} is not on the node: {error}") from error
+        if image not in (spec.image, found):
+            raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed")
+
+    def _run(self, spec: ContainerSpec) -> None:
+        with opened(spec.folder, os.O_PATH | os.O_DIRECTORY) as folder:
+            try:
+                self._helper.ask("run", folder, name=spec.name)
+            except Refusal as error:
+                code = _shell_code(str(error))
+                if error.kind == "start" and code is not None:
+                    raise CannotStart(_why_not_started(str(error)), code) from error
+                raise
+
+    def _written(self, container: ContainerId) -> Iterator[bytes]:
+        """Yield the container's written layer, as the helper packs it."""
+        source, sink = os.pipe()
+        with (
+            _meanwhile(lambda: self._helper.ask("layer-out", sink, name=container), closing=sink),
+            os.fdopen(source, "rb", buffering=0) as file,
+        ):
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+    def _put_back(self, container: str, chunks: Iterator[bytes]) -> None:
+        source, sink = os.pipe()
+        try:
+            with (
+                _meanwhile(lambda: self._helper.ask("layer-in", source, name=container), closing=source),
+                os.fdopen(sink, "wb", buffering=0) as file,
+            ):
+                for chunk in chunks:
+                    rest = memoryview(chunk)
+                    while rest:
+                        rest = rest[file.write(rest) :]
+        except Refusal as error:
+            if error.kind == "restore":
+                raise CannotRestore(str(error)) from error
+            raise
+
+    def _growing(self, container: ContainerId, log: int) -> Iterator[bytes]:
+        """Yield the log's bytes as they come, until nobody will write any more."""
+        looks, at, last = 0, 0, False
+        while True:
+            if chunk := os.pread(log, _CHUNK_BYTES, at):
+                at, looks = at + len(chunk), 0
+                yield chunk
+            elif last:
+                return
+            else:
+                looks += 1
+                time.sleep(_LOOK_S)
+                if looks % _ASK_EVERY == 0:
+                    last = self._has_ended(container)
+
+    def _has_ended(self, container: ContainerId) -> bool:
+        try:
+            return bool(self._helper.ask("about", name=container).said["ended"])
+        except Refusal:
+            return True
+        except RuntimeFault:  # the helper may be restarting
+            return False
+
+
+@contextlib.contextmanager
+def _meanwhile(act: Callable[[], Any], *, closing: int) -> Generator[None]:
+    """Do `act`, which has the other end of a pipe, in a thread; raise its error at the end, as the reason."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:  # raised below
+            failed.append(error)
+        finally:
+            os.close(closing)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    except BrokenPipeError:
+        thread.join()
+        if not failed:
+            raise
+    finally:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _why_not_started(said: str) -> str:
+    """Return the end of runc's long line, which names the command and what is wrong with it."""
+    return said[said.find("exec: ") :]
+
+
+def _shell_code(said: str) -> int | None:
+    """Return a shell's exit code for a command that cannot be started; None for another failure.
+
+    >>> _shell_code('runc create failed: exec: "nope": executable file not found in $PATH')
+    127
+    """
+    if "exec: " not in said:
+        return None
+    return 126 if "permission denied" in said or "is a directory" in said else 127
+
+
+if TYPE_CHECKING:
+    _: type[Runtime] = RuncRuntime

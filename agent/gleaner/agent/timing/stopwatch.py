@@ -1,0 +1,65 @@
+"""The time that one slice spends on restoring, computing and saving."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gleaner.agent.common.clock import Clock, SystemClock
+from gleaner.agent.messages import RestoreMeasured, Slice
+
+
+def elapsed_s(since_s: float, now_s: float) -> float:
+    """Return the time from the one instant to the other, or 0 if the clock was set back meanwhile.
+
+    >>> elapsed_s(100.0, now_s=103.5), elapsed_s(100.0, now_s=40.0)
+    (3.5, 0.0)
+    """
+    return max(0.0, now_s - since_s)
+
+
+class Activity(Enum):
+    """One of the activities of a slice."""
+
+    PREPARING = "preparing"
+    COMPUTING = "computing"
+    SAVING = "saving"
+    """The process stands still, or saves itself."""
+    OVER = "over"
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """The time spent so far on each activity. A slice begins with preparing."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    started_s: float = field(init=False)
+    restored: RestoreMeasured | None = None
+    has_run: bool = False
+    _doing: Activity = Activity.PREPARING
+    _since_s: float = 0.0
+    _spent_s: dict[Activity, float] = field(default_factory=dict[Activity, float])
+
+    def __post_init__(self) -> None:
+        self._since_s = self.started_s = self.clock.now_s()
+
+    def turn_to(self, doing: Activity) -> None:
+        """Record that the slice does this from now on."""
+        now_s = self.clock.now_s()
+        self._spent_s = self._spent(now_s)
+        self._doing, self._since_s = doing, now_s
+        self.has_run = self.has_run or doing is Activity.COMPUTING
+
+    def slice(self) -> Slice:
+        """Return the times for a report; what still goes on counts up to now."""
+        spent_s = self._spent(self.clock.now_s())
+        return Slice(
+            started_s=self.started_s,
+            restore_s=spent_s.get(Activity.PREPARING, 0.0),
+            compute_s=spent_s.get(Activity.COMPUTING, 0.0),
+            save_s=spent_s.get(Activity.SAVING, 0.0),
+            restored=self.restored,
+        )
+
+    def _spent(self, now_s: float) -> dict[Activity, float]:
+        """Return a new record each time: a report may be written while another thread changes the activity."""
+        spent_s = self._spent_s.get(self._doing, 0.0) + elapsed_s(self._since_s, now_s)
+        return {**self._spent_s, self._doing: spent_s}

@@ -1,0 +1,148 @@
+"""The checkpoints of a user job, in the user's own folder.
+
+    ROOT/jobs/JOB/attempt-A/checkpoint-N/    as an agent's (`checkpoints.folder_storage`)
+    ROOT/jobs/JOB/latest.json                the checkpoints that count, the newest first, and their program
+
+A checkpoint that is not named there does not count. The newest two stay, so that a broken one costs only what was
+computed since the one before. The newest one that shares no file with the newest of all stays too.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key
+from gleaner.agent.messages import Checkpoint
+from gleaner.agent.privileged.common.durable import write_whole
+
+NEWEST_KEPT = 2
+_STALE_S = 3600.0
+"""A half-written checkpoint of a program that died is removed after so long."""
+
+
+class _Record(BaseModel):
+    program: str
+    checkpoints: tuple[Checkpoint, ...]
+
+
+def program_of(image: str, command: Sequence[str]) -> str:
+    """Return a digest of what is run: a checkpoint of another program is not for this one."""
+    return hashlib.sha256(json.dumps([image, *command]).encode()).hexdigest()
+
+
+def counting(known: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints that still count, the newest first. See control's `attempts.surplus`."""
+    newest = tuple(known[:NEWEST_KEPT])
+    apart = next((one for one in known if one.chain != newest[0].chain), None)
+    return newest if apart is None or apart in newest else (*newest, apart)
+
+
+@dataclass(slots=True)
+class Catalog:
+    """The catalog of one job's checkpoints. Every method may raise `StorageError`."""
+
+    root: Path
+    job: int
+    program: str
+
+    @property
+    def storage(self) -> FolderStorage:
+        """The storage that has the checkpoints."""
+        return FolderStorage(self.root)
+
+    def set_up(self, *, is_first: bool, now_s: float) -> None:
+        """Make the folder ready.
+
+        If the job starts for the first time, checkpoints under its number are of an older job, and go. If it starts
+        again, the folder must be there: else it is not the folder of before.
+        """
+        if is_first:
+            try:
+                self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(
+                    f"cannot make {self.root.parent}: {error.strerror}; choose another --storage"
+                ) from error
+            self.storage.prepare()
+            self.clear()
+        elif not self.root.is_dir():
+            raise StorageError(f"{self.root} is not there: it must be a folder that all nodes share (--storage)")
+        self.storage.sweep(before_s=now_s - _STALE_S)
+
+    def remove_forgotten(self, known: frozenset[str]) -> None:
+        """Remove checkpoints of the owner's jobs that Slurm has forgotten: they were cancelled while they waited."""
+        keys = self.storage.keys("jobs") if (self.root / "jobs").is_dir() else ()
+        for number in {key.split("/")[1] for key in keys} - known - {str(self.job)}:
+            replace(self, job=int(number)).clear()
+
+    def latest(self) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints that count, the newest first; empty if they are of another program.
+
+        A record that cannot be read is an error. If it were taken for a missing one, the job would begin anew, and its
+        next save would remove all that was saved before.
+        """
+        stays = f"what was saved stays: scontrol requeue {self.job} lets it go on from that, once"
+        try:
+            found = _Record.model_validate_json(self.record.read_bytes())
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise StorageError(f"cannot read {self.record}: {error.strerror}; {stays} that can be read") from error
+        except ValidationError as error:
+            raise StorageError(f"{self.record} says nothing that is known here; {stays} that is mended") from error
+        return found.checkpoints if found.program == self.program else ()
+
+    def next_attempt(self) -> int:
+        """Return the number of an attempt that no checkpoint here has."""
+        keys = self.storage.keys(f"jobs/{self.job}")
+        return 1 + max((int(key.split("/")[2].removeprefix("attempt-")) for key in keys), default=0)
+
+    def note(self, new: Checkpoint) -> None:
+        """Record that this checkpoint counts; remove those that no longer do, once the record is on the disk."""
+        now = counting((new, *self.latest()))
+        self._write(now)
+        self._remove_but({checkpoint_key(self.job, one.attempt, one.number) for one in now})
+
+    def before(self, used: Checkpoint) -> Checkpoint | None:
+        """Return the checkpoint that counted before this one; None if there is none."""
+        known = self.latest()
+        older = known[known.index(used) + 1 :] if used in known else ()
+        return older[0] if older else None
+
+    def drop(self, broken: Checkpoint) -> None:
+        """Set a broken checkpoint aside; it does not count any more."""
+        self.storage.set_aside(checkpoint_key(self.job, broken.attempt, broken.number))
+        self._write(tuple(one for one in self.latest() if one != broken))
+
+    def _write(self, now: tuple[Checkpoint, ...]) -> None:
+        text = _Record(program=self.program, checkpoints=now).model_dump_json()
+        try:
+            write_whole(self.record, text.encode(), draft=self.record.with_suffix(".new"))
+        except OSError as error:
+            raise StorageError(f"cannot write {self.record}: {error.strerror}") from error
+
+    def clear(self) -> None:
+        """Remove all checkpoints of a job that has ended."""
+        with suppress(FileNotFoundError):
+            self.record.unlink()
+        self._remove_but(set())
+        self.storage.remove_set_aside(f"jobs/{self.job}")
+        with suppress(OSError):
+            self.record.parent.rmdir()
+
+    def _remove_but(self, kept: set[str]) -> None:
+        storage = self.storage
+        for key in storage.keys(f"jobs/{self.job}"):
+            if key not in kept:
+                storage.delete(key)
+
+    @property
+    def record(self) -> Path:
+        """The file that names the checkpoints that count."""
+        return self.root / "jobs" / str(self.job) / "latest.json"

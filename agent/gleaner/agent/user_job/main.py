@@ -1,0 +1,300 @@
+"""The command `glean run IMAGE COMMAND...`, in a user's own Slurm job."""
+
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.agent.common import memory_sizes
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.job.job_checkpoints import JobCheckpoints
+from gleaner.agent.messages import Assignment
+from gleaner.agent.node import slurm_job
+from gleaner.agent.node.facts import node_facts
+from gleaner.agent.privileged.common import config
+from gleaner.agent.privileged.common.slurm_jobs import SlurmJob, Unknown
+from gleaner.agent.runtime.helper_client import HelperClient, Refusal, translated
+from gleaner.agent.runtime.interface import ContainerId, ContainerSpec, RuntimeFault
+from gleaner.agent.runtime.runc import RuncRuntime
+from gleaner.agent.user_job.catalog import Catalog, program_of
+from gleaner.agent.user_job.program import Happenings, UserJob, listening
+from gleaner.agent.user_job.slurm_job import OwnSlurmJob
+from gleaner.agent.user_job.slurm_reporter import say
+from gleaner.agent.user_job.when_to_save import Plan
+
+WRONG = 2
+"""The exit status when nothing was begun: wrong options, or a job or node that is not fit."""
+_RESERVE_MIB = 150
+"""The part of the job's memory that this program itself needs."""
+_LEAST_MIB = 6
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+class Unfit(Exception):
+    """The job cannot run here, or like this; one line that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line."""
+
+    image: str
+    command: tuple[str, ...]
+    storage: Path | None
+    results: Path | None
+    begin_with: Path | None
+    save_every_s: float | None
+    cpus: int | None
+    memory_mib: int | None
+    environment: Mapping[str, str]
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
+    image: Annotated[str, typer.Argument(help="An image that the node has.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="What to run in it; by default what the image says.")
+    ] = None,
+    storage: Annotated[
+        Path | None, typer.Option(help="Where to keep what is saved: a folder that all nodes share. [~/.gleaner]")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Where its files go when it has ended; must not be there. [gleaner-JOB]")
+    ] = None,
+    input: Annotated[Path | None, typer.Option(help="A folder whose content it finds in /job when it begins.")] = None,
+    save_every: Annotated[float | None, typer.Option(min=1, help="Save it so often meanwhile (seconds).")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="[all that the job has here]")] = None,
+    memory_mib: Annotated[
+        str | None, typer.Option(metavar="MIB", help="Or with a unit: 4G. [what the job has, but 150 MiB]")
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, any number of times.")] = None,
+) -> None:
+    """Run a container in a Slurm job of your own that can be saved at any time and goes on elsewhere.
+
+    The program starts in the folder /job, without network. Its output is the job's, its exit code too.
+    """
+    words = tuple(command or ())
+    try:
+        asked = Asked(
+            image=image,
+            command=words[1:] if words[:1] == ("--",) else words,
+            storage=storage,
+            results=results,
+            begin_with=input,
+            save_every_s=save_every,
+            cpus=cpus,
+            memory_mib=None if memory_mib is None else memory_of(memory_mib),
+            environment=variables(env or ()),
+        )
+        job = job_of(os.environ)
+        if "SLURM_STEP_ID" not in os.environ:
+            become_step(os.environ, sys.argv[1:])
+        sys.exit(user_job(asked, job, listening()).run())
+    except (Unfit, Unknown, RuntimeFault, StorageError, config.Misconfigured, OSError) as error:
+        say(" ".join(str(error).split()))
+        sys.exit(WRONG)
+
+
+def memory_of(text: str) -> int:
+    """Return the memory that an option asks for, in MiB. Raises `Unfit`.
+
+    >>> memory_of("1.5G")
+    1536
+    """
+    try:
+        mib = memory_sizes.memory_mib(text)
+    except ValueError as error:
+        raise Unfit(f"--memory-mib {error}") from None
+    if mib < _LEAST_MIB:
+        raise Unfit(f"--memory-mib must be at least {_LEAST_MIB}, found {mib}")
+    return mib
+
+
+def variables(given: Sequence[str]) -> dict[str, str]:
+    """Return the variables that `--env` names. Raises `Unfit`.
+
+    >>> variables(["A=b=c"])
+    {'A': 'b=c'}
+    """
+    for one in given:
+        if not one.partition("=")[0] or "=" not in one:
+            raise Unfit(f"--env {one!r} is not NAME=VALUE")
+    return {one.partition("=")[0]: one.partition("=")[2] for one in given}
+
+
+def job_of(environment: Mapping[str, str]) -> str:
+    """Return the number of the Slurm job that we are in. Raises `Unfit`."""
+    number = environment.get("SLURM_JOB_ID", "")
+    if not number.isdigit():
+        raise Unfit("it runs in a Slurm job: write it into a script and submit that with sbatch")
+    if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        raise Unfit("it is one process: call it in the script itself, or with srun --ntasks=1")
+    return number
+
+
+def step_words(environment: Mapping[str, str], srun: str, words: Sequence[str]) -> list[str]:
+    """Return the command that runs this program as a job step.
+
+    Only steps hear the signal to vacate. Until we listen, the signal must not kill us: the shell has it ignored.
+    """
+    us = [
+        "sh",
+        "-c",
+        'trap "" USR1 TERM; exec "$@"',
+        "sh",
+        sys.executable,
+        "-P",
+        "-m",
+        "gleaner.agent.user_job.main",
+        *words,
+    ]
+    cpus = environment.get("SLURM_CPUS_ON_NODE", "1")
+    options = ["--ntasks=1", "--nodes=1", f"--cpus-per-task={cpus}", "--overlap", "--cpu-bind=none", "--input=none"]
+    return [srun, *options, "--unbuffered", "--quiet", "--job-name=glean", *us]
+
+
+def become_step(environment: Mapping[str, str], words: Sequence[str]) -> NoReturn:
+    """Begin again as a job step, which takes our place. Raises `Unfit`."""
+    srun = shutil.which("srun")
+    if srun is None:
+        raise Unfit("there is no srun on the PATH of the job")
+    os.execv(srun, step_words(environment, srun, words))  # noqa: S606 - without a shell, as it should be
+
+
+def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
+    """Return the job with all that it needs, found and checked. Raises whatever is wrong."""
+    clock = SystemClock()
+    began_s = clock.now_s()
+    own = OwnSlurmJob(number, clock)
+    in_slurm = own.must_look()
+    if not in_slurm.may_requeue:
+        raise Unfit("Slurm may not start this job again: submit a script, with sbatch --requeue")
+    results = asked.results or Path(f"gleaner-{number}")
+    check_places(results.absolute(), asked.begin_with)
+    runtime, admitted, readmit = meet_helper(number)
+    catalog = Catalog(root_of(asked.storage), int(number), program_of(asked.image, asked.command))
+    catalog.set_up(is_first=in_slurm.restarts == 0, now_s=began_s)
+    if in_slurm.restarts == 0 and (known := own.others()) is not None:
+        catalog.remove_forgotten(known)
+    spec = spec_of(asked, admitted)
+    latest = catalog.latest()
+    given = Assignment(
+        job=int(number),
+        attempt=catalog.next_attempt(),
+        group="own",
+        name=spec.name,
+        image=asked.image,
+        command=asked.command,
+        environment=dict(asked.environment),
+        cpus=spec.cpus,
+        memory_mib=spec.memory_mib,
+        checkpoint=latest[0] if latest else None,
+    )
+    if not latest and in_slurm.restarts:
+        say("nothing was saved of it yet: it starts from the beginning")
+    facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
+    return UserJob(
+        slurm_job=own,
+        runtime=runtime,
+        stored=JobCheckpoints(catalog.storage, given, facts, spec.folder),
+        catalog=catalog,
+        spec=spec,
+        plan=plan_of(in_slurm, asked, began_s),
+        results=results.absolute(),
+        begin_with=asked.begin_with,
+        happened=happened,
+        readmit=readmit,
+        clock=clock,
+    )
+
+
+def plan_of(job: SlurmJob, asked: Asked, began_s: float) -> Plan:
+    """Return the instants by which the job is saved."""
+    return Plan(end_s=job.end_s, kill_wait_s=slurm_job.kill_wait_s(), every_s=asked.save_every_s, began_s=began_s)
+
+
+def check_places(results: Path, begin_with: Path | None) -> None:
+    """Check the folders now, and not when the job has computed for a week. Raises `Unfit`."""
+    if results.exists():
+        raise Unfit(f"{results} is there already: move it, or choose another place with --results")
+    if not os.access(results.parent, os.W_OK | os.X_OK):
+        raise Unfit(f"{results.parent} is not there, or not yours to write to: choose another place with --results")
+    if begin_with is not None and not begin_with.is_dir():
+        raise Unfit(f"--input {begin_with} is no folder")
+
+
+def root_of(storage: Path | None) -> Path:
+    """Return the folder of this user's jobs on this cluster: job numbers mean nothing on another cluster."""
+    cluster = os.environ.get("SLURM_CLUSTER_NAME", "cluster")
+    return (storage or Path.home() / ".gleaner").absolute() / cluster
+
+
+def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[], object]]:
+    """Return the runtime, what the helper grants the job, and a function that asks the helper again. Raises `Unfit`."""
+    settings = config.load()
+    if not settings.user_jobs_key:
+        raise Unfit("this node does not serve user jobs: an admin sets user_jobs_key (deploy/INSTALL.md)")
+    helper = HelperClient(settings.helper_socket)
+
+    def admit() -> Mapping[str, Any]:
+        with translated(f"job {number} is not let in"):
+            return helper.ask("admit", slurm_job=number).said
+
+    try:
+        admitted = helper.ask("admit", slurm_job=number).said
+    except Refusal as error:
+        raise Unfit(str(error)) from error
+    runtime = RuncRuntime(helper, handshakes=Path(str(admitted["handshakes"])))
+    stay_alone(Path(str(admitted["handshakes"])), number)
+    name = ContainerId(str(admitted["name"]))
+    if name in helper.ask("list").said["containers"]:
+        if not helper.ask("about", name=name).said["ended"]:
+            raise Unfit(f"job {number} has a container on this node already: there is one `glean run` at a time")
+        runtime.remove(name)
+        admitted = admit()
+        stay_alone(Path(str(admitted["handshakes"])), number)
+    return runtime, admitted, admit
+
+
+def stay_alone(place: Path, number: str) -> None:
+    """Keep any other `glean run` of this job from this node as long as we live: both would use the same folder."""
+    held = os.open(place, os.O_RDONLY | os.O_DIRECTORY)  # never closed
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise Unfit(f"job {number} has a `glean run` on this node already: there is one at a time") from None
+
+
+def spec_of(asked: Asked, admitted: Mapping[str, Any]) -> ContainerSpec:
+    """Return the container that the job needs. Raises `Unfit`."""
+    has_mib = admitted["memory_mib"]
+    if asked.memory_mib is None and has_mib is None:
+        raise Unfit("Slurm does not count memory here: say how much it needs with --memory-mib")
+    return ContainerSpec(
+        name=str(admitted["name"]),
+        image=asked.image,
+        command=asked.command,
+        environment=asked.environment,
+        cpus=asked.cpus or int(admitted["cpus"]),
+        memory_mib=asked.memory_mib or max(int(has_mib) - _RESERVE_MIB, _LEAST_MIB),
+        folder=Path(str(admitted["folder"])),
+        labels={},
+    )
+
+
+def main() -> None:
+    """Run `glean run`."""
+    app(prog_name="glean run")
+
+
+if __name__ == "__main__":
+    main()

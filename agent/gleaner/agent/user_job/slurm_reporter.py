@@ -1,0 +1,225 @@
+"""Report a user job: to Slurm, which starts the job again, and to its owner, who reads what becomes of it."""
+
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gleaner.agent.checkpoints import workdir_tar
+from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.agent.common.clock import Clock
+from gleaner.agent.job.lifecycle import Limit
+from gleaner.agent.job.reporter import Reporter, Results
+from gleaner.agent.messages import Assignment, Checkpoint, Measured, ReturnReason, Slice
+from gleaner.agent.privileged.common.durable import sync_folder, sync_tree
+from gleaner.agent.reporting.job_log import NOTHING, Mark
+from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
+from gleaner.agent.user_job.catalog import Catalog
+from gleaner.agent.user_job.slurm_job import NotRequeued, OwnSlurmJob
+from gleaner.agent.user_job.when_to_save import Wish, is_started_by_gleaner
+
+FAILED = 1
+ENDED = 128 + signal.SIGTERM
+_QUIET_S = 0.3
+_QUIET_WITHIN_S = 3.0
+_LAST_WORDS_S = 5.0
+_REQUEUE_WITHIN_S = 10.0
+_STREAMS = {1: sys.stdout, 2: sys.stderr}
+
+
+def say(line: str) -> None:
+    """Write one line for the job's owner."""
+    sys.stderr.write(f"glean run: {line}\n")
+    sys.stderr.flush()
+
+
+class Output:
+    """The container's output, passed on to our own standard streams as it comes."""
+
+    def __init__(self, chunks: Iterator[tuple[int, bytes]], say: Callable[[str], None], clock: Clock) -> None:
+        self._chunks = chunks
+        self._say = say
+        self._clock = clock
+        self._heard_s = self._clock.monotonic_s()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        try:
+            for stream, content in self._chunks:
+                sink = _STREAMS[stream].buffer
+                sink.write(content)
+                sink.flush()
+                if content:
+                    self._heard_s = self._clock.monotonic_s()
+        except (RuntimeFault, OSError, ValueError) as error:
+            self._say(f"its output cannot be passed on any more: {error}")
+
+    def drain(self) -> None:
+        """Wait until all that a paused container wrote before has come through."""
+        give_up_s = self._clock.monotonic_s() + _QUIET_WITHIN_S
+        since_s = self._clock.monotonic_s()
+        while (now_s := self._clock.monotonic_s()) < give_up_s and now_s < max(self._heard_s, since_s) + _QUIET_S:
+            self._clock.pause(0.05)
+
+    def finish(self) -> None:
+        """Wait until the rest of an ended container's output is out."""
+        self._thread.join(_LAST_WORDS_S)
+
+
+@dataclass(slots=True)
+class SlurmReporter:
+    """The `Reporter` of one start of a user job."""
+
+    slurm_job: OwnSlurmJob
+    runtime: Runtime
+    catalog: Catalog
+    assignment: Assignment
+    node: str
+    folder: Path
+    """The job's, on this node."""
+    results: Path
+    """The folder where the owner wants the job's files."""
+    clock: Clock
+    notice: Callable[[], Awaitable[None]]
+    """Hears whether somebody else has requeued the job meanwhile."""
+    say: Callable[[str], None] = say
+    wish: Wish | None = None
+    """Why the job is saved."""
+    exit_code: int = FAILED
+    is_requeued: bool = False
+    _output: Output | None = None
+
+    @property
+    def is_heard(self) -> bool:
+        return True
+
+    def note(self, what: str, **facts: object) -> None:
+        """Tell the owner nothing: standard output and error are the job's."""
+
+    def warn(self, what: str, error: Exception) -> None:
+        self.say(f"{what}: {error}")
+
+    # ── its output ──
+
+    def follow(self, container: ContainerId, *, may_wait: Callable[[], bool]) -> None:
+        self._output = Output(iter(self.runtime.logs(container)), self.say, self.clock)
+
+    def mark(self, *, paused_s: float) -> Mark:
+        if self._output is not None:
+            self._output.drain()
+        return NOTHING
+
+    def await_output(self) -> None:
+        if self._output is not None:
+            self._output.finish()
+
+    def flush_output(self) -> None:
+        """Nothing waits here."""
+
+    def end_output(self) -> Mark:
+        return NOTHING
+
+    # ── what becomes of it ──
+
+    def record_save(self, checkpoint: Checkpoint) -> None:
+        self.catalog.note(checkpoint)
+
+    async def confirm_save(self, took_s: float) -> bool:
+        await self.notice()
+        try:
+            self._requeue(f"saved in {took_s:.1f} s")
+        except NotRequeued as error:
+            self.say(f"saved, but it goes on here: {error}")
+            return False
+        return True
+
+    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+        """Nothing is left to say: Slurm has taken the job back before."""
+
+    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+        took = f" in {measured.took_s:.1f} s" if measured is not None else ""
+        self.say(f"saved{took}; it goes on")
+
+    def store_results(self, exit_code: int) -> Results:
+        """Deliver what the job has left in its folder, once; then nothing that was saved is needed any more."""
+        self.exit_code = exit_code
+        try:
+            deliver(self.folder, self.results)
+        except OSError as error:
+            self.exit_code = exit_code or FAILED
+            self.say(f"its files cannot be put into {self.results}: {error}")
+            number = self.slurm_job.number
+            self.say(f"what was saved last stays: scontrol requeue {number} lets it go on from that")
+            return Results()
+        self.forget()
+        return Results()
+
+    def report_exit(self, exit_code: int, results: Results, spent: Slice) -> None:
+        """The exit code is our own."""
+
+    def report_unstartable(self, exit_code: int, reason: str, spent: Slice) -> None:
+        self.say(reason)
+        self.exit_code = exit_code
+        self.forget()
+
+    def report_stopped(self, reason: str, limit: Limit, spent: Slice) -> None:
+        self.say(reason)
+
+    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: Measured | None) -> None:
+        """Say that nothing came of this start. What was saved before stays."""
+        number = self.slurm_job.number
+        try:
+            if why is ReturnReason.UNSTARTED:
+                self._requeue("it was not begun")
+                return
+            self.say(detail)
+            if why is ReturnReason.INCOMPATIBLE:
+                self._requeue(
+                    f"choose other nodes (scontrol update JobId={number} ExcNodeList={self.node}), then "
+                    f"scontrol release {number}",
+                    held=True,
+                )
+                return
+        except NotRequeued as error:
+            self.say(str(error))
+        if self.assignment.checkpoint is not None:
+            self.say(f"what was saved is still there: scontrol requeue {number} lets it go on from that")
+
+    def forget(self) -> None:
+        """Remove what was saved of a job that has ended."""
+        try:
+            self.catalog.clear()
+        except StorageError as error:
+            self.say(f"what was saved cannot be removed: {error}")
+
+    def _requeue(self, what: str, *, held: bool = False) -> None:
+        """Have Slurm start the job again, unless somebody else has done so. Raises `NotRequeued`."""
+        if self.wish is Wish.VACATE_REQUEUED:
+            self.say(f"{what}; the job has been requeued")
+        else:
+            held = held or is_started_by_gleaner(self.slurm_job.look())
+            self.slurm_job.requeue(held=held, within_s=_REQUEUE_WITHIN_S)
+            self.say(f"{what}; the job is requeued" + (", held" if held else ""))
+        self.is_requeued = True
+
+
+def deliver(place: Path, results: Path) -> None:
+    """Copy a job's folder to where its owner wants it, visible there whole or not at all. Skip an empty folder."""
+    if not any(place.iterdir()):
+        return
+    draft = results.with_name(f".{results.name}.new")
+    draft.mkdir(exist_ok=True)
+    workdir_tar.unpack(workdir_tar.pack(place), draft)
+    sync_tree(draft)  # the checkpoints are removed after this, and then these files are all that is left
+    draft.rename(results)
+    with suppress(PermissionError):  # a folder in which its owner may write, and which the owner may not list
+        sync_folder(results.parent)
+
+
+if TYPE_CHECKING:
+    _: type[Reporter] = SlurmReporter

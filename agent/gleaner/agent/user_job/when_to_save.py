@@ -1,0 +1,91 @@
+"""Decide when a user job is saved, and whether it then goes on here or elsewhere. Pure."""
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from gleaner.agent.privileged.common.slurm_jobs import SlurmJob
+from gleaner.agent.timing.deadlines import gone_s, save_point_s
+
+MARGIN_S = 5.0
+"""Kept free before the job has to be gone, for its last output and for asking Slurm."""
+COMMENT = "gleaner"
+"""The beginning of the comment (Slurm's AdminComment) of a job that Gleaner lets start."""
+
+ASKED_TO_SAVE = "gleaner: was asked to save itself"
+"""The beginning of that comment when Gleaner has sent the job its signal."""
+
+
+class Wish(Enum):
+    """The wish of the clock or of a signal about a job that computes."""
+
+    SAVE = "save"
+    """Save it; it goes on."""
+    VACATE = "vacate"
+    """Save it, and have Slurm start it again later."""
+    VACATE_REQUEUED = "vacate requeued"
+    """Save it; somebody else has requeued it."""
+    END = "end"
+    """Its owner has cancelled it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The instants by which a job is saved, in seconds since the epoch."""
+
+    end_s: float | None
+    """The instant at which Slurm ends the job."""
+    kill_wait_s: float
+    every_s: float | None
+    """The interval of saves while the job goes on."""
+    began_s: float
+
+
+def by_clock(plan: Plan, *, now_s: float, since_s: float, save_s: float) -> Wish | None:
+    """Return what the clock asks for, if anything. `since_s`: when the job was last saved, or began; `save_s`: how long
+    a save takes at most.
+
+    A job that has computed for less time than its save takes is left alone: it would come back and be no further.
+
+    >>> plan = Plan(end_s=1000, kill_wait_s=30, every_s=None, began_s=0)
+    >>> by_clock(plan, now_s=900, since_s=0, save_s=10), by_clock(plan, now_s=955, since_s=0, save_s=10)
+    (None, <Wish.VACATE: 'vacate'>)
+    """
+    if plan.end_s is not None and now_s >= plan.began_s + save_s:
+        vacate_s = save_point_s(
+            gone_s=gone_s(plan.end_s, now_s=plan.began_s, kill_wait_s=plan.kill_wait_s),
+            margin_s=MARGIN_S,
+            save_s=save_s,
+        )
+        if now_s >= vacate_s:
+            return Wish.VACATE
+    if plan.every_s is not None and now_s >= since_s + plan.every_s:
+        return Wish.SAVE
+    return None
+
+
+def by_signal(number: int, job: SlurmJob | None) -> Wish:
+    """Return what a signal asks for. `job`: what Slurm then says of it; None if Slurm does not answer.
+
+    Gleaner sends USR1 to an owner's job, and so does `sbatch --signal=USR1@60`. Slurm itself sends TERM: before it
+    takes the nodes away for other work, at the time limit, when the job is requeued, and when it is cancelled.
+    """
+    states = frozenset[str]() if job is None else frozenset(job.states)
+    if number == signal.SIGTERM and "CANCELLED" in states:
+        return Wish.END
+    if states & {"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}:
+        return Wish.VACATE_REQUEUED
+    return Wish.VACATE
+
+
+def is_started_by_gleaner(job: SlurmJob | None) -> bool:
+    """Return True if Gleaner decides when the job starts again: then the job is requeued held."""
+    return job is not None and job.admin_comment.startswith(COMMENT)
+
+
+def was_asked_before(job: SlurmJob) -> bool:
+    """Return True if the job was asked to vacate before it could hear that: Slurm drops a signal that no step takes.
+
+    The comment of a job that starts again may be of an earlier time, if its owner has released it without Gleaner.
+    """
+    return job.restarts == 0 and job.admin_comment.startswith(ASKED_TO_SAVE)

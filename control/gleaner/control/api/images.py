@@ -1,0 +1,144 @@
+"""Container images that groups bring themselves: ask what is missing, send pieces, push, list, show, remove.
+
+All users of a group may push images and use each other's. An image's name may be given to another image, or removed, by
+who has pushed it, a manager of the group, or an admin.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, HTTPException, Path, Query
+
+from gleaner.control.api import examples, image_uploads
+from gleaner.control.api.access import Caller, User
+from gleaner.control.api.image_uploads import Uploads
+from gleaner.control.api.problems import documented
+from gleaner.control.models.base import Name
+from gleaner.control.models.images import (
+    PIECE_BYTES,
+    ImageName,
+    ImagePush,
+    ImageRow,
+    PieceList,
+    PieceMissing,
+    PieceStored,
+    tagged,
+)
+from gleaner.control.queue import images
+
+router = APIRouter(prefix="/v1/images", tags=["images"])
+uploads = APIRouter(prefix="/v1/image-uploads", tags=["images"])
+
+Group = Annotated[Name | None, Query(description="The group; only an admin may name another than the own one")]
+ImagePath = Annotated[ImageName, Path(description="The group's name for the image", examples=["pythia:8.3"])]
+Piece = Annotated[bytes, Body(media_type="application/octet-stream", min_length=1, max_length=PIECE_BYTES)]
+
+
+def _group(caller: Caller, named: str | None) -> str:
+    """Return the group whose images are meant."""
+    group = named or caller.identity.group
+    if group is None:
+        raise HTTPException(422, "group: an admin's token has no group, so name the one whose image it is")
+    if caller.group is not None and group != caller.group:
+        raise HTTPException(403, f"this token is for the images of group {caller.group} only, not of {group}")
+    return group
+
+
+def _uploads(caller: Caller, named: str | None) -> Uploads:
+    """Return the pieces of the group, if images may be pushed."""
+    if not caller.state.settings.images.push:
+        raise HTTPException(403, "this site takes no images from users ([images] push in control's settings)")
+    caller.state.check_leads()
+    return Uploads(caller.state.settings.storage.folder, _group(caller, named))
+
+
+@router.get("", responses=documented(422))
+def list_images(caller: User, group: Group = None) -> tuple[ImageRow, ...]:
+    """Return the images of the caller's group; for an admin, those of all groups or of one."""
+    only = _group(caller, group) if group is not None or caller.group is not None else None
+    with caller.reading() as db:
+        return images.rows(db, only)
+
+
+@router.get("/{image}", responses=documented(404, 422))
+def show(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
+    """Return one image."""
+    with caller.reading() as db:
+        return images.row(db, _group(caller, group), image)
+
+
+@router.delete("/{image}", responses=documented(404, 409, 422))
+def remove(caller: User, image: ImagePath, group: Group = None) -> ImageRow:
+    """Remove an image. Refused while a job that has not ended needs it."""
+    whose = _group(caller, group)
+    state = caller.state
+    with state.images_turn:
+        with caller.writing() as db:
+            found = images.row(db, whose, image)
+            caller.may_change(f"image {found.name}", group=whose, submitter=found.pusher)
+            images.remove(db, whose, image)
+            needed = images.stored_ids(db)
+        image_uploads.sweep(state.storage, needed)
+    caller.about.append(f"group {whose}, image {found.name}")
+    return found
+
+
+@uploads.post("/missing", responses=documented(413, 422))
+def missing(caller: User, wanted: Annotated[PieceList, examples.A_PIECE_LIST]) -> PieceMissing:
+    """Return the pieces that control lacks: a push that was interrupted goes on with them."""
+    return PieceMissing(missing=_uploads(caller, wanted.group).missing(wanted.pieces, now_s=caller.now_s))
+
+
+@uploads.post("/pieces", status_code=201, responses=documented(409, 413, 422, 502))
+def add_piece(caller: User, content: Piece, group: Group = None) -> PieceStored:
+    """Take one piece of an image, and return the digest of what arrived."""
+    at_most_bytes = caller.state.settings.images.largest_bytes
+    return PieceStored(digest=_uploads(caller, group).add(content, at_most_bytes=at_most_bytes))
+
+
+@router.post("", status_code=201, responses=documented(409, 413, 422, 502))
+def push(caller: User, pushed: Annotated[ImagePush, examples.AN_IMAGE_PUSH]) -> ImageRow:
+    """Store an image whose pieces are all here, and give it its name in the group."""
+    state, sent, group = caller.state, _uploads(caller, pushed.group), _group(caller, pushed.group)
+    limits, name = state.settings.images, tagged(pushed.name)
+    if pushed.size_bytes > limits.largest_bytes:
+        said = f"{pushed.size_bytes / 2**30:.3g} GiB, and may have {limits.largest_gib:.3g} ([images] largest_gib)"
+        raise HTTPException(413, f"the image has {said}")
+    row = ImageRow(
+        name=name,
+        group=group,
+        image_id=pushed.image_id,
+        architecture=image_uploads.architecture_of(pushed),
+        size_bytes=pushed.size_bytes,
+        pushed_s=caller.now_s,
+        pusher=caller.identity.name,
+        jobs=0,
+    )
+    with state.images_turn:
+        with caller.reading() as db:
+            _check_may_push(caller, images.rows(db, group, name))
+            known, digest = images.architectures(db), images.stored_digest(db, pushed.image_id)
+        if known and row.architecture not in known:
+            raise HTTPException(
+                422, f"the image is for {row.architecture}, and the nodes here are {' or '.join(sorted(known))}"
+            )
+        contents = sent.read(pushed.pieces)
+        if digest is not None and image_uploads.is_whole(state.storage, pushed.image_id, digest):
+            for _ in image_uploads.archive(pushed, contents):  # only who has the whole content may use it
+                pass
+        else:
+            digest = image_uploads.store(state.storage, pushed, contents)
+        with caller.writing() as db:
+            _check_may_push(caller, images.rows(db, group, name))
+            images.put(db, row, digest=digest, group_bytes=limits.group_bytes)
+            needed = images.stored_ids(db)
+            answer = images.row(db, group, name)
+        image_uploads.sweep(state.storage, needed)
+        sent.remove(pushed.pieces)
+    caller.about.append(f"group {group}, image {name}, {pushed.image_id}")
+    return answer
+
+
+def _check_may_push(caller: Caller, there: tuple[ImageRow, ...]) -> None:
+    """Raise 403 unless the caller may give the name to another image than it means now."""
+    for row in there:
+        caller.may_change(f"image {row.name}", group=row.group, submitter=row.pusher)

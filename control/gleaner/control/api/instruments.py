@@ -1,0 +1,156 @@
+"""The counts and measurements of control while it answers, for Prometheus.
+
+Each app has an `Instruments` of its own; nothing is global.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gleaner.agent.messages import Checkpointed, Completed, Returned, ReturnReason, Saved, Slice
+
+_SECONDS = (0.5, 1, 2, 5, 10, 20, 40, 60, 90, 120, 240, 480)
+_RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
+_LATENESS = (-600, -120, -60, -30, -10, -5, 0, 1, 2, 5, 10, 20, 30, 60, 120, 300)
+Family = tuple[str, str, Mapping[str, float]]
+"""The meaning of a metric, its label (or empty), and its values by label."""
+_LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Instruments:
+    """Counters and histograms since control started, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Histogram(
+            "gleaner_request_seconds",
+            "Time to answer a request, by what was asked and the status",
+            ["call", "status"],
+            buckets=_LATENCIES,
+            registry=self.registry,
+        )
+        self.claimed = Counter("gleaner_jobs_claimed", "Jobs handed to agents", registry=self.registry)
+        self.refused = Counter(
+            "gleaner_reports_refused",
+            "Reports of attempts that were not current (409), by kind",
+            ["report"],
+            registry=self.registry,
+        )
+        self.saves = Histogram(
+            "gleaner_save_seconds",
+            "From the order to save until the checkpoint was published",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.restores = Histogram(
+            "gleaner_restore_seconds",
+            "From the claim of a saved job until its process ran",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.save_errors = Histogram(
+            "gleaner_save_error_ratio",
+            "How long a save took against what its agent had expected; above 1 it took longer",
+            buckets=_RATIOS,
+            registry=self.registry,
+        )
+        self.too_late = Counter(
+            "gleaner_saves_too_late",
+            "Slices lost because their save, or storing their result, was not done at the agent's end",
+            registry=self.registry,
+        )
+        self.failed_saves = Counter("gleaner_saves_failed", "Tries to save that failed", registry=self.registry)
+        self.saved_bytes = Counter(
+            "gleaner_saved_bytes",
+            "What was saved: memory in use, and what was stored of it",
+            ["of"],
+            registry=self.registry,
+        )
+        self.restored_bytes = Counter("gleaner_restored_bytes", "Sizes of restored checkpoints", registry=self.registry)
+        self.lateness = Histogram(
+            "gleaner_agent_lateness_seconds",
+            "When an agent was done against the end it was submitted for; above 0 it was late",
+            buckets=_LATENESS,
+            registry=self.registry,
+        )
+
+    def reported(self, report: Checkpointed | Saved | Completed | Returned) -> None:
+        """Take the measurements of one report. A job that started anew has no restore to measure."""
+        if isinstance(report, Checkpointed | Saved):
+            self._saved(report)
+        if isinstance(report, Saved | Completed):
+            self._restored(report.slice)
+        if isinstance(report, Returned):
+            self.too_late.inc(report.why is ReturnReason.TOO_LATE)
+            self.failed_saves.inc(_is_failed_save(report))
+
+    def _saved(self, report: Checkpointed | Saved) -> None:
+        measured = report.measured
+        if measured is None:
+            if isinstance(report, Saved):
+                self.saves.observe(report.slice.save_s)
+            return
+        self.saves.observe(measured.took_s)
+        self.saved_bytes.labels("memory").inc(measured.memory_bytes)
+        self.saved_bytes.labels("stored").inc(measured.stored_bytes)
+        self.failed_saves.inc(measured.failed)
+        if measured.expected_s:
+            self.save_errors.observe(measured.took_s / measured.expected_s)
+
+    def _restored(self, spent: Slice) -> None:
+        if spent.restore_s > 0:
+            self.restores.observe(spent.restore_s)
+        if spent.restored is not None:
+            self.restored_bytes.inc(spent.restored.stored_bytes)
+
+
+class Gauges(Collector):
+    """Values that are read at the time of the scrape."""
+
+    def __init__(self, families: Mapping[str, Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield one metric family for each entry."""
+        for name, (meaning, label, values) in self._families.items():
+            family = GaugeMetricFamily(name, meaning, labels=[label] if label else [])
+            for key, value in values.items():
+                family.add_metric([key] if label else [], value)
+            yield family
+
+
+class Stopwatch:
+    """The middleware that measures each request's time until its answer begins.
+
+    The label is the route's name, and never a path.
+    """
+
+    def __init__(self, app: ASGIApp, *, meters: Instruments) -> None:
+        self._app = app
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                call = getattr(scope.get("endpoint"), "__name__", "none")
+                took_s = time.perf_counter() - began_s
+                self._meters.requests.labels(call, str(message["status"])).observe(took_s)
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+def _is_failed_save(report: Returned) -> bool:
+    """Return True if the attempt ran and was returned because it could not be saved, by the storage's fault or not."""
+    has_run = report.slice is not None and report.slice.compute_s > 0
+    return report.why is ReturnReason.SAVE_FAILED or (report.why is ReturnReason.STORAGE_FAULT and has_run)

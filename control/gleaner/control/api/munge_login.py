@@ -1,0 +1,163 @@
+"""Users of the cluster without a token: munge names the Unix user who asks, and the admin's rules give the user a role.
+
+The request brings `Authorization: Munge CREDENTIAL` and `Gleaner-Proof: NONCE DIGEST`, with the SHA-256 of its body.
+The credential is read before the body, so only a caller whom munge vouches for can make control read a body. Each
+credential is accepted once. munged sees to that, and so does a memory of the nonces here, since munged forgets its
+credentials when it is started again. Each of two control programs remembers only its own nonces, but only one of the
+programs writes.
+"""
+
+import grp
+import hashlib
+import hmac
+import os
+import pwd
+import re
+import threading
+from collections.abc import Collection, Sequence
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope
+
+from gleaner.control.api.token_lookup import Strangers
+from gleaner.control.queue.tokens import Identity
+from gleaner.control.settings import MungeRule, MungeSettings
+from gleaner.control.slurm.munge import TTL_S, MungeAway, MungeRefused, decode, payload_of
+
+PROOF = "gleaner-proof"
+SKEW_S = 5
+"""The largest difference of the two nodes' clocks, by munge's own times."""
+REMEMBERED_AT_MOST = 20_000
+LONGEST_CREDENTIAL = 4096
+
+_PROOF = re.compile("([0-9a-f]{32}) ([0-9a-f]{64})")
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class Once:
+    """The credentials seen within their lifetime. None of them is forgotten sooner: a full memory refuses new ones."""
+
+    def __init__(self, at_most: int = REMEMBERED_AT_MOST) -> None:
+        self._at_most = at_most
+        self._until_s: dict[str, int] = {}
+        self._turn = threading.Lock()
+
+    def take(self, word: str, *, until_s: int, now_s: int) -> bool:
+        """Return True if the credential is seen for the first time. Raises 503 if there is no room to remember it."""
+        with self._turn:
+            if word in self._until_s:
+                return False
+            if len(self._until_s) >= self._at_most:
+                self._until_s = {seen: end_s for seen, end_s in self._until_s.items() if end_s >= now_s}
+                if len(self._until_s) >= self._at_most:
+                    raise HTTPException(503, "too many munge credentials in a minute: try again", {"Retry-After": "5"})
+            self._until_s[word] = until_s
+            return True
+
+
+class MungeLogin:
+    """The caller, as munge names it."""
+
+    def __init__(self, settings: MungeSettings, strangers: Strangers) -> None:
+        self._settings = settings
+        self._strangers = strangers
+        self._once = Once()
+
+    async def identity(self, scope: Scope, headers: Headers, *, host: str) -> Identity:
+        """Return the caller. Raises 401, 403 for a user whom no rule admits, or 503."""
+        if not self._settings.allow:
+            raise _unauthorized("control takes no munge credentials here: ask an admin for a token")
+        credential = headers["authorization"][len("munge ") :].strip()
+        proof = _PROOF.fullmatch(headers.get(PROOF, ""))
+        if proof is None or len(credential) > LONGEST_CREDENTIAL:
+            raise _unauthorized(f"a munge credential comes with a header {PROOF}: NONCE and SHA-256 of the body")
+        target = scope.get("raw_path", b"").decode("latin-1")
+        if query := scope["query_string"].decode("latin-1"):
+            target += f"?{query}"
+        nonce, digest = proof.groups()
+        payload = payload_of(method=scope["method"], target=target, body_digest=digest, nonce=nonce)
+        return await self._strangers.run(lambda: self._proven(credential, payload), host=host)
+
+    def _proven(self, credential: str, payload: str) -> Identity:
+        try:
+            found = decode(credential, socket=self._settings.socket, timeout_s=self._settings.timeout_s)
+        except MungeRefused as error:
+            raise _unauthorized(str(error)) from error
+        except MungeAway as error:
+            raise HTTPException(503, f"control cannot ask munge: {error}", {"Retry-After": "5"}) from error
+        if not hmac.compare_digest(found.payload.encode(), payload.encode()):
+            raise _unauthorized("this munge credential was made for another request")
+        if not -SKEW_S <= found.decoded_s - found.encoded_s <= TTL_S + SKEW_S:
+            raise _unauthorized(f"this munge credential is older than {TTL_S} s: are the clocks of the nodes the same?")
+        if not self._once.take(payload, until_s=found.encoded_s + TTL_S + SKEW_S, now_s=found.decoded_s):
+            raise _unauthorized("this munge credential was used already")
+        user, groups = _unix_names(found.uid)
+        identity = identity_of(user, groups, self._settings.allow)
+        if identity is None:
+            raise HTTPException(403, f"no rule of [[munge.allow]] admits Unix user {user}: ask an admin")
+        return identity
+
+    async def with_its_body(self, headers: Headers, receive: Receive) -> Receive:
+        """Return the whole body, if the credential was made for it. Raises 401 otherwise."""
+        proof = _PROOF.fullmatch(headers.get(PROOF, ""))
+        content = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return _again(message, receive)  # the client has hung up
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+        if proof is None or hashlib.sha256(content).hexdigest() != proof.group(2):
+            raise _unauthorized("this munge credential was made for another body")
+        return _again({"type": "http.request", "body": bytes(content), "more_body": False}, receive)
+
+
+def identity_of(user: str, unix_groups: Collection[str], rules: Sequence[MungeRule]) -> Identity | None:
+    """Return the identity of a Unix user by the first rule that fits; None if no rule fits.
+
+    >>> rules = [MungeRule(user="eve", role="metrics"), MungeRule(unix_group="atlas", group="atlas")]
+    >>> identity_of("alice", {"users", "atlas"}, rules)
+    Identity(role='user', name='alice', group='atlas', manager=False, token='', expires_s=None)
+    """
+    if not _NAME.fullmatch(user):
+        return None
+    for rule in rules:
+        if rule.user == user or (rule.unix_group is not None and rule.unix_group in unix_groups):
+            role = "user" if rule.role == "manager" else rule.role
+            return Identity(role, user, rule.group, manager=rule.role == "manager")
+    return None
+
+
+def _unix_names(uid: int) -> tuple[str, frozenset[str]]:
+    """Return the user's name and the names of the user's groups, as control's machine knows them. Raises 403."""
+    try:
+        user = pwd.getpwuid(uid)
+        found = os.getgrouplist(user.pw_name, user.pw_gid)
+    except (KeyError, OSError) as error:
+        raise HTTPException(403, f"control's machine knows no user with the id {uid}: ask an admin") from error
+    names: set[str] = set()
+    for gid in found:
+        try:
+            names.add(grp.getgrgid(gid).gr_name)
+        except KeyError:
+            continue  # no rule can name a group without a name
+    return user.pw_name, frozenset(names)
+
+
+def _again(first: Message, receive: Receive) -> Receive:
+    told = False
+
+    async def receiving() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return first
+
+    return receiving
+
+
+def _unauthorized(why: str) -> HTTPException:
+    return HTTPException(401, why, {"WWW-Authenticate": "Munge"})

@@ -1,0 +1,46 @@
+"""The surroundings of a waiting job, gathered from the queue and from the last look at the cluster."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection
+
+from gleaner.control.control_state import ControlState
+from gleaner.control.policy.why_waiting import Place, Surroundings
+from gleaner.control.queue import avoided_nodes, queries
+
+
+def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tuple[Place, ...] | None:
+    """Return the nodes at the last look at the cluster; None before the first look."""
+    if state.cluster is None:
+        return None
+    idle = {node.name for node in state.cluster.nodes if node.idle and not node.planned}
+    return tuple(
+        Place(
+            node.cpus,
+            node.memory_mib,
+            is_free=node.name in idle - avoided,
+            is_avoided=node.name in idle & avoided,
+            name=node.name,
+        )
+        for node in state.cluster.nodes
+    )
+
+
+def surroundings(db: Connection, state: ControlState) -> Surroundings:
+    """Return the facts for `waits_because`, with times in the zone of control's machine."""
+    now_s = state.clock()
+    phases = queries.agent_phases(db, now_s=now_s)
+    rounds = state.settings.rounds
+    return Surroundings(
+        now_s=now_s,
+        nodes=places(state, avoided=frozenset(avoided_nodes.avoided(db, now_s))),
+        problem=state.problem,
+        agents_live=phases.get("live", 0),
+        agents_pending=phases.get("submitted", 0),
+        agents_at_most=rounds.agents_at_most,
+        boundary_s=state.boundary_s,
+        shortest_slice_s=rounds.least_slice_s,
+        agent_needs_s=rounds.agent_needs_s,
+        shares=state.usage_cache.shares(db, state.share_rules),
+        zone=datetime.fromtimestamp(now_s).astimezone().tzinfo or UTC,
+    )

@@ -1,0 +1,283 @@
+"""Campaign files and the options of `glean submit`, made into a submission.
+
+Every value keeps the place where it was written, so that a complaint can name the line or the option. Texts are taken
+as they are written (`--seed 007` stays `007`, and `no` is not `False`): YAML's own guesses are not used.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from gleaner.agent.common.durations import duration_s
+from gleaner.agent.common.memory_sizes import memory_mib
+from gleaner.agent.common.validation_messages import complaint, one_line, unknown_key
+from gleaner.control.cli.failures import BadInput
+from gleaner.control.cli.wrong_keys import INSTEAD
+from gleaner.control.models.jobs import JobSpec, Submission
+
+MOST_BYTES = 4 * 1024 * 1024
+MOST_RUNS = 100_000
+TEXTS = frozenset({"name", "image", "group"})
+NUMBERS = frozenset({"cpus", "memory_mib", "nodes", "priority", "retries"})
+CODES = frozenset({"retry_on", "never_retry_on"})
+DURATIONS = {"compute_limit": "compute_limit_s", "needs_at_least": "needs_at_least_s"}
+"""The keys that take a duration, and the names under which control takes it, in seconds."""
+KEYS = TEXTS | NUMBERS | CODES | DURATIONS.keys() | {"command", "environment", "indices", "hold", "saves_itself"}
+SELF_SAVE = frozenset({"signal", "exit_code"})
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and the place where it was written: `runs.yaml, line 3`, or `--cpus`."""
+
+    value: object
+    where: str
+
+
+def read(path: Path) -> dict[str, Given]:
+    """Return the keys of a campaign file with their values. Raises `BadInput` that names the line."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadInput(f"{path} is larger than 4 MiB; is it a campaign file?")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; give a campaign file, or --image IMAGE -- COMMAND") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not UTF-8 text; is it a campaign file?") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> dict[str, Given]:
+    """Return the keys of a campaign file's text with their values. Complaints call the file `name`."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise BadInput(one_line(f"{name}{line}: not valid YAML: {error.problem}")) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadInput(one_line(f"{name}: not valid YAML: {error}")) from None
+    if not isinstance(root, yaml.MappingNode):
+        raise BadInput(f"{name}: must hold keys with values, for example `image: gleaner/pythia`")
+    found: dict[str, Given] = {}
+    for key_node, value_node in root.value:
+        where = _place(name, key_node)
+        key = _text(key_node, where, "a key")
+        if key not in KEYS:
+            said = f"unknown key {key!r}: {INSTEAD[key]}" if key in INSTEAD else unknown_key(key, KEYS)
+            raise BadInput(one_line(f"{where}: {said}"))
+        if key in found:
+            raise BadInput(f"{where}: {key} is given twice")
+        found[key] = Given(_value(key, value_node, name), where)
+    return found
+
+
+def indices(text: str) -> tuple[int, ...]:
+    """Return the indices of an array as Slurm writes it. Raises `ValueError` with the mistake in them.
+
+    >>> indices("0-2,10-20:5")
+    (0, 1, 2, 10, 15, 20)
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", part, flags=re.ASCII)
+        if match is None:
+            raise ValueError(f"must be like 0-11 or 1,3,10-20:5, found {_short(text)}")
+        first = int(match[1])
+        last = int(match[2] or first)
+        step = int(match[3] or 1)
+        if last < first or step < 1:
+            raise ValueError(f"{part.strip()} holds no index")
+        some = range(first, last + 1, step)
+        if len(found) + len(some) > MOST_RUNS:
+            raise ValueError(f"hold at most {MOST_RUNS:,} runs, found {len(found) + len(some):,} in {_short(text)}")
+        found.extend(some)
+    return _without_twins(found)
+
+
+def self_save(text: str) -> dict[str, object]:
+    """Return a workload's way to save itself, from an option. Raises `ValueError` with the mistake.
+
+    >>> self_save("SIGUSR1:85"), self_save("SIGTERM")
+    ({'signal': 'SIGUSR1', 'exit_code': 85}, {'signal': 'SIGTERM'})
+    """
+    match = re.fullmatch(r"(SIG[A-Z0-9]+)(?::(\d{1,9}))?", text, flags=re.ASCII)
+    if match is None:
+        raise ValueError(f"must be like SIGTERM or SIGUSR1:85, a signal and an exit code, found {text!r}")
+    found: dict[str, object] = {"signal": match[1]}
+    if match[2]:
+        found["exit_code"] = int(match[2])
+    return found
+
+
+def exit_codes(text: str) -> tuple[int, ...]:
+    """Return exit codes, from an option. Raises `ValueError` with the mistake.
+
+    >>> exit_codes("75,137")
+    (75, 137)
+    """
+    if not re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text, flags=re.ASCII):
+        raise ValueError(f"must be exit codes like 75 or 75,137, found {_short(text)}")
+    return tuple(int(code) for code in text.split(","))
+
+
+def default_name(image: str) -> str:
+    """Return the name of a job that was given none: the last part of the container image's name, without the tag.
+
+    >>> default_name("registry.example.org:5000/hep/pythia:8.3")
+    'pythia'
+    """
+    last = image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).lstrip("._-")[:63] or "job"
+
+
+def submission(given: Mapping[str, Given]) -> Submission:
+    """Return the submission for control. Raises `BadInput` that names the place of the first wrong value."""
+    values = {DURATIONS.get(key, key): value.value for key, value in given.items()}
+    if "image" not in values:
+        raise BadInput(f"image is missing in {_file(given)}; it names the container image to run")
+    values.setdefault("name", default_name(str(values["image"])))
+    job = {key: value for key, value in values.items() if key in JobSpec.model_fields}
+    rest = {key: value for key, value in values.items() if key not in JobSpec.model_fields}
+    try:
+        return Submission.model_validate({"job": job, **rest})
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = [str(part) for part in first["loc"]]
+        field = path[1] if path[0] == "job" else path[0]
+        key = next((key for key, name in DURATIONS.items() if name == field), field)
+        where = given[key].where if key in given else ""
+        inner = "".join(f" {part}" for part in path[2:]) if key == "saves_itself" else ""
+        if not where or where.startswith("--"):
+            raise BadInput(complaint((where or key) + inner, first)) from None
+        raise BadInput(f"{where}: {complaint(key + inner, first)}") from None
+
+
+def _short(text: str) -> str:
+    """Return the text as it was written, or its beginning if it is long."""
+    return repr(text if len(text) <= 60 else text[:60] + "…")
+
+
+def _file(given: Mapping[str, Given]) -> str:
+    return next((value.where.partition(", line")[0] for value in given.values()), "the file")
+
+
+def _place(name: str, node: yaml.Node) -> str:
+    return f"{name}, line {node.start_mark.line + 1}"
+
+
+def _value(key: str, node: yaml.Node, name: str) -> object:
+    where = _place(name, node)
+    if key in TEXTS:
+        return _text(node, where, key)
+    if key == "memory_mib" or key in DURATIONS:
+        try:
+            return (memory_mib if key == "memory_mib" else duration_s)(_text(node, where, key))
+        except ValueError as error:
+            raise BadInput(one_line(f"{where}: {key} {error}")) from None
+    if key in NUMBERS:
+        return _number(node, where, key)
+    if key == "hold":
+        written = _text(node, where, key)
+        if written not in {"true", "false"}:
+            raise BadInput(one_line(f"{where}: hold must be true or false, found {written!r}"))
+        return written == "true"
+    if key == "command":
+        return tuple(_text(item, _place(name, item), "an argument") for item in _items(node, where, key))
+    if key == "environment":
+        return _pairs(node, name, where)
+    if key == "saves_itself":
+        return _self_save(node, name, where)
+    if key in CODES:
+        return _exit_codes(key, node, name)
+    return _indices(node, name, where)
+
+
+def _number(node: yaml.Node, where: str, what: str) -> int:
+    written = _text(node, where, what)
+    if not re.fullmatch(r"[-+]?\d{1,18}", written, flags=re.ASCII):
+        raise BadInput(one_line(f"{where}: {what} must be a whole number, found {written!r}"))
+    return int(written)
+
+
+def _text(node: yaml.Node, where: str, what: str) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise BadInput(f"{where}: {what} must be a single value, found a {_kind(node)}")
+    return str(node.value)
+
+
+def _kind(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return "single value"
+    return "list" if isinstance(node, yaml.SequenceNode) else "mapping"
+
+
+def _items(node: yaml.Node, where: str, key: str) -> list[yaml.Node]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise BadInput(f"{where}: {key} must be a list like [a, b], found a {_kind(node)}")
+    return list(node.value)
+
+
+def _pairs(node: yaml.Node, name: str, where: str) -> dict[str, str]:
+    if not isinstance(node, yaml.MappingNode):
+        raise BadInput(f"{where}: environment must be keys with values like {{K: V}}, found a {_kind(node)}")
+    pairs: dict[str, str] = {}
+    for key_node, value_node in node.value:
+        place = _place(name, key_node)
+        key = _text(key_node, place, "a variable")
+        if key in pairs:
+            raise BadInput(one_line(f"{place}: environment sets {key} twice"))
+        pairs[key] = _text(value_node, place, f"environment {key}")
+    return pairs
+
+
+def _self_save(node: yaml.Node, name: str, where: str) -> dict[str, object]:
+    if not isinstance(node, yaml.MappingNode):
+        like = "{signal: SIGTERM, exit_code: 85}"
+        raise BadInput(f"{where}: saves_itself must be keys with values like {like}, found a {_kind(node)}")
+    found: dict[str, object] = {}
+    for key_node, value_node in node.value:
+        place = _place(name, key_node)
+        key = _text(key_node, place, "a key of saves_itself")
+        if key not in SELF_SAVE:
+            raise BadInput(one_line(f"{place}: saves_itself: {unknown_key(key, SELF_SAVE)}"))
+        if key in found:
+            raise BadInput(f"{place}: saves_itself has {key} twice")
+        what = f"saves_itself {key}"
+        found[key] = _number(value_node, place, what) if key == "exit_code" else _text(value_node, place, what)
+    return found
+
+
+def _exit_codes(key: str, node: yaml.Node, name: str) -> tuple[int, ...]:
+    where = _place(name, node)
+    if isinstance(node, yaml.ScalarNode):
+        return (_number(node, where, key),)
+    codes = tuple(_number(item, _place(name, item), "an exit code") for item in _items(node, where, key))
+    if not codes:
+        raise BadInput(f"{where}: {key} names no exit code; leave the key out, or name some, as in [75, 137]")
+    return codes
+
+
+def _indices(node: yaml.Node, name: str, where: str) -> tuple[int, ...]:
+    try:
+        if isinstance(node, yaml.SequenceNode):
+            return _without_twins(
+                i for item in node.value for i in indices(_text(item, _place(name, item), "an index"))
+            )
+        return indices(_text(node, where, "indices"))
+    except ValueError as error:
+        raise BadInput(one_line(f"{where}: indices {error}")) from None
+
+
+def _without_twins(found: Iterable[int]) -> tuple[int, ...]:
+    """Return the indices. Raises `ValueError` if one is there twice: its job would be computed twice."""
+    seen: dict[int, None] = {}
+    for index in found:
+        if index in seen:
+            raise ValueError(f"name {index} twice")
+        seen[index] = None
+    return tuple(seen)

@@ -1,0 +1,180 @@
+"""`glean image`: container images of one's own, for jobs of one's group."""
+
+import hashlib
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from gleaner.agent.common.validation_messages import one_line
+from gleaner.control.cli import render
+from gleaner.control.cli.client import Control, connect
+from gleaner.control.cli.failures import BadInput, Conflict, Failure
+from gleaner.control.cli.image_archive import NotAnImage, SavedImage, read
+from gleaner.control.cli.output import Answer, AsJson
+from gleaner.control.cli.render import moment
+from gleaner.control.models.images import PIECE_BYTES, ImageName, ImagePush, ImageRow, PieceList, dockers_word
+from gleaner.control.simulation.metrics.tables import Table, number
+
+app = typer.Typer(no_args_is_help=True, help="Bring, list and remove your group's container images.")
+
+SAVE_S = 3600.0
+"""The time for `docker save`."""
+TRIES = 3
+"""A push of the same image by somebody else may end first, and take the pieces away: they are sent once more."""
+
+Named = Annotated[str, typer.Argument(metavar="NAME", help="Your group's name for the image, as in pythia:8.3.")]
+Group = Annotated[str | None, typer.Option(help="The group whose image it is; only an admin names one.")]
+
+
+@app.command()
+def push(
+    name: Named,
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="An archive of `docker save`, or a name that Docker or Podman knows."),
+    ],
+    group: Group = None,
+    architecture: Annotated[
+        str | None, typer.Option(help="The nodes' kind of processor, amd64 or arm64.", show_default="this machine's")
+    ] = None,
+    as_json: AsJson = False,
+) -> Answer:
+    """Bring an image: the jobs of your group can use it by its name. A push that was interrupted goes on."""
+    wanted = _checked(name)
+    found = architecture or dockers_word(platform.machine())
+    with _archive(source) as file:
+        try:
+            with render.busy(f"reading {one_line(source)}"):
+                image = read(file, architecture=found)
+                pieces = tuple(f"sha256:{hashlib.sha256(piece).hexdigest()}" for piece in image.pieces())
+        except NotAnImage as error:
+            raise BadInput(one_line(f"{source}: {error}")) from error
+        given = ImagePush(name=wanted, group=group, config=image.config, layers=image.layers, pieces=pieces)
+        with connect() as control:
+            return _answer(_pushed(control, image, given), as_json=as_json)
+
+
+@app.command("list")
+def list_images(group: Group = None, as_json: AsJson = False) -> Answer:
+    """List your group's images."""
+    with connect() as control:
+        found = control.images(group)
+    return Answer(found if as_json else (_table(found),), as_json)
+
+
+@app.command()
+def show(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
+    """Show one image."""
+    with connect() as control:
+        return _answer(control.image(_checked(name), group), as_json=as_json)
+
+
+@app.command()
+def rm(name: Named, group: Group = None, as_json: AsJson = False) -> Answer:
+    """Remove an image. Refused while a job that has not ended needs it."""
+    with connect() as control:
+        return _answer(control.remove_image(_checked(name), group), as_json=as_json)
+
+
+def _checked(name: str) -> str:
+    try:
+        return TypeAdapter[str](ImageName).validate_python(name)
+    except ValidationError:
+        raise BadInput(
+            f"{one_line(name)!r} is no name for an image: small letters and digits, with . _ - within, and perhaps a"
+            " tag, as in pythia:8.3"
+        ) from None
+
+
+def _pushed(control: Control, image: SavedImage, given: ImagePush) -> ImageRow:
+    """Send what control lacks of the image, and have it stored."""
+    for tries_left in reversed(range(TRIES)):
+        missing = control.missing_pieces(PieceList(pieces=given.pieces, group=given.group))
+        _send(control, image, given, missing)
+        try:
+            with render.busy("storing"):
+                return control.push_image(given)
+        except Conflict:
+            is_lost = bool(control.missing_pieces(PieceList(pieces=given.pieces, group=given.group)))
+            if not tries_left or not is_lost:
+                raise
+    raise AssertionError("the last try has returned or raised")
+
+
+def _send(control: Control, image: SavedImage, given: ImagePush, missing: Sequence[str]) -> None:
+    left = set(missing)
+    with render.steps(f"sending ({PIECE_BYTES // 2**20} MiB each)") as show_steps:
+        show_steps(len(given.pieces) - len(missing), len(given.pieces))
+        for digest, piece in zip(given.pieces, image.pieces() if left else (), strict=False):
+            if digest not in left:
+                continue
+            if control.send_piece(piece, given.group) != digest:
+                raise Failure("a piece of the image did not arrive as it was sent: push again, which goes on from here")
+            left.discard(digest)
+            show_steps(len(given.pieces) - len(left), len(given.pieces))
+
+
+@contextmanager
+def _archive(source: str) -> Generator[BinaryIO]:
+    """Open the archive of the image. A name is saved by Docker or Podman first."""
+    path = Path(source)
+    if path.is_file():
+        try:
+            with path.open("rb") as file:
+                yield file
+        except OSError as error:
+            raise BadInput(f"{one_line(source)}: {error.strerror}") from error
+        return
+    program = shutil.which("docker") or shutil.which("podman")
+    if program is None or path.exists() or source.startswith("-"):
+        raise BadInput(
+            f"{one_line(source)} is no file, and no name that could be saved by Docker or Podman here: give an archive"
+            " of `docker save`"
+        )
+    with tempfile.TemporaryFile() as file:
+        try:
+            with render.busy(f"saving {one_line(source)}"):
+                subprocess.run(
+                    [program, "save", source],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.PIPE,
+                    check=True,
+                    timeout=SAVE_S,
+                )
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{Path(program).name} did not save {one_line(source)} within {SAVE_S:.0f} s") from None
+        except subprocess.CalledProcessError as error:
+            said = one_line(error.stderr.decode("utf-8", "replace").strip() or f"exit code {error.returncode}")
+            raise BadInput(f"{Path(program).name} does not save {one_line(source)}: {said}") from None
+        yield file
+
+
+def _answer(row: ImageRow, *, as_json: bool) -> Answer:
+    return Answer(row if as_json else (_table((row,)),), as_json)
+
+
+def _table(rows: Sequence[ImageRow]) -> Table:
+    columns = ("IMAGE", "GROUP", "ID", "FOR", "MIB", "JOBS", "PUSHED", "BY")
+    lines = tuple(
+        (
+            row.name,
+            row.group,
+            row.image_id.removeprefix("sha256:")[:12],
+            row.architecture,
+            number(row.size_bytes / 2**20, 0),
+            str(row.jobs),
+            moment(row.pushed_s),
+            row.pusher,
+        )
+        for row in rows
+    )
+    return Table(columns, lines, left=4, words=("PUSHED", "BY"))

@@ -1,0 +1,48 @@
+"""The answer of a verb; `render` alone turns it into text."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
+"""The option of every verb that prints a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A value to print on stdout (None: nothing), remarks for stderr, and the exit code."""
+
+    value: object
+    as_json: bool = False
+    remarks: tuple[str, ...] = ()
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One job's output on the local disk. `skipped` names the files that were left out, each with the reason."""
+
+    job: int
+    folder: str
+    files: int
+    size_bytes: int
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One effective setting; `origin` is `default`, `file` or the variable that set it. Secrets are masked."""
+
+    table: str
+    key: str
+    value: object
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All effective settings, and the file that some come from."""
+
+    file: str | None
+    settings: tuple[Setting, ...]

@@ -1,0 +1,28 @@
+"""Keys that people know from other systems and that a campaign file does not have: a line each that says what to do."""
+
+_TIME = "a job takes as many slices as it needs; to end one that computes for too long, write compute_limit: 2h"
+
+INSTEAD = {
+    "after": "no job waits for another; submit the later ones with hold: true, and release them after `glean wait`",
+    "args": "use command, as in command: [--seed, 7]",
+    "array": "use indices, as in indices: 0-11",
+    "constraint": "Gleaner chooses the nodes, by cpus, memory_mib and what a saved job needs to go on; leave it out",
+    "cores": "use cpus",
+    "disk_mib": "how much a job may write is set by the site, for all jobs alike; leave it out",
+    "env": "use environment, as in environment: {OMP_NUM_THREADS: 1}",
+    "gpus": "Gleaner gives no GPUs to jobs yet; leave it out",
+    "indices_from": "write the list here, as in indices: 0-11 or 1,3,10-20:5, or give it as --array",
+    "inputs": "Gleaner brings no input files yet; put them into the container image",
+    "labels": "jobs have no labels; name says what they are, and `glean list --campaign C` lists what belongs together",
+    "max_running": "the site limits the cores that run at once; to start fewer jobs, hold some: `glean hold JOB`",
+    "mounts": "Gleaner mounts no folders yet; put what the program reads into the container image",
+    "network": "a job has no network; put what it needs into the container image, and what it makes into /job",
+    "notify": "Gleaner sends no messages; `glean wait --campaign C` returns when all jobs have ended",
+    "parameters": "what differs between jobs is {index} in command and environment; let the program look up the rest",
+    "results_to": "fetch the results with `glean results --campaign C --to FOLDER`",
+    "time": _TIME,
+    "time_limit": _TIME,
+    "timeout": _TIME,
+    "walltime": _TIME,
+    "workdir": "a job starts in its own folder, /job; to start elsewhere, command: [sh, -c, cd /there && exec ...]",
+}

@@ -1,0 +1,144 @@
+"""The state of one control program, shared by its loops and the API.
+
+Each field has one writer, a step of `daemon` (provisioning, leader, entitlements, shares). The API only reads. A
+field is replaced as a whole and never changed in place, so a reader in another thread sees the old value or the new
+one. The fields that are exceptions say so.
+"""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import ColumnElement, Connection, Engine
+
+from gleaner.agent.checkpoints.interface import Storage
+from gleaner.control.policy.entitlements_view import EntitlementsStatus
+from gleaner.control.policy.group_shares import ShareRules
+from gleaner.control.policy.quotas import Allowance, QuotaRules
+from gleaner.control.queue import leader
+from gleaner.control.queue.database import snapshot, transaction
+from gleaner.control.queue.errors import NotLeading
+from gleaner.control.queue.leader import Term
+from gleaner.control.queue.quotas import Stored, allowance
+from gleaner.control.queue.usage_cache import UsageCache
+from gleaner.control.settings import Settings
+from gleaner.control.slurm.agents_view import ClusterView
+
+
+def seconds_since_boot() -> float:
+    """Return the seconds since the machine's boot, those in which it slept included.
+
+    `time.monotonic` stands still while the machine sleeps, and another program may lead meanwhile.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class ControlState:
+    """The facts of this control program: its settings and connections, and the answers to its last poll."""
+
+    settings: Settings
+    engine: Engine
+    storage: Storage
+    leads_until_s: float = 0.0
+    """The instant, on `steady_clock`, until which this program may write to the queue and talk to the scheduler. Any
+    step that finds in the database that another program leads sets this field to 0, too."""
+    term: Term | None = None
+    """The term by which this program leads or led last. None if it leads although there is no other program that
+    could, as in tests."""
+    cluster: ClusterView | None = None
+    """The view of the last successful poll; its `read_s` tells its age. None until there was one."""
+    problem: str = ""
+    """The reason, in one line, why the last poll or submission failed; empty if neither failed."""
+    boundary_s: float = 0.0
+    """The end of the round that agents are submitted for now."""
+    entitlements: EntitlementsStatus = field(default_factory=EntitlementsStatus)
+    """The state of the owners' partitions, if entitlements are on."""
+    slurm_shares: Mapping[str, float] | None = None
+    """Per cent by account, if `[groups] from_slurm` asks for the shares and Slurm has answered; None otherwise."""
+    usage_cache: UsageCache = field(default_factory=UsageCache)
+    """A cache that the threads that answer agents change in place, unlike the other fields."""
+    stored: Stored = field(default_factory=Stored)
+    """A cache that the threads that answer agents and users change in place."""
+    images_turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that adds an image to the storage, or removes one, together with its row in the queue."""
+    quotas: QuotaRules = field(init=False)
+    """The quotas of each group and user, by the settings."""
+    clock: Callable[[], float] = time.time
+    """Seconds since the epoch; tests put their own here."""
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    """The source of names that nobody has had before; tests put their own here. Tokens are never made from it."""
+    steady_clock: Callable[[], float] = seconds_since_boot
+    """A clock that nobody can set, in seconds; tests put their own here too."""
+    database_clock: Callable[[], ColumnElement[float]] = lambda: leader.NOW
+    """The SQL expression that asks the database for its time; tests put their own here too."""
+
+    def __post_init__(self) -> None:
+        self.quotas = self.settings.quotas.rules
+
+    @property
+    def share_rules(self) -> ShareRules:
+        """The part that each group is entitled to, by the settings or by the shares of Slurm's accounts."""
+        rules = self.settings.groups.rules
+        return rules if self.slurm_shares is None else replace(rules, entitled=self.slurm_shares)
+
+    def allowed(self, db: Connection, groups: Collection[str]) -> Allowance:
+        """Return what these groups and their users may still start.
+
+        Claims of a limited group wait for each other until the transaction's end.
+        """
+        return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db))
+
+    def foreseen(self, db: Connection, groups: Collection[str]) -> Allowance:
+        """Return what these groups and their users may still start, for a plan that starts nothing: locks no row."""
+        return allowance(db, self.quotas, groups, lambda: self.stored.bytes_by_owner(db), locks=False)
+
+    @property
+    def is_leader(self) -> bool:
+        """True if this program leads now. It becomes False by itself, even while a call to the database hangs."""
+        return self.steady_clock() < self.leads_until_s
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that requests to the Slurm admin service carry; None if there is no term."""
+        return None if self.term is None else self.term.epoch
+
+    @contextmanager
+    def writing(self) -> Generator[Connection]:
+        """Yield one transaction of the leader. Nobody else begins to lead before it has ended. Raises `NotLeading`."""
+        term = self._term()
+        with transaction(self.engine) as db:
+            self._look_up(db, term, locks=True)
+            yield db
+
+    def check_leads(self) -> None:
+        """Ask the database once more who leads. Call it before an act that no transaction can undo.
+
+        Raises `NotLeading`.
+        """
+        term = self._term()
+        if term is not None:
+            with snapshot(self.engine) as db:
+                self._look_up(db, term, locks=False)
+
+    def _term(self) -> Term | None:
+        term = self.term
+        if not self.is_leader:
+            with snapshot(self.engine) as db:
+                raise self._refusal(db)
+        return term
+
+    def _look_up(self, db: Connection, term: Term | None, *, locks: bool) -> None:
+        if term is None or leader.holds(db, term, now=self.database_clock(), locks=locks):
+            return
+        if self.term == term:  # otherwise the leader's step has asked again since
+            self.leads_until_s = 0.0
+        raise self._refusal(db)
+
+    def _refusal(self, db: Connection) -> NotLeading:
+        holder = leader.leader(db, now=self.database_clock())
+        who = f"{holder} leads" if holder else "none leads yet"
+        return NotLeading(f"this control program only serves reads: {who}")

@@ -1,0 +1,1 @@
+"""The loops of the control program. `main` starts them; `policy` decides."""

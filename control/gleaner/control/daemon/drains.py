@@ -1,0 +1,288 @@
+"""The loop of draining. The admins' requests are in the queue, and this loop carries them out, a step at a time.
+
+Before a step is done, the queue says that it is being done. A program that was killed anywhere in between goes on from
+what Slurm shows: nodes that carry our mark, and jobs that are still there. Telling a job twice does no harm.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import assert_never
+
+import structlog
+
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.drain_findings import is_ours, is_touched, merged, occupant, of_nodes, shown_node
+from gleaner.control.daemon.slurm_rights import DrainRights
+from gleaner.control.policy.draining import Deed, Occupant, obstacles
+from gleaner.control.queue import agents, drains, entitlement_actions, relocation
+from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.drains import DrainedJob, StoredDrain
+from gleaner.control.queue.entitlement_actions import JobActions
+from gleaner.control.queue.errors import QueueError
+from gleaner.control.queue.relocation import AgentFound
+from gleaner.control.queue.schema import DrainPhase, DrainTask
+from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused
+from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
+from gleaner.control.slurm_admin.request import LONGEST_PERSON
+
+AWAKE_S = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+class DrainLoop:
+    """The loop. All its memory is in the queue, except for the time when the dead man's switch was told last."""
+
+    def __init__(self, state: ControlState, cluster: Cluster, slurm_admin: DrainRights) -> None:
+        self._state = state
+        self._cluster = cluster
+        self._slurm_admin = slurm_admin
+        self._awake_s = 0.0
+        self._steps: Mapping[DrainPhase, Callable[[StoredDrain, float], StoredDrain]] = {
+            DrainPhase.ASKED: self._begin,
+            DrainPhase.MARKING: self._mark,
+            DrainPhase.EMPTYING: self._empty,
+            DrainPhase.SETTING_BACK: self._set_back,
+        }
+
+    def a_round(self, now_s: float) -> None:
+        """Carry on each open request. A service that does not answer is asked again in the next round."""
+        if not self._state.is_leader:
+            return
+        try:
+            with snapshot(self._state.engine) as db:
+                # A request that takes back others goes first: otherwise the others might be carried out just before.
+                todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
+                has_nodes = bool(drains.drained(db))
+            if has_nodes:
+                self._stay_awake(now_s)
+            for drain in todo:
+                self._go_on(drain.id, now_s)
+        except QueueError as error:
+            _log.warning("drains wait for the queue", reason=str(error))
+
+    def _stay_awake(self, now_s: float) -> None:
+        """Keep the dead man's switch from setting drained nodes back."""
+        if 0 <= now_s - self._awake_s < AWAKE_S:
+            return
+        self._awake_s = now_s
+        try:
+            self._slurm_admin.awake()
+        except ClusterError as error:
+            _log.warning("drained nodes may be set back by the dead man's switch", reason=str(error))
+
+    def _go_on(self, number: int, now_s: float) -> None:
+        """Do a request's steps, one after the other, until a step has to wait."""
+        with snapshot(self._state.engine) as db:
+            drain = drains.one(db, number)  # read anew: another request of this round may have taken it back
+        while not drain.is_over and self._state.is_leader:
+            try:
+                after = self._steps[drain.phase](drain, now_s)
+            except ClusterRefused as error:
+                # Before MARKING nothing has been done, so a refusal is the answer. A later request must be finished.
+                is_answer = drain.phase is DrainPhase.ASKED
+                after = _over(drain, DrainPhase.REFUSED, str(error), now_s) if is_answer else _said(drain, error)
+            except ClusterError as error:
+                after = _said(drain, error)
+            if after != drain:
+                self._note(after, is_news=(after.phase, after.said) != (drain.phase, drain.said))
+            if after.phase is drain.phase:
+                return
+            drain = after
+
+    def _note(self, drain: StoredDrain, *, is_news: bool) -> None:
+        with self._state.writing() as db:
+            drains.record_progress(db, drain)
+        if is_news:
+            facts = {"nodes": drain.nodes, "by": drain.by, "phase": drain.phase.value, "said": drain.said}
+            _log.info(drain.task.value, drain=drain.id, **facts)
+
+    # ── the steps: each returns the request as it stands afterwards ──
+
+    def _begin(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+        if drain.task is DrainTask.RESUME and self._withdrew(drain, now_s):
+            return _over(drain, DrainPhase.RESUMED, "", now_s)
+        view = self._cluster.read_nodes(drain.nodes, now_s)
+        if drain.task is DrainTask.RESUME:
+            return self._take_back(drain, view, now_s)
+        if wrong_with_it := of_nodes(view, drain.nodes):
+            return _over(drain, DrainPhase.REFUSED, wrong_with_it, now_s)
+        if drain.task is DrainTask.DRY_RUN:
+            drain, in_the_way, _ = self._found(drain, view, now_s)
+            return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
+        with self._state.writing() as db:  # the marks of earlier drains are gone, or we should have refused
+            drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
+        return replace(drain, phase=DrainPhase.MARKING, said="")
+
+    def _withdrew(self, drain: StoredDrain, now_s: float) -> bool:
+        """Withdraw drains that have not begun, whatever Slurm or its admin service say. Return True if that was all."""
+        with self._state.writing() as db:
+            asked = {
+                node
+                for each in drains.withdrawable(db, before=drain.id)
+                if each.phase is DrainPhase.ASKED
+                for node in each.nodes
+            }
+            if not set(drain.nodes) <= asked - drains.nodes_drained(db).keys():
+                return False
+            drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
+            drains.record_progress(db, _over(drain, DrainPhase.RESUMED, "", now_s))
+        return True
+
+    def _take_back(self, drain: StoredDrain, view: Snapshot, now_s: float) -> StoredDrain:
+        """Withdraw the drains that have not begun, with or without a Slurm admin service, and let the rest be set back.
+
+        For a node that Slurm does not know any more, it is enough to end our drain.
+        """
+        with self._state.writing() as db:  # both or none: the next request finds nothing of ours there any more
+            asked = {node for each in drains.withdrawable(db, before=drain.id) for node in each.nodes}
+            marked = {node for node, found in view.nodes.items() if is_ours(found)}
+            left = drains.nodes_drained(db).keys() - view.nodes.keys()
+            if wrong := [node for node in drain.nodes if node not in asked | marked | left]:
+                shown = ", ".join(shown_node(view, node) for node in wrong)
+                return _over(drain, DrainPhase.REFUSED, f"not drained by us: {shown}", now_s)
+            after = replace(drain, phase=DrainPhase.SETTING_BACK, said="")
+            drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
+            drains.record_progress(db, after)
+        return after
+
+    def _mark(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+        view = self._cluster.read_nodes(drain.nodes, now_s)
+        unmarked = [node for node in drain.nodes if node not in view.nodes or not is_ours(view.nodes[node])]
+        try:
+            if unmarked:
+                self._slurm_admin.awake()
+                self._slurm_admin.drain(unmarked, by=drain.by[:LONGEST_PERSON])
+        except ClusterRefused as error:
+            return replace(drain, phase=DrainPhase.SETTING_BACK, said=str(error))
+        drain, in_the_way, _ = self._found(drain, self._cluster.read_nodes(drain.nodes, now_s), now_s)
+        if in_the_way:
+            return replace(drain, phase=DrainPhase.SETTING_BACK, said=_refusal(in_the_way))
+        return replace(drain, phase=DrainPhase.EMPTYING, said="")
+
+    def _set_back(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+        view = self._cluster.read_nodes(drain.nodes, now_s)
+        marked = [node for node in drain.nodes if node in view.nodes and is_ours(view.nodes[node])]
+        try:
+            if marked:
+                self._slurm_admin.resume(marked)
+        except ClusterRefused as error:
+            said = f"{drain.said}; not set back: {error}" if drain.said else str(error)
+            return _over(drain, DrainPhase.REFUSED, said, now_s)
+        if drain.task is DrainTask.DRAIN:
+            return _over(drain, DrainPhase.REFUSED, drain.said, now_s)
+        with self._state.writing() as db:
+            drains.set_back(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
+        return _over(drain, DrainPhase.RESUMED, "", now_s)
+
+    def _empty(self, drain: StoredDrain, now_s: float) -> StoredDrain:
+        view = self._cluster.read_nodes(drain.nodes, now_s)
+        if undone := [name for name in drain.nodes if name in view.nodes and not view.nodes[name].is_drained]:
+            said = f"somebody else has set {', '.join(undone)} back"
+            return _over(drain, DrainPhase.STOPPED, said, now_s)
+        drain, _, found = self._found(drain, view, now_s)
+        problems = [f"{name}: Slurm does not know it any more" for name in drain.nodes if name not in view.nodes]
+        jobs = tuple(self._tell(job, found, now_s, problems) for job in drain.jobs)
+        jobs = tuple(self._release(job, problems) for job in jobs)
+        drain = replace(drain, jobs=jobs, said="; ".join(problems))
+        if any(is_touched(job) and (job.gone_s is None or not job.released) for job in jobs):
+            return drain
+        if not drain.leaves_others and any(view.nodes[name].is_used for name in drain.nodes if name in view.nodes):
+            others = sum(job.gone_s is None for job in jobs)
+            return replace(drain, said=drain.said or ("" if others else "in use, by jobs that we are not shown"))
+        return _over(drain, DrainPhase.EMPTY, drain.said, now_s)
+
+    # ── what is there, and what is done to it ──
+
+    def _found(
+        self, drain: StoredDrain, view: Snapshot, now_s: float
+    ) -> tuple[StoredDrain, tuple[str, ...], Mapping[str, SlurmJob]]:
+        """Return the drain with the jobs there now, the obstacles to it, and the jobs as they were found."""
+        settings = self._state.settings
+        with snapshot(self._state.engine) as db:
+            known: Mapping[str, AgentFound] = relocation.agents_found(db, [job.id for job in view.jobs])
+        found: list[tuple[SlurmJob, Occupant]] = []
+        for job in view.jobs:
+            owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
+            found.append((job, occupant(job, known, owners_in=owners_in, agents_in=agents_in)))
+        jobs = merged(drain.jobs, found, known, drained=drain.nodes, spanning=drain.spanning, now_s=now_s)
+        in_the_way = obstacles((each for _, each in found), drain.nodes, drain.spanning)
+        return replace(drain, jobs=jobs), in_the_way, {job.id: job for job in view.jobs}
+
+    def _tell(self, job: DrainedJob, found: Mapping[str, SlurmJob], now_s: float, problems: list[str]) -> DrainedJob:
+        """Tell a job to leave its nodes. Tell the job once more if it has not left within its grace."""
+        there = found.get(job.job)
+        if there is None or there.is_completing or not is_touched(job):
+            return job
+        grace_s = self._state.settings.entitlements.grace_s
+        if job.told_s is not None and now_s < job.told_s + grace_s:
+            return job
+        if job.told_s is not None:
+            problems.append(f"job {job.job} was told to leave and has not gone within {grace_s:g} s; told once more")
+        try:
+            self._send_off(job, there, now_s, grace_s)
+        except ClusterRefused as error:  # the job may have ended just now: the next look will show it
+            problems.append(f"job {job.job}: {error}")
+            return job
+        return replace(job, told_s=now_s)
+
+    def _send_off(self, job: DrainedJob, there: SlurmJob, now_s: float, grace_s: float) -> None:
+        self._state.check_leads()
+        match job.deed:
+            case Deed.VACATE:
+                self._vacate(job.job)
+                gone_s = now_s + grace_s
+                self._cluster.vacate([job.job], gone_s=min(gone_s, (there.end_s or gone_s) - 1))
+            case Deed.SAVE:
+                self._slurm_admin.signal(job.job, submitted_s=there.submitted_s)
+                self._told(job.job, now_s)
+            case Deed.REQUEUE:
+                self._slurm_admin.requeue(job.job, submitted_s=there.submitted_s)
+                self._told(job.job, now_s)
+            case Deed.WAIT:
+                pass
+            case _:
+                assert_never(job.deed)
+
+    def _vacate(self, scheduler_id: str) -> None:
+        """Record that the agent is to vacate: the agent can claim nothing more, and its heartbeat tells it to leave."""
+        with self._state.writing() as db:
+            known = relocation.agents_found(db, [scheduler_id])
+            if scheduler_id in known:
+                agents.vacate(db, known[scheduler_id].name)
+
+    def _told(self, job: str, now_s: float) -> None:
+        """Record for entitlements that the job is leaving. They preempt no other job for the room that it frees."""
+        if self._has_entitlements:
+            with self._state.writing() as db:
+                entitlement_actions.record_action(db, JobActions(job, told_s=now_s))
+
+    def _release(self, job: DrainedJob, problems: list[str]) -> DrainedJob:
+        """Release a job that has left, to the top of Slurm's queue, unless entitlements decide on its release."""
+        if job.gone_s is None or job.released:
+            return job
+        if job.deed in {Deed.VACATE, Deed.WAIT} or self._has_entitlements:
+            return replace(job, released=True)
+        # A job of which no record says that it was told counts, too: this program may have been killed just then.
+        try:
+            if self._cluster.is_held(job.job):
+                self._slurm_admin.release(job.job, top=True)
+        except ClusterRefused as error:
+            problems.append(f"job {job.job} has left, and was not released: {error}")
+        return replace(job, released=True)
+
+    @property
+    def _has_entitlements(self) -> bool:
+        return self._state.settings.entitlements.mode == "on"
+
+
+def _over(drain: StoredDrain, phase: DrainPhase, said: str, now_s: float) -> StoredDrain:
+    return replace(drain, phase=phase, said=said, ended_s=now_s)
+
+
+def _said(drain: StoredDrain, error: ClusterError) -> StoredDrain:
+    return replace(drain, said=str(error))
+
+
+def _refusal(in_the_way: tuple[str, ...]) -> str:
+    return "; ".join(in_the_way)

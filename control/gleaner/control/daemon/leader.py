@@ -1,0 +1,143 @@
+"""The leadership among control programs, and the agents' leases. This loop never waits for Slurm.
+
+Only the leader writes to the queue. Its term is short, so that another program takes over soon. A leader that was
+killed is succeeded at once by a program on the same machine, which can see that the leader is dead. A leader counts its
+term from before it asks for the term, and one tick less than others do. So however late the answer comes, a program
+never believes that it leads when another one may lead. And each of the leader's transactions checks again
+(`ControlState.writing`).
+
+A program leads only tables of its own version. A program that stood by while a newer one migrated the tables does not
+begin to lead, and a program that led then stops.
+
+Lease time does not run while control is away. Every live agent gets a full lease when a program begins to lead, and
+after any gap in which this loop did not run: the machine slept, the program was stopped, or the database was away.
+After such a gap, and after the clock was set, every wait is cut to the longest that its rules allow.
+"""
+
+import hashlib
+import os
+import socket
+from pathlib import Path
+
+import structlog
+
+from gleaner.control.control_state import ControlState
+from gleaner.control.queue import agents, avoided_nodes, blame, leader, pauses
+from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_tables, snapshot, transaction
+from gleaner.control.queue.errors import NotLeading, QueueError, SchemaMismatch
+
+LONGEST_TICK_S = 5.0
+TICKS_A_TERM = 4
+GAP_TICKS = 3
+
+_log = structlog.get_logger(__name__)
+
+
+class LeaderLoop:
+    """The loop that keeps the leadership and the leases; call `tick` every `tick_s`."""
+
+    def __init__(self, state: ControlState, holder: str) -> None:
+        self.tick_s = min(state.settings.rounds.poll_s, LONGEST_TICK_S)
+        self._state = state
+        self._holder = holder
+        self._term_s = TICKS_A_TERM * self.tick_s + BUSY_TIMEOUT_S
+        self._last_s: float | None = None
+        self._said = ""
+
+    def tick(self, now_s: float) -> None:
+        """Lead if nobody else does; as the leader, give up the agents whose lease has ended."""
+        try:
+            if self._lead():
+                self._keep_leases(now_s)
+        except SchemaMismatch as error:
+            self._state.leads_until_s = 0.0
+            self._say(f"this program does not lead: {error}")
+            return
+        except NotLeading as error:
+            self._say(str(error))
+            return
+        except QueueError as error:
+            self._say(f"the queue does not answer: {error}")
+            return  # `_last_s` stays as it is: agents could not be heard meanwhile
+        self._last_s = now_s
+
+    def resign(self) -> None:
+        """Stop leading, so that another program may lead at once."""
+        self._state.leads_until_s = 0.0
+        try:
+            with transaction(self._state.engine) as db:
+                leader.resign(db, self._holder)
+        except QueueError as error:
+            _log.warning("could not resign; the term will end by itself", reason=str(error))
+
+    def _lead(self) -> bool:
+        now = self._state.database_clock()
+        asked_s = self._state.steady_clock()
+        with snapshot(self._state.engine) as db:
+            other = leader.leader(db, now=now)
+        with transaction(self._state.engine) as db:
+            check_tables(db)
+            if other is not None and other != self._holder and is_dead(other):
+                leader.resign(db, other)
+            term = leader.try_lead(db, self._holder, now=now, term_s=self._term_s)
+            other = None if term else leader.leader(db, now=now)
+        if term is None:
+            self._state.leads_until_s = 0.0
+            self._say(f"{other} leads; this program only serves reads")
+            return False
+        if not self._state.is_leader:
+            self._last_s = None
+        self._state.term = term  # first: all that is written from here on belongs to this term
+        self._state.leads_until_s = asked_s + self._term_s - self.tick_s
+        self._say(f"{self._holder} leads")
+        return True
+
+    def _keep_leases(self, now_s: float) -> None:
+        queue = self._state.settings.queue
+        with self._state.writing() as db:
+            if self._last_s is None or not 0 <= now_s - self._last_s <= GAP_TICKS * self.tick_s:
+                agents.renew_leases(db, now_s=now_s, lease_s=queue.lease_s)
+                avoided_nodes.limit(db, now_s=now_s, avoid_s=self._state.settings.rounds.avoid_s)
+                blame.limit(db, now_s)
+                pauses.limit(db, now_s)
+            silent = agents.expire(db, now_s=now_s, losses_until_held=queue.losses_until_held)
+        if silent:
+            _log.warning("agents fell silent; their jobs wait again", agents=silent)
+
+    def _say(self, what: str) -> None:
+        if what != self._said:
+            _log.info(what)
+            self._said = what
+
+
+def this_program() -> str:
+    """Return the name of this process, which no other process ever has: `HOST:PID:START:PLACE`.
+
+    The place is the kernel's boot and process namespace. So a pid of another container, or of before a reboot, is never
+    taken for a pid of this place.
+    """
+    pid = os.getpid()
+    return f"{socket.gethostname()}:{pid}:{_start_ticks(pid)}:{_place()}"
+
+
+def is_dead(holder: str) -> bool:
+    """Return True if this process is known to be gone. A process elsewhere cannot be seen from here: False."""
+    _host, _, rest = holder.partition(":")
+    pid, _, rest = rest.partition(":")
+    start, _, place = rest.partition(":")
+    return place == _place() and pid.isdigit() and str(_start_ticks(int(pid))) != start
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return a process's start, in clock ticks since the boot (proc(5), stat, field 22); None if it is gone."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state == "Z" else int(fields[18])
+
+
+def _place() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    space = Path("/proc/self/ns/pid").readlink()
+    return hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:12]

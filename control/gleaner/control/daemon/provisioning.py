@@ -1,0 +1,257 @@
+"""The loop of provisioning: look at the cluster, let the policy decide, submit and withdraw agents.
+
+Each request to the scheduler is in the queue first. An agent's row and the hash of its token are committed, then its
+token file is written, then the agent is submitted, then its id is recorded. A program that is killed anywhere in
+between leaves a row. The next round finds that agent in the scheduler by its name, or closes the row. No name is ever
+submitted twice.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon import agent_tokens
+from gleaner.control.daemon.reconcile import Fleet, fleet, idle_nodes
+from gleaner.control.daemon.snapshots import SnapshotCache
+from gleaner.control.policy.provisioning import (
+    NewAgent,
+    Plan,
+    ProvisioningRules,
+    ProvisioningView,
+    WaitingJobs,
+    Withdrawal,
+    plan,
+    round_end,
+)
+from gleaner.control.policy.resources import NOTHING
+from gleaner.control.queue import agents, avoided_nodes, blame, drains, node_rates, pauses, queries, tokens
+from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.errors import NotLeading, QueueError
+from gleaner.control.settings import RoundSettings
+from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, cluster_view
+from gleaner.control.slurm.interface import (
+    AGENT_PREFIX,
+    AgentRequest,
+    Cluster,
+    ClusterError,
+    ClusterRefused,
+    SchedulerId,
+)
+from gleaner.control.slurm.snapshot import Snapshot
+
+LONGEST_BACK_OFF_S = 600.0
+SHARED_PART = 0.5
+"""The greatest age of another loop's snapshot that is used here, as a part of a poll."""
+
+_log = structlog.get_logger(__name__)
+
+
+def back_off_s(failures: int, poll_s: float) -> float:
+    """Return the time for which nothing is submitted after so many failed submissions in a row, in seconds.
+
+    >>> [back_off_s(failures, 20) for failures in (1, 2, 3, 10)]
+    [20, 40, 80, 600.0]
+    """
+    return min(poll_s * (1 << min(failures - 1, 20)), LONGEST_BACK_OFF_S)
+
+
+class ProvisioningLoop:
+    """The state that outlives one round: the failures of submissions, and the nodes on which agents were seen."""
+
+    def __init__(self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache) -> None:
+        self._state = state
+        self._cluster = cluster
+        self._snapshots = snapshots
+        self._used: Snapshot | None = None
+        self._folder = state.settings.storage.folder / "agents"
+        self._failures = 0
+        self._submit_again_s = 0.0
+        self._refusal = ""
+        """The reason why the last round's submissions failed; empty if they did not fail."""
+        self._ran_on: dict[str, str] = {}
+
+    def a_round(self, now_s: float) -> None:
+        """Look once, and do what the policy plans. A failure of Slurm or the queue becomes a `problem` and no error."""
+        state = self._state
+        rules = rules_of(state.settings.rounds)
+        state.boundary_s = round_end(now_s, rules)
+        if not state.is_leader:
+            return
+        try:
+            at_most_s = state.settings.rounds.poll_s * SHARED_PART
+            self._used = self._snapshots.shared(now_s, used=self._used, at_most_s=at_most_s)
+            view = cluster_view(self._used, state.settings.cluster.partition)
+            state.cluster = view
+            if not state.is_leader:  # the look may have taken longer than the term
+                return
+            seen = self._bring_together(view)
+            what = self._plan(now_s, rules, view, seen)
+            self._withdraw(what.withdraw, seen.useless, view)
+            self._submit_all(what, now_s)
+            self._report(self._refusal)
+        except NotLeading as error:  # the leader's step says who leads
+            _log.info("this round is left to who leads", reason=str(error))
+        except (ClusterError, QueueError) as error:
+            self._report(str(error))
+
+    def _bring_together(self, view: ClusterView) -> Fleet:
+        """Record what the view shows of our agents, and return them as the queue and the view know them."""
+        with snapshot(self._state.engine) as db:
+            here = queries.agents_here(db)
+            closed = queries.ended_agents(db, [agent.name for agent in view.agents])
+        doubt_s = 2 * self._state.settings.cluster.timeout_s + self._state.settings.rounds.poll_s
+        seen = fleet(here, view, closed=closed, ran_on=self._ran_on, doubt_s=doubt_s)
+        rounds, queue = self._state.settings.rounds, self._state.settings.queue
+        rates_rules = self._state.settings.rates.rules
+        if seen.found or seen.unstarted or seen.vanished:
+            with self._state.writing() as db:
+                for name, id_ in seen.found:
+                    agents.record_submission(db, name, id_)
+                for gone in seen.unstarted:
+                    is_closed = agents.forget_unstarted(db, gone.name, now_s=view.read_s, reason=gone.reason)
+                    if is_closed and gone.node is not None:
+                        avoided_nodes.record_failure(
+                            db,
+                            gone.node,
+                            now_s=view.read_s,
+                            failures_until_avoided=rounds.failures_until_avoided,
+                            avoid_s=rounds.avoid_s,
+                        )
+                for name in seen.vanished:
+                    reason = "the scheduler no longer knows it"
+                    if agents.close_silent(
+                        db, name, now_s=view.read_s, losses_until_held=queue.losses_until_held, reason=reason
+                    ):
+                        node_rates.record_exposure(db, name, vanished=True, rules=rates_rules, now_s=view.read_s)
+        for gone in seen.unstarted:
+            _log.info("agent closed", agent=gone.name, reason=gone.reason)
+            self._remove_token(gone.name)
+        self._ran_on = {name: node for name, node in self._ran_on.items() if name in {agent.name for agent in here}}
+        for agent in view.agents:
+            if agent.phase is AgentPhase.RUNNING and agent.node is not None:
+                self._ran_on[agent.name] = agent.node
+        return seen
+
+    def _plan(self, now_s: float, rules: ProvisioningRules, view: ClusterView, seen: Fleet) -> Plan:
+        with snapshot(self._state.engine) as db:
+            is_due = pauses.is_due(db, now_s)
+        if is_due:  # a claim ends pauses too, but there is no claim while no agent is there
+            with self._state.writing() as db:
+                pauses.wake(db, now_s)
+        with snapshot(self._state.engine) as db:
+            within_s = round_end(now_s, rules) - now_s - self._state.settings.rounds.agent_needs_s
+            waiting = queries.waiting(db, limits=self._state.foreseen, within_s=within_s)
+            avoided = {*avoided_nodes.avoided(db, now_s), *drains.nodes_emptied(db)}
+            doubted = blame.doubted(db, now_s)
+        return plan(
+            ProvisioningView(
+                now_s=now_s,
+                rules=rules,
+                known=frozenset(node.name for node in view.nodes),
+                nodes=idle_nodes(view),
+                avoided=frozenset(avoided),
+                pending=seen.pending,
+                # An agent on a doubted node takes one job at a time, so its free cores are no room for waiting jobs.
+                running=tuple(
+                    replace(agent, free=NOTHING) if agent.node in doubted else agent for agent in seen.running
+                ),
+                waiting=tuple(WaitingJobs(each.cpus, each.memory_mib, each.count, each.misfits) for each in waiting),
+            )
+        )
+
+    def _withdraw(
+        self, withdrawals: tuple[Withdrawal, ...], useless: tuple[SchedulerId, ...], view: ClusterView
+    ) -> None:
+        """Withdraw pending agents. Their rows are closed when the scheduler no longer names them."""
+        ids = {agent.name: agent.id for agent in view.agents}
+        wanted = [ids[each.name] for each in withdrawals if each.name in ids] + list(useless)
+        if not wanted:
+            return
+        self._state.check_leads()
+        try:
+            self._cluster.withdraw(wanted)
+        finally:
+            self._snapshots.outdate()
+        for each in withdrawals:
+            self._ran_on.pop(each.name, None)
+            _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
+
+    def _submit_all(self, what: Plan, now_s: float) -> None:
+        """Submit the planned agents, as many as a poll's time allows. A failure ends the submissions of this round."""
+        settings = self._state.settings
+        if now_s < self._submit_again_s:
+            return
+        self._refusal = ""
+        at_most = max(1, int(settings.cluster.submits_per_s * settings.rounds.poll_s))
+        for new in what.submit[:at_most]:
+            if not self._state.is_leader:
+                return
+            try:
+                self._submit(new, now_s)
+            except (ClusterError, OSError) as error:
+                self._failures += 1
+                pause_s = back_off_s(self._failures, settings.rounds.poll_s)
+                self._submit_again_s = now_s + pause_s
+                self._refusal = f"no agent could be submitted, next try in {pause_s:.0f} s: {error}"
+                return
+            self._failures = 0
+
+    def _submit(self, new: NewAgent, now_s: float) -> None:
+        """Submit one agent. Raises `ClusterError`, or `OSError` if the agent's token cannot be written."""
+        name = f"{AGENT_PREFIX}{int(new.end_s)}-{self._state.random_bytes(4).hex()}"
+        secret = tokens.new_secret()
+        with self._state.writing() as db:
+            agents.expect(db, name=name, end_s=new.end_s, token_hash=tokens.digest(secret), now_s=now_s)
+        try:
+            path = agent_tokens.write(self._folder, name, secret)
+            request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.avoid)
+            self._state.check_leads()  # the storage may be slow: a leader that follows finds the row, and closes it
+            try:
+                id_ = self._cluster.submit(request, now_s)
+            finally:
+                self._snapshots.outdate()
+        except (ClusterRefused, OSError) as error:
+            with self._state.writing() as db:
+                agents.forget_unstarted(db, name, now_s=now_s, reason=f"not submitted: {error}")
+            self._remove_token(name)
+            raise
+        # After any other `ClusterError` Slurm may have accepted the agent: a later look finds it, or closes its row.
+        with self._state.writing() as db:
+            agents.record_submission(db, name, id_)
+        _log.info("agent submitted", agent=name, id=id_, end_s=new.end_s)
+
+    def _remove_token(self, name: str) -> None:
+        try:
+            agent_tokens.remove(self._folder, name)
+        except OSError as error:  # the step that collects garbage tries again
+            _log.warning("a token file could not be removed", agent=name, reason=str(error))
+
+    def _report(self, problem: str) -> None:
+        if problem and problem != self._state.problem:
+            _log.warning("problem", problem=problem)
+        elif self._state.problem and not problem:
+            _log.info("problem solved", problem=self._state.problem)
+        self._state.problem = problem
+
+
+def sweep_tokens(state: ControlState, now_s: float) -> int:
+    """Remove old logs and the token files of ended agents. Return the number of token files. Raises `OSError`."""
+    folder: Path = state.settings.storage.folder / "agents"
+    found = agent_tokens.names(folder)
+    with snapshot(state.engine) as db:
+        living = {agent.name for agent in queries.agents_here(db)}
+    return agent_tokens.sweep(folder, found, living=living, now_s=now_s)
+
+
+def rules_of(rounds: RoundSettings) -> ProvisioningRules:
+    """Return the settings as the policy takes them."""
+    return ProvisioningRules(
+        length_s=rounds.length_s,
+        origin_s=rounds.origin_s,
+        synchronised=rounds.synchronised,
+        shortest_slice_s=rounds.least_slice_s,
+        pending_limit_s=rounds.pending_limit_s,
+        agents_at_most=rounds.agents_at_most,
+    )

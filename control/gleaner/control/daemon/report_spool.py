@@ -1,0 +1,157 @@
+"""Reports that agents left in the storage because control was away at the agents' end.
+
+These reports count like reports that arrive by HTTP: through the same transitions, with the same guards. They are taken
+at every tick, before silent agents are looked for, so that no saved attempt is given up as lost.
+
+A report in `agents/NAME/reports` is deleted only after it has counted, or was understood and came too late. A report
+that cannot be understood, for example because another version wrote it, goes to `agents/NAME/unread`, with the reason
+beside it.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, Returned, Saved
+from gleaner.agent.privileged.common.durable import make_folders, sync_folder, write_whole
+from gleaner.control.control_state import ControlState
+from gleaner.control.queue import agents, attempt_reports, logs, node_rates, queries
+from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
+
+log = structlog.get_logger()
+
+UNREAD = "unread"
+"""The folder, beside an agent's `reports`, for reports that could not be read."""
+_ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(checkpointed|saved|completed|return|log)$")
+_FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
+
+
+class _Left(BaseModel):
+    """One file, as the agent wrote it."""
+
+    path: str
+    body: str
+
+
+def take_left_reports(state: ControlState, now_s: float) -> int:
+    """Bring the reports of all agents into the queue, each agent's in their order. Return how many counted.
+
+    A report that came too late is dropped, as its agent would have dropped it. A report that cannot be understood is
+    set aside, and so keeps no other from counting. If the database fails, all other reports stay for the next time. If
+    the storage fails, the other reports of that agent stay.
+    """
+    taken = 0
+    try:
+        folders = sorted((state.settings.storage.folder / "agents").glob("*/reports"))
+    except OSError as error:
+        log.warning("the storage cannot be searched for reports", reason=str(error))
+        return taken
+    for folder in folders:
+        agent = folder.parent.name
+        try:
+            for file in _in_order(folder):
+                taken += _take_or_set_aside(state, agent, file, now_s)
+        except OSError as error:
+            log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
+        except (QueueBusy, SchemaMismatch) as error:
+            log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
+            return taken
+        _remove_empty(folder)
+    return taken
+
+
+def _in_order(folder: Path) -> list[Path]:
+    """Return the reports there, each with all reports before it, although the agent may be writing just now.
+
+    One listing may miss a file that appears during the listing, yet show a later file. A second listing shows all files
+    that were there when the first ended.
+    """
+    last = max(folder.glob("[0-9]*.json"), default=None)
+    return [] if last is None else [file for file in sorted(folder.glob("[0-9]*.json")) if file <= last]
+
+
+def _take_or_set_aside(state: ControlState, agent: str, file: Path, now_s: float) -> int:
+    taken = 0
+    try:
+        taken = _take(state, agent, file, now_s)
+    except (Refused, _TooLate) as refusal:
+        log.info("a report that waited on the storage came too late", agent=agent, reason=str(refusal))
+    except (ValidationError, ValueError, KeyError, RecursionError, Unknown, Invalid) as error:
+        _set_aside(state, file, str(error).splitlines()[0] if str(error) else type(error).__name__)
+        return 0
+    file.unlink(missing_ok=True)
+    return taken
+
+
+def _set_aside(state: ControlState, file: Path, reason: str) -> None:
+    """Keep a report that cannot be understood: move its file aside, with the reason."""
+    place = file.parent.parent / UNREAD
+    name = f"{file.stem}-{state.random_bytes(4).hex()}"
+    make_folders(place)
+    write_whole(place / f"{name}.reason", f"{reason}\n".encode(), draft=place / f".{name}.reason")
+    file.rename(place / f"{name}.json")
+    sync_folder(place)
+    log.warning("a report on the storage cannot be read: it is kept", file=str(place / f"{name}.json"), reason=reason)
+
+
+class _TooLate(Exception):
+    """Lines of output that nobody would be shown."""
+
+
+def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
+    left = _Left.model_validate(json.loads(file.read_text()))
+    with state.writing() as db:
+        if found := _FAREWELL.match(left.path):
+            if found.group(1) != agent:
+                raise ValueError(f"{agent} left a farewell of {found.group(1)}")
+            rounds, farewell = state.settings.rounds, Farewell.model_validate_json(left.body)
+            end_s = agents.record_farewell(
+                db,
+                agent,
+                farewell,
+                now_s=now_s,
+                failures_until_avoided=rounds.failures_until_avoided,
+                avoid_s=rounds.avoid_s,
+            )
+            if end_s is not None:
+                node_rates.record_exposure(db, agent, vanished=False, rules=state.settings.rates.rules, now_s=now_s)
+                node_rates.record_farewell(db, agent, farewell)
+            return 1
+        if not (found := _ATTEMPT.match(left.path)):
+            raise ValueError(f"{left.path} is no report")
+        job, attempt = int(found.group(1)), int(found.group(2))
+        if queries.attempt_agent(db, job, attempt) != agent:
+            raise ValueError(f"attempt {attempt} of job {job} is not of {agent}")
+        if found.group(3) == "log":
+            lines = LogLines.model_validate_json(left.body)
+            try:
+                logs.append(db, job, attempt, lines, most_bytes=state.settings.queue.log_bytes_per_job)
+            except Invalid as error:
+                raise _TooLate(str(error)) from error
+        else:
+            model, act = _MOVES[found.group(3)]
+            report = model.model_validate_json(left.body)
+            if act(db, job, attempt, report, now_s=now_s):
+                node_rates.record_report(db, job, attempt, report, rules=state.settings.rates.rules, now_s=now_s)
+    log.info("took a report that waited on the storage", agent=agent, report=left.path)
+    return 1
+
+
+_MOVES: dict[str, tuple[type[Any], Callable[..., bool]]] = {
+    "checkpointed": (Checkpointed, attempt_reports.record_checkpoint),
+    "saved": (Saved, attempt_reports.record_save),
+    "completed": (Completed, attempt_reports.record_completion),
+    "return": (Returned, attempt_reports.record_return),
+}
+
+
+def _remove_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # an agent was writing a file there, which an admin may want to see

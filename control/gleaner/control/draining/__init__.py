@@ -1,1 +1,0 @@
-"""Emptying nodes for maintenance (`policy.draining` says how, `steward` has the rights)."""

@@ -1,1 +1,0 @@
-"""Governing the owners' partitions: OMFS on a live cluster (`policy.governing` decides, `steward` has the rights)."""

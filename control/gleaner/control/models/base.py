@@ -1,0 +1,32 @@
+"""The common parts of all models of the API: the base classes, names and numbers, and the body of an error.
+
+Times are seconds since the epoch, durations seconds, memory MiB. Agents have models of their own, `agent.messages`.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+MAX_ID = 2**53 - 1
+"""The largest whole number that every JSON reader and every database column of ours holds."""
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Shape(BaseModel):
+    """A value that people send: immutable, and an unknown field is an error, for it may be a misspelt one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Reply(BaseModel):
+    """A value that control answers with: a `glean` of another version passes over fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Problem(Reply):
+    """Every error's body: one line that says what is wrong and what to do."""
+
+    detail: str

@@ -1,0 +1,18 @@
+"""Campaigns: jobs that were submitted together."""
+
+from gleaner.control.models.base import Reply
+
+MAX_CAMPAIGN = 2**31 - 1
+
+
+class CampaignStatus(Reply):
+    """The number of jobs in each state, of a campaign or (`campaign` None) of all that the caller may see."""
+
+    campaign: int | None
+    new: int
+    running: int
+    saved: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    held: int

@@ -1,0 +1,68 @@
+"""The models of drains: the nodes to empty and the jobs on them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from gleaner.agent.messages import Flag
+from gleaner.control.models.base import Reply, Shape
+from gleaner.control.slurm_admin.request import MOST_NODES
+
+Nodes = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=10_000)], ...],
+    Field(min_length=1, max_length=MOST_NODES),
+]
+
+
+class DrainRequest(Shape):
+    """Nodes to empty, as in Slurm's lists: `node[1-3]`."""
+
+    nodes: Nodes
+    spanning: Literal["wait", "requeue", "refuse"] = "refuse"
+    """The treatment of a job that also runs on other nodes."""
+    leave_others: Flag = False
+    """Be done when nothing is left that may be touched."""
+    dry_run: Flag = False
+
+
+class ResumeRequest(Shape):
+    """Nodes to use again."""
+
+    nodes: Nodes
+
+
+class DrainedJobRow(Reply):
+    """One job of the scheduler's on these nodes."""
+
+    job: str
+    user: str
+    kind: str
+    """agent, checkpointable, preemptible, or other: its owner has not declared that anything may be done to it."""
+    deed: str
+    """vacate, save, requeue, or wait."""
+    nodes: tuple[str, ...]
+    until_s: float | None
+    """The latest time at which the scheduler ends the job."""
+    at_first: int
+    """The number of jobs of our queue that an agent had; 1 for a job that is no agent."""
+    left: int
+    told_s: float | None
+    gone_s: float | None
+
+
+class DrainRow(Reply):
+    """A request of an admin to drain or resume nodes, with its state."""
+
+    id: int
+    task: str
+    """drain, dry run or resume."""
+    phase: str
+    """asked, marking, emptying, setting back; then empty, looked, refused, resumed or stopped."""
+    nodes: tuple[str, ...]
+    by: str
+    asked_s: float
+    ended_s: float | None
+    """The end of the drain; None while it goes on."""
+    said: str
+    """The reason why the drain waits, was refused, or would be refused; empty if there is none."""
+    jobs: tuple[DrainedJobRow, ...]

@@ -1,0 +1,105 @@
+"""Container images that groups push: what is sent, piece by piece, and the rows that answer it."""
+
+import hashlib
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from gleaner.agent.messages import NUMBER, Digest
+from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
+
+PIECE_BYTES = 4 * 2**20
+"""The size of every piece of an image except for the last one."""
+MOST_LAYERS = 512
+LONGEST_CONFIG = 1_000_000
+MOST_PIECES = 50_000
+
+ImageName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,62})?$")
+]
+"""A group's own name for an image, with a tag or without one: `pythia:8.3`. It has no slash, so it never hides an image
+of the site's (`gleaner/pi`)."""
+Pieces = Annotated[tuple[Digest, ...], Field(max_length=MOST_PIECES)]
+
+
+def dockers_word(architecture: str) -> str:
+    """Return Docker's word for an architecture that the kernel names.
+
+    >>> dockers_word("x86_64"), dockers_word("riscv64")
+    ('amd64', 'riscv64')
+    """
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(architecture, architecture)
+
+
+def tagged(name: str) -> str:
+    """Return the name with its tag.
+
+    >>> tagged("pythia"), tagged("pythia:8.3")
+    ('pythia:latest', 'pythia:8.3')
+    """
+    return name if ":" in name else f"{name}:latest"
+
+
+class ImageLayer(Shape):
+    """One layer, uncompressed: the SHA-256 of its tar archive, and its size."""
+
+    diff_id: Digest
+    size_bytes: Annotated[int, Field(ge=0, le=MAX_ID), NUMBER]
+
+
+class PieceList(Shape):
+    """The digests of pieces that a client is about to send."""
+
+    pieces: Pieces
+    group: Name | None = None
+
+
+class PieceMissing(Reply):
+    """The digests of the pieces that control lacks, in the order of the question, each once."""
+
+    missing: tuple[str, ...]
+
+
+class PieceStored(Reply):
+    """The digest of a piece, as it arrived."""
+
+    digest: str
+
+
+class ImagePush(Shape):
+    """A whole image whose pieces have been sent: the contents of all layers one after another, cut into pieces."""
+
+    name: ImageName
+    group: Name | None = None
+    """Only an admin may name a group other than the token's own."""
+    config: Annotated[str, StringConstraints(min_length=2, max_length=LONGEST_CONFIG)]
+    """The image's configuration, to the letter: its SHA-256 is the image's id."""
+    layers: Annotated[tuple[ImageLayer, ...], Field(min_length=1, max_length=MOST_LAYERS)]
+    """The layers, the lowest first."""
+    pieces: Pieces
+
+    @property
+    def image_id(self) -> str:
+        """The image's id."""
+        return f"sha256:{hashlib.sha256(self.config.encode()).hexdigest()}"
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all layers together."""
+        return sum(layer.size_bytes for layer in self.layers)
+
+
+class ImageRow(Reply):
+    """An image that a group has pushed."""
+
+    name: str
+    group: str
+    image_id: str
+    architecture: str
+    size_bytes: int
+    """The size of all its layers, uncompressed."""
+    pushed_s: float
+    pusher: str
+    """The user who pushed it."""
+    jobs: int
+    """The group's jobs that were submitted with this very image and have not ended."""

@@ -1,0 +1,267 @@
+"""Jobs, as users submit, list and change them, with their attempts, events, checkpoints and output."""
+
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from gleaner.agent.messages import NUMBER, Flag, SelfSave
+from gleaner.control.models.base import MAX_ID, Name, Reply, Shape
+from gleaner.control.models.campaigns import MAX_CAMPAIGN
+from gleaner.control.states import Outcome, State
+
+Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+"""One argument or value for a program: anything but NUL, which no program can be given."""
+
+
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+
+
+def _each_once(indices: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(indices)) < len(indices):
+        raise PydanticCustomError("unique_items", "an index stands there twice")
+    return indices
+
+
+def _in_order(codes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(codes)))
+
+
+ExitCodes = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=255), NUMBER], ...],
+    Field(min_length=1, max_length=1000),
+    AfterValidator(_in_order),
+]
+
+
+class SelfSaveSpec(SelfSave):
+    """The way of a workload to save itself, as people write it: an unknown key is a mistake there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _as_written(how: object) -> object:
+    return how.model_dump() if isinstance(how, SelfSave) else how
+
+
+class JobSpec(Shape):
+    """The program to run. In a campaign, `{index}` in command and environment values becomes the job's index."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "zmumu",
+                    "image": "gleaner/pythia",
+                    "command": ["generate", "--seed", "{index}", "--events", "2000", "--process", "zmumu"],
+                    "cpus": 1,
+                    "memory_mib": 512,
+                }
+            ]
+        },
+    )
+
+    name: Name
+    image: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+    command: Annotated[tuple[Word, ...], Field(max_length=256)] = ()
+    environment: dict[Variable, Word] = Field(
+        default={}, max_length=256, json_schema_extra={"additionalProperties": False}
+    )
+    cpus: Annotated[int, Field(ge=1, le=4096), NUMBER] = 1
+    memory_mib: Annotated[int, Field(ge=16, le=16 * 1024 * 1024), NUMBER] = 512
+    nodes: Annotated[int, Field(ge=1, json_schema_extra={"maximum": 1}), NUMBER] = 1
+    """Anything but 1 is refused: Gleaner runs jobs of one node or less."""
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER] = 0
+    retries: Annotated[int, Field(ge=0, le=100), NUMBER] | None = None
+    """Starts over after the job's own failure; None: the site's default."""
+    retry_on: ExitCodes | None = None
+    """After these exit codes alone the job is tried again; None: after all."""
+    never_retry_on: ExitCodes | None = None
+    """After these exit codes the job has failed for good, whatever retries are left."""
+    compute_limit_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
+    """The seconds for which the job may compute, all slices together; None: no limit."""
+    needs_at_least_s: Annotated[int, Field(ge=1, le=10 * 365 * 86_400), NUMBER] | None = None
+    """The seconds that an agent must have left to be given the job; None: any agent will do."""
+    saves_itself: Annotated[SelfSaveSpec | None, BeforeValidator(_as_written)] = None
+    """The workload writes its state into its folder on a signal, and goes on from there when it is started again."""
+
+    @field_validator("nodes")
+    @classmethod
+    def _one_node_or_less(cls, nodes: int) -> int:
+        if nodes > 1:
+            raise PydanticCustomError("too_wide", "a job runs on one node or less; wider jobs are only simulated")
+        return nodes
+
+    @field_validator("never_retry_on")
+    @classmethod
+    def _in_one_list(cls, codes: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        both = sorted(set(codes or ()) & set(info.data.get("retry_on") or ()))
+        if both:
+            raise PydanticCustomError(
+                "in_both_lists", "exit code {code} is in retry_on too; leave it in one of the two", {"code": both[0]}
+            )
+        return codes
+
+
+class Submission(Shape):
+    """One job, or with `indices` a campaign of one job an index."""
+
+    job: JobSpec
+    indices: (
+        Annotated[
+            tuple[Annotated[int, Field(ge=0, le=2**31 - 1), NUMBER], ...],
+            Field(min_length=1, max_length=100_000, json_schema_extra={"uniqueItems": True}),
+            AfterValidator(_each_once),
+        ]
+        | None
+    ) = None
+    group: Name | None = None
+    """Only an admin may name a group other than the token's own."""
+    hold: Flag = False
+
+
+class Submitted(Reply):
+    """The ids of the new jobs, in the order of the indices."""
+
+    campaign: int | None
+    jobs: tuple[int, ...]
+
+
+class JobRow(Reply):
+    """One job in a list."""
+
+    id: int
+    name: str
+    group: str
+    campaign: int | None
+    index: int | None
+    state: State
+    outcome: Outcome | None
+    exit_code: int | None
+    held: bool
+    priority: int
+    cpus: int
+    memory_mib: int
+    attempt: int
+    """The number of claims of the job."""
+    node: str | None
+    submitted_s: float
+    ended_s: float | None
+    submitter: str = ""
+    """The user who submitted the job; empty for a job from before that was stored."""
+
+
+class AttemptRow(Reply):
+    """One claim of a job by one agent, and how its time was spent."""
+
+    attempt: int
+    agent: str
+    node: str
+    claimed_s: float
+    ended_s: float | None
+    ending: str | None
+    """saved, succeeded, failed, lost, forgotten, returned, cancelled; None while it lives."""
+    detail: str
+    started_s: float | None
+    restored_from: str | None
+    """ATTEMPT/NUMBER of the checkpoint it went on from; None: from the beginning."""
+    restore_s: float
+    compute_s: float
+    save_s: float
+
+
+class EventRow(Reply):
+    """Something that happened to a job."""
+
+    at_s: float
+    what: str
+    detail: str
+
+
+class CheckpointRow(Reply):
+    """A checkpoint that the queue still names."""
+
+    attempt: int
+    number: int
+    size_bytes: int
+    published_s: float
+
+
+class JobDetail(Reply):
+    """All that is known of one job."""
+
+    job: JobRow
+    image: str
+    image_id: str | None = None
+    """The id of the image that the group had pushed under this name when the job was submitted. None: it had not."""
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    retries: int
+    retry_on: tuple[int, ...] | None = None
+    never_retry_on: tuple[int, ...] | None = None
+    compute_limit_s: int | None = None
+    counted_s: float = 0.0
+    """The seconds computed that count against such a limit: all but what was lost since a last checkpoint."""
+    needs_at_least_s: int | None = None
+    failed_because: str | None = None
+    """The reason why the job has failed, in one line; None if it has not."""
+    saves_itself: SelfSave | None
+    failures: int
+    waits_because: str | None
+    """The reason why the job does not run now, in one line; None unless the job waits."""
+    attempts: tuple[AttemptRow, ...]
+    events: tuple[EventRow, ...]
+    checkpoints: tuple[CheckpointRow, ...]
+    output_bytes: int | None
+
+
+class JobFilter(Shape):
+    """The choice of jobs to list: all given conditions must hold."""
+
+    state: State | None = None
+    group: Name | None = None
+    campaign: int | None = Field(default=None, ge=1, le=MAX_CAMPAIGN)
+    held: bool | None = None
+    after: int = Field(default=0, ge=0, le=MAX_ID)
+    """Only jobs with a higher id: the last one of the page before."""
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
+class JobList(Reply):
+    """A page of jobs, by ascending id, and how many match in all."""
+
+    jobs: tuple[JobRow, ...]
+    total: int
+
+
+class Change(Shape):
+    """A change of a job's priority."""
+
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000), NUMBER]
+
+
+class LogPage(Reply):
+    """Lines of a job's output from `first` on; `ended`: no more will come.
+
+    `first` is later than the one asked for if control no longer keeps the lines in between.
+    """
+
+    first: int
+    lines: tuple[str, ...]
+    ended: bool
+
+
+class MigrateRequest(Shape):
+    """The node on which a job is to continue. None: any other node."""
+
+    to: Name | None = None

@@ -1,0 +1,34 @@
+"""The cluster's nodes at the last poll."""
+
+from gleaner.control.models.base import Reply
+
+
+class NodeRow(Reply):
+    """One node as the scheduler sees it, with what Gleaner knows of it."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    state: str
+    idle: bool
+    regular: bool
+    """True if a regular job uses the node."""
+    agent: str | None
+    failures: int
+    avoided_until_s: float | None
+    doubted: str = ""
+    """The reason why the node gets one job at a time or none; empty if the node is trusted."""
+    drained: str = ""
+    """The user who drained the node through Gleaner, and what is left there; empty otherwise."""
+
+
+class ClusterStatus(Reply):
+    """The cluster at the last poll."""
+
+    read_s: float | None
+    """None: not read yet."""
+    stale: bool
+    problem: str
+    """The reason why the last poll failed; empty if it did not."""
+    boundary_s: float
+    nodes: tuple[NodeRow, ...]

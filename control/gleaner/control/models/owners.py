@@ -1,0 +1,42 @@
+"""The owners with entitlements, as the API shows them."""
+
+from gleaner.control.models.base import Reply
+
+
+class OwnerRow(Reply):
+    """One owner, with its entitlement and the CPUs that it has."""
+
+    owner: str
+    entitled_cpus: int
+    used_cpus: int
+    leaving_cpus: int
+    """The CPUs of jobs that were told to leave. They do not count as used."""
+    waiting_jobs: int
+    waiting_cpus: int
+
+
+class WaitingRow(Reply):
+    """One waiting job of an owner, and the decision on it at the last look."""
+
+    job: str
+    owner: str
+    job_class: str
+    cpus: int
+    released: bool
+    verdict: str
+    victims: tuple[str, ...]
+    why: str
+
+
+class OwnersStatus(Reply):
+    """The state of entitlements at the last look."""
+
+    mode: str
+    """`off`, `dry-run` or `on`."""
+    read_s: float | None
+    """None: not read yet."""
+    problem: str
+    cpus: int
+    idle_cpus: int
+    owners: tuple[OwnerRow, ...]
+    waiting: tuple[WaitingRow, ...]

@@ -1,0 +1,49 @@
+"""Tokens: requests for them, and their rows."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from gleaner.agent.messages import NUMBER, Flag
+from gleaner.control.models.base import Name, Reply, Shape
+
+
+class TokenFilter(Shape):
+    """The choice of tokens to list."""
+
+    all: bool = False
+    """Also those that have ended."""
+
+
+class TokenRequest(Shape):
+    """A new token (agents get theirs from control itself)."""
+
+    role: Annotated[str, StringConstraints(pattern="^(user|admin|metrics)$")]
+    name: Name
+    group: Name | None = None
+    manager: Flag = False
+    """A user who may change all jobs of the group, and not only the own ones."""
+    days: Annotated[int, Field(ge=1, le=36_500), NUMBER] | None = None
+    """The days after which the token ends; None if it does not end by itself."""
+
+
+class TokenIssued(Reply):
+    """The secret, shown once; only its hash is stored."""
+
+    token: str
+    id: str = ""
+    expires_s: float | None = None
+
+
+class TokenRow(Reply):
+    """A token without its secret."""
+
+    id: str
+    role: str
+    name: str
+    group: str | None
+    manager: bool
+    issued_s: float
+    expires_s: float | None
+    """None: it does not end by itself."""
+    revoked_s: float | None

@@ -1,0 +1,71 @@
+"""Cores, memory and time of a node, an agent or a piece of a job."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+STEPS_A_DOUBLING = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Cores and MiB of memory in one place."""
+
+    cpus: int
+    memory_mib: int
+
+    def plus(self, other: "Resources") -> "Resources":
+        """Return the sum of both.
+
+        >>> Resources(2, 100).plus(Resources(1, 50))
+        Resources(cpus=3, memory_mib=150)
+        """
+        return Resources(self.cpus + other.cpus, self.memory_mib + other.memory_mib)
+
+    def less(self, other: "Resources") -> "Resources":
+        """Return the difference, never below zero.
+
+        >>> Resources(2, 100).less(Resources(3, 50))
+        Resources(cpus=0, memory_mib=50)
+        """
+        return Resources(max(0, self.cpus - other.cpus), max(0, self.memory_mib - other.memory_mib))
+
+
+NOTHING = Resources(0, 0)
+
+
+_STRETCHES_S = tuple(60 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720))
+
+
+def stepped_s(needs_s: int, longest_s: float) -> int:
+    """Return the least time that a job needs on an agent, in seconds: the next step, but no more than any agent has.
+
+    A claim looks at each time that waits, as at each size, so there are few. Beyond half a day whole days are steps.
+
+    >>> [stepped_s(needs_s, 1e9) for needs_s in (0, 1, 1200, 1201, 86_401)]
+    [0, 60, 1200, 1800, 172800]
+    >>> stepped_s(3540, longest_s=3545.5)
+    3545
+    """
+    if needs_s <= 0:
+        return 0
+    days_s = -(-needs_s // 86_400) * 86_400
+    step_s = next((step_s for step_s in _STRETCHES_S if step_s >= needs_s), days_s)
+    return int(min(step_s, longest_s)) if longest_s >= needs_s else step_s
+
+
+def stepped(memory_mib: int, nodes: Collection[int] = ()) -> int:
+    """Return the memory of a job that asks for so much, in MiB: the next step, at most an eighth more.
+
+    A claim looks at each size that waits, so jobs of nearly the same size count as one size.
+
+    Powers of two, and other sizes with few digits, are steps. The memory of a node (`nodes`), or the part of it that
+    agents leave, is a step too, so that a job that asks for a whole node still fits it.
+
+    >>> [stepped(memory_mib) for memory_mib in (16, 500, 512, 513, 1536, 4000, 65_536)]
+    [16, 512, 512, 576, 1536, 4096, 65536]
+    >>> stepped(60_000, nodes={64_000, 60_500})
+    60500
+    """
+    granule = max(1, (1 << memory_mib.bit_length() - 1) // STEPS_A_DOUBLING)
+    step = -(-memory_mib // granule) * granule
+    return min([step, *(node for node in nodes if node >= memory_mib)])

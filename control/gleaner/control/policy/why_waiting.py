@@ -1,0 +1,183 @@
+"""The reason that a waiting job does not run now, in one line for its submitter.
+
+Pure: the caller gives the time and the time zone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+
+from gleaner.agent.common.durations import in_words
+from gleaner.control.policy.group_shares import Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node. `is_free`: a new agent could start there; `is_avoided`: it would be free, but agents failed there."""
+
+    cpus: int
+    memory_mib: int
+    is_free: bool = False
+    is_avoided: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The needs of a waiting job. `hold_reason` counts only if the job is held."""
+
+    cpus: int
+    memory_mib: int
+    held: bool = False
+    hold_reason: str = ""
+    saved_on: str = ""
+    """The node that saved the job; empty if it is not saved."""
+    group: str = ""
+    paused_until_s: float | None = None
+    """The end of a pause after a failure. None: no pause."""
+    quota: str = ""
+    """The quota that keeps the job from starting; empty if none does."""
+    moved: str = ""
+    """The nodes from which and to which the job migrates; empty if it does not."""
+    needs_s: int = 0
+    """The time that an agent must have left for the job; 0: any will do."""
+    lacking: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By node, what the job needs and the node lacks; empty where it failed, was refused or migrated away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The surroundings of a waiting job. `nodes` is None until the cluster has been read."""
+
+    now_s: float
+    nodes: Sequence[Place] | None
+    problem: str
+    """The reason that the last poll failed; empty if it did not."""
+    agents_live: int
+    agents_pending: int
+    agents_at_most: int
+    boundary_s: float
+    """The end of the current round."""
+    shortest_slice_s: float
+    agent_needs_s: float = 0.0
+    """The part of an agent's time that no job has."""
+    zone: tzinfo = UTC
+    """The time zone of the times in the answer."""
+    shares: Shares = field(default_factory=Shares)
+
+
+def fits_somewhere(wish: Wish, nodes: Sequence[Place]) -> bool:
+    """Return True if any node, busy or not, is large enough for the job."""
+    return any(node.cpus >= wish.cpus and node.memory_mib >= wish.memory_mib for node in nodes)
+
+
+def too_large(wish: Wish, nodes: Sequence[Place]) -> str:
+    """Return the message that no node can ever run the job, with the largest node.
+
+    >>> too_large(Wish(64, 512), [Place(4, 2048, is_free=True)])
+    'larger than any node: it needs 64 cores and 512 MiB, the largest node has 4 cores and 2048 MiB'
+    """
+    largest = max(nodes, key=lambda node: (node.cpus, node.memory_mib))
+    return (
+        f"larger than any node: it needs {cores(wish.cpus)} and {wish.memory_mib} MiB, "
+        f"the largest node has {cores(largest.cpus)} and {largest.memory_mib} MiB"
+    )
+
+
+def cores(count: int) -> str:
+    """Return the number of cores in words.
+
+    >>> cores(1), cores(4)
+    ('1 core', '4 cores')
+    """
+    return "1 core" if count == 1 else f"{count} cores"
+
+
+def cannot_go_on(wish: Wish, nodes: Sequence[Place]) -> str:
+    """Return the message that names what a node needs to continue the job; empty if one of these nodes has it.
+
+    >>> wish = Wish(1, 512, saved_on="n9", lacking={"n1": "CRIU >= 4.2", "n2": "CRIU >= 4.2 and CPU feature amx"})
+    >>> cannot_go_on(wish, [Place(1, 512, name="n1"), Place(1, 512, name="n2")])
+    'waits for a node with CRIU >= 4.2 (saved on n9)'
+    """
+    large_enough = [node for node in nodes if fits_somewhere(wish, [node])]
+    if any(node.name not in wish.lacking for node in large_enough):
+        return ""
+    lacking = {node.name: wish.lacking[node.name] for node in large_enough}
+    least = sorted(filter(None, lacking.values()), key=lambda words: (len(words), words))
+    saved = f" (saved on {wish.saved_on})" if wish.saved_on else ""
+    if least:
+        return f"waits for a node with {least[0]}{saved}"
+    others = ", ".join(sorted(lacking))
+    return f"waits for another node than {others}: it has failed there, was refused, or was moved away{saved}"
+
+
+def behind_others(group: str, shares: Shares) -> str:
+    """Return the message that jobs of other groups go first; empty if none do.
+
+    >>> behind_others("physics", Shares(capacity_cpus=8, holds_cpus={"physics": 6}, waiting=frozenset({"theory"})))
+    'groups below their targets go first: theory; physics holds 6 cores, its target is 4'
+    """
+    targets = shares.target_cpus(sorted(shares.waiting | {group}))
+    held = shares.holds_cpus.get(group, 0)
+    below = [other for other, target in targets.items() if shares.holds_cpus.get(other, 0) < target]
+    if not below or group in below:
+        return ""
+    own = f"{group} holds {cores(held)}, its target is {targets[group]:.4g}"
+    return f"groups below their targets go first: {', '.join(below)}; {own}"
+
+
+def waits_because(wish: Wish, around: Surroundings) -> str:
+    """Return the first obstacle of the job, from those that only a person can remove to those that pass by themselves.
+
+    The answer also says if other groups go first.
+
+    >>> around = Surroundings(0, [Place(4, 2048)], "", 0, 0, 10, 3600, 600)
+    >>> waits_because(Wish(1, 512), around)
+    'no node is idle'
+    """
+    if wish.held:
+        return f"held: {wish.hold_reason or 'by its owner'} (release it with `glean release`)"
+    if wish.paused_until_s is not None:
+        then = datetime.fromtimestamp(wish.paused_until_s, around.zone)
+        return f"it has failed, and is tried again after a pause that ends at {then:%H:%M:%S}"
+    if wish.moved:
+        return f"it is being moved {wish.moved}"
+    if wish.quota:
+        return wish.quota
+    behind = behind_others(wish.group, around.shares)
+    return _in_the_way(wish, around) + (f" ({behind})" if behind else "")
+
+
+def _in_the_way(wish: Wish, around: Surroundings) -> str:
+    if around.nodes is None:
+        return f"the scheduler does not answer: {around.problem}" if around.problem else "the cluster is not read yet"
+    if around.nodes and not fits_somewhere(wish, around.nodes):
+        return too_large(wish, around.nodes)
+    if around.nodes and (nowhere := cannot_go_on(wish, around.nodes)):
+        return nowhere
+    left_s = max(0.0, around.boundary_s - around.now_s - around.agent_needs_s)
+    if wish.needs_s > left_s:
+        next_round = datetime.fromtimestamp(around.boundary_s, around.zone)
+        needs = f"it needs {in_words(wish.needs_s)} of an agent's time"
+        return f"{needs}, and this round has {in_words(left_s)} left: the next begins at {next_round:%H:%M}"
+    usable = [node for node in around.nodes if node.is_free]
+    agents = around.agents_live + around.agents_pending
+    if around.agents_pending:
+        return f"waiting for agents that were submitted and have not started yet: {around.agents_pending}"
+    if agents >= around.agents_at_most:
+        return f"the site's cap of {around.agents_at_most} agents is reached"
+    if not fits_somewhere(wish, usable):
+        if usable:
+            return "no idle node is large enough"
+        if any(node.is_avoided for node in around.nodes):
+            return "the only idle nodes are left alone for a while, because agents failed there (see `glean nodes`)"
+        return "all agents are busy and no other node is idle" if around.agents_live else "no node is idle"
+    if nowhere := cannot_go_on(wish, usable):
+        return f"no idle node can {'restore' if wish.saved_on else 'start'} it: {nowhere}"
+    if around.boundary_s - around.now_s < around.shortest_slice_s:
+        next_round = datetime.fromtimestamp(around.boundary_s, around.zone)
+        return f"too little is left of this round: agents start again at {next_round:%H:%M}"
+    if around.problem:
+        return f"the scheduler does not answer: {around.problem}"
+    return "nothing is in its way: the next free agent takes it"

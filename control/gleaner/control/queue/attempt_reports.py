@@ -1,0 +1,438 @@
+"""Agents' reports of their attempts (saved, completed, returned), and attempts that are lost without a report.
+
+A report counts if its attempt is the job's latest and runs, or was only assumed lost. The same ending reported once
+more changes nothing and is no error: the answer to the first may have been lost. Everything else is `NotCurrent`. Each
+function works in the caller's transaction. What raises has changed nothing, for that transaction is undone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from gleaner.agent.messages import Checkpointed, Completed, Returned, ReturnReason, Saved
+from gleaner.control.policy import retries
+from gleaner.control.policy.blame import counts
+from gleaner.control.queue import attempts, blame, lanes, pauses
+from gleaner.control.queue.errors import Invalid, NotCurrent, Refused, Unknown
+from gleaner.control.queue.jobs import codes_to_retry, put_on_hold
+from gleaner.control.queue.schema import JOB, Ending, Standing
+from gleaner.control.queue.transitions import LANE_OF_NEW, lock, make_transition, record, refuse
+from gleaner.control.states import Outcome, State, Transition
+
+NODES_UNTIL_BROKEN = 3
+TRIES_UNTIL_BROKEN = 5
+"""A checkpoint counts as broken when so many nodes could not restore it or found it broken, or, where there are fewer
+nodes, when it was tried in vain so often. One bad node, with bad memory or half a file tree, must not cost every job
+what it has saved."""
+REFUSALS_UNTIL_HELD = 10
+"""A job is held when so many nodes have refused its checkpoint as incompatible."""
+NODES_UNTIL_HELD = 3
+TRIES_UNTIL_HELD = 5
+"""A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
+the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included. The
+job may be the cause, and would go on for ever."""
+MAY_FOLLOW = (ReturnReason.TOO_LATE, ReturnReason.SAVE_FAILED, ReturnReason.STORAGE_FAULT)
+"""An attempt that was returned for such a reason may still report that it was saved, or what its result is."""
+AT_ONCE_S = 5.0
+"""A job that has saved itself so soon after its start, `TRIES_UNTIL_HELD` times in a row, is held too: it computes
+nothing."""
+STARTS_UNTIL_HELD = 3
+"""A job is held when it has begun so often, and nothing that it saved could be restored."""
+
+
+def record_save(db: Connection, job: int, attempt: int, report: Saved, *, now_s: float) -> bool:
+    """Record that the attempt ended with a whole checkpoint, from which the job goes on.
+
+    Return True if the report is news.
+    """
+    made = report.checkpoint
+    if made.attempt != attempt:
+        raise Invalid(f"attempt {attempt} of job {job} reports a checkpoint of attempt {made.attempt}")
+    name = f"{made.attempt}/{made.number}"
+    lane, kind = lanes.ensure_after_save(db, job, attempt, has_memory=made.has_memory)
+    try:
+        make_transition(
+            db,
+            job,
+            Transition.SAVE,
+            attempt=attempt,
+            now_s=now_s,
+            detail=f"checkpoint {name}, {made.size_bytes} bytes",
+            from_attempt=made.attempt,
+            from_number=made.number,
+            sound_attempt=attempt,
+            lane=lane,
+            end=attempts.end_columns(Ending.SAVED, ended_s=now_s, spent=report.slice),
+        )
+    except Refused:
+        before = attempts.find(db, job, attempt)
+        if before is not None and before.ending is Ending.SAVED and attempts.is_published(db, job, made):
+            return False
+        raise
+    attempts.publish(db, job, made, kind=kind, now_s=now_s)
+    blame.record_success(db, job, attempt, now_s=now_s)
+    if not made.has_memory and attempts.newest_computed_s(db, job, TRIES_UNTIL_HELD) < AT_ONCE_S:
+        reason = f"it saved itself at once {TRIES_UNTIL_HELD} times in a row, without computing"
+        put_on_hold(db, lock(db, job), reason=reason, now_s=now_s)
+    return True
+
+
+def record_completion(db: Connection, job: int, attempt: int, report: Completed, *, now_s: float) -> bool:
+    """Record that the workload exited: with 0 the job has succeeded, else it is tried again while it has a retry left.
+
+    A failure costs a retry unless its node is doubted (see `policy.blame`). After an exit code that is not to be tried
+    again, the job has failed at once. Return True if the report is news.
+    """
+    ending = Ending.SUCCEEDED if report.exit_code == 0 else Ending.FAILED
+    end = attempts.end_columns(
+        ending, ended_s=now_s, spent=report.slice, exit_code=report.exit_code, detail=report.reason
+    )
+    try:
+        if report.exit_code == 0:
+            make_transition(
+                db,
+                job,
+                Transition.SUCCEED,
+                attempt=attempt,
+                now_s=now_s,
+                end=end,
+                outcome=Outcome.SUCCEEDED,
+                exit_code=0,
+                sound_attempt=attempt,
+                **_output(report),
+            )
+            blame.record_success(db, job, attempt, now_s=now_s)
+        else:
+            _failed(db, job, attempt, report, end=end, now_s=now_s)
+    except Refused:
+        before = attempts.find(db, job, attempt)
+        if before is not None and before.exit_code == report.exit_code:  # only an own end has an exit code
+            return False
+        raise
+    return True
+
+
+def _output(report: Completed) -> dict[str, Any]:
+    output = report.output
+    return {
+        "output_digest": output.digest if output else None,
+        "output_bytes": output.size_bytes if output else None,
+    }
+
+
+def _failed(
+    db: Connection, job: int, attempt: int, report: Completed, *, end: Mapping[str, object], now_s: float
+) -> None:
+    if not _may_report(lock(db, job), attempt):
+        refuse(db, job, Transition.FAIL, attempt)
+    if not report.may_retry:
+        _fail_for_good(db, lock(db, job), report, end=end, detail=report.reason, now_s=now_s)
+        return
+    made = attempts.find(db, job, attempt)
+    failed = blame.record_failure(db, lock(db, job), made, computed_s=report.slice.compute_s, now_s=now_s)
+    row = lock(db, job)  # retries that the node has cost it may have been returned
+    is_its_last = row.failures >= row.retries or row.from_attempt is not None
+    failures = row.failures
+    known = bool(pauses.unless_nowhere_else(db, job, blame.nodes_failed_on(db, job)))
+    never = retries.refusal(report.exit_code, **codes_to_retry(db, row.spec))
+    if never or counts(replace(failed, is_its_last=is_its_last, is_another_known=known)):
+        failures += blame.charge_job(db, job, attempt)
+    detail = f"exit code {report.exit_code}" + (f": {report.reason}" if report.reason else "")
+    if never or failures > row.retries:
+        detail = f"{detail}; not tried again: {never}" if never else detail
+        _fail_for_good(db, row, report, end=end, detail=detail, now_s=now_s, failures=min(failures, row.retries + 1))
+        return
+    left = f"{row.retries - failures} retries left"
+    if failures == row.failures:
+        left += f", for {made.node} may be to blame"
+    if failures == row.failures and row.from_attempt is not None:
+        _try_again(db, row, end=end, now_s=now_s, detail=f"{detail}; {_whereto(row, ReturnReason.UNSTARTED)}, {left}")
+    else:
+        make_transition(
+            db,
+            job,
+            Transition.RETRY,
+            attempt=attempt,
+            now_s=now_s,
+            detail=f"{detail}; starts over, {left}",
+            end=end,
+            failures=failures,
+            sound_attempt=attempt,
+        )
+        attempts.drop_all(db, job)
+    nodes = blame.nodes_failed_on(db, job)
+    elsewhere = pauses.unless_nowhere_else(db, job, nodes) or pauses.unless_nowhere_else(db, job, [made.node])
+    pauses.pause(db, job, attempt, until_s=now_s + retries.pause_s(sum(nodes.values())), not_on=elsewhere)
+
+
+def _fail_for_good(
+    db: Connection,
+    row: Any,
+    report: Completed,
+    *,
+    end: Mapping[str, object],
+    detail: str,
+    now_s: float,
+    failures: int | None = None,
+) -> None:
+    """Record that the job has failed, with so many failures that cost it a retry; None: as many as before."""
+    make_transition(
+        db,
+        row.id,
+        Transition.FAIL,
+        attempt=row.attempt,
+        now_s=now_s,
+        detail=detail,
+        end=end,
+        failures=row.failures if failures is None else failures,
+        outcome=Outcome.FAILED,
+        exit_code=report.exit_code,
+        sound_attempt=row.attempt,
+        **_output(report),
+    )
+
+
+def _try_again(db: Connection, row: Any, *, end: Mapping[str, object], now_s: float, detail: str) -> None:
+    """Let the job go on from where the failed attempt went on: what it has saved is as good as before."""
+    if row.state is State.RUNNING:
+        take_from_agent(db, row, now_s=now_s, detail=detail, end=end)
+        return
+    _settle(db, row.id)
+    attempts.end(db, row.id, row.attempt, end)
+    record(db, row.id, "retry", now_s=now_s, attempt=row.attempt, detail=detail)
+
+
+def record_return(db: Connection, job: int, attempt: int, report: Returned, *, now_s: float) -> bool:
+    """Record that the attempt ended without a new checkpoint and without an exit of the workload.
+
+    It costs no retry. Return True if the report is news.
+    """
+    row = lock(db, job)
+    told = f"{report.why}: {report.detail}" if report.detail else str(report.why)
+    before = attempts.find(db, job, attempt)
+    if not _may_report(row, attempt) or (before is not None and before.ending is Ending.RETURNED):
+        if before is None:
+            raise Unknown(f"there is no attempt {attempt} of job {job}")
+        if before.ending is Ending.RETURNED and before.detail == told:
+            return False
+        what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
+        raise NotCurrent(job, attempt, what)
+    record(db, job, "return", now_s=now_s, attempt=attempt, detail=told)
+    may_speak = _is_what_it_went_on_from(row, before)
+    speaks_against_it = may_speak and report.why in attempts.UNRESTORED
+    is_broken = speaks_against_it and _is_hopeless(db, row)
+    if is_broken:
+        _break(db, row, told, now_s)
+        row = lock(db, job)
+    end = attempts.end_columns(Ending.RETURNED, ended_s=now_s, spent=report.slice, detail=told)
+    if row.state is State.RUNNING:
+        # A late save may still be published: then the attempt reports it, if nobody has claimed the job since.
+        may_follow = report.why in MAY_FOLLOW
+        take_from_agent(db, row, now_s=now_s, detail=_whereto(row, report.why), end=end, lost=may_follow)
+    else:
+        _settle(db, job)
+        attempts.end(db, job, attempt, end)
+    if report.why in (ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED):
+        put_on_hold(db, row, reason=told, now_s=now_s)
+    if may_speak and report.why is ReturnReason.INCOMPATIBLE:
+        _keep_off(db, row, told, now_s)
+    if speaks_against_it and not is_broken:
+        _ask_another_node(db, row, told, now_s)
+    if report.why in attempts.FUTILE:
+        _hold_if_futile(db, row, told, now_s)
+    return True
+
+
+def _hold_if_futile(db: Connection, row: Any, told: str, now_s: float) -> None:
+    """Hold a job whose attempts come to nothing. They cost no retry, so nothing else would end the job."""
+    tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
+    nodes = list(dict.fromkeys(node for node, why in tries if why is ReturnReason.NODE_FAULT))
+    if len(nodes) >= NODES_UNTIL_HELD:
+        where = f"on {len(nodes)} different nodes in a row ({', '.join(nodes)})"
+    elif len(tries) >= TRIES_UNTIL_HELD:
+        where = f"{len(tries)} times in a row"
+    else:
+        return
+    put_on_hold(db, row, reason=f"came to nothing {where}, the last time: {told}", now_s=now_s)
+
+
+def _keep_off(db: Connection, row: Any, told: str, now_s: float) -> None:
+    """Offer the checkpoint to this node no more. Where one node after the other refuses it, hold the job."""
+    nodes = lanes.keep_off(db, row.id, attempts.find(db, row.id, row.attempt).node)
+    if len(nodes) >= REFUSALS_UNTIL_HELD:
+        put_on_hold(db, row, reason=f"{len(nodes)} nodes could not restore it, the last said: {told}", now_s=now_s)
+
+
+def _ask_another_node(db: Connection, row: Any, told: str, now_s: float) -> None:
+    """Offer the checkpoint no more to the nodes that could not restore it, as long as there may be another.
+
+    Where the others have no room for so long that the same nodes are asked again and again, hold the job for a person.
+    """
+    tried = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number))
+    nodes = pauses.unless_nowhere_else(db, row.id, tried)
+    if not nodes:
+        lanes.open_to(db, row.id)
+        return
+    pauses.keep_off(db, row.id, row.attempt, nodes, now_s=now_s)
+    if len(tried) >= TRIES_UNTIL_BROKEN:
+        where = f"{len(tried)} times on {', '.join(nodes)}, and no other node has tried"
+        put_on_hold(db, row, reason=f"could not be restored {where}; the last time: {told}", now_s=now_s)
+
+
+def _is_what_it_went_on_from(row: Any, made: Any) -> bool:
+    """Return True if the attempt was to go on from the job's latest checkpoint, and so may speak against it.
+
+    What it has published itself since was never restored by it.
+    """
+    latest = (row.from_attempt, row.from_number)
+    return row.from_attempt is not None and (made.from_attempt, made.from_number) == latest
+
+
+def _may_report(row: Any, attempt: int) -> bool:
+    return row.attempt == attempt and (row.state is State.RUNNING or row.lost)
+
+
+def _whereto(row: Any, why: ReturnReason) -> str:
+    if row.from_attempt is not None:
+        return f"goes on from checkpoint {row.from_attempt}/{row.from_number}"
+    if why in (ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE):
+        return "no whole checkpoint is left: starts over"
+    return "there is no checkpoint: starts from the beginning"
+
+
+def _is_hopeless(db: Connection, row: Any) -> bool:
+    """Return True if the checkpoint is to blame, and not the nodes on which it could not be restored.
+
+    However often one node says so, that is no proof as long as there may be another node.
+    """
+    made = attempts.find(db, row.id, row.attempt)
+    nodes = [made.node, *attempts.unrestored(db, row.id, (made.from_attempt, made.from_number))]
+    if len(set(nodes)) >= NODES_UNTIL_BROKEN:
+        return True
+    return len(nodes) >= TRIES_UNTIL_BROKEN and not pauses.unless_nowhere_else(db, row.id, nodes)
+
+
+def _break(db: Connection, row: Any, told: str, now_s: float) -> None:
+    """Set aside the broken checkpoint that the attempt was to go on from; the one before it counts now.
+
+    It is kept until the job is Complete: what nodes say of it may still turn out to be wrong.
+    """
+    made = attempts.find(db, row.id, row.attempt)
+    broken = (made.from_attempt, made.from_number)
+    attempts.set_standing(db, row.id, *broken, Standing.BROKEN)
+    left = attempts.named_checkpoints(db, row.id)
+    detail = f"checkpoint {broken[0]}/{broken[1]} is broken"
+    if left:
+        _go_on_from(db, row.id, left[0])
+        detail += f"; {left[0][0]}/{left[0][1]} counts now"
+        record(db, row.id, "checkpoint broken", now_s=now_s, attempt=row.attempt, detail=detail)
+        return
+    record(db, row.id, "checkpoint broken", now_s=now_s, attempt=row.attempt, detail=f"{detail}, and none is left")
+    starts = attempts.starts_in_vain(db, row.id)
+    if starts >= STARTS_UNTIL_HELD:
+        reason = f"nothing that it saved could be restored, although it has begun {starts} times; the last time: {told}"
+        put_on_hold(db, row, reason=reason, now_s=now_s)
+    if row.state is State.SAVED:
+        make_transition(db, row.id, Transition.START_OVER, now_s=now_s, detail="no whole checkpoint is left")
+    else:
+        _go_on_from(db, row.id, None)
+
+
+def _go_on_from(db: Connection, job: int, checkpoint: tuple[int, int] | None) -> None:
+    """Let the job's next attempt start with this checkpoint, an (attempt, number); None: from the beginning."""
+    if checkpoint is None:
+        start: dict[str, Any] = {"from_attempt": None, "from_number": None, "lane": LANE_OF_NEW}
+    else:
+        attempt, number = checkpoint
+        start = {
+            "from_attempt": attempt,
+            "from_number": number,
+            "lane": lanes.ensure_for_checkpoint(db, job, attempt, number),
+        }
+    db.execute(update(JOB).where(JOB.c.id == job).values(start))
+
+
+def record_checkpoint(db: Connection, job: int, attempt: int, report: Checkpointed, *, now_s: float) -> bool:
+    """Record a checkpoint of an attempt that goes on; the job goes on from there if the attempt is lost.
+
+    The report counts under the same guard as an attempt's end. The same report once more changes nothing, however late.
+    Return True if the report is news. A checkpoint that is not newer than the attempt's last one is `Invalid`.
+    """
+    made = report.checkpoint
+    if made.attempt != attempt:
+        raise Invalid(f"attempt {attempt} of job {job} reports a checkpoint of attempt {made.attempt}")
+    row = lock(db, job)
+    if attempts.is_published(db, job, made):
+        return False
+    lane, kind = lanes.ensure_after_save(db, job, attempt, has_memory=made.has_memory)
+    is_lost = row.lost and row.attempt == attempt
+    make_transition(
+        db,
+        job,
+        Transition.CHECKPOINT_TO_SAVED if is_lost else Transition.CHECKPOINT,
+        attempt=attempt,
+        now_s=now_s,
+        detail=f"checkpoint {made.attempt}/{made.number}, {made.size_bytes} bytes",
+        from_attempt=made.attempt,
+        from_number=made.number,
+        sound_attempt=attempt,
+        lost=is_lost,
+        lane=lane,
+        end=attempts.slice_columns(report.slice),
+    )
+    attempts.publish(db, job, made, kind=kind, now_s=now_s)
+    return True
+
+
+def lose(db: Connection, agent: str, *, now_s: float, losses_until_held: int, detail: str) -> tuple[int, ...]:
+    """Take all running jobs from an agent that is gone, and return their ids. It costs them no retry.
+
+    A job that was lost on `losses_until_held` different nodes, with nothing in between that shows it to be sound, is
+    held: the job may be what kills them.
+    """
+    jobs = running_on(db, agent)
+    for row in jobs:
+        give_up(db, row, Ending.LOST, now_s=now_s, detail=detail)
+        nodes = attempts.lost_nodes(db, row.id, after=row.sound_attempt)
+        if len(nodes) >= losses_until_held and not row.held:
+            reason = f"lost together with its agent on {len(nodes)} different nodes in a row: {', '.join(nodes)}"
+            put_on_hold(db, lock(db, row.id), reason=reason, now_s=now_s)
+    return tuple(row.id for row in jobs)
+
+
+def running_on(db: Connection, agent: str) -> list[Any]:
+    """Return the rows of the agent's jobs, locked.
+
+    They are locked in the order of their ids, so that two programs that lock many do not deadlock.
+    """
+    mine = select(JOB).where(JOB.c.agent == agent).order_by(JOB.c.id).with_for_update()
+    return list(db.execute(mine))
+
+
+def give_up(db: Connection, row: Any, ending: Ending, *, now_s: float, detail: str) -> None:
+    """End the running attempt on an assumption. Until the next claim the attempt's own report still counts."""
+    end = attempts.end_columns(ending, ended_s=now_s, detail=detail)
+    take_from_agent(db, row, now_s=now_s, detail=detail, end=end, lost=True)
+
+
+def take_from_agent(
+    db: Connection, row: Any, *, now_s: float, detail: str, end: Mapping[str, object], lost: bool = False
+) -> None:
+    """Take a running job from its agent: it is Saved if there is a whole checkpoint, else New."""
+    step = Transition.LOSE_TO_NEW if row.from_attempt is None else Transition.LOSE_TO_SAVED
+    make_transition(db, row.id, step, now_s=now_s, attempt=row.attempt, detail=detail, end=end, lost=lost)
+
+
+def _settle(db: Connection, job: int) -> None:
+    """Accept no more reports of the attempt that was given up: it has reported its end itself."""
+    db.execute(update(JOB).where(JOB.c.id == job).values(lost=False))
+
+
+def revive(db: Connection, job: int, attempt: int, *, agent: str, now_s: float) -> None:
+    """Let an attempt that was given up live on. Raises `Refused` if the job was claimed or ended since."""
+    make_transition(
+        db, job, Transition.REVIVE, now_s=now_s, attempt=attempt, detail=f"{agent} is heard again", agent=agent
+    )
+    attempts.reopen(db, job, attempt)

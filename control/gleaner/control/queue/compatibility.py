@@ -1,0 +1,133 @@
+"""Compatibility: the kinds of nodes, which kind fits which, and so where a saved job can go on.
+
+Which kind fits which is decided once, when a new kind registers, and stored, so that a claim only looks it up.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, text, update
+
+from gleaner.agent.messages import NodeFacts
+from gleaner.agent.node import compatibility
+from gleaner.agent.node.compatibility import NodeKind, lacks
+from gleaner.control.queue.lanes import kept_off
+from gleaner.control.queue.schema import ATTEMPT, FIT, JOB, KIND, LANE, NODE, SAVING
+from gleaner.control.queue.transitions import insert_unless_there
+
+
+def record_kind(db: Connection, facts: NodeFacts) -> int:
+    """Record the kind of a node on which an agent registers, and return it."""
+    kind = _kind(
+        db,
+        compatibility.kind(
+            architecture=facts.architecture, runtime=facts.runtime, criu=facts.criu, cpu_features=facts.cpu_features
+        ),
+    )
+    is_now = update(NODE).where(NODE.c.name == facts.node).values(kind=kind)
+    if not db.execute(is_now).rowcount:
+        db.execute(insert_unless_there(db, NODE), {"name": facts.node, "failures": 0, "kind": kind})
+    return kind
+
+
+def _kind(db: Connection, kind: NodeKind) -> int:
+    """Return the row of this kind. A new kind is compared with all others."""
+    columns = [kind.architecture, kind.family, kind.criu, sorted(kind.cpu_features)]
+    digest = hashlib.sha256(json.dumps(columns).encode()).hexdigest()
+    find = select(KIND.c.id).where(KIND.c.digest == digest)
+    found = db.execute(find).scalar_one_or_none()
+    if found is not None:
+        return int(found)
+    if db.dialect.name == "postgresql":
+        # Two new kinds at once would miss each other. Readers are not kept waiting.
+        db.execute(text("LOCK TABLE kind IN SHARE ROW EXCLUSIVE MODE"))
+        found = db.execute(find).scalar_one_or_none()
+        if found is not None:
+            return int(found)
+    names = ("architecture", "family", "criu", "cpu_features")
+    row = {"digest": digest} | dict(zip(names, columns, strict=True))
+    made = int(db.execute(insert(KIND).returning(KIND.c.id), row).scalar_one())
+    pairs = [(made, made)]
+    for other, that in _kinds(db).items():
+        if other != made:
+            pairs += [(made, other)] if not lacks(that, saved_on=kind) else []
+            pairs += [(other, made)] if not lacks(kind, saved_on=that) else []
+    db.execute(
+        insert_unless_there(db, KIND), _ANY_THAT_SAVES
+    )  # never the first row: SQLite would number the next one 0
+    pairs += [(SAVING, made)] if kind.saves else []
+    db.execute(insert(FIT), [{"saved_on": saved_on, "node": node} for saved_on, node in pairs])
+    return made
+
+
+_ANY_THAT_SAVES: dict[str, Any] = {
+    "id": SAVING, "digest": "any that saves", "architecture": "", "family": "", "criu": "", "cpu_features": [],
+}  # fmt: skip
+
+
+def _kinds(db: Connection) -> dict[int, NodeKind]:
+    return {
+        row.id: NodeKind(row.architecture, row.family, row.criu, frozenset(row.cpu_features))
+        for row in db.execute(select(KIND).where(KIND.c.id != SAVING))
+    }
+
+
+def misfits(db: Connection, lanes: Sequence[Any]) -> dict[int, frozenset[str]]:
+    """Return for each of these lanes the nodes on which its jobs cannot go on, of those that ever registered."""
+    if not any(lane.kind or lane.not_on for lane in lanes):
+        return {lane.id: frozenset() for lane in lanes}
+    nodes = db.execute(select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None))).all()
+    fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
+    return {
+        lane.id: kept_off(lane.not_on, [node.name for node in nodes])
+        | frozenset(node.name for node in nodes if lane.kind and (lane.kind, node.kind) not in fits)
+        for lane in lanes
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacles:
+    """Why a job cannot start or go on everywhere."""
+
+    saved_on: str
+    """The node that saved the job, if it is saved."""
+    lacking: Mapping[str, str]
+    """For each node on which the job cannot go on, what it lacks. Empty where it was refused, or migrated away."""
+
+
+def obstacles(db: Connection, job: int) -> Obstacles | None:
+    """Return what is known to keep the job from some nodes; None if nothing is."""
+    lane = db.execute(
+        select(LANE.c.kind, LANE.c.not_on).join(JOB, JOB.c.lane == LANE.c.id).where(JOB.c.id == job)
+    ).one_or_none()
+    if lane is None or not (lane.kind or lane.not_on):
+        return None
+    kinds = _kinds(db)
+    lacking: dict[str, str] = {}
+    names: list[str] = []
+    nodes = select(NODE.c.name, NODE.c.kind).where(NODE.c.kind.is_not(None)).order_by(NODE.c.name)
+    for node in db.execute(nodes):
+        names.append(node.name)
+        missing = _missing(kinds, node.kind, lane.kind)
+        if missing:
+            lacking[node.name] = " and ".join(missing)
+    lacking |= dict.fromkeys(kept_off(lane.not_on, names), "")
+    return Obstacles(_saved_on(db, job), lacking) if lacking else None
+
+
+def _missing(kinds: Mapping[int, NodeKind], node: int, needed: int) -> tuple[str, ...]:
+    if needed == SAVING:
+        return () if kinds[node].saves else ("checkpoints",)
+    return lacks(kinds[node], saved_on=kinds[needed]) if needed else ()
+
+
+def _saved_on(db: Connection, job: int) -> str:
+    from_ = (
+        select(ATTEMPT.c.node)
+        .join_from(JOB, ATTEMPT, (ATTEMPT.c.job == JOB.c.id) & (ATTEMPT.c.attempt == JOB.c.from_attempt))
+        .where(JOB.c.id == job)
+    )
+    return str(db.execute(from_).scalar_one_or_none() or "")

@@ -1,0 +1,279 @@
+"""The database: how to connect, what a transaction is, and whether its tables are those of this version.
+
+SQLite runs in WAL mode with `synchronous=FULL`: a commit is on disk before an agent hears of it. With `NORMAL` a
+power cut may take back the last commits, so that an attempt number would be given out a second time, and a result
+that an agent believes delivered would be computed again. PostgreSQL's default (`synchronous_commit=on`) is the same.
+"""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlmodel import create_engine
+
+from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
+
+BUSY_TIMEOUT_S = 10.0
+"""The time that a transaction waits for the database before it gives up as `QueueBusy`."""
+_OPTIONS = (
+    "-c plan_cache_mode=force_generic_plan -c jit=off"
+    f" -c lock_timeout={BUSY_TIMEOUT_S:.0f}s -c statement_timeout={BUSY_TIMEOUT_S:.0f}s"
+    f" -c idle_in_transaction_session_timeout={BUSY_TIMEOUT_S:.0f}s"
+)
+"""All statements find their rows by index, whatever the values: planning each anew would cost more than running it. A
+program that was stopped within a transaction loses it, so that another one can lead: see `leader.holds`."""
+_WIRE: dict[str, Any] = {
+    "connect_timeout": int(BUSY_TIMEOUT_S),
+    "tcp_user_timeout": int(BUSY_TIMEOUT_S * 1000),
+    "keepalives_idle": int(BUSY_TIMEOUT_S / 2),
+    "keepalives_interval": 1,
+    "keepalives_count": int(BUSY_TIMEOUT_S / 2),
+}
+"""A server that has vanished from the network is noticed in the same time, whether or not we were sending."""
+_WAS_IDLE = "25P03"
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_WRITER = "gleaner_writer"
+"""The execution option that holds the lock for which the writing threads of this process queue up (SQLite)."""
+_BEGIN = "gleaner_begin"
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    lock: threading.Lock
+    patience_s: float
+
+
+def connect(url: str) -> Engine:
+    """Return the engine for an SQLAlchemy URL. Nothing is opened yet, except that SQLite's folder must be there.
+
+    Raises `Invalid` for a URL that cannot be one of SQLite or PostgreSQL (psycopg).
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise Invalid(f"queue.url is no database URL: {error}") from error
+    if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
+        if not parsed.database or parsed.database == ":memory:":
+            raise Invalid("queue.url must name a file (sqlite:////path/queue.db): a queue in memory would be lost")
+        folder = Path(parsed.database).parent
+        if not folder.is_dir():
+            raise Invalid(f"queue.url: there is no folder {folder}; make it, owned by the account that runs control")
+        return _sqlite(parsed)
+    if parsed.drivername == "postgresql+psycopg":
+        return create_engine(
+            url,
+            pool_size=20,
+            max_overflow=25,  # together Starlette's 40 threads, and those for unknown callers and for /health
+            pool_timeout=BUSY_TIMEOUT_S,
+            connect_args=_WIRE | {"application_name": "gleaner", "options": _OPTIONS},
+        )
+    raise Invalid(f"queue.url: {parsed.drivername} is not supported; use sqlite:////PATH or postgresql+psycopg://...")
+
+
+def _sqlite(url: URL) -> Engine:
+    patience_s = float(str(url.query.get("timeout", BUSY_TIMEOUT_S)))
+    engine = create_engine(
+        url,
+        pool_size=20,
+        max_overflow=25,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={"timeout": patience_s, "check_same_thread": False},
+        execution_options={_WRITER: _Turn(threading.Lock(), patience_s)},
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(dbapi_connection: Any, _record: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+        dbapi_connection.isolation_level = None  # the driver's own idea of when to begin is not ours
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
+            dbapi_connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+
+    return engine
+
+
+@contextmanager
+def transaction(engine: Engine) -> Generator[Connection]:
+    """Run one transaction that writes. It is committed at the end, and undone if an exception leaves it.
+
+    On SQLite it holds the write lock from its beginning, so what it reads stays true. Raises `QueueBusy` or
+    `SchemaMismatch`.
+    """
+    with _translated(engine), _writers_turn(engine), engine.connect() as db:
+        if engine.dialect.name == "sqlite":
+            db.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        with db.begin():
+            yield db
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Generator[Connection]:
+    """Run one transaction that only reads, and sees the queue as it was at one instant."""
+    with _translated(engine), engine.connect() as db:
+        if engine.dialect.name == "postgresql":
+            db.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        yield db
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the tables to this version, from an empty database or from any earlier version."""
+    with (
+        _translated(engine),
+        _writers_turn(engine),
+        engine.connect() as connection,
+        _tables_may_be_replaced(connection),
+    ):
+        config = _alembic()
+        found = MigrationContext.configure(connection).get_current_revision()
+        connection.rollback()
+        _refuse_newer(found, _known().all)
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a new index on a large table takes long
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        _check_references(connection)
+        connection.commit()
+
+
+@contextmanager
+def _tables_may_be_replaced(connection: Connection) -> Generator[None]:
+    """Turn SQLite's check of references off for a while.
+
+    SQLite changes a table by making it anew; while it checks references, the old one cannot be dropped. The check can
+    be turned off only outside of a transaction (sqlite.org/foreignkeys.html, section 6).
+    """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA foreign_keys=OFF").close()
+    try:
+        yield
+    finally:
+        connection.rollback()
+        driver.execute("PRAGMA foreign_keys=ON").close()
+
+
+def _check_references(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        if broken:
+            raise SchemaMismatch(f"after the migration, {len(broken)} rows would refer to nothing: it is undone")
+
+
+def check_schema(engine: Engine) -> None:
+    """Raise `SchemaMismatch` unless the tables are those of this version."""
+    with _translated(engine), engine.connect() as connection:
+        check_tables(connection)
+
+
+def check_tables(db: Connection) -> None:
+    """Do the same within a transaction: another program may have migrated since this one started."""
+    found = MigrationContext.configure(db).get_current_revision()
+    known = _known()
+    _refuse_newer(found, known.all)
+    if found is None:
+        raise SchemaMismatch("the queue's database has no tables yet: run `glean control migrate`")
+    if found != known.head:
+        raise SchemaMismatch(f"the queue's database is of an older version ({found}): run `glean control migrate`")
+
+
+@dataclass(frozen=True, slots=True)
+class _Revisions:
+    """The versions of the tables that this program knows; `head` is its own."""
+
+    all: frozenset[str]
+    head: str | None
+
+
+_RETIRED = frozenset(f"{number:04}" for number in range(1, 17))
+"""The versions that 0.1.0 had."""
+
+
+@cache
+def _known() -> _Revisions:
+    scripts = ScriptDirectory.from_config(_alembic())
+    return _Revisions(frozenset(script.revision for script in scripts.walk_revisions()), scripts.get_current_head())
+
+
+def _refuse_newer(found: str | None, known: frozenset[str]) -> None:
+    if found in _RETIRED:
+        raise SchemaMismatch(
+            "the queue's database is of Gleaner 0.1.0, from which no way leads to this version: let its jobs end there,"
+            " and begin here with an empty database"
+        )
+    if found is not None and found not in known:
+        raise SchemaMismatch(
+            f"the queue's database is of a version that this program does not know ({found}): install a newer Gleaner"
+        )
+
+
+def _alembic() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+@contextmanager
+def _writers_turn(engine: Engine) -> Generator[None]:
+    # SQLite's own wait for the write lock is a sleep in growing steps: slow, and whoever comes last often wins.
+    turn: _Turn | None = engine.get_execution_options().get(_WRITER)
+    if turn is None:
+        yield
+        return
+    if not turn.lock.acquire(timeout=turn.patience_s):
+        raise QueueBusy("the queue's database is locked by another transaction: try again")
+    try:
+        yield
+    finally:
+        turn.lock.release()
+
+
+@contextmanager
+def _translated(engine: Engine) -> Generator[None]:
+    """Raise what the driver says as one of the queue's own errors, in one line."""
+    try:
+        yield
+    except PoolTimeoutError as error:
+        raise QueueBusy("all connections to the queue's database are in use: try again") from error
+    except (OperationalError, ProgrammingError) as error:
+        said = _first_line(error)
+        if (
+            "no such table" in said
+            or "no such column" in said
+            or getattr(error.orig, "sqlstate", None) in {"42P01", "42703"}
+        ):
+            raise SchemaMismatch(
+                f"the queue's database does not have this version's tables ({said}): run `glean control migrate`"
+            ) from error
+        if isinstance(error, ProgrammingError):
+            raise
+        if "locked" in said or "lock timeout" in said:
+            raise QueueBusy("the queue's database is locked by another program: try again") from error
+        where = engine.url.render_as_string(hide_password=True)
+        raise QueueBusy(f"the queue's database {where} does not work now: {said}") from error
+    except InternalError as error:
+        if getattr(error.orig, "sqlstate", None) != _WAS_IDLE:
+            raise
+        raise QueueBusy("this program stood still within a transaction, which is undone: try again") from error
+
+
+def _first_line(error: DBAPIError) -> str:
+    lines = str(error.orig).strip().splitlines()
+    return lines[0] if lines else type(error.orig).__name__

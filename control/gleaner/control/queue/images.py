@@ -1,0 +1,129 @@
+"""Container images that groups have pushed: their names, and which stored images a name or a job still needs.
+
+A job is submitted with an image's name and keeps the image that the name meant then. So a stored image stays until no
+name means it and no unended job was submitted with it.
+"""
+
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, exists, func, insert, select, update
+from sqlalchemy.sql import ColumnElement
+
+from gleaner.control.models.images import ImageRow, dockers_word, tagged
+from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.schema import IMAGE, JOB, KIND, NODE, SPEC, STORED_IMAGE
+from gleaner.control.states import State
+
+_UNENDED = JOB.c.state != State.COMPLETE
+
+
+def pushed_id(db: Connection, group: str, image: str) -> str | None:
+    """Return the id of the image that the group has pushed under the name; None if it has not.
+
+    The name keeps its meaning until the transaction's end.
+    """
+    named = select(IMAGE.c.image_id).where(_is(group, image)).with_for_update(read=True)
+    return db.execute(named).scalar_one_or_none()
+
+
+def rows(db: Connection, group: str | None, name: str | None = None) -> tuple[ImageRow, ...]:
+    """Return the images of a group (None: of all groups), sorted by name; with `name` that one, or none."""
+    jobs = (
+        select(func.count())
+        .select_from(JOB)
+        .join(SPEC, SPEC.c.id == JOB.c.spec)
+        .where(_UNENDED, JOB.c.group == IMAGE.c.group, SPEC.c.image_id == IMAGE.c.image_id)
+        .scalar_subquery()
+    )
+    stored = (STORED_IMAGE.c.architecture, STORED_IMAGE.c.size_bytes)
+    wanted = (
+        select(IMAGE, *stored, jobs.label("jobs"))
+        .join_from(IMAGE, STORED_IMAGE, STORED_IMAGE.c.image_id == IMAGE.c.image_id)
+        .order_by(IMAGE.c.name, IMAGE.c.group)
+    )
+    if group is not None:
+        wanted = wanted.where(IMAGE.c.group == group)
+    if name is not None:
+        wanted = wanted.where(IMAGE.c.name == tagged(name))
+    return tuple(ImageRow(**row) for row in db.execute(wanted).mappings())
+
+
+def row(db: Connection, group: str, name: str) -> ImageRow:
+    """Return the image. Raises `Unknown`."""
+    found = rows(db, group, name)
+    if not found:
+        raise Unknown(f"group {group} has no image {tagged(name)}: `glean image list` shows what there is")
+    return found[0]
+
+
+def architectures(db: Connection) -> frozenset[str]:
+    """Return the architectures of the nodes that are known, in Docker's words."""
+    found = db.execute(select(KIND.c.architecture).join_from(NODE, KIND, KIND.c.id == NODE.c.kind)).scalars()
+    return frozenset(dockers_word(str(each)) for each in found)
+
+
+def stored_digest(db: Connection, image_id: str) -> str | None:
+    """Return the digest of the image's archive; None if the storage need not have it."""
+    return db.execute(select(STORED_IMAGE.c.digest).where(STORED_IMAGE.c.image_id == image_id)).scalar_one_or_none()
+
+
+def stored_ids(db: Connection) -> frozenset[str]:
+    """Return the ids of all images that the storage must have."""
+    return frozenset(db.execute(select(STORED_IMAGE.c.image_id)).scalars())
+
+
+def put(db: Connection, pushed: ImageRow, *, digest: str, group_bytes: int) -> None:
+    """Give an image that was stored with this digest its name in the group, in place of what the name meant before.
+
+    Raises `Refused` if the images of the group are larger than `group_bytes` together.
+    """
+    if not db.execute(
+        update(STORED_IMAGE).where(STORED_IMAGE.c.image_id == pushed.image_id).values(digest=digest)
+    ).rowcount:
+        facts = {"architecture": pushed.architecture, "size_bytes": pushed.size_bytes}
+        db.execute(insert(STORED_IMAGE).values(image_id=pushed.image_id, digest=digest, **facts))
+    now: dict[str, Any] = {"image_id": pushed.image_id, "pushed_s": pushed.pushed_s, "pusher": pushed.pusher}
+    if not db.execute(update(IMAGE).where(_is(pushed.group, pushed.name)).values(now)).rowcount:
+        db.execute(insert(IMAGE).values(group=pushed.group, name=tagged(pushed.name), **now))
+    distinct = select(IMAGE.c.image_id).where(IMAGE.c.group == pushed.group)
+    total = select(func.sum(STORED_IMAGE.c.size_bytes)).where(STORED_IMAGE.c.image_id.in_(distinct))
+    has_bytes = int(db.execute(total).scalar_one())
+    if has_bytes > group_bytes:
+        raise Refused(
+            f"with this image group {pushed.group} would have {has_bytes / 2**30:.3g} GiB of images, and may have"
+            f" {group_bytes / 2**30:.3g}: remove some with `glean image rm`"
+        )
+    _forget_unneeded(db)
+
+
+def remove(db: Connection, group: str, name: str) -> None:
+    """Remove the name. Raises `Unknown`, and `Refused` while an unended job of the group needs the image."""
+    found = row(db, group, name)
+    db.execute(delete(IMAGE).where(_is(group, name)))  # first: a submission that meets it now waits, or is counted
+    if jobs := unended_jobs(db, group, found.image_id):
+        raise Refused(
+            f"image {found.name} cannot be removed: {jobs} unended {'jobs need' if jobs > 1 else 'job needs'} it;"
+            " wait for them, or cancel them"
+        )
+    _forget_unneeded(db)
+
+
+def unended_jobs(db: Connection, group: str, image_id: str) -> int:
+    """Return the number of the group's unended jobs that were submitted with the image."""
+    needed = select(func.count()).select_from(JOB).join(SPEC, SPEC.c.id == JOB.c.spec)
+    return db.execute(needed.where(_UNENDED, JOB.c.group == group, SPEC.c.image_id == image_id)).scalar_one()
+
+
+def _forget_unneeded(db: Connection) -> None:
+    """Remove the rows of images that no name and no unended job needs."""
+    is_named = exists().where(IMAGE.c.image_id == STORED_IMAGE.c.image_id)
+    is_used = exists(
+        select(JOB.c.id)
+        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .where(_UNENDED, SPEC.c.image_id == STORED_IMAGE.c.image_id)
+    )
+    db.execute(delete(STORED_IMAGE).where(~is_named, ~is_used))
+
+
+def _is(group: str, name: str) -> ColumnElement[bool]:
+    return and_(IMAGE.c.group == group, IMAGE.c.name == tagged(name))

@@ -1,0 +1,256 @@
+"""Jobs as people submit and change them: submitted, held, released, given another priority, cancelled.
+
+A change is made to one job, or to all jobs of a campaign. Each function works in the caller's transaction and raises
+`Unknown`, `Refused` or `Invalid`; what raises has changed nothing, for the transaction that an exception leaves is
+undone. The event of each change says who made it, as far as the caller knows.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Integer, and_, func, insert, literal, select, update
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.sql import ColumnElement
+
+from gleaner.agent.messages import SelfSave
+from gleaner.control.models.jobs import Submission, Submitted
+from gleaner.control.policy.quotas import QuotaRules, Whose
+from gleaner.control.policy.resources import stepped, stepped_s
+from gleaner.control.queue import attempts, images, lanes
+from gleaner.control.queue.errors import Invalid, Refused
+from gleaner.control.queue.quotas import check_submission
+from gleaner.control.queue.schema import CAMPAIGN, JOB, SPEC, Ending
+from gleaner.control.queue.transitions import complete_all, lock, make_transition, record, record_all
+from gleaner.control.states import Outcome, State, Transition
+
+HELD_AT_SUBMISSION = "submitted so"
+NO_QUOTAS = QuotaRules()
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionRules:
+    """The site's part of a submission."""
+
+    default_retries: int
+    nodes_memory: Collection[int] = ()
+    """The memory that the nodes offer, in MiB: no job's memory is rounded up beyond the smallest node that it fits."""
+    longest_s: float = math.inf
+    """The longest time that a job can have on one agent: no job's least time is rounded up beyond it."""
+    quotas: QuotaRules = NO_QUOTAS
+    stored_bytes: Callable[[Connection], Mapping[Whose, int]] | None = None
+    """Returns the bytes that each group and user has stored; asked only if a quota limits them."""
+
+
+def submit(
+    db: Connection,
+    submission: Submission,
+    *,
+    group: str,
+    rules: SubmissionRules,
+    now_s: float,
+    submitter: str = "",
+) -> Submitted:
+    """Queue one job, or one job an index. The memory of each is rounded up to a step (`policy.resources`).
+
+    Raises `Invalid` for a job wider than one node or an index given twice, and `OverQuota`.
+    """
+    spec, indices = submission.job, submission.indices
+    if spec.nodes != 1:
+        raise Invalid(f"{spec.nodes} nodes: a job runs on one node or less; wider jobs are only simulated")
+    if indices is not None and len(set(indices)) < len(indices):
+        raise Invalid("indices: an index stands there twice")
+    memory_mib = stepped(spec.memory_mib, rules.nodes_memory)
+    check_submission(
+        db,
+        rules.quotas,
+        group=group,
+        submitter=submitter,
+        jobs=1 if indices is None else len(indices),
+        size=(spec.cpus, memory_mib),
+        has_bytes=rules.stored_bytes(db) if rules.stored_bytes is not None and rules.quotas.any_stored else {},
+    )
+    campaign = None
+    if indices is not None:
+        made = {"name": spec.name, "group": group, "submitted_s": now_s, "submitter": submitter}
+        campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
+    stored = insert(SPEC).values(
+        name=spec.name,
+        image=spec.image,
+        command=list(spec.command),
+        environment=spec.environment,
+        saves_itself=None if spec.saves_itself is None else spec.saves_itself.model_dump(),
+        retry_on=spec.retry_on,
+        never_retry_on=spec.never_retry_on,
+        compute_limit_s=spec.compute_limit_s,
+        image_id=images.pushed_id(db, group, spec.image),
+    )
+    common: dict[str, Any] = {
+        "group": group,
+        "campaign": campaign,
+        "spec": db.execute(stored.returning(SPEC.c.id)).scalar_one(),
+        "lane": lanes.ensure_for_new(
+            db,
+            group,
+            spec.cpus,
+            memory_mib,
+            saves_itself=spec.saves_itself is not None,
+            submitter=submitter if rules.quotas.of(group).user.limits_running else "",
+            needs_s=stepped_s(spec.needs_at_least_s or 0, rules.longest_s),
+        ),
+        "state": State.NEW,
+        "held": submission.hold,
+        "hold_reason": HELD_AT_SUBMISSION if submission.hold else None,
+        "priority": spec.priority,
+        "retries": rules.default_retries if spec.retries is None else spec.retries,
+        "failures": 0,
+        "attempt": 0,
+        "lost": False,
+        "sound_attempt": 0,
+        "submitted_s": now_s,
+        "submitter": submitter,
+    }
+    by = f"by {submitter}" if submitter else ""
+    if indices is None:
+        jobs = [db.execute(insert(JOB).returning(JOB.c.id), common | {"index": None}).scalar_one()]
+        record(db, jobs[0], "submit", now_s=now_s, detail=by)
+    else:
+        _add_runs(db, common, indices)
+        rows = db.execute(select(JOB.c.index.label("run"), JOB.c.id).where(JOB.c.campaign == campaign))
+        by_index = {row.run: row.id for row in rows}
+        jobs = [by_index[index] for index in indices]
+        record_all(db, JOB.c.campaign == campaign, "submit", now_s=now_s, detail=by)
+    return Submitted(campaign=campaign, jobs=tuple(jobs))
+
+
+def _add_runs(db: Connection, common: Mapping[str, Any], indices: Sequence[int]) -> None:
+    if db.dialect.name != "postgresql":
+        db.execute(insert(JOB).inline(), [{**common, "index": index} for index in indices])
+        return
+    # One statement for all: with one statement a row, a hundred thousand jobs take a quarter of a minute.
+    run = func.unnest(literal(list(indices), postgresql.ARRAY(Integer))).column_valued("run")
+    same = [literal(value, JOB.c[name].type) for name, value in common.items()]
+    db.execute(insert(JOB).from_select([*common, "index"], select(*same, run)).inline())
+
+
+def hold(db: Connection, job: int, *, reason: str, now_s: float) -> None:
+    """Let no agent claim the job until it is released; a running job is saved. Holding it again changes nothing."""
+    put_on_hold(db, _incomplete(db, job, "held"), reason=reason, now_s=now_s)
+
+
+def put_on_hold(db: Connection, row: Any, *, reason: str, now_s: float) -> None:
+    """Hold a job whose row is locked. A job that is held keeps its reason."""
+    if row.held:
+        return
+    db.execute(update(JOB).where(JOB.c.id == row.id).values(held=True, hold_reason=reason))
+    record(db, row.id, "hold", now_s=now_s, detail=reason)
+
+
+def _signed(by: str) -> str:
+    return f"by {by}" if by else ""
+
+
+def release(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
+    """Let agents claim the job again; its losses count anew. Releasing a job that is not held changes nothing."""
+    row = _incomplete(db, job, "released")
+    if row.held:
+        _let_go(db, JOB.c.id == job)
+        record(db, job, "release", now_s=now_s, detail=_signed(by))
+
+
+def _let_go(db: Connection, which: ColumnElement[bool]) -> None:
+    freed = {"held": False, "hold_reason": None, "sound_attempt": JOB.c.attempt}
+    db.execute(update(JOB).where(which, JOB.c.held).values(freed))
+
+
+def set_priority(db: Connection, job: int, priority: int, *, now_s: float, by: str = "") -> None:
+    """Set the job's priority: the higher, the sooner it is claimed."""
+    row = _incomplete(db, job, "given another priority")
+    db.execute(update(JOB).where(JOB.c.id == job).values(priority=priority))
+    detail = f"from {row.priority} to {priority}" + (f", by {by}" if by else "")
+    record(db, job, "priority", now_s=now_s, detail=detail)
+
+
+def cancel(db: Connection, job: int, *, now_s: float, by: str = "") -> None:
+    """End the job for good; its agent is told to drop it. Cancelling it again changes nothing."""
+    row = lock(db, job)
+    if row.outcome is not Outcome.CANCELLED:
+        _cancel(db, row, now_s, _signed(by))
+
+
+def _cancel(db: Connection, row: Any, now_s: float, detail: str) -> None:
+    told: dict[str, Any] = {"now_s": now_s, "detail": detail, "outcome": Outcome.CANCELLED}
+    if row.state is State.RUNNING:
+        end = attempts.end_columns(Ending.CANCELLED, ended_s=now_s)
+        make_transition(db, row.id, Transition.CANCEL, attempt=row.attempt, end=end, **told)
+    else:
+        make_transition(db, row.id, Transition.CANCEL, **told)
+
+
+def hold_campaign(db: Connection, campaign: int, *, reason: str, now_s: float) -> None:
+    """Hold all jobs of the campaign that are not Complete."""
+    free = _locked_ones(db, campaign) & ~JOB.c.held
+    record_all(db, free, "hold", now_s=now_s, detail=reason)
+    db.execute(update(JOB).where(free).values(held=True, hold_reason=reason))
+
+
+def release_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "") -> None:
+    """Release all jobs of the campaign that are held."""
+    held = _locked_ones(db, campaign) & JOB.c.held
+    record_all(db, held, "release", now_s=now_s, detail=_signed(by))
+    _let_go(db, held)
+
+
+def cancel_campaign(db: Connection, campaign: int, *, now_s: float, by: str = "") -> None:
+    """Cancel all jobs of the campaign that are not Complete."""
+    incomplete = _locked_ones(db, campaign)
+    attempts.end_live_ones(db, campaign, attempts.end_columns(Ending.CANCELLED, ended_s=now_s))
+    complete_all(db, incomplete, Transition.CANCEL, now_s=now_s, detail=_signed(by), outcome=Outcome.CANCELLED)
+
+
+def _incomplete(db: Connection, job: int, what: str) -> Any:
+    row = lock(db, job)
+    if row.state is State.COMPLETE:
+        raise Refused(f"job {job} cannot be {what}: it is Complete ({row.outcome})")
+    return row
+
+
+def _locked_ones(db: Connection, campaign: int) -> ColumnElement[bool]:
+    """Return the condition for the campaign's jobs that are not Complete, with their rows locked in the order of their
+    ids."""
+    incomplete = and_(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE)
+    rows = select(JOB.c.id).where(incomplete).order_by(JOB.c.id).with_for_update().subquery()
+    db.execute(select(func.count()).select_from(rows))
+    return incomplete
+
+
+_INDEX = "{index}"
+
+
+def self_save(stored: Mapping[str, Any] | None) -> SelfSave | None:
+    """Return how the workload saves itself, from what is stored."""
+    return None if stored is None else SelfSave.model_validate(stored)
+
+
+def codes_to_retry(db: Connection, spec: int) -> Mapping[str, Sequence[int] | None]:
+    """Return after which exit codes jobs of this spec may be tried again, as `policy.retries.refusal` takes it."""
+    wanted = select(SPEC.c.retry_on, SPEC.c.never_retry_on).where(SPEC.c.id == spec)
+    return dict(db.execute(wanted).mappings().one())
+
+
+def filled_in(
+    command: Sequence[str], environment: Mapping[str, str], index: int | None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return command and environment with the job's index in place of `{index}`; unchanged for a job without one.
+
+    >>> filled_in(["run", "--seed={index}"], {"RUN": "r{index}"}, 7)
+    (('run', '--seed=7'), {'RUN': 'r7'})
+    """
+    if index is None:
+        return tuple(command), dict(environment)
+    written = str(index)
+    return (
+        tuple(word.replace(_INDEX, written) for word in command),
+        {name: value.replace(_INDEX, written) for name, value in environment.items()},
+    )

@@ -1,0 +1,183 @@
+"""Node rates: what saves, restores and losses have cost on each node. Reports add to them, and a new agent is told."""
+
+from dataclasses import astuple
+from typing import Any
+
+from sqlalchemy import Connection, func, select, update
+
+from gleaner.agent.messages import Checkpointed, Completed, Farewell, NodeRates, Returned, Saved, Way
+from gleaner.agent.timing.least_squares import Sums, line
+from gleaner.control.policy.node_rates import (
+    LATE_FACTOR,
+    RateRules,
+    added,
+    at_least_s,
+    faded,
+    mean_time_between_losses_s,
+    with_error,
+)
+from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, NODE, RATE
+from gleaner.control.queue.transitions import insert_unless_there
+
+BOUNDARY_S = 120.0
+"""Saves within so many seconds belong to one boundary."""
+ALIKE_AT_MIB = 256.0
+"""Nodes of one kind are compared by the time that a save of so much memory takes."""
+_FRESH: dict[str, Any] = {
+    "saves": list(astuple(Sums())),
+    "restores": list(astuple(Sums())),
+    "errors": [],
+    "late": False,
+    "boundary_s": 0.0,
+    "boundary_saves": 0,
+    "agents_s": 0.0,
+    "losses": 0.0,
+    "weighed_s": 0.0,
+}
+
+
+def record_report(
+    db: Connection,
+    job: int,
+    attempt: int,
+    report: Checkpointed | Saved | Completed | Returned,
+    *,
+    rules: RateRules,
+    now_s: float,
+) -> None:
+    """Add what the report measured to its node's figures. Only for a report that was news: what is repeated counts
+    once.
+
+    A restore counts at its attempt's end, so that a periodic save, which reports it too, does not count it again. The
+    time that a workload takes to save itself, or to begin again, says nothing of the node. A save that came too late
+    took longer than it says.
+    """
+    # What a save costs beside jobs that compute says little of the end of an agent, where they stand still.
+    measured = None if isinstance(report, Completed | Checkpointed) else report.measured
+    spent = None if isinstance(report, Checkpointed) else report.slice
+    restored = spent.restored if spent and spent.restored and spent.restored.way is not Way.SELF else None
+    if measured is None and restored is None:
+        return
+    of_attempt = select(ATTEMPT.c.node).where(ATTEMPT.c.job == job, ATTEMPT.c.attempt == attempt)
+    row = _locked(db, db.execute(of_attempt).scalar_one())
+    values: dict[str, Any] = {}
+    if measured is not None:
+        cost: dict[str, Any] = {
+            "size_bytes": measured.memory_bytes,
+            "at_once": measured.at_once,
+            "took_s": measured.took_s,
+        }
+        if isinstance(report, Returned):
+            cost["took_s"] = at_least_s(Sums(*row.saves), **cost, expected_s=measured.expected_s)
+        if measured.way is not Way.SELF:
+            values["saves"] = list(astuple(added(Sums(*row.saves), **cost, half_life=rules.half_life)))
+            values["late"] = isinstance(report, Returned) or (row.late and _came_too_late(db, job, attempt))
+        if isinstance(report, Saved):
+            is_same = now_s - row.boundary_s < BOUNDARY_S
+            values["boundary_s"] = row.boundary_s if is_same else now_s
+            values["boundary_saves"] = row.boundary_saves + 1 if is_same else 1
+    if restored is not None:
+        cost = {"size_bytes": restored.stored_bytes, "at_once": restored.at_once, "took_s": restored.took_s}
+        values["restores"] = list(astuple(added(Sums(*row.restores), **cost, half_life=rules.half_life)))
+    if values:
+        db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
+
+
+def _came_too_late(db: Connection, job: int, attempt: int) -> bool:
+    """Return True if the attempt had been returned before it reported what it saved."""
+    told = select(EVENT.c.id).where(EVENT.c.job == job, EVENT.c.attempt == attempt, EVENT.c.what == "return")
+    return db.execute(told.limit(1)).first() is not None
+
+
+def record_farewell(db: Connection, agent: str, report: Farewell) -> None:
+    """Record how far the agent's estimate of its last saves was off, for the node's next agents."""
+    if report.saving_s is None or report.saving_expected_s is None:
+        return
+    node = db.execute(select(AGENT.c.node).where(AGENT.c.name == agent)).scalar_one()
+    row = _locked(db, node)
+    took_s = report.saving_s * (LATE_FACTOR if report.was_late else 1.0)
+    errors = with_error(row.errors, took_s=took_s, expected_s=report.saving_expected_s)
+    db.execute(update(RATE).where(RATE.c.node == node).values(errors=errors))
+
+
+def record_exposure(db: Connection, agent: str, *, vanished: bool, rules: RateRules, now_s: float) -> None:
+    """Record the time that an agent was on its node, once, when the agent is closed.
+
+    An agent that `vanished` is a loss if it was silent before its end was near. Nobody knows when it died: its time
+    runs to the end of its lease.
+    """
+    row = db.execute(select(AGENT).where(AGENT.c.name == agent)).one()
+    if row.registered_s is None:
+        return
+    until_s = row.lease_until_s if vanished else now_s
+    lasted_s = max(min(until_s, row.end_s) - row.registered_s, 0)  # its farewell may have waited on the storage
+    is_loss = vanished and until_s < min(row.end_s, row.facts["end_s"])
+    rate = _locked(db, row.node)
+    age_s = now_s - rate.weighed_s
+    values = {
+        "agents_s": faded(rate.agents_s, age_s=age_s, half_life_s=rules.half_life_s) + lasted_s,
+        "losses": faded(rate.losses, age_s=age_s, half_life_s=rules.half_life_s) + is_loss,
+        "weighed_s": now_s,
+    }
+    db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
+
+
+def _locked(db: Connection, node: str) -> Any:
+    """Return the node's row, locked until the transaction ends. It is made if it is not there."""
+    find = select(RATE).where(RATE.c.node == node).with_for_update()
+    row = db.execute(find).one_or_none()
+    if row is None:
+        db.execute(insert_unless_there(db, RATE), {"node": node} | _FRESH)
+        row = db.execute(find).one()
+    return row
+
+
+def of_node(db: Connection, node: str) -> NodeRates | None:
+    """Return what an agent on this node should know; None where nothing was seen.
+
+    Of a node that has not saved yet the slowest of the other nodes of its kind says what to expect.
+    """
+    row = db.execute(select(RATE).where(RATE.c.node == node)).one_or_none()
+    last = select(func.max(RATE.c.boundary_s)).scalar_subquery()
+    elsewhere = select(func.sum(RATE.c.boundary_saves)).where(
+        RATE.c.node != node, RATE.c.boundary_saves > 0, RATE.c.boundary_s > last - BOUNDARY_S
+    )
+    saves_elsewhere = int(db.execute(elsewhere).scalar_one() or 0)
+    saves, restores = (Sums(*row.saves), Sums(*row.restores)) if row else (Sums(), Sums())
+    is_borrowed = saves.count <= 0
+    if is_borrowed:
+        saves = _slowest_alike(db, node)
+    if row is None and saves.count <= 0:
+        return NodeRates(saves_elsewhere=saves_elsewhere) if saves_elsewhere else None
+    save, restore = line(saves), line(restores)
+    return NodeRates(
+        borrowed=is_borrowed and saves.count > 0,
+        errors=tuple(row.errors) if row else (),
+        late=bool(row and row.late),
+        saves=saves.count,
+        save_fixed_s=save.fixed_s if save else None,
+        save_mib_s=save.mib_s if save else None,
+        restores=restores.count,
+        restore_fixed_s=restore.fixed_s if restore else None,
+        restore_mib_s=restore.mib_s if restore else None,
+        saves_elsewhere=saves_elsewhere,
+    )
+
+
+def _slowest_alike(db: Connection, node: str) -> Sums:
+    """Return the saves of the slowest other node of the same kind; no saves where there is none."""
+    kind = select(NODE.c.kind).where(NODE.c.name == node).scalar_subquery()
+    alike = select(RATE.c.saves).join(NODE, NODE.c.name == RATE.c.node).where(NODE.c.kind == kind, NODE.c.name != node)
+    seen = [sums for saves in db.execute(alike).scalars() if (sums := Sums(*saves)).count > 0]
+    return max(seen, key=lambda sums: _save_s(sums, ALIKE_AT_MIB), default=Sums())
+
+
+def _save_s(sums: Sums, mib: float) -> float:
+    found = line(sums)
+    return found.fixed_s + mib / found.mib_s if found else 0.0
+
+
+def node_mtbf_s(db: Connection, rules: RateRules) -> float:
+    """Return the mean time between losses of an agent without notice, over the whole fleet."""
+    seen = db.execute(select(func.sum(RATE.c.agents_s), func.sum(RATE.c.losses))).one()
+    return mean_time_between_losses_s(agents_s=seen[0] or 0.0, losses=seen[1] or 0.0, prior_s=rules.prior_s)

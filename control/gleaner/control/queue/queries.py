@@ -1,0 +1,493 @@
+"""Queries: jobs, campaigns, agents and their free room, and what each group has. Nothing here writes."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, case, func, select, text
+from sqlalchemy.sql import ColumnElement
+
+from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.campaigns import CampaignStatus
+from gleaner.control.models.jobs import AttemptRow, CheckpointRow, EventRow, JobDetail, JobFilter, JobList, JobRow
+from gleaner.control.policy.quotas import Allowance
+from gleaner.control.queue import attempts, compatibility
+from gleaner.control.queue.claims import OCCUPIED, no_limits
+from gleaner.control.queue.errors import Unknown
+from gleaner.control.queue.jobs import filled_in, self_save
+from gleaner.control.queue.lanes import NOWHERE
+from gleaner.control.queue.schema import (
+    AGENT,
+    ATTEMPT,
+    CAMPAIGN,
+    CHECKPOINT,
+    EVENT,
+    JOB,
+    LANE,
+    SPEC,
+    WAITS,
+    Phase,
+    Standing,
+)
+from gleaner.control.states import Outcome, State
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The number of waiting jobs of one size."""
+
+    cpus: int
+    memory_mib: int
+    count: int
+    misfits: frozenset[str] = frozenset()
+    """The nodes on which they cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The archives of one job that the queue still needs in storage."""
+
+    is_complete: bool
+    latest_attempt: int
+    checkpoints: Collection[tuple[int, int]]
+    """(attempt, number) of those that are named, or set aside as broken; none of a Complete job."""
+    output_attempt: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOutput:
+    """The output that counts."""
+
+    attempt: int
+    digest: str
+
+
+_ROWS = (
+    select(
+        JOB.c.id,
+        SPEC.c.name,
+        JOB.c.group,
+        JOB.c.campaign,
+        JOB.c.index,
+        JOB.c.state,
+        JOB.c.outcome,
+        JOB.c.exit_code,
+        JOB.c.held,
+        JOB.c.priority,
+        LANE.c.cpus,
+        LANE.c.memory_mib,
+        JOB.c.attempt,
+        AGENT.c.node,
+        JOB.c.submitted_s,
+        JOB.c.ended_s,
+        JOB.c.submitter,
+    )
+    .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+    .join(LANE, LANE.c.id == JOB.c.lane)
+    .outerjoin(AGENT, AGENT.c.name == JOB.c.agent)
+)
+
+
+_AGENT_OF = select(ATTEMPT.c.agent).where(
+    ATTEMPT.c.job == bindparam("job_"), ATTEMPT.c.attempt == bindparam("attempt_")
+)
+
+
+def job_row(db: Connection, job: int) -> JobRow:
+    """Return one job, as in a list. Raises `Unknown`."""
+    row = db.execute(_ROWS.where(JOB.c.id == job)).mappings().one_or_none()
+    if row is None:
+        raise Unknown(f"there is no job {job}")
+    return JobRow(**row)
+
+
+def job_list(db: Connection, wanted: JobFilter) -> JobList:
+    """Return a page of the jobs that match, by ascending id, and how many match in all."""
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.state is not None:
+        conditions.append(JOB.c.state == wanted.state)
+    if wanted.group is not None:
+        conditions.append(JOB.c.group == wanted.group)
+    if wanted.campaign is not None:
+        conditions.append(JOB.c.campaign == wanted.campaign)
+    if wanted.held is not None:
+        conditions.append(JOB.c.held.is_(wanted.held))
+    total = db.execute(select(func.count()).select_from(JOB).where(*conditions)).scalar_one()
+    page = _ROWS.where(JOB.c.id > wanted.after, *conditions).order_by(JOB.c.id).limit(wanted.limit)
+    return JobList(jobs=tuple(JobRow(**row) for row in db.execute(page).mappings()), total=total)
+
+
+def job_detail(db: Connection, job: int) -> JobDetail:
+    """Return all that is known of one job. The caller adds `waits_because`. Raises `Unknown`."""
+    row = job_row(db, job)
+    more = db.execute(
+        select(
+            SPEC.c.image,
+            SPEC.c.image_id,
+            SPEC.c.command,
+            SPEC.c.environment,
+            SPEC.c.saves_itself,
+            SPEC.c.retry_on,
+            SPEC.c.never_retry_on,
+            SPEC.c.compute_limit_s,
+            JOB.c.retries,
+            JOB.c.failures,
+            JOB.c.output_bytes,
+            LANE.c.needs_s,
+        )
+        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .join(LANE, LANE.c.id == JOB.c.lane)
+        .where(JOB.c.id == job)
+    ).one()
+    command, environment = filled_in(more.command, more.environment, row.index)
+    events = tuple(_events(db, job))
+    return JobDetail(
+        job=row,
+        image=more.image,
+        image_id=more.image_id,
+        command=command,
+        environment=environment,
+        retries=more.retries,
+        retry_on=more.retry_on,
+        never_retry_on=more.never_retry_on,
+        compute_limit_s=more.compute_limit_s,
+        needs_at_least_s=more.needs_s or None,
+        counted_s=attempts.counted_s(db, [job]).get(job, 0.0),
+        failed_because=next((event.detail for event in reversed(events) if event.what == "fail"), None),
+        saves_itself=self_save(more.saves_itself),
+        failures=more.failures,
+        waits_because=None,
+        attempts=tuple(_attempts(db, job)),
+        events=events,
+        checkpoints=tuple(_checkpoints(db, row)),
+        output_bytes=more.output_bytes,
+    )
+
+
+def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
+    found = select(ATTEMPT).where(ATTEMPT.c.job == job).order_by(ATTEMPT.c.attempt)
+    for row in db.execute(found):
+        yield AttemptRow(
+            attempt=row.attempt,
+            agent=row.agent,
+            node=row.node,
+            claimed_s=row.claimed_s,
+            ended_s=row.ended_s,
+            ending=None if row.ending is None else row.ending.value,
+            detail=row.detail,
+            started_s=row.started_s,
+            restored_from=None if row.from_attempt is None else f"{row.from_attempt}/{row.from_number}",
+            restore_s=row.restore_s,
+            compute_s=row.compute_s,
+            save_s=row.save_s,
+        )
+
+
+def _events(db: Connection, job: int) -> Iterator[EventRow]:
+    found = select(EVENT).where(EVENT.c.job == job).order_by(EVENT.c.id)
+    for row in db.execute(found):
+        yield EventRow(at_s=row.at_s, what=row.what, detail=row.detail)
+
+
+def _checkpoints(db: Connection, job: JobRow) -> Iterator[CheckpointRow]:
+    if job.state is State.COMPLETE:
+        return
+    found = (
+        select(CHECKPOINT)
+        .where(CHECKPOINT.c.job == job.id, CHECKPOINT.c.standing == Standing.NAMED)
+        .order_by(CHECKPOINT.c.attempt, CHECKPOINT.c.number)
+    )
+    for row in db.execute(found):
+        yield CheckpointRow(
+            attempt=row.attempt, number=row.number, size_bytes=row.size_bytes, published_s=row.published_s
+        )
+
+
+def hold_reason(db: Connection, job: int) -> str:
+    """Return why the job is held; empty if it is not held."""
+    found = db.execute(select(JOB.c.hold_reason).where(JOB.c.id == job)).scalar_one_or_none()
+    return found or ""
+
+
+def attempt_agent(db: Connection, job: int, attempt: int) -> str:
+    """Return the agent whose attempt it is. Raises `Unknown`."""
+    agent = db.execute(_AGENT_OF, {"job_": job, "attempt_": attempt}).scalar_one_or_none()
+    if agent is None:
+        raise Unknown(f"there is no attempt {attempt} of job {job}")
+    return str(agent)
+
+
+def kept(db: Connection, jobs: Collection[int]) -> dict[int, Kept]:
+    """Return what must be kept of these jobs' archives. An unknown job is left out."""
+    named: dict[int, set[tuple[int, int]]] = {}
+    found = select(CHECKPOINT.c.job, CHECKPOINT.c.attempt, CHECKPOINT.c.number).where(
+        CHECKPOINT.c.job.in_(jobs), CHECKPOINT.c.standing != Standing.DROPPED
+    )
+    for job, attempt, number in db.execute(found):
+        named.setdefault(job, set()).add((attempt, number))
+    rows = db.execute(select(JOB.c.id, JOB.c.state, JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id.in_(jobs)))
+    return {
+        row.id: Kept(
+            is_complete=row.state is State.COMPLETE,
+            latest_attempt=row.attempt,
+            checkpoints=frozenset() if row.state is State.COMPLETE else frozenset(named.get(row.id, ())),
+            output_attempt=None if row.output_digest is None else row.attempt,
+        )
+        for row in rows
+    }
+
+
+def output(db: Connection, job: int) -> FoundOutput | None:
+    """Return the output of a Complete job; None if it left none. Raises `Unknown`."""
+    row = db.execute(select(JOB.c.attempt, JOB.c.output_digest).where(JOB.c.id == job)).one_or_none()
+    if row is None:
+        raise Unknown(f"there is no job {job}")
+    return None if row.output_digest is None else FoundOutput(row.attempt, row.output_digest)
+
+
+def campaign_group(db: Connection, campaign: int) -> str:
+    """Return the group whose campaign it is. Raises `Unknown`."""
+    found = db.execute(select(CAMPAIGN.c.group).where(CAMPAIGN.c.id == campaign)).scalar_one_or_none()
+    if found is None:
+        raise Unknown(f"there is no campaign {campaign}")
+    return str(found)
+
+
+def campaign_owner(db: Connection, campaign: int) -> tuple[str, str]:
+    """Return the campaign's group and its submitter, who is empty where nobody knows. Raises `Unknown`."""
+    wanted = select(CAMPAIGN.c.group, CAMPAIGN.c.submitter).where(CAMPAIGN.c.id == campaign)
+    row = db.execute(wanted).one_or_none()
+    if row is None:
+        raise Unknown(f"there is no campaign {campaign}")
+    return row.group, row.submitter
+
+
+def status(db: Connection, *, campaign: int | None = None, group: str | None = None) -> CampaignStatus:
+    """Return how many jobs are in each state: of one campaign, of one group, or all. Raises `Unknown`."""
+    if campaign is not None:
+        campaign_group(db, campaign)
+    counted = select(
+        JOB.c.state,
+        JOB.c.outcome,
+        func.count().label("jobs"),
+        func.sum(case((JOB.c.held, 1), else_=0)).label("held"),
+    ).group_by(JOB.c.state, JOB.c.outcome)
+    if campaign is not None:
+        counted = counted.where(JOB.c.campaign == campaign)
+    if group is not None:
+        counted = counted.where(JOB.c.group == group)
+    rows = db.execute(counted).all()
+    jobs = {(row.state, row.outcome): int(row.jobs) for row in rows}
+    return CampaignStatus(
+        campaign=campaign,
+        new=jobs.get((State.NEW, None), 0),
+        running=jobs.get((State.RUNNING, None), 0),
+        saved=jobs.get((State.SAVED, None), 0),
+        succeeded=jobs.get((State.COMPLETE, Outcome.SUCCEEDED), 0),
+        failed=jobs.get((State.COMPLETE, Outcome.FAILED), 0),
+        cancelled=jobs.get((State.COMPLETE, Outcome.CANCELLED), 0),
+        held=sum(int(row.held) for row in rows),
+    )
+
+
+def agent_rows(db: Connection, *, now_s: float, ended_at_most: int = 1000) -> tuple[AgentRow, ...]:
+    """Return the agents, the latest first; of those that have ended, the last ones only."""
+    jobs: dict[str, list[int]] = {}
+    for agent, job in db.execute(select(JOB.c.agent, JOB.c.id).where(JOB.c.agent.is_not(None)).order_by(JOB.c.id)):
+        jobs.setdefault(agent, []).append(job)
+    here = select(AGENT).where(AGENT.c.phase != Phase.ENDED)
+    ended = select(AGENT).where(AGENT.c.phase == Phase.ENDED).order_by(AGENT.c.submitted_s.desc()).limit(ended_at_most)
+    rows = [*db.execute(here), *db.execute(ended)]
+    rows.sort(key=lambda row: (-row.submitted_s, row.name))
+    return tuple(_agent_row(row, tuple(jobs.get(row.name, ())), now_s) for row in rows)
+
+
+def _agent_row(row: Any, jobs: tuple[int, ...], now_s: float) -> AgentRow:
+    return AgentRow(
+        name=row.name,
+        node=row.node,
+        phase=_phase(row, now_s).value,
+        scheduler_id=row.scheduler_id,
+        end_s=row.end_s,
+        submitted_s=row.submitted_s,
+        registered_s=row.registered_s,
+        ended_s=row.ended_s,
+        jobs=jobs,
+        reason=row.reason,
+    )
+
+
+def _phase(row: Any, now_s: float) -> Phase:
+    """Return the agent's phase. An agent past its lease is silent, even before `agents.expire` has seen it."""
+    phase: Phase = row.phase
+    return Phase.SILENT if phase is Phase.LIVE and row.lease_until_s < now_s else phase
+
+
+def agent_phases(db: Connection, *, now_s: float) -> Mapping[str, int]:
+    """Return how many agents are in each phase. Those that have ended are not counted."""
+    here = select(AGENT.c.phase, AGENT.c.lease_until_s).where(AGENT.c.phase != Phase.ENDED)
+    counts = {phase.value: 0 for phase in (Phase.SUBMITTED, Phase.LIVE, Phase.SILENT)}
+    for row in db.execute(here):
+        counts[_phase(row, now_s).value] += 1
+    return counts
+
+
+_OCCUPIED = text(
+    OCCUPIED + " SELECT lane.* FROM occupied JOIN lane ON lane.id = occupied.lane"  # noqa: S608
+    f" WHERE lane.not_on <> '{NOWHERE}' ORDER BY lane.id"
+)
+
+
+def waiting(
+    db: Connection,
+    *,
+    at_most: int = 100_000,
+    limits: Callable[[Connection, Collection[str]], Allowance] = no_limits,
+    within_s: float = math.inf,
+) -> tuple[Waiting, ...]:
+    """Return how many jobs of each size an agent could claim that has so much time left. Each count stops at `at_most`,
+    to bound the time it takes.
+
+    `limits` is asked what the groups may still start. Jobs that can go on at other nodes have all of it for themselves:
+    those that find no node must not keep agents from the rest.
+    """
+    found: Counter[tuple[int, int, frozenset[str]]] = Counter()
+    lanes = [lane for lane in db.execute(_OCCUPIED).all() if lane.needs_s <= within_s]
+    misfits = compatibility.misfits(db, lanes)
+    allowed = limits(db, {lane.group for lane in lanes})
+    left: dict[frozenset[str], Allowance] = {}
+    for lane in lanes:
+        mine = left.setdefault(misfits[lane.id], replace(allowed, cores=dict(allowed.cores)))
+        whose = (lane.group, lane.submitter)
+        most = mine.most(whose, lane.cpus)
+        some = select(JOB.c.id).where(JOB.c.lane == lane.id, text(WAITS))
+        if not mine.may_begin(whose):
+            some = some.where(JOB.c.state == State.SAVED)
+        some = some.limit(at_most if most is None else min(most, at_most))
+        count = int(db.execute(select(func.count()).select_from(some.subquery())).scalar_one())
+        mine.take(whose, count * lane.cpus)
+        found[lane.cpus, lane.memory_mib, misfits[lane.id]] += count
+    return tuple(Waiting(cpus, memory_mib, count, nodes) for (cpus, memory_mib, nodes), count in found.items() if count)
+
+
+GONE_S = 600.0
+"""So long after its own end an agent is gone, whatever clocks say and however long Slurm waits to kill it."""
+OFFERS_LOOKED_AT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHere:
+    """One agent that has not ended. Node and free room are None until it has registered."""
+
+    name: str
+    phase: Phase
+    scheduler_id: str | None
+    end_s: float
+    submitted_s: float
+    node: str | None
+    free_cpus: int | None
+    free_memory_mib: int | None
+
+
+def memory_offered(db: Connection) -> frozenset[int]:
+    """Return the memory, in MiB, that the latest agents have had for jobs.
+
+    The agents' settings may leave less than the node has.
+    """
+    latest = select(AGENT.c.facts).order_by(AGENT.c.name.desc()).limit(OFFERS_LOOKED_AT)
+    return frozenset(int(facts["memory_mib"]) for facts in db.execute(latest).scalars() if facts)
+
+
+def agents_here(db: Connection) -> tuple[AgentHere, ...]:
+    """Return all agents that have not ended, by name."""
+    used = {
+        row.agent: (int(row.cpus), int(row.memory_mib))
+        for row in db.execute(
+            select(JOB.c.agent, func.sum(LANE.c.cpus).label("cpus"), func.sum(LANE.c.memory_mib).label("memory_mib"))
+            .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
+            .where(JOB.c.agent.is_not(None))
+            .group_by(JOB.c.agent)
+        )
+    }
+    here: list[AgentHere] = []
+    for row in db.execute(select(AGENT).where(AGENT.c.phase != Phase.ENDED).order_by(AGENT.c.name)):
+        cpus, memory_mib = used.get(row.name, (0, 0))
+        facts = row.facts
+        here.append(
+            AgentHere(
+                name=row.name,
+                phase=row.phase,
+                scheduler_id=row.scheduler_id,
+                end_s=row.end_s,
+                submitted_s=row.submitted_s,
+                node=row.node,
+                free_cpus=None if facts is None else facts["cpus"] - cpus,
+                free_memory_mib=None if facts is None else facts["memory_mib"] - memory_mib,
+            )
+        )
+    return tuple(here)
+
+
+def ended_agents(db: Connection, names: Collection[str]) -> frozenset[str]:
+    """Return those of these agents that the queue knows and has closed."""
+    if not names:
+        return frozenset()
+    closed = select(AGENT.c.name).where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
+    return frozenset(db.execute(closed).scalars())
+
+
+def gone_agents(db: Connection, names: Collection[str], *, now_s: float) -> frozenset[str]:
+    """Return those of these agents that write nothing any more: they have said so, or their time is over.
+
+    An agent that the scheduler has forgotten may live, cut off from control, until its own end, and save there.
+    """
+    if not names:
+        return frozenset()
+    closed = select(AGENT.c.name, AGENT.c.end_s, AGENT.c.facts)
+    closed = closed.where(AGENT.c.name.in_(names), AGENT.c.phase == Phase.ENDED)
+    found: set[str] = set()
+    for row in db.execute(closed):
+        facts: dict[str, Any] = row.facts or {}
+        end_s = max(row.end_s, facts.get("end_s", 0.0))
+        if not facts.get("unseen") or now_s > end_s + GONE_S:
+            found.add(row.name)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUsage:
+    """The cores of all groups at one instant."""
+
+    capacity_cpus: int = 0
+    """The cores of all live agents."""
+    holds_cpus: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The cores of each group's running jobs."""
+    waiting: frozenset[str] = frozenset()
+    """The groups with a job that an agent could claim."""
+
+
+_HERE = text("phase <> 'ended'")  # word by word, so that the index of the agents that have not ended is used
+_CAPACITY = select(func.coalesce(func.sum(AGENT.c.facts["cpus"].as_integer()), 0)).where(
+    _HERE, AGENT.c.phase == Phase.LIVE
+)
+_HOLDS = (
+    select(LANE.c.group, func.sum(LANE.c.cpus).label("cpus"))
+    .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
+    .where(JOB.c.agent.is_not(None))
+    .group_by(LANE.c.group)
+)
+_WAITING = text(
+    OCCUPIED + ' SELECT DISTINCT lane."group" FROM occupied JOIN lane ON lane.id = occupied.lane'  # noqa: S608
+    f" WHERE lane.not_on <> '{NOWHERE}'"
+)
+
+
+def group_usage(db: Connection) -> GroupUsage:
+    """Return what all groups have now. It takes time in proportion to the number of running jobs."""
+    return GroupUsage(
+        capacity_cpus=int(db.execute(_CAPACITY).scalar_one()),
+        holds_cpus={row.group: int(row.cpus) for row in db.execute(_HOLDS)},
+        waiting=frozenset(db.execute(_WAITING).scalars()),
+    )

@@ -1,0 +1,282 @@
+"""Migrations of running jobs: which can be saved, which may migrate, and how a migration ends.
+
+Control tells the agent of a job that migrates to save it; then the job waits like any other, except for where it may go
+on. The row of a migration is there from the request until the job runs again, or until no agent has taken the job in
+time.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, exists, false, func, insert, or_, select
+
+from gleaner.agent.messages import NodeRates, ReturnReason
+from gleaner.control.policy.rebalancing import AgentNode, RunningJob
+from gleaner.control.policy.why_waiting import cores
+from gleaner.control.queue import attempts, lanes, node_rates, pauses
+from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FIT, JOB, LANE, MIGRATION, SAVING, SPEC, Ending, Phase
+from gleaner.control.queue.transitions import lock, record
+from gleaner.control.states import State
+
+_EARLIER = ATTEMPT.alias("earlier")
+SAVES_NOTHING = and_(
+    SPEC.c.saves_itself.is_(None), ~exists().where(FIT.c.saved_on == SAVING, FIT.c.node == AGENT.c.kind)
+)
+"""A condition on a job, its spec and its agent: neither of them saves it."""
+SAVE_HAS_FAILED = exists().where(
+    _EARLIER.c.job == JOB.c.id,
+    _EARLIER.c.attempt > JOB.c.sound_attempt,
+    _EARLIER.c.ending == Ending.RETURNED,
+    _EARLIER.c.detail.startswith(str(ReturnReason.SAVE_FAILED)),
+)
+"""A condition on a job: since it was last sound, an attempt of it could not be saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFound:
+    """An agent, and its jobs. `cannot`: why not all of them can be saved; empty if they can, as far as is known."""
+
+    name: str
+    jobs: tuple[int, ...]
+    cannot: str
+
+
+def agents_found(db: Connection, scheduler_ids: Collection[str]) -> Mapping[str, AgentFound]:
+    """Return the agents with these ids of the scheduler's, by id."""
+    here = select(AGENT.c.scheduler_id, AGENT.c.name).where(
+        AGENT.c.scheduler_id.in_(scheduler_ids), AGENT.c.phase != Phase.ENDED
+    )
+    return {row.scheduler_id: _found(db, row.name) for row in db.execute(here).all()}
+
+
+def unsavable(db: Connection, agent: str) -> Mapping[int, str]:
+    """Return the agent's jobs that cannot be saved, as far as is known, and why."""
+    rows = (
+        select(JOB.c.id, SAVES_NOTHING.label("saves_nothing"))
+        .join_from(JOB, SPEC, SPEC.c.id == JOB.c.spec)
+        .join(AGENT, AGENT.c.name == JOB.c.agent)
+        .where(JOB.c.agent == agent, or_(SAVES_NOTHING, SAVE_HAS_FAILED))
+        .order_by(JOB.c.id)
+    )
+    return {
+        row.id: "its node saves nothing" if row.saves_nothing else "the last time, it could not be"
+        for row in db.execute(rows)
+    }
+
+
+def _found(db: Connection, name: str) -> AgentFound:
+    cannot = unsavable(db, name)
+    jobs = db.execute(select(JOB.c.id).where(JOB.c.agent == name).order_by(JOB.c.id)).scalars()
+    return AgentFound(name, tuple(jobs), ", ".join(f"job {job} cannot be saved ({cannot[job]})" for job in cannot))
+
+
+NOT_MIGRATED = "not migrated"
+"""The event of a migration that came to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relocating:
+    """A job that migrates. `by`: a person, or the policy that chose it."""
+
+    job: int
+    from_node: str
+    to_node: str | None
+    by: str
+
+    @property
+    def way(self) -> str:
+        """From where to where, for people."""
+        return f"from {self.from_node}" + (f" to {self.to_node}" if self.to_node else "")
+
+
+def ask(db: Connection, job: int, *, to: str | None, by: str, now_s: float) -> None:
+    """Ask for a running job to migrate to that node, or to any other than its own.
+
+    Raises `Refused`; nothing has changed then.
+    """
+    row = lock(db, job)
+    if row.state is not State.RUNNING:
+        raise Refused(f"job {job} cannot be migrated: it does not run, it is {row.state}")
+    mine: Any = db.execute(
+        select(ATTEMPT.c.node, LANE.c.cpus, LANE.c.memory_mib, AGENT.c.kind, SPEC.c.saves_itself)
+        .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
+        .join(SPEC, SPEC.c.id == JOB.c.spec)
+        .join(AGENT, AGENT.c.name == JOB.c.agent)
+        .join(ATTEMPT, and_(ATTEMPT.c.job == JOB.c.id, ATTEMPT.c.attempt == JOB.c.attempt))
+        .where(JOB.c.id == job)
+    ).one()
+    if why := unsavable(db, row.agent).get(job):
+        raise Refused(f"job {job} cannot be migrated: it cannot be saved ({why})")
+    if to == mine.node:
+        raise Refused(f"job {job} runs on {to} already")
+    if to is not None:
+        _check_room(db, job, to, mine)
+    not_on = mine.node if to is None else lanes.only_on(to)
+    values = {"attempt": row.attempt, "from_node": mine.node, "to_node": to, "not_on": not_on, "by": by}
+    db.execute(delete(MIGRATION).where(MIGRATION.c.job == job))
+    db.execute(insert(MIGRATION), {"job": job, "asked_s": now_s} | values)
+    way = Relocating(job, mine.node, to, by).way
+    record(db, job, "migrate", now_s=now_s, attempt=row.attempt, detail=f"{way}, by {by}")
+
+
+def _check_room(db: Connection, job: int, to: str, mine: Any) -> None:
+    """Raise `Refused` unless a live agent on that node could go on with the job."""
+    found = db.execute(
+        select(AGENT.c.name, AGENT.c.facts, AGENT.c.kind).where(
+            AGENT.c.node == to, AGENT.c.phase == Phase.LIVE, AGENT.c.vacate == false()
+        )
+    ).all()
+    used = func.sum(LANE.c.cpus).label("cpus"), func.sum(LANE.c.memory_mib).label("memory_mib")
+    for agent in found:
+        here = select(*used).join_from(JOB, LANE, LANE.c.id == JOB.c.lane).where(JOB.c.agent == agent.name)
+        taken = db.execute(here).one()
+        coming = (
+            select(*used).join_from(MIGRATION, JOB, JOB.c.id == MIGRATION.c.job).join(LANE, LANE.c.id == JOB.c.lane)
+        )
+        promised = db.execute(coming.where(MIGRATION.c.to_node == to, MIGRATION.c.job != job)).one()
+        free_cpus = agent.facts["cpus"] - (taken.cpus or 0) - (promised.cpus or 0)
+        free_mib = agent.facts["memory_mib"] - (taken.memory_mib or 0) - (promised.memory_mib or 0)
+        if free_cpus >= mine.cpus and free_mib >= mine.memory_mib:
+            if mine.saves_itself is None and not _fits(db, mine.kind, agent.kind):
+                raise Refused(f"what is saved on {mine.node} cannot be restored on {to}; see `glean why {job}`")
+            return
+    raise Refused(
+        f"job {job} cannot be migrated to {to}: "
+        f"no live agent there has {cores(mine.cpus)} and {mine.memory_mib} MiB free"
+    )
+
+
+def _fits(db: Connection, saved_on: int | None, node: int | None) -> bool:
+    fit = exists().where(FIT.c.saved_on == saved_on, FIT.c.node == node)
+    return bool(db.execute(select(fit)).scalar_one())
+
+
+def relocation_of(db: Connection, job: int) -> Relocating | None:
+    """Return the job's migration; None if the job does not migrate."""
+    row = db.execute(select(MIGRATION).where(MIGRATION.c.job == job)).one_or_none()
+    return None if row is None else Relocating(row.job, row.from_node, row.to_node, row.by)
+
+
+def all_relocations(db: Connection) -> tuple[Relocating, ...]:
+    """Return all jobs that migrate."""
+    rows = db.execute(select(MIGRATION).order_by(MIGRATION.c.job))
+    return tuple(Relocating(row.job, row.from_node, row.to_node, row.by) for row in rows)
+
+
+def conclude(db: Connection, *, patience_s: float, now_s: float) -> tuple[int, ...]:
+    """End the migrations that are over, and those that have come to nothing. Return the jobs that have migrated.
+
+    A job that could not be saved in time stays. One that was to go on at one node, and that no agent there has taken in
+    time, may go on anywhere: it must not wait for ever.
+    """
+    moved: list[int] = []
+    rows = db.execute(
+        select(MIGRATION, JOB.c.state, JOB.c.attempt.label("latest"))
+        .join_from(MIGRATION, JOB, JOB.c.id == MIGRATION.c.job)
+        .order_by(MIGRATION.c.job)
+    ).all()
+    for row in rows:
+        is_late = now_s > row.asked_s + patience_s
+        what, detail = "", ""
+        if row.latest > row.attempt:
+            what, detail = "migrated", f"from {row.from_node} to {attempts.find(db, row.job, row.latest).node}"
+            moved.append(row.job)
+            _open_to_all(db, row.job)  # if it is lost there before it is saved again, it need not wait for that node
+        elif row.state is not State.COMPLETE and not is_late:
+            continue
+        elif row.state is State.RUNNING:
+            what, detail = NOT_MIGRATED, f"it was not saved within {patience_s:g} s, and stays on {row.from_node}"
+            _open_to_all(db, row.job)
+        elif row.state is not State.COMPLETE and row.to_node is None:
+            what, detail = NOT_MIGRATED, f"no other node has taken it within {patience_s:g} s; it still waits for one"
+        elif row.state is not State.COMPLETE:
+            what = NOT_MIGRATED
+            detail = f"nobody on {row.to_node} has taken it within {patience_s:g} s; it may go on anywhere"
+            _open_to_all(db, row.job)
+        if what:
+            record(db, row.job, what, now_s=now_s, attempt=row.latest, detail=detail)
+        db.execute(delete(MIGRATION).where(MIGRATION.c.job == row.job))
+    return tuple(moved)
+
+
+def _open_to_all(db: Connection, job: int) -> None:
+    """Let the job go on wherever it can be restored and has not been refused. A job that pauses does so to its end."""
+    if lock(db, job).state is not State.COMPLETE and pauses.until(db, job) is None:
+        lanes.open_to(db, job)
+
+
+_AGENTS = select(AGENT).where(AGENT.c.phase == Phase.LIVE, AGENT.c.vacate == false()).order_by(AGENT.c.name)
+_IN_VAIN = exists().where(EVENT.c.job == JOB.c.id, EVENT.c.attempt == JOB.c.attempt, EVENT.c.what == NOT_MIGRATED)
+_JOBS = (
+    select(
+        JOB.c.id,
+        JOB.c.agent,
+        LANE.c.cpus,
+        LANE.c.memory_mib,
+        SPEC.c.saves_itself,
+        ATTEMPT.c.claimed_s,
+        or_(JOB.c.held, SAVES_NOTHING, SAVE_HAS_FAILED, _IN_VAIN).label("stays"),
+    )
+    .join_from(JOB, LANE, LANE.c.id == JOB.c.lane)
+    .join(SPEC, SPEC.c.id == JOB.c.spec)
+    .join(AGENT, AGENT.c.name == JOB.c.agent)
+    .join(ATTEMPT, and_(ATTEMPT.c.job == JOB.c.id, ATTEMPT.c.attempt == JOB.c.attempt))
+    .where(JOB.c.agent.is_not(None))
+    .order_by(ATTEMPT.c.claimed_s, JOB.c.id)
+)
+
+
+def nodes_and_jobs(
+    db: Connection, *, settled_s: float, assumed_s: float, now_s: float
+) -> tuple[tuple[AgentNode, ...], tuple[RunningJob, ...]]:
+    """Return the live agents' nodes and all jobs on them, as `policy.rebalancing` decides from them.
+
+    A job is migratable if it can be saved, as far as is known, has run for `settled_s`, and was not tried in vain.
+    """
+    agents: dict[str, Any] = {row.name: row for row in db.execute(_AGENTS)}
+    fits = {(row.saved_on, row.node) for row in db.execute(select(FIT))}
+    on_nodes = {row.node: row for row in agents.values()}
+    nodes = tuple(
+        AgentNode(row.node, row.facts["cpus"], row.facts["memory_mib"], min(row.end_s, row.facts["end_s"]))
+        for row in on_nodes.values()
+    )
+    known = {name: node_rates.of_node(db, name) for name in on_nodes}
+    misfits = {
+        kind: tuple(sorted(name for name, other in on_nodes.items() if (kind, other.kind) not in fits))
+        for kind in {row.kind for row in agents.values()}
+    }
+    jobs: list[RunningJob] = []
+    for row in db.execute(_JOBS).all():
+        on = agents.get(row.agent)
+        if on is None:
+            continue
+        is_settled = now_s - row.claimed_s >= settled_s
+        jobs.append(
+            RunningJob(
+                job=row.id,
+                node=on.node,
+                cpus=row.cpus,
+                memory_mib=row.memory_mib,
+                is_migratable=is_settled and not row.stays,
+                cost_s=cost_s(known[on.node], row.memory_mib, assumed_s=assumed_s),
+                misfits=() if row.saves_itself else misfits[on.kind],
+            )
+        )
+    return nodes, tuple(jobs)
+
+
+def cost_s(known: NodeRates | None, memory_mib: int, *, assumed_s: float) -> float:
+    """Return the time to save and restore a job of this size, from what its node has measured.
+
+    It is assumed that the job uses all its memory.
+
+    >>> seen = NodeRates(saves=5, save_fixed_s=1, save_mib_s=100, restores=5, restore_fixed_s=0.5, restore_mib_s=200)
+    >>> cost_s(seen, 400, assumed_s=60), cost_s(None, 400, assumed_s=60)
+    (7.5, 60)
+    """
+    if known is None or known.save_mib_s is None or known.restore_mib_s is None:
+        return assumed_s
+    save_s = (known.save_fixed_s or 0.0) + memory_mib / known.save_mib_s
+    return save_s + (known.restore_fixed_s or 0.0) + memory_mib / known.restore_mib_s

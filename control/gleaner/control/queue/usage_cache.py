@@ -1,0 +1,95 @@
+"""The usage of each group of our queue now, kept in memory by the leader, which alone answers claims.
+
+To sum up all running jobs at each claim would cost more than the claim. So the sum is read from the database once in a
+while; what this program hands out and hears the end of meanwhile is added and taken off. Between two readings it may be
+wrong by what happened during the reading itself. A job that an earlier program handed out counts until the next
+reading.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from gleaner.agent.messages import Assignment
+from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.queue.queries import GroupUsage, group_usage
+
+FRESH_S = 1.0
+"""The sum is read anew no sooner than after this long,"""
+REST = 50
+"""and no sooner than after so many times what reading it has taken."""
+RECORDED_PER_S = 1.0
+"""So many decisions between groups are recorded in the long run; the others are counted only."""
+RECORDED_AT_ONCE = 60
+"""So many may be recorded at once after a quiet time."""
+
+
+class UsageCache:
+    """The usage of all groups, and how many decisions about them may still be recorded."""
+
+    def __init__(self, steady_clock: Callable[[], float] = time.monotonic) -> None:
+        self.unrecorded = 0
+        """Claims between groups, since this program began, of which no decision was recorded."""
+        self._clock = steady_clock
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._now: GroupUsage | None = None
+        self._fresh_until_s = 0.0
+        self._handed_out: dict[int, tuple[str, int]] = {}
+        """Group and cores of the jobs that this program has handed out, and has not heard the end of."""
+        self._tokens = float(RECORDED_AT_ONCE)
+        self._tokens_s = steady_clock()
+
+    def shares(self, db: Connection, rules: ShareRules) -> Shares:
+        """Return what is known of all groups; read by this connection if it is time to."""
+        if self._clock() >= self._fresh_until_s and self._reading.acquire(blocking=self._now is None):
+            try:
+                self._read(db)
+            finally:
+                self._reading.release()
+        with self._lock:
+            now = self._now or GroupUsage()
+            return Shares(rules, now.capacity_cpus, dict(now.holds_cpus), now.waiting)
+
+    def record_claims(self, assignments: Sequence[Assignment]) -> None:
+        """Record that these jobs run now."""
+        with self._lock:
+            for job in assignments:
+                self._handed_out[job.job] = (job.group, job.cpus)
+                self._add(job.group, job.cpus)
+
+    def record_end(self, job: int) -> None:
+        """Record that the job runs no more, as its agent says."""
+        with self._lock:
+            group, cpus = self._handed_out.pop(job, ("", 0))
+            self._add(group, -cpus)
+
+    def may_record(self) -> bool:
+        """Return True if one more decision between groups may be recorded now."""
+        with self._lock:
+            now_s = self._clock()
+            self._tokens = min(RECORDED_AT_ONCE, self._tokens + (now_s - self._tokens_s) * RECORDED_PER_S)
+            self._tokens_s = now_s
+            if self._tokens < 1:
+                self.unrecorded += 1
+                return False
+            self._tokens -= 1
+            return True
+
+    def _read(self, db: Connection) -> None:
+        began_s = self._clock()
+        if began_s < self._fresh_until_s:
+            return  # another thread has just read it
+        found = group_usage(db)
+        ended_s = self._clock()
+        with self._lock:
+            self._now = found
+            self._fresh_until_s = ended_s + max(FRESH_S, REST * (ended_s - began_s))
+
+    def _add(self, group: str, cpus: int) -> None:
+        if self._now is not None and cpus:
+            held = max(0, self._now.holds_cpus.get(group, 0) + cpus)
+            self._now = replace(self._now, holds_cpus={**self._now.holds_cpus, group: held})

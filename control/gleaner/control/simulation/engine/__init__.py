@@ -1,1 +1,0 @@
-"""The event loops, one module a family of schedulers; each has `run` with the same arguments. `replay` picks one."""

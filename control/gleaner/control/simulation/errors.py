@@ -1,0 +1,25 @@
+"""Refusals of a simulation, each in one line that names what is wrong and what to do."""
+
+
+class SimulationError(Exception):
+    """The root of these errors: nothing was simulated."""
+
+
+class BadTrace(SimulationError):
+    """The error for a workload that cannot be read, or holds no job that fits."""
+
+
+class BadScenario(SimulationError):
+    """The error for settings that contradict each other or the workload."""
+
+
+def raise_if_interrupted(error: Exception) -> None:
+    """Raise `KeyboardInterrupt` if the error comes from one.
+
+    After a signal while compiled code ran, Python says that the code "returned a result with an exception set".
+    """
+    cause: BaseException | None = error if isinstance(error, SystemError) else None
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause from None
+        cause = cause.__cause__ or cause.__context__

@@ -1,1 +1,0 @@
-"""What a replay means: figures, their tables, and the files they go to."""

@@ -1,0 +1,69 @@
+"""Tables of text, made once for the terminal, the report and other readers. No library is needed here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as people read them. The first column names the row and is aligned left; the other columns are figures."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    left: int = 1
+    """The number of columns, from the first on, that are aligned left."""
+    words: tuple[str, ...] = ()
+    """The names of further columns that are aligned left."""
+
+    def is_left(self, place: int) -> bool:
+        """Return True if that column is aligned left."""
+        return place < self.left or self.columns[place] in self.words
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """Return a figure as text with separated thousands; an empty text for None.
+
+    >>> number(12345.678), number(3.0, 0), number(None)
+    ('12,345.7', '3', '')
+    """
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    """Return a share of 1 as a percentage; an empty text for None.
+
+    >>> percent(0.98765)
+    '98.77 %'
+    """
+    return "" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def change(share: float | None, digits: int = 2) -> str:
+    """Return a relative change as a percentage with its sign; an empty text for None.
+
+    >>> change(0.01), change(-0.5), change(0.0)
+    ('+1.00 %', '-50.00 %', '0.00 %')
+    """
+    if share is None:
+        return ""
+    said = f"{100 * share:+.{digits}f} %"
+    return said[1:] if float(said[:-2]) == 0 else said
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in a suitable unit, with enough digits to compare two times; an empty text for None.
+
+    A whole number has no decimals.
+
+    >>> duration(0), duration(0.25), duration(75), duration(3600), duration(5400), duration(200000), duration(-30)
+    ('0 s', '0.25 s', '75 s', '1 h', '1.50 h', '2.31 d', '-30 s')
+    """
+    if seconds is None:
+        return ""
+    size = abs(seconds)
+    for unit, unit_s, least_s in (("d", 86400, 172800), ("h", 3600, 5400), ("min", 60, 120)):
+        if size >= unit_s and float(seconds / unit_s).is_integer():
+            return f"{seconds / unit_s:,.0f} {unit}"
+        if size >= least_s:
+            return f"{seconds / unit_s:.2f} {unit}"
+    return f"{seconds:.0f} s" if size >= 10 or float(seconds).is_integer() else f"{seconds:.2f} s"

@@ -1,0 +1,173 @@
+"""The tables of a run and of a comparison, for the terminal and the report alike."""
+
+from collections.abc import Sequence
+
+from gleaner.control.simulation.metrics.measures import Change, Measures, Owner, Waits
+from gleaner.control.simulation.metrics.tables import Table, change, duration, number, percent
+from gleaner.control.simulation.run import Outcome
+from gleaner.control.simulation.workload import Cleaning
+
+_OWNERS = 10
+"""The number of users or groups that are shown. JSON has all of them."""
+
+
+def machine_table(measures: Measures) -> Table:
+    """Return a table of how the machine's time was spent."""
+    parts, effect = measures.parts, measures.effect
+    rows: list[tuple[str, str, str]] = [
+        ("effective load", percent(measures.effective_load), _before(effect.effective_load if effect else None)),
+        ("regular load", percent(measures.regular_load), _before(effect.regular_load if effect else None)),
+    ]
+    if measures.agents:
+        rows.append(("agents computing", percent(parts.agents_compute), ""))
+    rows += [
+        (name, percent(share), "")
+        for name, share in (("saving", measures.saving), ("restoring", measures.restoring), ("lost", measures.lost))
+        if share
+    ]
+    rows.append(("idle", percent(measures.idle), _before(effect.idle if effect else None)))
+    if measures.agents:
+        rows.append(("agents", number(measures.agents, 0), ""))
+        rows.append(("saves of agents' nodes", number(measures.agent_saves, 0), ""))
+    if measures.agent_jobs_done is not None:
+        rows.append(("low-priority jobs completed", number(measures.agent_jobs_done, 0), ""))
+    if measures.nodes_mixed > 0:
+        shares = (measures.nodes_full, measures.nodes_mixed, measures.nodes_empty)
+        rows.append(("nodes full / mixed / empty", " / ".join(percent(share, 1) for share in shares), ""))
+    if measures.job_saves:
+        rows.append(("saves of regular jobs", number(measures.job_saves, 0), ""))
+    return _without_empty(Table(("machine", "", "without agents"), tuple(rows)))
+
+
+def jobs_table(measures: Measures) -> Table:
+    """Return a table of how regular jobs waited."""
+    waits, effect = measures.waits, measures.effect
+    rows: list[tuple[str, ...]] = [
+        ("jobs", number(measures.jobs, 0), "", ""),
+        ("mean wait", duration(waits.mean_s), *_compared(effect.mean_wait_s if effect else None)),
+        ("median wait", duration(waits.median_s), *_compared(effect.median_wait_s if effect else None)),
+        ("95th percentile", duration(waits.p95_s), *_compared(effect.p95_wait_s if effect else None)),
+        ("99th percentile", duration(waits.p99_s), *_compared(effect.p99_wait_s if effect else None)),
+        ("mean bounded slowdown", number(waits.mean_slowdown, 2), *_slowed(effect.mean_slowdown if effect else None)),
+    ]
+    if measures.started < measures.jobs:
+        rows.append(("never started", number(measures.jobs - measures.started, 0), "", ""))
+    if effect is not None:
+        rows.append(("start later, earlier", f"{percent(effect.later, 1)}, {percent(effect.earlier, 1)}", "", ""))
+    return _without_empty(Table(("regular jobs", "", "without agents", "change"), tuple(rows)))
+
+
+def sizes_table(measures: Measures, unit: str) -> Table:
+    """Return a table of waits by the size of jobs."""
+    rows = [
+        (
+            size_name(one.smallest, one.largest),
+            number(one.waits.jobs, 0),
+            *_waited(one.waits),
+            duration(one.baseline.mean_s) if one.baseline else "",
+            _grown(one.baseline, one.waits),
+        )
+        for one in measures.size_classes
+    ]
+    columns = (unit, "jobs", "mean wait", "median", "95th", "slowdown", "mean without agents", "change")
+    return _without_empty(Table(columns, tuple(rows)))
+
+
+def owners_table(owners: Sequence[Owner], what: str, jain: float | None) -> Table:
+    """Return a table of the owners' shares of the machine."""
+    rows = [(one.name, number(one.jobs, 0), percent(one.share), duration(one.mean_wait_s)) for one in owners[:_OWNERS]]
+    if len(owners) > _OWNERS:
+        rest = owners[_OWNERS:]
+        rows.append((f"{len(rest)} others", number(sum(one.jobs for one in rest), 0), percent(_shares(rest)), ""))
+    title = "" if jain is None else f"Jain's index over {len(owners)} {what}s: {jain:.3f}"
+    return Table((what, "jobs", "share of the machine", "mean wait"), tuple(rows), title)
+
+
+def comparison_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return a table of several replays side by side."""
+    rows: list[tuple[str, ...]] = []
+    for one in outcomes:
+        found, waits = one.measures, one.measures.waits
+        slowed = number(waits.mean_slowdown, 2)
+        times = (duration(waits.mean_s), duration(waits.median_s), duration(waits.p95_s), duration(waits.p99_s))
+        effect = change(found.effect.mean_wait_s.relative) if found.effect else ""
+        loads = (percent(found.effective_load), percent(found.regular_load), percent(found.idle))
+        never = number(found.jobs - found.started, 0) if found.started < found.jobs else ""
+        rows.append((one.label, *loads, *times, slowed, effect, never))
+    columns = (
+        "",
+        "effective",
+        "regular",
+        "idle",
+        "mean wait",
+        "median",
+        "95th",
+        "99th",
+        "slowdown",
+        "wait change",
+        "never started",
+    )
+    return _without_empty(Table(columns, tuple(rows)))
+
+
+def cleaning_lines(cleaning: Cleaning, jobs: int) -> tuple[str, ...]:
+    """Return lines that tell what was done to the trace before its use."""
+    if not cleaning.rules:
+        return (f"{cleaning.read:,} jobs read, all of them used as they are",)
+    return (
+        f"{cleaning.read:,} jobs read, {jobs:,} used",
+        *(f"{rule}: {count:,}" for rule, count in cleaning.rules),
+    )
+
+
+def size_name(smallest: int, largest: int) -> str:
+    """Return the name of a size class.
+
+    >>> size_name(1, 1), size_name(5, 16)
+    ('1', '5-16')
+    """
+    return str(smallest) if smallest == largest else f"{smallest:,}-{largest:,}"
+
+
+def _before(found: Change | None) -> str:
+    return percent(found.before) if found else ""
+
+
+def _compared(found: Change | None) -> tuple[str, str]:
+    return (duration(found.before), _relative(found)) if found else ("", "")
+
+
+def _slowed(found: Change | None) -> tuple[str, str]:
+    return (number(found.before, 2), _relative(found)) if found else ("", "")
+
+
+def _relative(found: Change) -> str:
+    if found.relative is None:
+        return "" if not found.absolute else f"+{duration(found.absolute)}"
+    return change(found.relative)
+
+
+def _waited(waits: Waits) -> tuple[str, ...]:
+    return (
+        duration(waits.mean_s),
+        duration(waits.median_s),
+        duration(waits.p95_s),
+        number(waits.mean_slowdown, 2),
+    )
+
+
+def _grown(before: Waits | None, after: Waits) -> str:
+    if before is None or not before.mean_s or after.mean_s is None:
+        return ""
+    return change(after.mean_s / before.mean_s - 1)
+
+
+def _shares(owners: Sequence[Owner]) -> float:
+    return sum(one.share for one in owners)
+
+
+def _without_empty(table: Table) -> Table:
+    """Return the table without empty columns."""
+    kept = [0, *(place for place in range(1, len(table.columns)) if any(row[place] for row in table.rows))]
+    rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
+    return Table(tuple(table.columns[place] for place in kept), rows, table.title)

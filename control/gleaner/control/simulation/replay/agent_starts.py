@@ -1,0 +1,360 @@
+"""Agents on idle nodes: when agents start, end and are vacated. Compiled; the loop of every discipline calls this.
+
+The live planner (`policy.provisioning`), compiled, answers how many agents start. A loop has to do the following:
+
+- The loop's next instant is at most `next_s`. At that instant `release` frees nodes, and a decision is due.
+- To a regular scheduler, an agent is work that runs with a known end. With preemption, the scheduler sees no agents:
+  the loop decides as though agents' nodes were free, starts what fits on the nodes that are free, and owes the other
+  jobs their nodes.
+- After all regular decisions of an instant, `decide` vacates agents for what is owed, and starts new agents where they
+  delay no promise. With nothing promised, no agent should start where the first job waits for agents alone: agents that
+  follow each other on the job's nodes would keep the job waiting for ever.
+- The loop calls `grown` at its top, and `close` behind its end.
+
+Agents that start together are one entry with a count, so that a machine full of agents costs what one agent costs. Both
+the starts and the ends of entries ascend: agents that started first end first. With a finite queue it matters what each
+agent does: `agent_slots`.
+
+A slice is spent as follows: the jobs are restored (new jobs need not be), compute, and are saved before the end. All
+agents that end at one instant save together, and begin as early as so many saves require. An agent that starts after
+that has nothing to save. Its time up to the end counts as saving, since nothing is computed in it.
+"""
+
+import math
+
+from gleaner.control.policy import provisioning
+from gleaner.control.simulation.replay import agent_slots
+from gleaner.control.simulation.replay.agents import (
+    AgentLog,
+    Finite,
+    Records,
+    freed,
+    logged,
+    restore_seconds,
+    save_seconds,
+)
+from gleaner.control.simulation.replay.compiler import inner, making
+
+agent_end = inner(provisioning.agent_end)
+agents_to_start = making(provisioning.agents_to_start)
+# Imported by name: a compiled function cannot look into a Python module.
+next_of_places, advance_places, close_places = agent_slots.next_s, agent_slots.advance, agent_slots.close
+start_places, vacate_places, past_of_places, waiting_jobs = (
+    agent_slots.start,
+    agent_slots.vacate,
+    agent_slots.past,
+    agent_slots.waiting,
+)
+
+
+@inner
+def next_s(layer: AgentLog, finite: Finite | None) -> float:
+    """Return when agents end next, or may start although nothing else happens; infinite if never."""
+    state = layer.state[0]
+    at_s = float(state.wake_s)
+    if finite is not None:
+        return min(at_s, next_of_places(layer, finite))
+    at_s = min(at_s, _next_leaving_s(layer, layer.leavings))
+    if state.first < state.last:
+        at_s = min(at_s, float(layer.entries[state.first].end_s))
+    return at_s
+
+
+@inner
+def held(layer: AgentLog) -> int:
+    """Return how many units of the machine agents hold. Agents that are being vacated count too."""
+    state = layer.state[0]
+    return int(state.running + state.leaving) * int(layer.rules[0].units)
+
+
+@inner
+def held_past(layer: AgentLog, finite: Finite | None, at_s: float) -> int:
+    """Return how many units of the machine agents hold past that instant."""
+    state = layer.state[0]
+    units = int(layer.rules[0].units)
+    if finite is not None:
+        return past_of_places(layer, finite, at_s) * units
+    nodes = _leaving_past(layer, layer.leavings, at_s)
+    entry = int(state.last) - 1
+    while entry >= state.first and layer.entries[entry].end_s > at_s:
+        nodes += int(layer.entries[entry].nodes)
+        entry -= 1
+    return nodes * units
+
+
+@inner
+def release(layer: AgentLog, finite: Finite | None, now_s: float) -> int:
+    """Free the nodes of agents that end by now; return how many units. `layer.freed` tells when they were to end."""
+    state = layer.state[0]
+    state.freed = 0
+    if state.wake_s <= now_s:
+        state.wake_s = math.inf
+    if finite is not None:
+        advance_places(layer, finite, now_s)
+    else:
+        _release_leavings(layer, layer.leavings, now_s)
+        while state.first < state.last and layer.entries[state.first].end_s <= now_s:
+            _end_first_group(layer)
+    units = 0
+    for entry in range(state.freed):
+        units += int(layer.freed[entry].units)
+    return units
+
+
+@inner
+def decide(  # noqa: PLR0917 - numba takes no keywords
+    layer: AgentLog, finite: Finite | None, now_s: float, free: int, owed: int, shadow_s: float, extra: int
+) -> tuple[int, float]:
+    """Vacate agents for what is owed to regular jobs, and start new agents.
+
+    Return how many units the new agents take, and when they will end. `free` units are idle. `owed` units are owed to
+    jobs that start as soon as that many are idle. New agents may hold `extra` units past the shadow time. With
+    preemption the scheduler does not count agents, so the loop has subtracted from `extra` what other agents hold
+    (`held_past`).
+    """
+    rules, state = layer.rules[0], layer.state[0]
+    units = int(rules.units)
+    needed = min(-(-(owed - free) // units) - int(state.leaving), int(state.running))  # regular jobs may owe, too
+    if needed > 0:
+        if finite is not None:
+            vacate_places(layer, finite, now_s, needed)
+        else:
+            _vacate(layer, layer.leavings, now_s, needed)
+    free -= max(0, owed - int(state.leaving) * units)
+    end_s = agent_end(now_s, float(rules.length_s), 0.0, bool(rules.synchronised))
+    if end_s > shadow_s:
+        free = min(free, extra)
+    if free < units:
+        return 0, end_s
+    counts = layer.counts
+    counts[1, 0] = free // units
+    if finite is not None:
+        counts[3, 0] = waiting_jobs(layer, finite)
+    nodes, _is_work_left = agents_to_start(
+        end_s - now_s,
+        float(rules.shortest_slice_s),
+        int(rules.at_most),
+        0,
+        int(state.running + state.leaving),
+        0,
+        counts[0],
+        counts[0],
+        counts[1],
+        counts[2],
+        counts[2],
+        counts[3],
+        layer.fits,
+    )
+    if nodes == 0:
+        if end_s - now_s < rules.shortest_slice_s:
+            state.wake_s = end_s
+        return 0, end_s
+    state.running += nodes
+    if finite is not None:
+        start_places(layer, finite, now_s, end_s, nodes)
+    else:
+        _enter(layer, now_s, end_s, nodes)
+    return nodes * units, end_s
+
+
+@inner
+def close(layer: AgentLog, finite: Finite | None, stop_s: float) -> None:
+    """Put the entries in force when the replay stops into the log."""
+    if finite is not None:
+        close_places(layer, finite, stop_s)
+        return
+    while layer.state[0].first < layer.state[0].last:
+        _end_first_group(layer)
+
+
+@inner
+def _vacate(layer: AgentLog, leavings: Records | None, now_s: float, needed: int) -> None:
+    """Have this many more agents leave.
+
+    The agents that end first leave first, and of these the agents that started first. Their save is due soonest anyway,
+    and they have had the most use of their restore. An agent that ends before it could be saved is left alone.
+    """
+    if leavings is not None:
+        _vacate_some(layer, leavings, now_s, needed)
+
+
+@inner
+def _vacate_some(layer: AgentLog, leavings: Records, now_s: float, needed: int) -> None:
+    rules, state, entries = layer.rules[0], layer.state[0], layer.entries
+    entry = int(state.first)
+    passed = int(state.coming)  # nodes of this entry that have to leave already
+    while entry < state.last:
+        if passed >= entries[entry].nodes:
+            passed -= int(entries[entry].nodes)
+            entry += 1
+        elif needed > 0 and entries[entry].end_s <= now_s + save_seconds(layer, needed * rules.places):
+            passed += 1
+            needed -= 1
+            state.coming += 1
+            state.leaving += 1
+            state.running -= 1
+        else:
+            break
+    needed = min(needed, int(state.running))
+    if needed <= 0:
+        return
+    gone_s = now_s + save_seconds(layer, needed * rules.places)
+    saved = 0
+    begin_s = math.inf
+    group_s = -math.inf
+    left = needed
+    while left > 0:
+        if entries[entry].end_s != group_s:
+            group_s = entries[entry].end_s
+            other = entry
+            while other > state.first and entries[other - 1].end_s == group_s:
+                other -= 1
+            begin_s = _begin_s(layer, other)
+            if begin_s <= now_s:  # the beginning stays, however many agents of this end are left
+                while other < state.last and entries[other].end_s == group_s:
+                    entries[other].begin_s = begin_s
+                    other += 1
+            begin_s = min(now_s, begin_s)
+        nodes = min(left, int(entries[entry].nodes) - passed)
+        passed = 0
+        saved += _spend(layer, entry, nodes, gone_s, begin_s)
+        entries[entry].nodes -= nodes
+        left -= nodes
+        entry += 1
+    while state.first < state.last and entries[state.first].nodes == 0:
+        state.first += 1
+    _leave(layer, leavings, gone_s, needed, saved)
+
+
+@inner
+def _leave(layer: AgentLog, leavings: Records, gone_s: float, nodes: int, saved: int) -> None:
+    """Record that these nodes will be free at `gone_s`."""
+    state = layer.state[0]
+    state.running -= nodes
+    state.leaving += nodes
+    at = state.leavings
+    while at > 0 and leavings[at - 1].end_s > gone_s:
+        leavings[at] = leavings[at - 1]
+        at -= 1
+    leavings[at].end_s = gone_s
+    leavings[at].nodes = nodes
+    leavings[at].saved = saved
+    state.leavings += 1
+
+
+@inner
+def _next_leaving_s(layer: AgentLog, leavings: Records | None) -> float:
+    """Return when the first agents that are being vacated are gone; infinite if no agent is being vacated."""
+    if leavings is not None and layer.state[0].leavings > 0:
+        return float(leavings[0].end_s)
+    return math.inf
+
+
+@inner
+def _leaving_past(layer: AgentLog, leavings: Records | None, at_s: float) -> int:
+    """Return the number of nodes whose agents are being vacated and will be gone only after that instant."""
+    nodes = 0
+    if leavings is not None:
+        for entry in range(layer.state[0].leavings):
+            if leavings[entry].end_s > at_s:
+                nodes += int(leavings[entry].nodes)
+    return nodes
+
+
+@inner
+def _release_leavings(layer: AgentLog, leavings: Records | None, now_s: float) -> None:
+    """Free the nodes that have been vacated by now."""
+    if leavings is None:
+        return
+    state = layer.state[0]
+    gone = 0
+    while gone < state.leavings and leavings[gone].end_s <= now_s:
+        state.leaving -= leavings[gone].nodes
+        state.saved += leavings[gone].saved
+        freed(layer, float(leavings[gone].end_s), int(leavings[gone].nodes))
+        gone += 1
+    if gone > 0:
+        for entry in range(gone, state.leavings):
+            leavings[entry - gone] = leavings[entry]
+        state.leavings -= gone
+
+
+@inner
+def _enter(layer: AgentLog, now_s: float, end_s: float, nodes: int) -> None:
+    """Add entries for new agents: those that restore saved jobs, and those for which no saved job is left."""
+    state, entries = layer.state[0], layer.entries
+    if state.last + 2 > len(entries):  # move entries to the front of the array, without empty entries
+        to = 0
+        for entry in range(state.first, state.last):
+            if entries[entry].nodes > 0:
+                entries[to] = entries[entry]
+                to += 1
+        state.first = 0
+        state.last = to
+    restored = min(nodes, int(state.saved))
+    for was_saved in (True, False):
+        of_these = restored if was_saved else nodes - restored
+        if of_these > 0:
+            entry = entries[state.last]
+            entry.start_s = now_s
+            entry.end_s = end_s
+            entry.nodes = of_these
+            entry.restore_s = restore_seconds(layer, of_these * layer.rules[0].places) if was_saved else 0.0
+            entry.was_saved = was_saved
+            entry.begin_s = math.inf
+            state.last += 1
+    state.saved -= restored
+
+
+@inner
+def _begin_s(layer: AgentLog, first: int) -> float:
+    """Return when the agents that end together with this entry begin to save. The entry is the first of its end.
+
+    The agents begin as soon as those that have started by then must. An agent that starts later finds them saving.
+    """
+    rules, entries = layer.rules[0], layer.entries
+    if entries[first].begin_s < math.inf:
+        return float(entries[first].begin_s)
+    end_s = float(entries[first].end_s)
+    begin_s = math.inf
+    nodes = 0
+    entry = first
+    while entry < layer.state[0].last and entries[entry].end_s == end_s and entries[entry].start_s < begin_s:
+        if entries[entry].nodes > 0:
+            nodes += int(entries[entry].nodes)
+            begin_s = end_s - float(rules.margin_s) - save_seconds(layer, nodes * rules.places)
+            begin_s = max(begin_s, float(entries[entry].start_s))
+        entry += 1
+    return begin_s
+
+
+@inner
+def _end_first_group(layer: AgentLog) -> None:
+    """End the first entries in force, which all have one end."""
+    state, entries = layer.state[0], layer.entries
+    entry = int(state.first)
+    end_s = float(entries[entry].end_s)
+    begin_s = _begin_s(layer, entry)
+    nodes = 0
+    while entry < state.last and entries[entry].end_s == end_s:
+        state.saved += _spend(layer, entry, int(entries[entry].nodes), end_s, begin_s)
+        nodes += int(entries[entry].nodes)
+        entry += 1
+    state.first = entry
+    coming = min(nodes, int(state.coming))
+    state.coming -= coming
+    state.leaving -= coming
+    state.running -= nodes - coming
+    freed(layer, end_s, nodes)
+
+
+@inner
+def _spend(layer: AgentLog, at: int, nodes: int, end_s: float, begin_s: float) -> int:
+    """Log what this many agents of the entry did until their end; return how many nodes' saved jobs they return."""
+    entry = layer.entries[at]
+    start_s = float(entry.start_s)
+    begin_s = max(begin_s, start_s)
+    restore_s = min(float(entry.restore_s), begin_s - start_s)
+    if nodes > 0:
+        logged(layer, start_s, end_s, nodes, restore_s, end_s - begin_s)
+    return nodes if entry.was_saved or start_s + restore_s < begin_s else 0

@@ -1,0 +1,324 @@
+"""The layer of agents as arrays of records: its rules, the agents that hold nodes now, and the log of earlier agents.
+
+`agent_starts` decides, and `agent_slots` where the low-priority queue has an end; nothing here does. Both modules
+change the records in place. Only the log is replaced when it is full (`grown`). Compiled code takes every array of a
+tuple as an argument of its own, and more arguments take longer to compile: hence records.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.replay.compiler import inner, making
+from gleaner.control.simulation.schedule import Stretches, no_stretches
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, transfer_s
+from gleaner.control.simulation.workload import Counts, Seconds
+
+_START, _END, _NODES, _RESTORE, _SAVE = range(5)
+"""The rows of the log."""
+ENDLESS = 2**40
+"""The number of jobs that stands for a queue without an end."""
+
+
+class Records(Protocol):
+    """An array of records. NumPy and the compiler know what is in the records; a type checker does not."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: Any, /) -> Any: ...
+
+    def __setitem__(self, at: Any, what: Any, /) -> None: ...
+
+
+_COST = [("constant_s", "f8"), ("node_mib_s", "f8"), ("shared_mib_s", "f8")]
+_RULES = np.dtype(
+    [
+        ("length_s", "f8"),
+        ("synchronised", "?"),
+        ("shortest_slice_s", "f8"),
+        ("at_most", "i8"),
+        ("places", "i8"),
+        ("margin_s", "f8"),
+        ("preemption", "?"),
+        ("units", "i8"),  # of the machine, that one agent takes
+        ("memory_mib", "f8"),  # of one job
+        ("save", _COST),
+        ("restore", _COST),
+    ]
+)
+_STATE = np.dtype(
+    [
+        ("first", "i8"),  # the first of the entries in force
+        ("last", "i8"),  # the place behind the entries in force; with a finite queue: behind the slots in use
+        ("running", "i8"),  # nodes with agents
+        ("leaving", "i8"),  # nodes with agents that have to leave
+        ("coming", "i8"),  # nodes, of those leaving, in the first entries, whose agents end as early by themselves
+        ("leavings", "i8"),  # entries in the array `leavings`
+        ("freed", "i8"),  # entries in the array `freed`
+        ("logged", "i8"),  # entries in the array `log`
+        ("saved", "i8"),  # saved jobs that wait; with an endless queue the nodes that these jobs fill
+        ("wake_s", "f8"),  # when agents may start although nothing ends
+    ]
+)
+_ENTRY = np.dtype(
+    [
+        ("start_s", "f8"),
+        ("end_s", "f8"),
+        ("nodes", "i8"),
+        ("restore_s", "f8"),
+        ("was_saved", "?"),  # the entry's jobs must be restored
+        ("begin_s", "f8"),  # when the entry's save began; infinite: not asked yet
+    ]
+)
+_LEAVING = np.dtype([("end_s", "f8"), ("nodes", "i8"), ("saved", "i8")])
+_FREED = np.dtype([("end_s", "f8"), ("units", "i8")])
+_STOCK = np.dtype(
+    [
+        ("returned", "i8"),  # jobs that wait again without having been saved
+        ("new", "i8"),  # the next job that never ran
+        ("groups", "i8"),  # entries in the array `groups`
+        ("is_stale", "?"),  # whether `next_s` must be found anew
+        ("next_s", "f8"),  # when the places have something to do
+        ("latest_s", "f8"),  # when the places last had something to do
+    ]
+)
+_SLOT = np.dtype(
+    [
+        ("order", "i8"),  # by position, not by slot: the slots in use by the starts of their agents, then the free ones
+        ("start_s", "f8"),
+        ("end_s", "f8"),
+        ("begin_s", "f8"),  # when the slot's save began; infinite: not yet
+        ("is_leaving", "?"),
+        ("busy", "i8"),  # places with a job
+        ("computing", "i8"),  # places that compute
+        ("since_s", "f8"),  # since when at least one place computes
+        ("computed_s", "f8"),  # time computed before `since_s`
+    ]
+)
+_PLACE = np.dtype([("job", "i8"), ("due_s", "f8"), ("is_restoring", "?")])  # due: restored, or complete
+_GROUP = np.dtype([("end_s", "f8"), ("busy", "i8"), ("begin_s", "f8")])
+_JOB = np.dtype([("left_s", "f8"), ("is_saved", "?"), ("end_s", "f8")])
+
+
+class AgentLog(NamedTuple):
+    """The state of all agents, which every loop hands to `agent_starts`. None in its place if there are no agents."""
+
+    rules: Records
+    """One record: `AgentSettings` as numbers."""
+    state: Records
+    """One record."""
+    entries: Records
+    """Agents that started at one instant and end at one instant, in the order of both instants."""
+    leavings: Records | None
+    """Agents that are being vacated, in the order in which they will be gone. The jobs of `saved` nodes return as saved
+    jobs.
+
+    None without preemption, so that the code that vacates agents is not compiled.
+    """
+    freed: Records
+    """The units that were returned at the latest instant, and when they were expected."""
+    log: Seconds
+    """The columns of `Stretches`, one per row, without the columns that are the same for all stretches."""
+    counts: Counts
+    """Rows of one number each, for the planner: a node's cores, the idle nodes, a job's cores, the jobs that wait."""
+    fits: NDArray[np.bool_]
+
+
+class Finite(NamedTuple):
+    """The state of a queue that has an end, for `agent_slots`. None in its place if the queue is endless."""
+
+    stock: Records
+    """One record."""
+    slots: Records
+    """Nodes with agents. Which node of the machine a slot is does not matter."""
+    places: Records
+    """The job of each place of each slot, or -1."""
+    groups: Records
+    """Agents that end at one instant, with `busy` places in all. Agents that are being vacated are in no group."""
+    jobs: Records
+    heap_key: Seconds
+    heap_job: Counts
+    """The jobs that wait again: the saved jobs by number, then the others."""
+
+
+_seconds = inner(transfer_s)
+
+
+@inner
+def save_seconds(layer: AgentLog, at_once: int) -> float:
+    """Return how many seconds each save takes if this many jobs are saved at once."""
+    rules = layer.rules[0]
+    cost = rules.save
+    return _seconds(cost.constant_s, cost.node_mib_s, cost.shared_mib_s, rules.memory_mib, float(at_once))
+
+
+@inner
+def restore_seconds(layer: AgentLog, at_once: int) -> float:
+    """Return how many seconds each restore takes if this many jobs are restored at once."""
+    rules = layer.rules[0]
+    cost = rules.restore
+    return _seconds(cost.constant_s, cost.node_mib_s, cost.shared_mib_s, rules.memory_mib, float(at_once))
+
+
+@inner
+def logged(  # noqa: PLR0917 - numba takes no keywords
+    layer: AgentLog, start_s: float, end_s: float, nodes: int, restore_s: float, save_s: float
+) -> None:
+    """Put one entry into the log."""
+    log, entry = layer.log, layer.state[0].logged
+    log[_START, entry] = start_s
+    log[_END, entry] = end_s
+    log[_NODES, entry] = nodes
+    log[_RESTORE, entry] = restore_s
+    log[_SAVE, entry] = save_s
+    layer.state[0].logged += 1
+
+
+@inner
+def freed(layer: AgentLog, end_s: float, nodes: int) -> None:
+    """Record that these nodes were freed. Nodes with one expected end are one entry if they come in a row."""
+    state = layer.state[0]
+    if state.freed > 0 and layer.freed[state.freed - 1].end_s == end_s:
+        layer.freed[state.freed - 1].units += nodes * layer.rules[0].units
+        return
+    layer.freed[state.freed].end_s = end_s
+    layer.freed[state.freed].units = nodes * layer.rules[0].units
+    state.freed += 1
+
+
+@inner
+def is_full(layer: AgentLog) -> bool:
+    """Return True if the room in the layer's log may be too little for one more instant."""
+    state = layer.state[0]
+    return bool(layer.log.shape[1] < state.logged + state.last - state.first + 4)
+
+
+@making
+def grown(layer: AgentLog) -> AgentLog:
+    """Return the same layer, with twice the room in its log."""
+    state = layer.state[0]
+    log = np.empty((5, 2 * layer.log.shape[1]))
+    for row in range(5):
+        for entry in range(state.logged):
+            log[row, entry] = layer.log[row, entry]
+    return AgentLog(layer.rules, layer.state, layer.entries, layer.leavings, layer.freed, log, layer.counts, layer.fits)
+
+
+def larger_log(layer: AgentLog) -> AgentLog:
+    """Return what `grown` returns, for a loop that stops where its log is full."""
+    there = layer.log.shape[1]
+    log = np.empty((5, 2 * there))
+    log[:, :there] = layer.log
+    return layer._replace(log=log)
+
+
+def layer_of(agents: AgentSettings | None, machine: Machine) -> tuple[AgentLog | None, Finite | None]:
+    """Return the layer before anything has started; None without agents, or without work for agents.
+
+    The state of a finite queue comes with it; None if the queue is endless.
+    """
+    if agents is None or agents.queue.jobs == 0 or agents.agents_at_most == 0:
+        return None, None
+    nodes = machine.units // machine.units_of_node
+    state = np.zeros(1, _STATE)
+    state["wake_s"] = math.inf
+    layer = AgentLog(
+        rules=_rules(agents, machine),
+        state=state,
+        entries=np.zeros(2 * nodes + 8, _ENTRY),
+        leavings=np.zeros(nodes + 1, _LEAVING) if agents.preemption else None,
+        freed=np.zeros(nodes + 1, _FREED),
+        log=np.empty((5, max(1024, 2 * nodes))),
+        counts=np.array([[agents.jobs_per_agent], [0], [1], [ENDLESS]]),
+        fits=np.ones((1, 1), np.bool_),
+    )
+    return layer, _finite(agents, nodes, machine.classes[0].speed)
+
+
+def stretches(layer: AgentLog | None, log: Seconds, stop_s: float) -> Stretches:
+    """Return the log of a closed layer as stretches, in order of starts, cut where the replay stopped.
+
+    The log's rows become the columns, and values that are the same for all entries take no room: with a million jobs
+    there may be 16 million entries.
+    """
+    if layer is None:
+        return no_stretches()
+    log = log[:, : int(layer.state[0]["logged"])]
+    if np.any(log[_START, 1:] < log[_START, :-1]):  # agents of one length end in the order of their starts
+        log = log[:, np.argsort(log[_START], kind="stable")]
+    log = log[:, : np.searchsorted(log[_START], stop_s)]
+    there = log[_START] < log[_END]
+    if not there.all():
+        log = log[:, there]
+    start_s, end_s, nodes, restore_s, save_s = log
+    last_s = np.minimum(end_s, stop_s)
+    end_s -= last_s
+    save_s -= end_s
+    np.maximum(save_s, 0.0, out=save_s)
+    end_s[:] = last_s
+    np.minimum(restore_s, np.subtract(end_s, start_s, out=last_s), out=restore_s)
+    units = nodes.view(np.int64)
+    units[:] = np.multiply(nodes, float(layer.rules[0]["units"]), out=last_s)
+    held = len(start_s)
+    return Stretches(
+        job=np.broadcast_to(np.int64(-1), held),
+        start_s=start_s,
+        end_s=end_s,
+        units=units,
+        restore_s=restore_s,
+        save_s=save_s,
+        lost_s=np.broadcast_to(0.0, held),
+        node=np.broadcast_to(np.int32(-1), held),
+    )
+
+
+def _rules(agents: AgentSettings, machine: Machine) -> Records:
+    rules = np.zeros(1, _RULES)
+    rules["length_s"] = agents.length_s
+    rules["synchronised"] = agents.synchronised
+    rules["shortest_slice_s"] = agents.shortest_slice_s
+    rules["at_most"] = agents.agents_at_most
+    rules["places"] = agents.jobs_per_agent
+    rules["margin_s"] = agents.margin_s
+    rules["preemption"] = agents.preemption
+    rules["units"] = machine.units_of_node
+    rules["memory_mib"] = agents.queue.memory_mib
+    rules["save"] = _cost(agents.save)
+    rules["restore"] = _cost(agents.restore)
+    return rules
+
+
+def _cost(settings: CostSettings) -> tuple[float, float, float]:
+    return settings.constant_s, settings.node_mib_s, settings.shared_mib_s
+
+
+def _finite(agents: AgentSettings, nodes: int, speed: float) -> Finite | None:
+    if agents.queue.jobs is None:
+        return None
+    stock = np.zeros(1, _STOCK)
+    stock["next_s"] = math.inf
+    slots = np.zeros(nodes, _SLOT)
+    slots["order"] = np.arange(nodes)
+    places = np.zeros((nodes, agents.jobs_per_agent), _PLACE)
+    places["job"] = -1
+    jobs = np.zeros(agents.queue.jobs, _JOB)
+    jobs["left_s"] = agents.queue.work_s / speed
+    jobs["end_s"] = math.nan
+    return Finite(
+        stock=stock,
+        slots=slots,
+        places=places,
+        groups=np.zeros(nodes + 1, _GROUP),
+        jobs=jobs,
+        heap_key=np.empty(len(jobs) + 1),
+        heap_job=np.empty(len(jobs) + 1, np.int64),
+    )

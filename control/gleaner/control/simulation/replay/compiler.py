@@ -1,0 +1,234 @@
+"""The compilation of plain functions over NumPy arrays to machine code. Only this module knows the compiler (numba).
+
+A policy's core is plain Python in `policy`: live control calls the function as it is, and the simulator compiles the
+same function. Only functions that Python calls are cached. Each contains all functions that it calls.
+
+numba finds cached code by the file of the called function. So numba would go on with an old copy of a core that was
+compiled into a loop of another file. To prevent that, each cached function has a folder that is named by a digest of
+its file and of all files of ours that this file imports: `~/.cache/gleaner/compiled/<digest>`, or the same below the
+user's `$NUMBA_CACHE_DIR`. A folder that was not used for a month is removed.
+"""
+
+import dis
+import fcntl
+import gc
+import hashlib
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import IO, Any, ParamSpec, TypeVar, cast
+
+import numba
+from numba.core import event
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_UNUSED_S = 30 * 24 * 3600
+_STARTING_S = 10
+"""The time after a change in which code compiled from a file is not cached: the file may have been imported as it was
+before."""
+_IMPORTS = re.compile(r"^(?:from|import) +([\w.]+)(?: +import +(\([^)]*\)|[^\n(]+))?", re.MULTILINE)
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function as machine code, which Python may call.
+
+    The function may call only compiled functions, and plain functions of its own module. These are compiled with it.
+    """
+    return _made(function, is_cached=True, _nrt=True)
+
+
+def loop(function: Callable[P, R]) -> Callable[P, R]:
+    """Return what `compiled` returns, for a function that neither makes nor returns an array.
+
+    The function counts no references to arrays. Counting them took a sixth of the time of a replay with agents.
+    """
+    return _made(function, is_cached=True, _nrt=False)
+
+
+def inner(function: Callable[P, R]) -> Callable[P, R]:
+    """Return what `loop` returns, for a function that only compiled functions call.
+
+    Without what Python would need to call it, the function is compiled much faster, the more so the more arrays it
+    takes. The function counts no references to arrays, since its caller holds some. Counting them took half the time of
+    a replay with agents.
+    """
+    return _made(function, is_cached=False, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def making(function: Callable[P, R]) -> Callable[P, R]:
+    """Return what `inner` returns, for a function that makes or returns arrays."""
+    return _made(function, is_cached=False, _nrt=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def _made(function: Callable[P, R], *, is_cached: bool, **options: bool) -> Callable[P, R]:
+    njit: Any = numba.njit  # its declaration does not know all of the options
+    config: Any = cast("Any", numba).config
+    plain = _with_callees(cast("FunctionType", function), options)
+    folder = _folder(Path(plain.__code__.co_filename), str(sorted(options.items()))) if is_cached else None
+    users = config.CACHE_DIR
+    config.CACHE_DIR = str(folder)
+    try:
+        return cast("Callable[P, R]", njit(error_model="numpy", cache=folder is not None, **options)(plain))
+    finally:
+        config.CACHE_DIR = users
+
+
+def _with_callees(plain: FunctionType, options: dict[str, bool]) -> FunctionType:
+    """Return the function with the plain functions of its own module that it calls in their compiled form."""
+    named = {each.argval for each in dis.get_instructions(plain) if each.opname == "LOAD_GLOBAL"}
+    callees = {
+        name: _callee(of, tuple(sorted(options.items())))
+        for name in named
+        if isinstance(of := plain.__globals__.get(name), FunctionType)
+        and of.__module__ == plain.__module__
+        and of is not plain
+    }
+    if not callees:
+        return plain
+    names = {**plain.__globals__, **callees}
+    copy = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
+    copy.__module__, copy.__qualname__ = plain.__module__, plain.__qualname__
+    return copy
+
+
+@cache
+def _callee(plain: FunctionType, options: tuple[tuple[str, bool], ...]) -> Callable[..., Any]:
+    """Return this plain function in compiled form, once for all functions that call it."""
+    return _made(plain, is_cached=False, **{**dict(options), "no_cpython_wrapper": True, "no_cfunc_wrapper": True})
+
+
+@cache
+def _root() -> Path | None:
+    """Make and return the folder of all versions' folders. None if it cannot be written: then nothing is cached."""
+    with suppress(OSError, RuntimeError):  # there may be no home
+        users = os.environ.get("NUMBA_CACHE_DIR")
+        root = Path(users) if users else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        root = root if users else root / "gleaner" / "compiled"
+        root.mkdir(parents=True, exist_ok=True)
+        return root if os.access(root, os.W_OK) else None
+    return None
+
+
+@cache
+def _folder(source: Path, options: str) -> Path | None:
+    """Return the folder for code compiled from this file, without unreadable files. None if nothing is to be cached."""
+    files = _files_of(source)
+    now_s = time.time()
+    root = _root()
+    if root is None or any(abs(now_s - file.stat().st_mtime) < _STARTING_S for file in files):
+        return None
+    digest = hashlib.sha256(options.encode())
+    for file in sorted(files):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    folder = root / digest.hexdigest()[:32]
+    if not folder.exists():
+        _remove_unused(root, now_s)
+    folder.mkdir(exist_ok=True)
+    os.utime(folder)
+    for file in folder.glob("*/*.nb[ci]"):
+        _remove_if_cut_off(file)
+    return folder
+
+
+def _files_of(source: Path) -> frozenset[Path]:
+    """Return this file and all files that go into its compiled code: files of ours that it imports, and so on."""
+    found: set[Path] = set()
+    left = [source]
+    while left:
+        file = left.pop()
+        if file not in found:
+            found.add(file)
+            left.extend(_imported_by(file))
+    return frozenset(found)
+
+
+@cache
+def _imported_by(source: Path) -> tuple[Path, ...]:
+    """Return the files that this file imports, of Gleaner's modules and of modules beside it."""
+    files: list[Path] = []
+    for module, names in _IMPORTS.findall(source.read_text()):
+        for name in (module, *(f"{module}.{each}" for each in re.findall(r"\w+", names))):
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if file is not None and (name.startswith("gleaner.") or Path(file).parent == source.parent):
+                files.append(Path(file))
+    return tuple(files)
+
+
+def _remove_unused(root: Path, now_s: float) -> None:
+    for folder in root.iterdir():
+        is_ours = re.fullmatch("[0-9a-f]{32}", folder.name) is not None
+        with suppress(OSError):  # another process may remove the folder, too
+            if is_ours and now_s - folder.stat().st_mtime > _UNUSED_S:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_if_cut_off(file: Path) -> None:
+    """Remove a file that a full disk or a loss of power has cut off. A whole pickle ends with a full stop."""
+    with suppress(OSError), file.open("rb") as pickle:
+        pickle.seek(-1, os.SEEK_END)
+        if pickle.read() == b".":
+            return
+    file.unlink(missing_ok=True)
+
+
+class _Turns(event.Listener):
+    """A listener that has one process at a time save compiled code, and stops garbage collection during compilation.
+
+    numba numbers the files of its cache. Two processes that save a function for different types at once would use one
+    number for both, and a reader of the index would then run the wrong code. A function is saved between the end of its
+    own compilation and the release of the compiler's lock.
+
+    The compiler's objects live until the compiler is done, so that garbage collection would take a tenth of the time
+    for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._depth = 0  # of functions that are compiled for others
+        self._saving_at = 0
+        self._file: IO[bytes] | None = None
+        self._had_collector = False
+
+    def on_start(self, event: Any) -> None:
+        if event.kind != "numba:compiler_lock":
+            return
+        with self._mutex:
+            self._depth += 1
+            if self._depth == 1:
+                self._had_collector = gc.isenabled()
+                gc.disable()
+
+    def on_end(self, event: Any) -> None:
+        with self._mutex:
+            if event.kind == "numba:compile":
+                self._lock()
+                return
+            if self._file is not None and self._depth == self._saving_at:
+                self._file.close()
+                self._file = None
+            self._depth -= 1
+            if self._depth == 0 and self._had_collector:
+                gc.enable()
+
+    def _lock(self) -> None:
+        root = _root()
+        if root is not None and self._file is None:
+            self._saving_at = self._depth
+            with suppress(OSError):  # a file system without locks
+                self._file = (root / "lock").open("ab")
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+
+
+_TURNS = _Turns()
+for _kind in ("numba:compiler_lock", "numba:compile"):
+    cast("Any", event).register(_kind, _TURNS)

@@ -1,0 +1,106 @@
+"""The one entry to a replay: the request is checked, and the loop that can do it is chosen."""
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Protocol, cast
+
+import numpy as np
+
+from gleaner.control.simulation.errors import BadScenario, BadTrace, raise_if_interrupted
+from gleaner.control.simulation.machine import Allocation, Machine
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import AgentSettings, Discipline, Migration, SchedulerSettings
+from gleaner.control.simulation.workload import Workload
+
+
+class _Run(Protocol):
+    def __call__(
+        self,
+        workload: Workload,
+        machine: Machine,
+        scheduler: SchedulerSettings,
+        agents: AgentSettings | None = None,
+        *,
+        until_s: float | None = None,
+        keep_waiting: int = 0,
+    ) -> Schedule: ...
+
+
+def replay(
+    workload: Workload,
+    machine: Machine,
+    scheduler: SchedulerSettings,
+    agents: AgentSettings | None = None,
+    *,
+    until_s: float | None = None,
+    keep_waiting: int = 0,
+) -> Schedule:
+    """Return when every job of the workload runs on this machine, and what agents do meanwhile.
+
+    The replay stops at `until_s`: what would start or be decided then is left out, and what ends then has ended. With
+    `keep_waiting` the times of submission are ignored: from time 0 on, a job enters the queue whenever fewer than
+    `keep_waiting` jobs wait. The schedule's workload then has the instants at which jobs entered (NaN: never).
+
+    Raise `BadTrace` for a workload that cannot be replayed, and `BadScenario` for jobs larger than the machine and for
+    settings that contradict each other.
+    """
+    _check(workload, machine)
+    if keep_waiting < 0:
+        raise BadScenario(f"keep_waiting is {keep_waiting}: as many jobs cannot wait; 0 or more can")
+    if until_s is not None and not until_s > 0:
+        raise BadScenario(f"until_s is {until_s:g}: the replay would stop before it begins; it must be more than 0")
+    run = _loop(machine, scheduler)
+    try:
+        schedule = run(workload, machine, scheduler, agents, until_s=until_s, keep_waiting=keep_waiting)
+    except SystemError as error:
+        raise_if_interrupted(error)
+        raise
+    return replace(schedule, until_s=until_s)
+
+
+def _loop(machine: Machine, scheduler: SchedulerSettings) -> _Run:
+    """Return the loop for this machine. The loop is imported only now: what a command does not use is not compiled."""
+    is_counted = machine.is_counted and scheduler.migration.kind is Migration.NONE
+    counting = "omfs" if scheduler.kind is Discipline.OMFS else "queueing"
+    name = counting if is_counted else "nodes"
+    return cast("_Run", import_module(f"gleaner.control.simulation.replay.{name}").run)
+
+
+def _check(workload: Workload, machine: Machine) -> None:
+    if len(workload) == 0:
+        raise BadTrace(f"{workload.name}: it has no jobs")
+    _check_jobs(workload)
+    if machine.is_uniform:
+        asked, there = machine.units_asked(workload.processors), machine.units
+    else:
+        asked, there = workload.processors, machine.cores
+    larger = np.flatnonzero(asked > there)
+    if len(larger) == 0:
+        return
+    what = "nodes" if machine.is_uniform and machine.allocation is Allocation.NODES else "processors"
+    if len(larger) == len(workload):
+        raise BadTrace(
+            f"{workload.name}: no job fits the machine, which has {there} {what}; the smallest job needs {asked.min()}"
+        )
+    job = workload.job[larger[0]]
+    raise BadScenario(
+        f"{workload.name}: {len(larger)} of {len(workload)} jobs are larger than the machine: "
+        f"job {job} needs {asked[larger[0]]} {what}, there are {there}"
+    )
+
+
+def _check_jobs(workload: Workload) -> None:
+    """Raise `BadTrace` for a job that cannot be replayed.
+
+    A reader makes sure of all this, but a workload may be made by hand.
+    """
+    wrongs = (
+        ("has fewer than one processor", workload.processors < 1),
+        ("has no time of submission", ~np.isfinite(workload.submit_s)),
+        ("runs for less than no time", ~(workload.run_s >= 0) | ~np.isfinite(workload.run_s)),
+        ("runs for longer than its limit", ~(workload.run_s <= workload.limit_s)),
+        ("was submitted before the one before it", np.diff(workload.submit_s, prepend=-np.inf) < 0),
+    )
+    for what, wrong in wrongs:
+        if wrong.any():
+            raise BadTrace(f"{workload.name}: job {workload.job[np.argmax(wrong)]} {what}")

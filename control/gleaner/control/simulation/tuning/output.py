@@ -1,0 +1,309 @@
+"""The answer of `glean simulate tune` for people and programs: its table, its report, its JSON."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from gleaner.control.simulation.metrics.tables import Table, duration, percent
+from gleaner.control.simulation.report.page import (
+    Axis,
+    Card,
+    Cards,
+    Code,
+    Curve,
+    Lines,
+    Page,
+    Part,
+    Points,
+    Section,
+    Text,
+    Unit,
+)
+from gleaner.control.simulation.tuning.confidence_intervals import Interval
+from gleaner.control.simulation.tuning.recommendation import exact
+from gleaner.control.simulation.tuning.settings_files import agent_settings, control_settings, slurm_words
+from gleaner.control.simulation.tuning.trial import safety
+from gleaner.control.simulation.tuning.tune import Tried, Tuning
+
+
+def best_margins(tuning: Tuning) -> tuple[Tried, ...]:
+    """Return each setting with its best margin, that of the highest effective load, in the order of the settings."""
+    best: dict[tuple[bool, float, bool], Tried] = {}
+    for one in tuning.tried:
+        kind = one.evidence.setting.kind
+        if kind not in best or one.evidence.effective_load.mean > best[kind].evidence.effective_load.mean:
+            best[kind] = one
+    return tuple(best.values())
+
+
+def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
+    """Return a table of loads and waits by setting, by default with the best margin of each setting."""
+    shown = best_margins(tuning) if tried is None else tried
+    limit, chosen = tuning.question.limit, tuning.recommendation.setting
+    rows: list[tuple[str, ...]] = []
+    for one in shown:
+        setting, evidence = one.evidence.setting, one.evidence
+        mark = "*" if setting == chosen else "" if limit.holds(evidence) else "past the limit"
+        rows.append(
+            (
+                exact(setting.length_s),
+                "together" if setting.synchronised else "apart",
+                "at once" if setting.preemption else "",
+                exact(setting.margin_s),
+                percent(evidence.effective_load.mean),
+                _points(evidence.gain),
+                _growth(limit.growth(evidence), limit.shown),
+                duration(one.p95_wait_s.mean),
+                percent(one.saving + one.restoring),
+                percent(one.lost),
+                mark,
+            )
+        )
+    columns: tuple[str, ...] = (
+        "length",
+        "end",
+        "vacated",
+        "margin",
+        "effective load",
+        "more, points",
+        "mean wait",
+        "95th percentile",
+        "saves, restores",
+        "lost",
+        "",
+    )
+    if not any(one.evidence.setting.preemption for one in shown):
+        columns, rows = _without(2, columns, rows)
+    return Table(columns, tuple(rows), _title(tuning), left=2)
+
+
+def lines(tuning: Tuning) -> tuple[str, ...]:
+    """Return the recommendation for the terminal."""
+    control, agent, slurm = control_settings(tuning), agent_settings(tuning), slurm_words(tuning)
+    if not (control and agent and slurm):
+        return ("No setting is recommended.", *tuning.recommendation.reasons)
+    bare = [line for text in (control, agent) for line in text.splitlines() if line and not line.startswith("#")]
+    margin = bare.pop()
+    return (*tuning.recommendation.reasons, slurm, "\n".join(bare), f"and for the agents: {margin}")
+
+
+def _title(tuning: Tuning) -> str:
+    wait, load = tuning.wait_without_s, tuning.load_without
+    return f"without agents: load {percent(load.mean)}, mean wait {duration(wait.mean)}"
+
+
+def _without(
+    place: int, columns: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    return columns[:place] + columns[place + 1 :], [row[:place] + row[place + 1 :] for row in rows]
+
+
+def _points(gain: Interval) -> str:
+    return f"{100 * gain.mean:+.2f} ({100 * gain.low:.2f} to {100 * gain.high:.2f})"
+
+
+def _growth(growth: Interval, shown: Callable[[float], str]) -> str:
+    return f"{shown(growth.mean)} ({shown(growth.low)} to {shown(growth.high)})"
+
+
+def notes(tuning: Tuning) -> tuple[str, ...]:
+    """Return how the figures were made and what was assumed."""
+    question = tuning.question
+    return (
+        f"Seeds {question.first_seed} to {question.first_seed + question.seeds - 1} are variants of {tuning.workload}: "
+        f"{tuning.how.said}. All settings see the same variants; intervals are Student's t at "
+        f"{100 * question.level:g} % over paired differences.",
+        f"One agent's save is expected to take {exact(question.save_s)}, with a relative standard deviation of "
+        f"{percent(question.save_spread, 0)}; agents reserve {safety(question.save_spread):.2f} times that and the "
+        "margin, and a save that needs more loses its slice.",
+        f"No agent starts for less than {exact(question.slice_s)}. The low-priority queue never runs dry.",
+        *(
+            f"Left out, since it would compute nothing: {setting.said}."
+            for setting in tuning.left_out
+            if setting.margin_s == min(tuning.question.grid.margins_s)
+        ),
+    )
+
+
+def odd(tuning: Tuning) -> tuple[str, ...]:
+    """Return remarks on results that are no mistake and yet may not be what was meant."""
+    if not tuning.never_started:
+        return ()
+    count = f"{tuning.never_started:.0f} jobs of a variant"
+    return (f"{count}, on average, never start under {tuning.scheduler}; the waits are those of the others",)
+
+
+def page(tuning: Tuning, subtitle: str, remarks: Sequence[str]) -> Page:
+    """Return the report: what to set and why, the curves behind it, all figures, and how the figures were made."""
+    recommendation = tuning.recommendation
+    setting = recommendation.setting
+    answer: list[Part] = [_cards(tuning), Points(recommendation.reasons)]
+    control, agent, slurm = control_settings(tuning), agent_settings(tuning), slurm_words(tuning)
+    if control and agent and slurm:
+        answer += [
+            Text("For the control program (/etc/gleaner/gleaner.toml):"),
+            Code(control),
+            Text("For the agents (/etc/gleaner/agent.toml):"),
+            Code(agent),
+            Text(slurm),
+        ]
+    return Page(
+        "What to set" if setting else "No setting keeps the limit",
+        subtitle,
+        (
+            Section("Recommendation", answer),
+            Section("By length", (_loads(tuning), _waits(tuning), table(tuning))),
+            Section("By margin", (_margins(tuning),)),
+            Section("All settings", (table(tuning, tuning.tried),)),
+            Section("How it was done", (Points((*notes(tuning), *remarks)),)),
+        ),
+    )
+
+
+def _cards(tuning: Tuning) -> Cards:
+    recommendation, limit = tuning.recommendation, tuning.question.limit
+    named = recommendation.setting or recommendation.nearest
+    (one,) = (tried.evidence for tried in tuning.tried if tried.evidence.setting == named)
+    setting = one.setting
+    word = "" if recommendation.setting else "nearest: "
+    ends = "one end for all" if setting.synchronised else "each its own end"
+    return Cards(
+        (
+            Card("agents of", word + exact(setting.length_s), ends + (", vacated at once" * setting.preemption)),
+            Card("margin", exact(setting.margin_s), "before the end, on top of a save and its safety"),
+            Card("effective load", percent(one.effective_load.mean), f"{_points(one.gain)} points"),
+            Card("change of the mean wait", limit.shown(limit.growth(one).mean), f"the limit is {limit.said}"),
+        )
+    )
+
+
+def _kinds(tuning: Tuning) -> dict[str, list[Tried]]:
+    """Return the curves over the length of agents: one for each way in which agents end."""
+    curves: dict[str, list[Tried]] = {}
+    for one in sorted(best_margins(tuning), key=lambda one: one.evidence.setting.length_s):
+        setting = one.evidence.setting
+        label = "one end for all" if setting.synchronised else "each its own end"
+        curves.setdefault(label + (", vacated at once" if setting.preemption else ""), []).append(one)
+    return curves
+
+
+def _curves(tuning: Tuning, height: Callable[[Tried], Interval]) -> list[Curve]:
+    curves: list[Curve] = []
+    for label, found in _kinds(tuning).items():
+        heights = [height(one) for one in found]
+        curves.append(
+            Curve(
+                label,
+                [one.evidence.setting.length_s for one in found],
+                [one.mean for one in heights],
+                [one.low for one in heights],
+                [one.high for one in heights],
+            )
+        )
+    return curves
+
+
+_LENGTH = Axis("length of an agent", Unit.SECONDS, logarithmic=True)
+
+
+def _loads(tuning: Tuning) -> Lines:
+    without = tuning.load_without.mean
+    return Lines(
+        "Effective load against the length of an agent",
+        _LENGTH,
+        Axis("effective load", Unit.SHARE, from_zero=False),
+        _curves(tuning, lambda one: one.evidence.effective_load),
+        ((without, "without agents"),),
+    )
+
+
+def _waits(tuning: Tuning) -> Lines:
+    limit = tuning.question.limit
+    unit = Unit.SHARE if limit.is_share else Unit.SECONDS
+    return Lines(
+        "Growth of the mean wait of regular jobs",
+        _LENGTH,
+        Axis("growth of the mean wait", unit),
+        _curves(tuning, lambda one: limit.growth(one.evidence)),
+        ((limit.most, "the limit"),),
+    )
+
+
+def _margins(tuning: Tuning) -> Table:
+    """Return a table of the effective load by length and margin.
+
+    The table is for agents that are synchronised and not vacated, where such settings were tried.
+    """
+    first = min(tuning.tried, key=lambda one: (one.evidence.setting.preemption, not one.evidence.setting.synchronised))
+    kind = (first.evidence.setting.preemption, first.evidence.setting.synchronised)
+    shown = [
+        one for one in tuning.tried if (one.evidence.setting.preemption, one.evidence.setting.synchronised) == kind
+    ]
+    margins_s = sorted({one.evidence.setting.margin_s for one in shown})
+    loads = {(one.evidence.setting.length_s, one.evidence.setting.margin_s): one for one in shown}
+    rows = [
+        (
+            exact(length_s),
+            *(_load(loads.get((length_s, margin_s))) for margin_s in margins_s),
+        )
+        for length_s in sorted({length_s for length_s, _ in loads})
+    ]
+    ends = "one end for all" if kind[1] else "each its own end"
+    return Table(
+        ("length", *(f"margin {exact(margin_s)}" for margin_s in margins_s)),
+        tuple(rows),
+        f"effective load and the share lost in late saves; {ends}",
+    )
+
+
+def _load(one: Tried | None) -> str:
+    return "" if one is None else f"{percent(one.evidence.effective_load.mean)} ({percent(one.lost)})"
+
+
+def as_json(tuning: Tuning) -> dict[str, object]:
+    """Return everything as JSON for programs. Shares are shares of 1, times are seconds."""
+    question, recommendation = tuning.question, tuning.recommendation
+    return {
+        "workload": tuning.workload,
+        "scheduler": tuning.scheduler,
+        "seeds": {"first": question.first_seed, "count": question.seeds, "variants": tuning.how.said},
+        "confidence": question.level,
+        "wait_limit": {"most": question.limit.most, "is_share": question.limit.is_share},
+        "save_s": question.save_s,
+        "save_spread": question.save_spread,
+        "shortest_slice_s": question.slice_s,
+        "never_started": tuning.never_started,
+        "without_agents": {
+            "effective_load": asdict(tuning.load_without),
+            "mean_wait_s": asdict(tuning.wait_without_s),
+        },
+        "settings": [_json_of(one, tuning) for one in tuning.tried],
+        "left_out": [asdict(setting) for setting in tuning.left_out],
+        "recommendation": {
+            "setting": None if recommendation.setting is None else asdict(recommendation.setting),
+            "nearest": None if recommendation.nearest is None else asdict(recommendation.nearest),
+            "runner_up": None if recommendation.runner_up is None else asdict(recommendation.runner_up),
+            "reasons": list(recommendation.reasons),
+            "control_settings": control_settings(tuning),
+            "agent_settings": agent_settings(tuning),
+            "slurm": slurm_words(tuning),
+        },
+    }
+
+
+def _json_of(one: Tried, tuning: Tuning) -> dict[str, object]:
+    evidence = one.evidence
+    waits = min(evidence.waits_without_s) > 0
+    return {
+        **asdict(evidence.setting),
+        "within_limit": tuning.question.limit.holds(evidence),
+        "effective_load": asdict(evidence.effective_load),
+        "gain": asdict(evidence.gain),
+        "wait_growth_s": asdict(evidence.wait_s),
+        "wait_growth_share": asdict(evidence.wait_share) if waits else None,
+        "p95_wait_growth_s": asdict(one.p95_wait_s),
+        "regular_load": one.regular_load,
+        "saving": one.saving,
+        "restoring": one.restoring,
+        "lost": one.lost,
+        "by_seed": {"effective_load": evidence.effective_loads, "mean_wait_s": evidence.waits_s},
+    }

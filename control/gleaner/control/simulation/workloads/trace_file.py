@@ -1,0 +1,55 @@
+"""The lines of a trace file, compressed or not. A trace's bytes are read only here."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gleaner.control.simulation.errors import BadTrace
+
+_GZIP = b"\x1f\x8b"
+_MIB = 1 << 20
+_BLOCK_BYTES = 8 * _MIB
+"""The size of a block: large enough that the cost of a block does not matter, small enough that its lines do not fill
+the memory."""
+
+Progress = Callable[[int, int], None]
+"""A function that is told how much is done, and of how much."""
+Blocks = Iterator[tuple[int, list[str]]]
+"""Blocks of lines, each with the number of its first line. Lines count from 1."""
+
+
+def nobody(_done: int, _whole: int) -> None:
+    """Do nothing with the progress, for callers that do not show it."""
+
+
+def lines_of(path: Path, progress: Progress = nobody) -> Blocks:
+    """Yield all lines of a file in blocks. The file is read once, so it may be a pipe.
+
+    `progress` is told MiB of the file as it is on the disk, compressed or not. The file's first bytes, not its name,
+    tell whether it is compressed. Bytes beyond ASCII, which logs have in comments and names, are read as Latin-1. There
+    every byte is a character, so no line is ever refused for such a byte. Raise `BadTrace` if there is no such file, or
+    if the file cannot be read or uncompressed.
+    """
+    with _failures(path), path.open("rb") as raw:
+        first, whole_mib = 1, -(-os.fstat(raw.fileno()).st_size // _MIB)
+        with gzip.open(raw) if raw.peek(len(_GZIP)).startswith(_GZIP) else raw as file:
+            while lines := file.readlines(_BLOCK_BYTES):
+                yield first, [line.decode("latin-1") for line in lines]
+                first += len(lines)
+                if whole_mib:
+                    progress(-(-raw.tell() // _MIB), whole_mib)
+
+
+@contextmanager
+def _failures(path: Path) -> Generator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise BadTrace(f"{path}: there is no such file") from None
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise BadTrace(f"{path}: the gzip file is broken or cut short ({error})") from error
+    except OSError as error:
+        raise BadTrace(f"{path}: cannot be read ({error.strerror or error})") from error

@@ -1,0 +1,190 @@
+"""Slurm's command lines. Pure: no program is run here; `parse` reads the answers.
+
+They use only options that Slurm 20.11 and newer know; JSON alone needs 23.02. All instants go in and out as UTC or as
+seconds since the epoch (`ASK_ENVIRONMENT`), so that no daylight saving time can shift them.
+"""
+
+import math
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gleaner.control.settings import ClusterSettings
+from gleaner.control.slurm.interface import AgentRequest
+from gleaner.control.slurm.parse import JOB_FIELDS, NODE_FIELDS
+
+SUBMIT_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
+"""The environment of sbatch, which reads `--deadline` in its own time zone."""
+
+ASK_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
+"""The environment of squeue and sinfo. sbatch does not get it: sbatch would hand the time format on to the agent."""
+
+NODE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+WARNING_S = 60
+"""The time before the end at which Slurm signals. The signal is only a second source: the agent's own clock decides.
+But a preemption with `send_user_signal` warns only jobs that have asked for a signal."""
+
+NICE = 10_000
+"""The nice of agents: they stand behind every other job of the same partition."""
+
+LIMIT_STEP_S = 60
+"""The step of Slurm's limits: they are whole minutes."""
+
+
+def ask_nodes(partitions: Sequence[str], word: str) -> list[str]:
+    """Return the question for all nodes of these partitions, see `parse.NODE_FIELDS`."""
+    return ["sinfo", "--noheader", "--Node", f"--partition={','.join(partitions)}", _format(NODE_FIELDS, word)]
+
+
+def ask_jobs(partitions: Sequence[str], word: str, *, only_own: bool) -> list[str]:
+    """Return the question for all jobs of these partitions that have not ended, or for agents' jobs among them alone.
+
+    See `parse.JOB_FIELDS`.
+    """
+    whose = ["--me"] if only_own else []
+    return ["squeue", *whose, "--noheader", "--array", f"--partition={','.join(partitions)}", _format(JOB_FIELDS, word)]
+
+
+def ask_partitions(partitions: Sequence[str]) -> list[str]:
+    """Return the question for the names of those of these partitions that exist."""
+    return ["sinfo", "--noheader", f"--partition={','.join(partitions)}", "--format=%R"]
+
+
+def ask_accounts() -> list[str]:
+    """Return the question to slurmdbd for the names of all accounts."""
+    return ["sacctmgr", "--parsable2", "--noheader", "list", "account", "format=Account"]
+
+
+def ask_jobs_on(nodes: Sequence[str]) -> list[str]:
+    """Return the question for everybody's jobs on these nodes, in JSON. If one name is unknown, squeue refuses all."""
+    return ["squeue", "--json", f"--nodelist={','.join(nodes)}"]
+
+
+def ask_name(name: str) -> list[str]:
+    """Return the question for the ids of our jobs of this name, those that ended minutes ago (MinJobAge) included."""
+    return ["squeue", "--me", "--noheader", f"--name={name}", "--states=all", "--format=%i"]
+
+
+def withdraw(ids: Sequence[str]) -> list[str]:
+    """Return the command that ends these jobs."""
+    return ["scancel", *ids]
+
+
+def end_by(id_: str, gone_s: float) -> list[str]:
+    """Return the command that lets Slurm end one of our jobs by `gone_s`."""
+    return ["scontrol", "update", f"JobId={id_}", f"EndTime={_utc(gone_s)}"]
+
+
+def warn(ids: Sequence[str]) -> list[str]:
+    """Return the command that sends the warning of an end to the scripts of these jobs, see `script`."""
+    return ["scancel", "--batch", "--signal=USR1", *ids]
+
+
+def submit(settings: ClusterSettings, request: AgentRequest, now_s: float) -> list[str]:
+    """Return the command that submits one agent for a whole node; the script goes to its standard input.
+
+    Slurm rounds a limit that passes the deadline down to whole minutes. The deadline is one minute after the shared
+    end. So the limit passes the shared end by at most a minute, however late the agent starts.
+    """
+    words = [
+        "sbatch",
+        "--parsable",
+        f"--job-name={request.name}",
+        f"--partition={settings.partition}",
+        *([f"--account={settings.account}"] if settings.account else []),
+        *([f"--qos={settings.qos}"] if settings.qos else []),
+        "--nodes=1",
+        "--exclusive",
+        "--mem=0",
+        f"--time={minutes_up(request.end_s - now_s)}",
+        f"--time-min={minutes_down(request.end_s - request.latest_start_s)}",
+        f"--deadline={_utc(deadline_s(request))}",
+        "--no-requeue",
+        f"--signal=B:USR1@{WARNING_S}",
+        f"--nice={NICE}",
+        "--export=NIL",
+        "--propagate=NONE",
+        "--chdir=/",
+        "--input=/dev/null",
+        f"--output={settings.agent_logs / '%x.log'}",
+        "--open-mode=append",
+    ]
+    if request.avoid:
+        words.append(f"--exclude={','.join(request.avoid)}")
+    return words
+
+
+def deadline_s(request: AgentRequest) -> int:
+    """Return the deadline of a submission, see `submit`."""
+    return math.ceil(request.end_s + LIMIT_STEP_S)
+
+
+def script(settings: ClusterSettings, logs: Path, request: AgentRequest) -> str:
+    """Return the batch script. The agent is a step, since Slurm's SIGTERM at a preemption reaches only steps.
+
+    A warning comes to this shell as SIGUSR1, and the shell hands it on as SIGUSR1: at a SIGTERM srun would kill the
+    step at once. SIGUSR1 is ignored until the agent can handle it; the agent asks for its end when it starts. At the
+    end the agent's printed lines go to `logs`, a folder in the storage, if the storage answers.
+    """
+    agent = shlex.join(agent_command(settings, request))
+    printed = shlex.join([str(settings.agent_logs / f"{request.name}.log")])
+    kept = shlex.join([str(logs / f"{request.name}.log")])
+    return f"""\
+#!/bin/bash
+export PATH={NODE_PATH}
+step=
+trap '[ -z "$step" ] || kill -USR1 "$step" 2>/dev/null' USR1 TERM
+srun --ntasks=1 --mem=0 --whole --cpu-bind=none --export=ALL sh -c 'trap "" USR1; exec "$@"' agent \\
+    {agent} &
+step=$!
+status=1
+while kill -0 "$step" 2>/dev/null; do
+    wait "$step"
+    status=$?
+done
+timeout -k 1 2 cp {printed} {kept} && rm -f {printed}
+exit "$status"
+"""
+
+
+def agent_command(settings: ClusterSettings, request: AgentRequest) -> list[str]:
+    """Return the agent program's command line. It names the token's file, never the token."""
+    return [
+        *settings.agent_command,
+        "run",
+        "--name",
+        request.name,
+        "--end",
+        f"{request.end_s:.3f}",
+        "--token-file",
+        str(request.token_file),
+        "--settings",
+        str(settings.agent_settings),
+    ]
+
+
+def asked(settings: ClusterSettings) -> str:
+    """Return the place that agents are submitted to, for the message of a refusal."""
+    said = f"partition {settings.partition}"
+    said += f", account {settings.account}" if settings.account else ""
+    return said + (f", qos {settings.qos}" if settings.qos else "")
+
+
+def minutes_up(seconds: float) -> int:
+    """Return a limit in whole minutes, rounded up."""
+    return max(1, math.ceil(seconds / LIMIT_STEP_S))
+
+
+def minutes_down(seconds: float) -> int:
+    """Return a limit in whole minutes, rounded down, but at least one minute."""
+    return max(1, math.floor(seconds / LIMIT_STEP_S))
+
+
+def _utc(at_s: float) -> str:
+    return datetime.fromtimestamp(math.floor(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _format(fields: Sequence[str], word: str) -> str:
+    return "--Format=" + ",".join(f"{field}:{word}" for field in fields)

@@ -1,0 +1,47 @@
+"""The words in jobs' comments and in nodes' reasons, written by owners and by Gleaner. Pure.
+
+An owner declares a job's class in its Comment. Gleaner's marks are in a job's AdminComment, which only administrators
+write, and in the reason of a drained node. slurmctld's job_submit.lua and the dead man's switch know the same words.
+"""
+
+DEFAULT_CLASS = "non-preemptible"
+"""The class of a job that declares none: nothing is ever done to the job once it runs."""
+PREEMPTIBLE = "preemptible"
+CHECKPOINTABLE = "checkpointable"
+CLASSES = (DEFAULT_CLASS, PREEMPTIBLE, CHECKPOINTABLE)
+
+_WORD = "gleaner:"
+
+OURS = "gleaner: "
+WAITS_FOR_ITS_TURN = OURS + "waits for its turn"
+ASKED_TO_SAVE = OURS + "was asked to save itself, and waits for its turn"
+RELEASED = OURS + "released"
+RELEASED_ON_TOP = RELEASED + " on top"
+DRAINED_BY = OURS + "drained by "
+
+_BY_AN_ADMIN = "JobHeldAdmin"
+
+
+def is_held_for_us(mark: str, *, restarted: bool, reason: str) -> bool:
+    """Return True if a held job is held for us, and not by its owner or an administrator.
+
+    After a requeue any mark of ours will do: such a job held itself to wait for its turn. Slurm says `JobHeldUser` of
+    both our holds and the owner's; only an administrator's hold has another reason.
+
+    >>> is_held_for_us("gleaner: released", restarted=False, reason="JobHeldUser")
+    False
+    """
+    return mark.startswith(OURS) and (restarted or not mark.startswith(RELEASED)) and reason != _BY_AN_ADMIN
+
+
+def class_of(comment: str) -> str | None:
+    """Return the class that a job's comment declares; None if the comment names an unknown class, or two.
+
+    >>> class_of("mine gleaner:preemptible"), class_of(""), class_of("gleaner:mortal")
+    ('preemptible', 'non-preemptible', None)
+    """
+    words = comment.replace(",", " ").replace(";", " ").split()
+    declared = {word.removeprefix(_WORD) for word in words if word.startswith(_WORD)}
+    if not declared:
+        return DEFAULT_CLASS
+    return declared.pop() if len(declared) == 1 and declared <= set(CLASSES) else None

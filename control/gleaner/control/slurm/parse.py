@@ -1,0 +1,219 @@
+"""Slurm's answers read into the records of `snapshot`. Pure: no program is run here.
+
+About many jobs or nodes, `squeue` and `sinfo` answer with a table of chosen fields. A name or a comment may hold
+anything that its user likes, line ends too. So each question makes up a word that ends each field. Lines that do not
+have that word, and as often as there are fields, are no job. About the jobs on nodes that are to be drained, `squeue`
+answers with JSON, see `parse_json`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gleaner.agent.common.hostlist import expanded
+from gleaner.control.slurm import parse_json
+from gleaner.control.slurm.interface import ClusterError, SchedulerId
+from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot
+
+UNSET = frozenset({"", "(null)", "N/A"})
+"""The words by which Slurm says that a field has no value."""
+
+NODE_FIELDS = ("NodeHost", "StateLong", "CPUsState", "Memory", "AllocMem", "Features", "PartitionName")
+"""The fields for `sinfo --Node --Format`, which prints one row for each partition that a node is in."""
+JOB_FIELDS = (
+    "JobArrayID", "State", "Account", "Partition", "NumCPUs", "NumTasks", "OverSubscribe", "ReqNodes", "ExcNodes",
+    "NodeList", "tres-alloc", "SubmitTime", "StartTime", "EndTime", "EligibleTime", "PriorityLong", "Reason",
+    "Dependency", "Feature", "restartcnt", "UserID", "admin_comment", "Comment", "Name",
+)  # fmt: skip
+"""The fields for `squeue --array --Format`."""
+
+_WORDS = {
+    "PLANNED": frozenset({"IDLE", "PLANNED"}),
+    "DRAINED": frozenset({"IDLE", "DRAIN"}),
+    "DRAINING": frozenset({"ALLOCATED", "DRAIN"}),
+}
+"""The long states of `sinfo` that stand for two of Slurm's words."""
+_FLAGS = {
+    "*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "!": "POWER_DOWN", "%": "POWERING_DOWN",
+    "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED",
+}  # fmt: skip
+"""The signs that `sinfo` writes behind a node's long state (sinfo(1), NODE STATE CODES)."""
+_UNITS_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
+
+
+def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: float) -> Snapshot:
+    """Return the snapshot in the answers of `sinfo` and `squeue`, in which each field ends with `word`.
+
+    `own`: the uid of our user; None if only our jobs were asked for.
+    """
+    found: dict[str, SlurmNode] = {}
+    partitions: dict[str, set[str]] = {}
+    for fields in _rows(nodes, word, len(NODE_FIELDS), "sinfo"):
+        partitions.setdefault(fields[0], set()).add(fields[-1])
+        if fields[0] not in found:
+            found[fields[0]] = _node_of(fields)
+    there = {name: replace(node, partitions=frozenset(partitions[name])) for name, node in found.items()}
+    rows = _rows(jobs, word, len(JOB_FIELDS), "squeue")
+    return Snapshot(read_s, there, tuple(_job_of(fields, own) for fields in rows))
+
+
+def state_words(shown: str) -> frozenset[str]:
+    """Return a node's states, from the long state that `sinfo` shows.
+
+    >>> sorted(state_words("idle~")), sorted(state_words("draining")), sorted(state_words("planned"))
+    (['IDLE', 'POWERED_DOWN'], ['ALLOCATED', 'DRAIN'], ['IDLE', 'PLANNED'])
+    """
+    base = shown.rstrip("".join(_FLAGS) + "+")
+    words = _WORDS.get(base.upper(), frozenset({base.upper()}))
+    return words | {_FLAGS.get(flag, flag) for flag in shown[len(base) :]}
+
+
+def features_of(text: str) -> frozenset[str]:
+    """Return a node's features, as Slurm lists them.
+
+    >>> sorted(features_of("amd,fast")), features_of("(null)")
+    (['amd', 'fast'], frozenset())
+    """
+    return frozenset() if text in UNSET else frozenset(text.split(","))
+
+
+def parse_ids(answer: str) -> list[SchedulerId]:
+    """Return the job ids in an answer of `squeue --format=%i`."""
+    ids = answer.split()
+    for id_ in ids:
+        if not id_.isdigit():
+            raise ClusterError(f"squeue said {id_!r} where a job id was expected")
+    return [SchedulerId(id_) for id_ in ids]
+
+
+def parse_submitted(answer: str) -> SchedulerId:
+    """Return the job id in sbatch's answer.
+
+    >>> parse_submitted("4711;cluster")
+    '4711'
+    """
+    id_ = answer.strip().partition(";")[0]
+    if not id_.isdigit():
+        raise ClusterError(f"sbatch said {answer.strip()!r} where a job id was expected")
+    return SchedulerId(id_)
+
+
+def _rows(answer: str, word: str, count: int, program: str) -> list[list[str]]:
+    """Return the fields of each row. A field may go over several lines."""
+    pieces = answer.split(word)
+    if len(pieces) % count != 1 or pieces[-1].strip():
+        raise ClusterError(
+            f"{program} said {answer[:80]!r}: {len(pieces) - 1} fields where a multiple of {count} was expected"
+        )
+    return [[field.strip() for field in pieces[at : at + count]] for at in range(0, len(pieces) - 1, count)]
+
+
+def _node_of(fields: list[str]) -> SlurmNode:
+    name, state, cpus, memory, allocated, features, _ = fields
+    parts = cpus.split("/")
+    if len(parts) != 4:
+        raise ClusterError(f"sinfo said {cpus!r} where allocated/idle/other/total CPUs were expected, of {name}")
+    return SlurmNode(
+        name=name,
+        partitions=frozenset(),
+        states=state_words(state),
+        state=state,
+        cpus=_whole(parts[3], name),
+        idle_cpus=_whole(parts[1], name),
+        memory_mib=_whole(memory, name),
+        allocated_mib=_whole(allocated, name),
+        features=features_of(features),
+    )
+
+
+def _job_of(fields: list[str], own: int | None) -> SlurmJob:
+    (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, end, begins,
+     priority, reason, dependency, constraint, restarts, user, admin, comment, name) = fields  # fmt: skip
+    asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
+    return SlurmJob(
+        id=id_,
+        name=name,
+        is_own=own is None or user == str(own),
+        account=account,
+        partitions=tuple(partition.split(",")),
+        states=frozenset({state}),
+        nodes=tuple(expanded(hosts)),
+        cpus=_whole(cpus, id_),
+        memory_mib=_mib(asked.get("mem", "0")),
+        nodes_at_least=_whole(asked.get("node", "1"), id_),
+        tasks=max(1, _whole(tasks, id_)),
+        is_exclusive=shared == "NO",
+        wanted_nodes=tuple(expanded(wanted)),
+        unwanted_nodes=tuple(expanded(unwanted)),
+        constraint=constraint,
+        dependency=dependency,
+        priority=_whole(priority, id_),
+        reason=reason,
+        comment=comment,
+        admin_comment=admin,
+        restarts=_whole(restarts, id_),
+        submitted_s=_instant(submitted),
+        begins_s=_instant(begins),
+        start_s=_instant(start),
+        end_s=_instant(end),
+    )
+
+
+def _mib(text: str) -> int:
+    """Return an amount of memory, as Slurm writes it.
+
+    >>> _mib("4000M"), _mib("1.50G"), _mib("0")
+    (4000, 1536, 0)
+    """
+    unit = text[-1:].upper()
+    return math.ceil(float(text[:-1]) * _UNITS_MIB[unit]) if unit in _UNITS_MIB else int(float(text or 0))
+
+
+def _whole(text: str, of: str) -> int:
+    digits = text.rstrip("+")  # sinfo marks values that differ within a group
+    if not digits.isdigit():
+        raise ClusterError(f"Slurm said {text!r} where a number was expected, of {of}")
+    return int(digits)
+
+
+def _instant(text: str) -> float | None:
+    return float(text) if text.isdigit() else None
+
+
+# ── JSON ──
+
+
+def parse_jobs_on(answer: str, nodes: Sequence[str]) -> tuple[SlurmJob, ...]:
+    """Return the jobs that have a part of these nodes, in the answer of `squeue --json`."""
+    try:
+        listed = [
+            one
+            for one in parse_json.listed(answer, "jobs", "squeue")
+            if not parse_json.states(one["job_state"]) & WAITING
+        ]
+        jobs = tuple(_job_on_nodes(one) for one in listed)
+    except (KeyError, TypeError) as error:
+        raise ClusterError(f"squeue said {answer[:80]!r} where JSON with jobs was expected") from error
+    return tuple(job for job in jobs if set(job.nodes) & set(nodes))
+
+
+def _job_on_nodes(one: Mapping[str, Any]) -> SlurmJob:
+    return replace(
+        parse_json.job_record(_name(one), one),
+        user=one["user_name"],
+        nodes=tuple(expanded(one["nodes"] or "")),
+        end_s=_end_s(one["end_time"]),
+    )
+
+
+def _name(one: Mapping[str, Any]) -> str:
+    """Return the job's id as people write it."""
+    array, task = parse_json.number(one["array_job_id"]), parse_json.number(one["array_task_id"])
+    return f"{array}_{task}" if array and task is not None else str(one["job_id"])
+
+
+def _end_s(given: int | Mapping[str, Any] | None) -> int | None:
+    """Return the time at which a job ends, in seconds since the epoch; None for never, or if nobody knows."""
+    is_endless = isinstance(given, Mapping) and given.get("infinite")
+    return None if is_endless else parse_json.number(given) or None

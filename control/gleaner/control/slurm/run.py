@@ -1,0 +1,88 @@
+"""Calls of Slurm's command-line programs. The programs' failures become errors of `interface` here, once."""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
+
+_NO_ANSWER = (
+    "unable to contact",
+    "timed out",
+    "connect failure",
+    "connection refused",
+    "error connecting",
+    "zero bytes were transmitted",
+    "temporarily un",
+    "standby mode",
+    "authentication",
+    "munge",
+    "configuration source",
+    "not responding",
+    "i/o error",
+)
+"""Words of Slurm's programs, in lower case, after which asking again later may help."""
+
+
+def passed_on() -> dict[str, str]:
+    """Return the part of this program's environment that Slurm's programs get."""
+    return {name: os.environ[name] for name in ("PATH", "SLURM_CONF") if name in os.environ}
+
+
+def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, given: str = "") -> str:
+    """Run a program and return what it printed.
+
+    Raises `ClusterUnavailable` if there was no answer, and `ClusterRefused` if Slurm refuses.
+    """
+    program = words[0]
+    try:
+        done = subprocess.run(
+            words,
+            input=given,
+            env={**passed_on(), **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClusterUnavailable(f"Slurm does not answer: {program} took more than {timeout_s:g} s") from error
+    except OSError as error:
+        raise ClusterUnavailable(
+            f"{program} cannot be run ({error.strerror}); install Slurm's client programs here"
+        ) from error
+    if done.returncode == 0:
+        return done.stdout
+    said = complaint(done.stderr)
+    if is_no_answer(without(done.stderr, words)):
+        raise ClusterUnavailable(f"Slurm does not answer: {program} says {said!r}")
+    raise ClusterRefused(f"Slurm refuses: {program} says {said!r}")
+
+
+def is_no_answer(stderr: str) -> bool:
+    """Return True if a program failed because Slurm did not answer, and not because Slurm refused."""
+    lower = stderr.lower()
+    return any(sign in lower for sign in _NO_ANSWER)
+
+
+def without(stderr: str, words: Sequence[str]) -> str:
+    """Return a program's message without the names that the program was given.
+
+    A name may read like one of the signs that `is_no_answer` looks for.
+
+    >>> without("Node munge1 not found", ["scontrol", "show", "nodes", "n1,munge1"])
+    'Node  not found'
+    """
+    given = {name for word in words for name in re.split(r"[,=]", word) if name}
+    return re.sub(r"[\w.-]+", lambda found: "" if found[0] in given else found[0], stderr)
+
+
+def complaint(stderr: str) -> str:
+    """Return the complaint of a Slurm program, as one line without the program's own prefixes.
+
+    >>> complaint("sbatch: error: Batch job submission failed: Invalid partition name specified")
+    'Invalid partition name specified'
+    """
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return lines[-1].rpartition("error: ")[2].removeprefix("Batch job submission failed: ") if lines else "no message"

@@ -1,0 +1,139 @@
+"""Slurm's jobs and nodes at one instant, as Slurm shows them: one record for each, for all readers.
+
+Each policy takes its own narrow view of a snapshot: `agents_view` for provisioning, `owners_view` for entitlements.
+Draining and the Slurm admin service decide by the records themselves. This module needs only the standard library,
+since the process with rights imports it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+"""The states in which a job has no node."""
+ENDED = frozenset(
+    {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+        "PREEMPTED", "REVOKED", "TIMEOUT",
+    }
+)  # fmt: skip
+"""The states in which a job is over for good."""
+_IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+_HARMLESS = frozenset({"IDLE", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+_STARTABLE = frozenset({"IDLE", *_IN_USE, "PLANNED", "POWERED_DOWN", "POWERING_UP"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    """One node. A field that a question did not ask for has its default."""
+
+    name: str
+    partitions: frozenset[str]
+    states: frozenset[str]
+    """Slurm's words in capitals, each flag a word of its own: `IDLE` and `DRAIN`."""
+    state: str = ""
+    """The state as Slurm's programs show it to people."""
+    cpus: int = 0
+    idle_cpus: int = 0
+    memory_mib: int = 0
+    allocated_mib: int = 0
+    features: frozenset[str] = frozenset()
+    reason: str = ""
+    reason_by: str = ""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if all of the node is free and usable now, even if Slurm keeps the node for a waiting job."""
+        return "IDLE" in self.states and self.states <= _HARMLESS
+
+    @property
+    def is_planned(self) -> bool:
+        """True if the node is idle, but kept for a waiting job."""
+        return self.is_idle and "PLANNED" in self.states
+
+    @property
+    def is_drained(self) -> bool:
+        """True if nothing new starts here."""
+        return "DRAIN" in self.states
+
+    @property
+    def is_used(self) -> bool:
+        """True if any job has a part of the node, even a job that is not shown to us."""
+        return bool(self.states & _IN_USE)
+
+    @property
+    def is_startable(self) -> bool:
+        """True if Slurm would start jobs here, as it would on a node that is powered down to save energy."""
+        return self.states <= _STARTABLE and bool(self.states & {"IDLE", *_IN_USE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """One job, or one task of an array. A field that a question did not ask for has its default."""
+
+    id: str
+    """The id as people write it: 4711, or 4711_3 for a task of an array."""
+    partitions: tuple[str, ...]
+    """The job's partitions; several only while the job waits."""
+    states: frozenset[str]
+    name: str = ""
+    user: str = ""
+    is_own: bool = False
+    """True if the user of this program submitted the job."""
+    account: str = ""
+    nodes: tuple[str, ...] = ()
+    cpus: int = 0
+    memory_mib: int = 0
+    nodes_at_least: int = 1
+    tasks: int = 1
+    is_exclusive: bool = False
+    """True if the job takes whole nodes."""
+    wanted_nodes: tuple[str, ...] = ()
+    unwanted_nodes: tuple[str, ...] = ()
+    constraint: str = ""
+    dependency: str = ""
+    priority: int = 0
+    """The job's priority; 0 while the job is held."""
+    nice: int = 0
+    reason: str = ""
+    comment: str = ""
+    admin_comment: str = ""
+    restarts: int = 0
+    can_requeue: bool = False
+    is_batch: bool = False
+    submitted_s: float | None = None
+    """The time when the job was submitted, or put back into the queue. It tells the job from another of its number."""
+    begins_s: float | None = None
+    """The time before which the job is not to start."""
+    start_s: float | None = None
+    end_s: float | None = None
+    """The time at which Slurm will end the job; None for never, or if nobody knows."""
+
+    @property
+    def is_pending(self) -> bool:
+        """True if the job waits, held or not, and nothing of it is left on a node from an earlier start."""
+        return "PENDING" in self.states and not self.is_completing
+
+    @property
+    def is_running(self) -> bool:
+        """True if the job computes now."""
+        return "RUNNING" in self.states and not self.is_completing
+
+    @property
+    def is_completing(self) -> bool:
+        """True if the job's processes are being ended."""
+        return "COMPLETING" in self.states
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the job is over for good."""
+        return bool(self.states & ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Nodes by name, and jobs, as of `read_s` in seconds since the epoch. `read_s` is not later than the question."""
+
+    read_s: float
+    nodes: Mapping[str, SlurmNode] = field(default_factory=lambda: MappingProxyType({}))
+    jobs: tuple[SlurmJob, ...] = ()

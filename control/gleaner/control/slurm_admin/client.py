@@ -1,0 +1,95 @@
+"""The client of the Slurm admin service in control: one method for each request, and the errors of a request."""
+
+import json
+import socket
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
+from gleaner.control.slurm_admin.request import LONGEST_BYTES
+
+
+class SlurmAdminRefused(ClusterRefused):
+    """The Slurm admin service refuses and says why. Nothing was done, and it will refuse again."""
+
+
+class SlurmAdminSilent(ClusterUnavailable):
+    """The Slurm admin service is not there, or Slurm does not answer the service: ask again later."""
+
+
+class SlurmAdminClient:
+    """The Slurm admin service that listens at this path. Each call is one connection; safe for several threads.
+
+    `epoch` returns the epoch by which control leads at the time of a call. `submitted_s` is the time when the job that
+    is meant was submitted, as it was seen: another job of the same number is left alone.
+    """
+
+    def __init__(self, path: Path, timeout_s: float, epoch: Callable[[], int | None] = lambda: None) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._epoch = epoch
+
+    def alive(self, partitions: Collection[str]) -> None:
+        """Say that control is alive and enforces entitlements in these partitions.
+
+        Do not call it in a dry run: jobs would be held.
+        """
+        self._ask(do="alive", partitions=sorted(set(partitions)))
+
+    def awake(self) -> None:
+        """Say that control is alive, so that the nodes that it drained stay drained. Entitlements may be off."""
+        self._ask(do="awake")
+
+    def release(self, job: str, *, top: bool, submitted_s: float | None = None) -> None:
+        """Release a job that we hold; with `top`, it goes before all other jobs of its tier."""
+        self._ask_of_job("release", job, submitted_s, top=top)
+
+    def set_reason(self, job: str, text: str, *, submitted_s: float | None = None) -> None:
+        """Write on a job why it is held, after `gleaner: `. `squeue -O JobArrayID,admin_comment` shows it."""
+        self._ask_of_job("reason", job, submitted_s, text=text)
+
+    def hold(self, job: str, *, submitted_s: float | None = None) -> None:
+        """Hold a job again that we released and that has not started."""
+        self._ask_of_job("hold", job, submitted_s)
+
+    def requeue(self, job: str, *, submitted_s: float | None = None) -> None:
+        """Take a preemptible job off its nodes. The job then waits, held, and begins anew when it is released."""
+        self._ask_of_job("requeue", job, submitted_s)
+
+    def signal(self, job: str, *, submitted_s: float | None = None) -> None:
+        """Ask a checkpointable job to save itself. The job then requeues itself, held."""
+        self._ask_of_job("signal", job, submitted_s)
+
+    def drain(self, nodes: Sequence[str], *, by: str = "control") -> None:
+        """Let nothing new start on these nodes, all or none. `by`: who asked for it, in one word."""
+        self._ask(do="drain", nodes=list(nodes), by=by)
+
+    def resume(self, nodes: Sequence[str]) -> None:
+        """Set nodes back that we drained, all or none."""
+        self._ask(do="resume", nodes=list(nodes))
+
+    def _ask_of_job(self, do: str, job: str, submitted_s: float | None, **message: object) -> None:
+        which = {} if submitted_s is None else {"submitted_s": int(submitted_s)}
+        self._ask(do=do, job=job, **message, **which)
+
+    def _ask(self, **message: object) -> None:
+        epoch = self._epoch()
+        if epoch is not None:
+            message["epoch"] = epoch
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(self._timeout_s)
+                connection.connect(str(self._path))
+                connection.sendall(json.dumps(message).encode() + b"\n")
+                with connection.makefile("rb") as answers:
+                    line = answers.readline(LONGEST_BYTES)
+        except OSError as error:
+            raise SlurmAdminSilent(f"the Slurm admin service at {self._path} does not answer: {error}") from error
+        try:
+            answer = json.loads(line)
+            done, kind, why = answer["ok"], answer.get("kind"), str(answer.get("why"))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise SlurmAdminSilent(f"the Slurm admin service at {self._path} said {line[:80]!r}") from error
+        if done is True:
+            return
+        raise SlurmAdminSilent(why) if kind == "away" else SlurmAdminRefused(why)

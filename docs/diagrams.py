@@ -1,0 +1,197 @@
+"""Draw docs/diagrams.md from the code: `make diagrams`. `tests/test_docs.py` compares the page with the code."""
+
+import dataclasses
+import enum
+import itertools
+import re
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+
+from gleaner.agent.job import lifecycle
+from gleaner.control.queue.schema import Ending
+from gleaner.control.states import State, Transition
+
+PAGE = Path(__file__).with_name("diagrams.md")
+_NUMBERS = (0, 1, 2, 3, 85)
+"""Counts of failed saves, and exit codes: among them the code by which a job says that it has saved itself."""
+
+_INTRODUCTION = """# Diagrams
+
+`make diagrams` draws this page from the code; a test compares the two. The words are in the
+[glossary](glossary.md), the reasons in [design.md](design.md). A diagram is source text for
+Mermaid, which GitHub and many editors show as a picture.
+
+- [The states of a job](#the-states-of-a-job)
+- [The states of an attempt](#the-states-of-an-attempt)
+- [The lifecycle of a job on an agent](#the-lifecycle-of-a-job-on-an-agent)
+- [Each step of the lifecycle](#each-step-of-the-lifecycle)
+"""
+
+Step = tuple[str, str, str, tuple[str, ...]]
+"""The state, what happened, the state after it, and what is done about it."""
+
+REMEMBERED = "Remembered"
+"""Nothing is done now, but the state knows of it from then on."""
+
+
+def sample_values(kind: Any) -> Iterator[Any]:
+    """Yield values of a field's type that lead to all branches of the step function."""
+    if isinstance(kind, NewType):
+        kind = kind.__supertype__
+    if get_origin(kind) in {types.UnionType, Union}:
+        for choice in get_args(kind):
+            yield from sample_values(choice)
+    elif kind is type(None):
+        yield None
+    elif kind is bool:
+        yield from (False, True)
+    elif kind is int:
+        yield from _NUMBERS
+    elif kind is str:
+        yield from ("", "text")
+    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+        yield next(iter(kind))
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind.model_construct()
+    else:
+        raise TypeError(f"docs/diagrams.py knows no value of {kind}: teach it one")
+
+
+def samples(kind: type) -> Iterator[Any]:
+    """Yield instances of a state's or an event's class, with all combinations of sample values."""
+    hints = get_type_hints(kind)
+    fields = [field.name for field in dataclasses.fields(kind)]
+    for values in itertools.product(*(tuple(sample_values(hints[name])) for name in fields)):
+        yield kind(**dict(zip(fields, values, strict=True)))
+
+
+def lifecycle_steps() -> list[Step]:
+    """Return every step that the lifecycle takes, in the order of its states and events, each once."""
+    hints = get_type_hints(lifecycle.step)
+    states, events = (get_args(kind) for name, kind in hints.items() if name != "return")
+    found: dict[Step, None] = {}
+    for state, event in itertools.product(states, events):
+        for before, happened in itertools.product(samples(state), samples(event)):
+            try:
+                after, todo = lifecycle.step(before, happened)
+            except lifecycle.Unexpected:
+                continue
+            does = tuple(type(deed).__name__ for deed in todo)
+            if type(after) is type(before) and after != before and not does:
+                does = (REMEMBERED,)
+            found[state.__name__, event.__name__, type(after).__name__, does] = None
+    return list(found)
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ").lower()
+
+
+def _diagram(edges: dict[tuple[str, str], list[str]]) -> str:
+    lines = [
+        f"    {source} --> {target}: {', '.join(labels)}".rstrip(": ") for (source, target), labels in edges.items()
+    ]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```", ""])
+
+
+def _merged(edges: Iterator[tuple[str, str, str]]) -> dict[tuple[str, str], list[str]]:
+    merged: dict[tuple[str, str], list[str]] = {}
+    for source, target, label in edges:
+        labels = merged.setdefault((source, target), [])
+        if label not in labels:
+            labels.append(label)
+    return merged
+
+
+def _job() -> str:
+    def edges() -> Iterator[tuple[str, str, str]]:
+        yield "[*]", State.NEW.value, "submit"
+        for transition, source in itertools.product(Transition, State):
+            if source in transition.sources:
+                yield source.value, transition.target.value, _words(transition.name)
+        yield State.COMPLETE.value, "[*]", ""
+
+    return f"""## The states of a job
+
+From `control/gleaner/control/states.py`. `claim`, `start over` and `cancel` may leave a waiting
+job, New or Saved. All other transitions from New or Saved are late reports of an attempt that was
+taken for lost.
+
+{_diagram(_merged(edges()))}"""
+
+
+def _attempt() -> str:
+    def edges() -> Iterator[tuple[str, str, str]]:
+        yield "[*]", "live", "claim"
+        for ending in Ending:
+            yield "live", ending.value, ""
+        for ending in (Ending.LOST, Ending.FORGOTTEN):
+            yield ending.value, "live", "revive"
+
+    return f"""## The states of an attempt
+
+As the queue has them, from `Ending` in `control/gleaner/control/queue/schema.py`. An attempt that
+was lost or forgotten lives again when its agent is back and nobody has claimed the job since.
+
+{_diagram(_merged(edges()))}"""
+
+
+def _lifecycle(steps: list[Step]) -> str:
+    first = steps[0][0]
+
+    def edges() -> Iterator[tuple[str, str, str]]:
+        yield "[*]", first, "claim"
+        for state, event, after, does in steps:
+            if state != after or set(does) - {REMEMBERED}:
+                yield state, after, _words(event)
+
+    return f"""## The lifecycle of a job on an agent
+
+From `step` in `agent/gleaner/agent/job/lifecycle.py`: one attempt on its agent, or one job of
+`glean run`. What changes nothing is not drawn.
+
+{_diagram(_merged(edges()))}"""
+
+
+def _table(steps: list[Step]) -> str:
+    rows: dict[tuple[str, str], list[str]] = {}
+    ignored: dict[str, list[str]] = {}
+    for (state, event), group in itertools.groupby(steps, key=lambda step: step[:2]):
+        nexts = [(after, does) for _state, _event, after, does in group]
+        if nexts == [(state, ())]:
+            ignored.setdefault(state, []).append(_words(event))
+        else:
+            rows[state, event] = [f"{after}: {', '.join(map(_words, does)) or 'nothing'}" for after, does in nexts]
+    lines = [f"| {state} | {_words(event)} | {'; or '.join(nexts)} |" for (state, event), nexts in rows.items()]
+    without = [f"| {state} | {', '.join(events)} |" for state, events in ignored.items()]
+    return f"""## Each step of the lifecycle
+
+After the next state stands what is done, in that order. Where several are possible, the state's
+fields decide: how many saves have failed, whether the agent ends, whether the save is a periodic
+one.
+
+| in state | when | then |
+|---|---|---|
+{chr(10).join(lines)}
+
+Some events change nothing, since what they ask for is under way or over. All others cannot happen:
+`step` raises `Unexpected`.
+
+| in state | changes nothing |
+|---|---|
+{chr(10).join(without)}
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    steps = lifecycle_steps()
+    return "\n".join((_INTRODUCTION, _job(), _attempt(), _lifecycle(steps), _table(steps)))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

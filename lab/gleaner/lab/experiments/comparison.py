@@ -1,0 +1,70 @@
+"""A comparison of what an experiment found with what was published; as a table and lines, and as a report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gleaner.control.simulation.metrics.tables import Table
+from gleaner.control.simulation.report.page import Page, Part, Points, Section, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. `published` and `ours` are numbers, or words where there is no number; None where there is none."""
+
+    what: str
+    published: str | float | None
+    ours: str | float | None
+    remark: str = ""
+    """A remark, for example how far single seeds are apart, or why the two figures differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One experiment against its publication."""
+
+    title: str
+    not_published: tuple[str, ...]
+    """The facts that the source does not tell, and what stands in for each: one line per fact."""
+    rows: tuple[Row, ...]
+    explained: tuple[str, ...] = ()
+    """The reasons why our figures and the published figures differ: one line per reason."""
+
+
+def table(comparison: Comparison) -> Table:
+    """Return both sides of the comparison side by side, one row per figure."""
+    rows = tuple((row.what, _written(row.published), _written(row.ours), row.remark) for row in comparison.rows)
+    return Table(("", "published", "ours", "remark"), rows, comparison.title, words=("remark",))
+
+
+def lines(comparison: Comparison) -> str:
+    """Return the facts that had to be chosen, and the reasons why figures differ; empty if there are none."""
+    said = [*_headed("Not published, so chosen here before the first comparison:", comparison.not_published)]
+    said += _headed("Where ours differs:", comparison.explained)
+    return "\n".join(said)
+
+
+def page(comparisons: Sequence[Comparison]) -> Page:
+    """Return all comparisons as one report."""
+    sections: list[Section] = []
+    for one in comparisons:
+        parts: list[Part] = [Table(*_untitled(table(one)))]
+        if one.not_published:
+            parts += [Text("Not published, so chosen here before the first comparison:"), Points(one.not_published)]
+        if one.explained:
+            parts += [Text("Where ours differs:"), Points(one.explained)]
+        sections.append(Section(one.title, parts))
+    return Page("Published experiments, repeated", "Each with the settings file that is part of the program.", sections)
+
+
+def _untitled(shown: Table) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], str, int, tuple[str, ...]]:
+    return shown.columns, shown.rows, "", shown.left, shown.words
+
+
+def _headed(head: str, each: Sequence[str]) -> list[str]:
+    return [head, *(f"- {line}" for line in each)] if each else []
+
+
+def _written(figure: str | float | None) -> str:
+    if figure is None:
+        return "-"
+    return figure if isinstance(figure, str) else f"{figure:.4g}"

@@ -1,0 +1,398 @@
+"""Agents on the idle nodes of the Lomonosov machines (Polyakov, Dubenskaya, Fedotova et al., 2018 to 2020)."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.random import PCG64, Generator
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from gleaner.control.simulation.machine import of_nodes
+from gleaner.control.simulation.metrics.measures import Window, measure
+from gleaner.control.simulation.replay.dispatch import replay
+from gleaner.control.simulation.settings import AgentSettings, CostSettings, Discipline, SchedulerSettings
+from gleaner.control.simulation.workload import Workload
+from gleaner.control.simulation.workloads import synthetic, traces
+from gleaner.control.simulation.workloads.distributions import Uniform
+from gleaner.lab.experiments.comparison import Comparison, Row
+
+_DAY_S = 86400.0
+_FOLDER = "GLEANER_TRACES"
+_TUNINGS = 4
+"""Steps in which the rate of arrivals is found; each takes most of what is missing."""
+
+
+class Model(StrEnum):
+    """The source from which the jobs come."""
+
+    LOG = "log"
+    LUBLIN = "lublin"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Published(_Table):
+    base: str
+    gain: str
+    idle_fewer: str
+
+
+class _Full(_Table):
+    nodes: int
+
+
+class _Arrivals(_Table):
+    name: str
+    nodes: int
+    base: float
+    effective: float
+
+
+class _Variant(_Table):
+    name: str
+    model: Model | None = None
+    waiting: int | None = None
+    scheduler: Discipline | None = None
+    shortest_slice_min: float | None = None
+
+
+class IdleNodesExperiment(_Table):
+    """The settings in `idle_nodes.toml`."""
+
+    log: str
+    model: Model = Model.LOG
+    scheduler: Discipline
+    lengths_min: tuple[float, ...]
+    costs_min: tuple[float, ...]
+    slice_costs: float
+    shortest_slice_min: float = 0
+    waiting: int
+    days: float
+    warm_up_days: float
+    seeds: int
+    full: tuple[_Full, ...]
+    published: _Published
+    arrivals: tuple[_Arrivals, ...]
+    variants: tuple[_Variant, ...]
+
+    @property
+    def end_s(self) -> float:
+        return (self.warm_up_days + self.days) * _DAY_S
+
+    @property
+    def window(self) -> Window:
+        return Window(self.warm_up_days * _DAY_S, self.end_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The loads in per cent of all node time, one entry a seed."""
+
+    regular: NDArray[np.float64]
+    effective: NDArray[np.float64]
+    wait_s: NDArray[np.float64]
+    """The mean wait of regular jobs. It says nothing of a queue that is always full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A machine with its jobs. A seed gives the same jobs in every run."""
+
+    settings: IdleNodesExperiment
+    nodes: int
+    workloads: tuple[Workload, ...]
+    keep_waiting: int
+
+    def loads(self, agents: AgentSettings | None) -> Loads:
+        """Replay the workload of each seed with these agents, and return the loads."""
+        found: list[tuple[float, float, float]] = []
+        for workload in self.workloads:
+            schedule = replay(
+                workload,
+                of_nodes(self.nodes),
+                SchedulerSettings(kind=self.settings.scheduler),
+                agents,
+                until_s=self.settings.end_s,
+                keep_waiting=self.keep_waiting,
+            )
+            told = measure(schedule, window=self.settings.window)
+            found.append((told.regular_load, told.effective_load, told.waits.mean_s or 0.0))
+        columns = np.array(found).T
+        return Loads(100 * columns[0], 100 * columns[1], columns[2])
+
+
+def run(settings: Mapping[str, object], *, quick: bool) -> Comparison:
+    """Replay both experiments over all seeds (`quick`: one, over ten days), and compare.
+
+    The rows also show the effect of each choice that was not published.
+    """
+    told = IdleNodesExperiment.model_validate(settings)
+    if quick:
+        told = told.model_copy(update={"seeds": 1, "days": 10.0})
+    log = found_log(told.log)
+    stand_in = (
+        log.stem.split(".")[0]
+        if log
+        else f"the Lublin-Feitelson model, since {told.log} is absent (${_FOLDER} names its folder)"
+    )
+    checks: list[float] = []
+    rows = [row for full in told.full for row in _full_rows(told, full.nodes, log, checks)]
+    rows += [row for arrivals in told.arrivals for row in _arrival_rows(told, arrivals, log, checks)]
+    rows += [_bound_row(arrivals) for arrivals in told.arrivals]
+    rows.append(
+        Row(
+            "the bound in all runs above: idle time won, over the most that costs and length allow",
+            "at most 1",
+            max(checks),
+            "the largest of them",
+        )
+    )
+    for variant in told.variants:
+        if log is None and variant.model is Model.LUBLIN:  # as above
+            continue
+        rows += _variant_rows(told, variant, log)
+    lengths = ", ".join(f"{length:g}" for length in told.lengths_min)
+    return Comparison(
+        title="Agents on idle nodes (Polyakov et al., 2018 to 2020): per cent of node time, means over "
+        f"{told.seeds} seeds of {told.days:g} days; agents of {lengths} minutes",
+        not_published=(
+            f"The jobs: sizes, run times and limits are drawn together from {stand_in}, without jobs larger than the "
+            "machine.",
+            f"The scheduler: {told.scheduler.value} backfill; {told.waiting} jobs wait in a queue that is always full; "
+            "Poisson arrivals are tuned to the published load without agents.",
+            "What a save and a restore take: 1, 5 or 10 minutes together, half each. No agent starts with less than "
+            f"{told.slice_costs:g} times that before its end, unless its length is less.",
+            "The size of Lomonosov-2 in the second experiment: 1024 nodes. Rounds end at multiples of the length.",
+        ),
+        rows=tuple(rows),
+        explained=_EXPLAINED if log else _EXPLAINED_OF_MODEL,
+    )
+
+
+_EXPLAINED = (
+    "Queue always full: with one end every gain lies within the published ones; idle nodes are fewer by 43 to 66 "
+    "% from an hour on at costs of 5 and 10 minutes. Agents each of one length cost 2.3 to 5.9 points of regular "
+    "load and gain less, or nothing: nodes come free one by one, which is the sheaf problem that the authors "
+    "describe.",
+    "Arrivals, one end: 98.8 % is reached with costs of 1 minute at up to an hour, and with 5 minutes where the "
+    "jobs are the model's. With 5 minutes and the log's, an hour gives 98.4 and 97.9 %: saves and restores take "
+    "about the same share (0.8 and 1.0 %), but jobs of 128 nodes and more leave as much again idle, since agents "
+    "keep clear of what is promised; the model's many small jobs leave less than 0.1 %. Ends of rounds that are "
+    "too short make 0.1 % of it.",
+    "The best length depends on the costs: 30 minutes at 1 minute, an hour at 5, two hours or more at 10.",
+    "Regular load changes by less than a point with one end, as published. The mean wait does change: by half an "
+    "hour or less at 15 minutes, by 3 to 5 hours at 240; with one length by 5 to 17 hours.",
+)
+
+
+_EXPLAINED_OF_MODEL = (
+    "Queue always full: the model's jobs leave 1024 nodes with less regular load than was published, so there is more "
+    "to win, up to 5.1 points; on 4000 nodes every gain with one end but the least lies within the published ones. "
+    "Agents each of one length cost 3.5 to 12.4 points of regular load: nodes come free one by one, which is the sheaf "
+    "problem that the authors describe.",
+    "Arrivals, one end: 98.8 % is reached with costs of 1 minute at every length, of 5 minutes from an hour on, and of "
+    "10 minutes at two hours (Lomonosov-1) or four. The model's many small jobs let agents fill nearly all; with those "
+    "of a log less is reached.",
+    "The best length depends on the costs: an hour or two at 1 minute, two hours or more at 5 and 10.",
+    "Regular load changes by at most a point up to an hour with one end, and by up to 2.5 points at four hours. The "
+    "mean wait grows by half an hour or less at 15 minutes, by 4 to 7 hours at 240; with one length by 9 to 19 hours.",
+)
+
+
+def found_log(name: str) -> Path | None:
+    """Return the path of the log: as `name` says, or in the folder of traces. None if the log is in neither place."""
+    folders = (Path(), *(Path(folder) for folder in (os.environ.get(_FOLDER),) if folder))
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def full_queue(settings: IdleNodesExperiment, nodes: int, log: Path | None) -> Site:
+    """Return the machine with more jobs than it can do in the time, so that some always wait."""
+    workloads = tuple(
+        _jobs(settings, nodes, log, seed, node_s=1.1 * nodes * settings.end_s, least=settings.waiting)
+        for seed in range(settings.seeds)
+    )
+    return Site(settings, nodes, workloads, settings.waiting)
+
+
+def poisson(settings: IdleNodesExperiment, nodes: int, log: Path | None, load: float) -> Site:
+    """Return the machine with jobs that arrive at random, at the rate that gives this load without agents.
+
+    More has to be asked for than `load`: some of what is asked for still waits or runs at the end of the window.
+    """
+    asked = load
+    for _ in range(_TUNINGS):
+        site = _arriving(settings, nodes, log, asked)
+        asked *= load / (site.loads(None).regular.mean() / 100)
+    return _arriving(settings, nodes, log, asked)
+
+
+def _arriving(settings: IdleNodesExperiment, nodes: int, log: Path | None, load: float) -> Site:
+    workloads = tuple(
+        synthetic.arriving(
+            _jobs(settings, nodes, log, seed, node_s=load * nodes * settings.end_s),
+            of_nodes(nodes),
+            load=load,
+            rng=Generator(PCG64([seed, nodes, 1])),
+        )
+        for seed in range(settings.seeds)
+    )
+    return Site(settings, nodes, workloads, 0)
+
+
+def agents_of(
+    settings: IdleNodesExperiment, *, length_min: float, cost_min: float, synchronised: bool
+) -> AgentSettings:
+    """Return agents of one length. Half of the costs is the save's, half the restore's."""
+    each = CostSettings(constant_s=cost_min * 30)
+    shortest_min = max(settings.slice_costs * cost_min, settings.shortest_slice_min)
+    return AgentSettings(
+        length_s=length_min * 60,
+        synchronised=synchronised,
+        shortest_slice_s=60 * min(length_min, shortest_min),
+        save=each,
+        restore=each,
+    )
+
+
+def least_length_min(base: float, effective: float, cost_min: float) -> float:
+    """Return the least length of agents that brings the load from `base` to `effective`, in minutes.
+
+    The agents are taken to hold all idle nodes.
+
+    >>> round(least_length_min(92.3, 98.8, 5), 1), round(least_length_min(88.8, 98.8, 5), 1)
+    (32.1, 46.7)
+    """
+    won = (effective - base) / (100 - base)
+    return cost_min / (1 - won)
+
+
+def _jobs(
+    settings: IdleNodesExperiment, nodes: int, log: Path | None, seed: int, *, node_s: float, least: int = 0
+) -> Workload:
+    """Return the jobs that make up the node time, and `least` more. All are submitted at 0."""
+    rng = Generator(PCG64([seed, nodes]))
+    source = _source(log if settings.model is Model.LOG else None, nodes)
+    work_s = float((source.processors * source.run_s).mean())
+    jobs = synthetic.drawn(source, int(1.5 * node_s / work_s) + least + 100, rng)
+    enough = int(np.searchsorted(np.cumsum(jobs.processors * jobs.run_s), node_s)) + 1 + least
+    return jobs.only(np.arange(min(enough, len(jobs))))
+
+
+@cache
+def _source(log: Path | None, nodes: int) -> Workload:
+    """Return the jobs to draw from: those of the log that fit the machine, or those of the model without a log."""
+    if log is not None:
+        jobs = traces.read(log).workload
+        return jobs.only(jobs.processors <= nodes)
+    limits = synthetic.LimitSettings(factor=Uniform(low=1, high=4))
+    asked = synthetic.SyntheticSettings(source=synthetic.Source.LUBLIN, jobs=20_000, limits=limits)
+    return synthetic.make(asked, of_nodes(nodes))
+
+
+def _kinds(settings: IdleNodesExperiment) -> Iterator[tuple[bool, float]]:
+    for synchronised in (True, False):
+        for cost_min in settings.costs_min:
+            yield synchronised, cost_min
+
+
+def _name(synchronised: bool, cost_min: float) -> str:
+    return f"{'one end' if synchronised else 'one length'}, {cost_min:g} min"
+
+
+def _each(
+    site: Site, without: Loads, checks: list[float], *, synchronised: bool, cost_min: float
+) -> list[tuple[Loads, Loads]]:
+    """Return the loads without and with agents, one pair a length.
+
+    Also append to `checks`, for each length, what the agents gained of the idle nodes over the bound for that length.
+    """
+    found: list[tuple[Loads, Loads]] = []
+    for length_min in site.settings.lengths_min:
+        agents = agents_of(site.settings, length_min=length_min, cost_min=cost_min, synchronised=synchronised)
+        loads = site.loads(agents)
+        won = (loads.effective - loads.regular).sum() / (100 - loads.regular).sum()
+        checks.append(float(won / (1 - cost_min / length_min)))
+        found.append((without, loads))
+    return found
+
+
+def _written(figures: list[float], form: str = "+.1f") -> str:
+    return " ".join(format(figure, form) for figure in figures)
+
+
+def _full_rows(settings: IdleNodesExperiment, nodes: int, log: Path | None, checks: list[float]) -> Iterator[Row]:
+    site = full_queue(settings, nodes, log)
+    without = site.loads(None)
+    base = without.regular
+    what = f"queue always full, {nodes} nodes"
+    yield Row(f"{what}: regular load", settings.published.base, f"{base.mean():.1f}", _spread(base))
+    for synchronised, cost_min in _kinds(settings):
+        pairs = _each(site, without, checks, synchronised=synchronised, cost_min=cost_min)
+        gains = [float((after.effective - before.effective).mean()) for before, after in pairs]
+        idle = [((100 - before.effective).mean(), (100 - after.effective).mean()) for before, after in pairs]
+        fewer = [float(100 * (1 - after / before)) for before, after in idle]
+        regular = [float((after.regular - before.regular).mean()) for before, after in pairs]
+        yield Row(
+            f"{what}, {_name(synchronised, cost_min)}: effective load",
+            settings.published.gain,
+            _written(gains),
+            f"idle nodes fewer by {_written(fewer, '.0f')} % ({settings.published.idle_fewer}); "
+            f"regular load {_written(regular)}",
+        )
+
+
+def _arrival_rows(
+    settings: IdleNodesExperiment, arrivals: _Arrivals, log: Path | None, checks: list[float]
+) -> Iterator[Row]:
+    site = poisson(settings, arrivals.nodes, log, arrivals.base / 100)
+    without = site.loads(None)
+    what = f"arrivals, {arrivals.name}"
+    yield Row(f"{what}: regular load", arrivals.base, f"{without.regular.mean():.1f}", _spread(without.regular))
+    for synchronised, cost_min in _kinds(settings):
+        pairs = _each(site, without, checks, synchronised=synchronised, cost_min=cost_min)
+        effective = [float(after.effective.mean()) for _, after in pairs]
+        regular = [float((after.regular - first.regular).mean()) for first, after in pairs]
+        waits = [float((after.wait_s - first.wait_s).mean() / 60) for first, after in pairs]
+        yield Row(
+            f"{what}, {_name(synchronised, cost_min)}: effective load",
+            arrivals.effective,
+            _written(effective, ".1f"),
+            f"regular load {_written(regular)}; mean wait {_written(waits, '+.0f')} min",
+        )
+
+
+def _bound_row(arrivals: _Arrivals) -> Row:
+    least = least_length_min(arrivals.base, arrivals.effective, 5)
+    return Row(
+        f"least length for {arrivals.effective:g} % from {arrivals.base:g} %, 5 min of costs, in minutes",
+        {92.3: 32.0, 88.8: 47.0}.get(arrivals.base),
+        least,
+        "had agents nothing else to lose",
+    )
+
+
+def _variant_rows(settings: IdleNodesExperiment, variant: _Variant, log: Path | None) -> Iterator[Row]:
+    """Yield the rows of a variant: agents of one hour and five minutes of costs, with one end and with one length."""
+    changes = variant.model_dump(exclude={"name"}, exclude_none=True)
+    changed = IdleNodesExperiment.model_validate(settings.model_dump() | changes)
+    sites = [(f"full, {full.nodes}", full_queue(changed, full.nodes, log)) for full in changed.full]
+    sites += [(one.name, poisson(changed, one.nodes, log, one.base / 100)) for one in changed.arrivals]
+    for synchronised in (True, False):
+        agents = agents_of(changed, length_min=60, cost_min=5, synchronised=synchronised)
+        told: list[str] = []
+        for name, site in sites:
+            before, after = site.loads(None).effective.mean(), site.loads(agents).effective.mean()
+            told.append(f"{name}: {before:.1f} → {after:.1f}")
+        kind = "one end" if synchronised else "one length"
+        yield Row(f"{variant.name}: an hour, 5 min, {kind}", None, "; ".join(told), "how sensitive")
+
+
+def _spread(figures: NDArray[np.float64]) -> str:
+    return f"seeds {figures.min():.1f} to {figures.max():.1f}"

@@ -1,0 +1,240 @@
+"""One replay by the real Slurm, in a world whose clocks run faster: this file is run by itself, under `faketime`.
+
+The driver needs nothing but Python. The task comes as one line of JSON on stdin, and the events leave as lines of JSON
+on stdout. When stdin ends, the program that started the driver is gone. Then, as at the end and after any failure, the
+driver kills every process that it started, the jobs too, and removes its folder. All times here are those of the faster
+world.
+"""
+
+import ctypes
+import getpass
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_SUBREAPER = 36
+"""prctl(2), PR_SET_CHILD_SUBREAPER: the children of a killed daemon become ours."""
+_JOB = """#!/bin/sh
+# The run counts from the start that Slurm wrote down, however long the launch took.
+left=$(( (SLURM_JOB_START_TIME + {run_s}) * 1000 - $(date +%s%3N) ))
+[ $left -le 0 ] || exec sleep $((left / 1000)).$(printf %03d $((left % 1000)))
+"""
+
+
+class Failed(Exception):
+    """The error for a program of Slurm's that failed. The message has the program's last words."""
+
+
+def main() -> int:
+    """Do the task on stdin, and return the exit status."""
+    task: dict[str, Any] = json.loads(sys.stdin.readline())
+    os.nice(5)
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    folder = Path(tempfile.mkdtemp(prefix="gleaner-lab-"))
+
+    def stop(*_: object) -> None:
+        _kill_all()
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    threading.Thread(target=_when_stdin_ends, args=(stop,), daemon=True).start()
+    try:
+        _say("done", **World(folder, task).replay())
+    except Failed as error:
+        _say("failed", why=str(error))
+    finally:
+        _kill_all()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _when_stdin_ends(stop: Callable[[], None]) -> None:
+    sys.stdin.read()
+    stop()
+
+
+class World:
+    """Slurm's daemons, all on this machine and all of this user, in one folder."""
+
+    def __init__(self, folder: Path, task: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._task = task
+        self._patience_s: float = task["patience_s"]
+        self._began_s = 0.0
+        os.environ.update(SLURM_CONF=str(folder / "slurm.conf"), TZ="UTC")
+        os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
+
+    def replay(self) -> dict[str, Any]:
+        """Start Slurm, submit every job at its time, wait until all have ended, and return what Slurm wrote down."""
+        self._configure()
+        self._start()
+        _say("up", seconds=time.time() - self._began_s)
+        # The phase of the first submission in the cycle of backfilling, which began with slurmctld, is given.
+        cycle_s: float = self._task["cycle_s"]
+        first_s = self._began_s + self._task["offset_s"]
+        while first_s < time.time() + self._task["lead_s"]:
+            first_s += cycle_s
+        origin_s = float(int(first_s))
+        ids = self._submit(origin_s)
+        self._wait(len(ids))
+        return {"origin_s": origin_s, "ids": ids, "jobs": self._text("jobs"), "log": self._text("slurmctld.log")}
+
+    def _configure(self) -> None:
+        nodes: int = self._task["nodes"]
+        port = _free_ports(nodes + 1)
+        values = {
+            "@FOLDER@": str(self._folder),
+            "@HOST@": socket.gethostname().partition(".")[0],
+            "@USER@": getpass.getuser(),
+            "@PORT@": str(port),
+            "@PORTS@": f"[{port + 1}-{port + nodes}]" if nodes > 1 else str(port + 1),
+        }
+        for name, text in self._task["files"].items():
+            for token, value in values.items():
+                text = text.replace(token, value)  # noqa: PLW2901 - one after the other
+            (self._folder / name).write_text(text, encoding="utf-8")
+        (self._folder / "state").mkdir()
+        for node in range(1, nodes + 1):
+            (self._folder / f"spool-n{node}").mkdir()
+        key = self._folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+
+    def _start(self) -> None:
+        inside = self._folder
+        names = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={inside}/munge.{name}" for option, name in names.items()]
+        # By the true clock: it cares only for the age of a credential, and drops whoever is slower than 2 s.
+        plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        self._daemon("munged", "--foreground", "--force", "--num-threads=4", *options, environment=plain)
+        self._until("munged", (inside / "munge.socket").exists)
+        self._began_s = time.time()
+        self._daemon("slurmctld", "-D")
+        self._until("slurmctld", lambda: self._answers("scontrol", "ping"))
+        for node in range(1, self._task["nodes"] + 1):
+            self._daemon("slurmd", "-D", "-N", f"n{node}")
+        self._until("the nodes", self._is_idle)
+
+    def _submit(self, origin_s: float) -> list[int]:
+        ids: list[int] = []
+        for job in self._task["jobs"]:
+            left_s = origin_s + job["submit_s"] - time.time()
+            if left_s > 0:
+                time.sleep(left_s)
+            options = (f"--nodes={job['nodes']}", f"--time={job['minutes']}", "--output=/dev/null", "--chdir=/")
+            said = self._run("sbatch", "--parsable", "--no-requeue", *options, stdin=_JOB.format(run_s=job["run_s"]))
+            ids.append(int(said.split(";")[0]))
+            _say("submitted", jobs=len(ids))
+        return ids
+
+    def _wait(self, jobs: int) -> None:
+        """Wait until Slurm's own record of complete jobs has them all. Raise `Failed` after `wait_s`."""
+        end_s = time.time() + self._task["wait_s"]
+        done = 0
+        while (found := self._text("jobs").count("JobId=")) < jobs:
+            if time.time() > end_s:
+                raise Failed(f"after {self._task['wait_s']:.0f} s of Slurm's time {jobs - found} jobs have not ended")
+            if found > done:
+                done = found
+                _say("ended", jobs=done)
+            time.sleep(self._patience_s / 50)
+
+    def _is_idle(self) -> bool:
+        states = self._run("sinfo", "--noheader", "--format=%D %t").split()
+        return states == [str(self._task["nodes"]), "idle"]
+
+    def _answers(self, *words: str) -> bool:
+        try:
+            self._run(*words)
+        except Failed:
+            return False
+        return True
+
+    def _daemon(self, *words: str, environment: Mapping[str, str] | None = None) -> None:
+        with (self._folder / f"{words[0]}.out").open("ab") as out:
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+
+    def _run(self, *words: str, stdin: str = "") -> str:
+        try:
+            done = subprocess.run(
+                words, input=stdin, capture_output=True, text=True, timeout=self._patience_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{words[0]} did not answer") from None
+        if done.returncode:
+            raise Failed(f"{words[0]}: {_last(done.stderr + done.stdout)}")
+        return done.stdout
+
+    def _until(self, what: str, is_there: Callable[[], bool]) -> None:
+        end_s = time.time() + self._patience_s
+        while not is_there():
+            if time.time() > end_s:
+                outs = sorted(self._folder.glob("*.out")) + sorted(self._folder.glob("*.log"))
+                words = (_last(path.read_text(errors="replace")) for path in outs)
+                raise Failed(f"{what} did not come up: {' | '.join(one for one in words if one)}")
+            time.sleep(self._patience_s / 300)
+
+    def _text(self, name: str) -> str:
+        path = self._folder / name
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _free_ports(count: int) -> int:
+    """Return the first of `count` free ports in a row. Raise `Failed` if none are found."""
+    for _ in range(100):
+        first = random.randrange(20000, 32000 - count)
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise Failed(f"no {count} free ports in a row between 20000 and 32000")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _kill_all() -> None:
+    """Kill every process below this one, and those that become our children when their parents die."""
+    while below := _children():
+        for process in below:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        for process in below:
+            with suppress(ChildProcessError):  # another thread has waited for it
+                os.waitpid(process, 0)
+
+
+def _children() -> Sequence[int]:
+    return [int(word) for path in Path("/proc/self/task").glob("*/children") for word in path.read_text().split()]
+
+
+def _last(text: str) -> str:
+    """Return the last lines that are not empty, as one line."""
+    return "; ".join([line.strip() for line in text.splitlines() if line.strip()][-3:])[-600:]
+
+
+def _say(kind: str, **facts: object) -> None:
+    sys.stdout.write(json.dumps({"kind": kind, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""One workload, replayed by us and, several times, by the real Slurm; and the differences between the starts."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gleaner.control.simulation.machine import Machine
+from gleaner.control.simulation.replay.dispatch import replay
+from gleaner.control.simulation.schedule import Schedule
+from gleaner.control.simulation.settings import SchedulerSettings
+from gleaner.control.simulation.workload import Seconds, Workload
+from gleaner.lab.real_slurm import world
+from gleaner.lab.real_slurm.configuration import CGROUP_CONF, SlurmSettings, slurm_conf
+from gleaner.lab.real_slurm.explain import Reason, Rules, Verdicts, judge, reasons
+from gleaner.lab.real_slurm.record import Record, record
+from gleaner.lab.real_slurm.workloads import as_slurm_has_it
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_PATIENCE_S = 30
+"""Real seconds that a program of Slurm's may take to answer."""
+_LEAD_S = 10
+"""Of Slurm's time, between its being up and the first submission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan for the replays by the real Slurm."""
+
+    speed: float = 60
+    offsets: int = 2
+    """The number of places in the cycle of backfilling at which replays begin, as far apart as can be."""
+    repeats: int = 2
+    """The number of replays at each place."""
+    interval_s: int = 30
+    resolution_s: int = 60
+    together_s: float = 5
+    """Starts no further apart than this are one."""
+
+    @property
+    def offsets_s(self) -> tuple[float, ...]:
+        """The offset of each replay in the cycle of backfilling."""
+        return tuple(
+            self.interval_s * place / self.offsets for place in range(self.offsets) for _ in range(self.repeats)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The distribution of differences, in seconds."""
+
+    mean_s: float
+    mean_absolute_s: float
+    quantiles_s: tuple[float, ...]
+    least_s: float
+    most_s: float
+
+    @property
+    def median_s(self) -> float:
+        return self.quantiles_s[QUANTILES.index(0.5)]
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The results of a validation. Arrays have one entry per job, or one row per replay and one column per job."""
+
+    workload: Workload
+    machine: Machine
+    plan: Plan
+    place: str
+    simulated: Schedule
+    records: tuple[Record, ...]
+    verdicts: tuple[Verdicts, ...]
+    reasons: tuple[tuple[Reason, ...], ...]
+    moved_by_limits: float
+    """The share of jobs that start at another time in our replay only because Slurm's limits are whole minutes."""
+
+    @property
+    def starts_s(self) -> NDArray[np.float64]:
+        return np.array([one.start_s for one in self.records])
+
+    @property
+    def difference_s(self) -> Seconds:
+        """The time by which each job really started later than in our replay: the median over the real replays."""
+        return np.asarray(np.median(self.starts_s, axis=0) - self.simulated.start_s)
+
+    def within(self, seconds: float) -> float:
+        """Return the share of jobs whose difference is at most `seconds`."""
+        return float((np.abs(self.difference_s) <= seconds).mean())
+
+    def spread_s(self) -> Seconds:
+        """Return for each job the distance between its real starts at one offset: the widest of all offsets."""
+        offsets = np.array([one.offset_s for one in self.records])
+        groups = [self.starts_s[offsets == offset] for offset in np.unique(offsets)]
+        return np.asarray(np.max([group.max(axis=0) - group.min(axis=0) for group in groups], axis=0))
+
+    def spread_of_offsets_s(self) -> Seconds:
+        """Return for each job the distance between its first and its last real start, over all replays."""
+        return np.asarray(self.starts_s.max(axis=0) - self.starts_s.min(axis=0))
+
+    def counts(self) -> Mapping[Reason, tuple[int, float]]:
+        """Return for each reason the number of starts that it explains, in all replays, and their median difference."""
+        differences = (self.starts_s - self.simulated.start_s).ravel()
+        names = [reason for one in self.reasons for reason in one]
+        chosen = {reason: [k for k, name in enumerate(names) if name is reason] for reason in Counter(names)}
+        return {
+            reason: (len(chosen[reason]), float(np.median(differences[chosen[reason]])))
+            for reason in Reason
+            if reason in chosen
+        }
+
+
+def distribution(differences_s: Seconds) -> Distribution:
+    """Return the distribution of the differences, with the quantiles of `QUANTILES`.
+
+    >>> distribution(np.array([-1.0, 0.0, 4.0])).median_s
+    0.0
+    """
+    return Distribution(
+        mean_s=float(differences_s.mean()),
+        mean_absolute_s=float(np.abs(differences_s).mean()),
+        quantiles_s=tuple(np.quantile(differences_s, QUANTILES).tolist()),
+        least_s=float(differences_s.min()),
+        most_s=float(differences_s.max()),
+    )
+
+
+def validate(
+    workload: Workload,
+    machine: Machine,
+    plan: Plan,
+    place: world.Place,
+    *,
+    progress: Callable[[int, int], None] = lambda done, whole: None,
+) -> Validation:
+    """Replay in both worlds a workload whose first job comes at 0. Raises `ReplayFailed`, and what `replay` raises."""
+    told = as_slurm_has_it(workload)
+    simulated = replay(told, machine, SchedulerSettings())
+    exact = replay(workload, machine, SchedulerSettings())
+    whole = len(told) * len(plan.offsets_s)
+    records: list[Record] = []
+    for offset_s in plan.offsets_s:
+        before = len(told) * len(records)
+        task = _task(told, machine, plan, offset_s, float(simulated.end_s.max()))
+        answer = world.run(
+            place,
+            task,
+            speed=plan.speed,
+            longest_s=2 * _PATIENCE_S + 2 * float(task["wait_s"]) / plan.speed,
+            ended=partial(_add, progress, before, whole),
+        )
+        records.append(record(answer, offset_s=offset_s))
+    verdicts = tuple(judge(told, machine, one) for one in records)
+    rules = Rules(machine.nodes, plan.together_s, plan.resolution_s)
+    why = (
+        tuple(reasons(told, simulated.start_s, verdict, one, rules))
+        for verdict, one in zip(verdicts, records, strict=True)
+    )
+    moved = float((exact.start_s != simulated.start_s).mean())
+    return Validation(told, machine, plan, place.name, simulated, tuple(records), verdicts, tuple(why), moved)
+
+
+def _add(progress: Callable[[int, int], None], before: int, whole: int, jobs: int) -> None:
+    progress(before + jobs, whole)
+
+
+def _task(workload: Workload, machine: Machine, plan: Plan, offset_s: float, end_s: float) -> dict[str, Any]:
+    """Return the task for the driver."""
+    settings = SlurmSettings(
+        machine.nodes,
+        interval_s=plan.interval_s,
+        resolution_s=plan.resolution_s,
+        longest_s=float(workload.limit_s.max()),
+        most_waiting=len(workload),
+    )
+    return {
+        "nodes": machine.nodes,
+        "files": {"slurm.conf": slurm_conf(settings), "cgroup.conf": CGROUP_CONF},
+        "jobs": _jobs(workload, machine),
+        "patience_s": _PATIENCE_S * plan.speed,
+        "lead_s": _LEAD_S,
+        "cycle_s": plan.interval_s,
+        "offset_s": offset_s,
+        "wait_s": end_s + 3600,
+    }
+
+
+def _jobs(workload: Workload, machine: Machine) -> list[dict[str, int]]:
+    arrays = {
+        "submit_s": workload.submit_s,
+        "run_s": workload.run_s,
+        "minutes": workload.limit_s / 60,
+        "nodes": machine.units_asked(workload.processors),
+    }
+    columns = [array.astype(np.int64).tolist() for array in arrays.values()]
+    return [dict(zip(arrays, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -1,0 +1,80 @@
+"""An agent process whose storage hangs when it is to save: every draft waits for a pipe that nobody writes to.
+
+Such a wait ends when the process is killed, as those of NFS and Lustre do.
+"""
+
+import json
+import os
+import sys
+import time
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from tests.agent.pretended_runtime import PretendedRuntime
+
+from gleaner.agent import main
+from gleaner.agent.agent import Agent
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.node.facts import node_facts
+from gleaner.agent.reporting.client import ControlClient, Outbox
+from gleaner.agent.settings import AgentSettings
+
+
+class HangingStorage(FolderStorage):
+    """Its drafts never begin."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._pipe = root / "never-written"
+        os.mkfifo(self._pipe)
+
+    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
+        os.close(os.open(self._pipe, os.O_RDONLY))
+        return super().draft(key, before)
+
+
+class StuckOutbox(Outbox):
+    """Whoever looks at it waits for ever, the event loop too."""
+
+    def room_bytes(self, path: str) -> int:
+        time.sleep(1000)
+        return 0
+
+
+def live() -> None:
+    """Arguments: the control program's address, the folder, the end, and the kill wait."""
+    url, folder, end_s, kill_wait_s = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+    settings = AgentSettings(
+        control_url=url,
+        storage=folder / "storage",
+        work=folder / "work",
+        margin_s=4,
+        shortest_slice_s=1,
+        idle_s=15,
+        early_saves=False,
+        images_allowed=("*",),
+        request_timeout_s=1,
+    )
+    runtime = PretendedRuntime()
+    agent = Agent(
+        name="a1",
+        end_s=end_s,
+        slurm_job=None,
+        settings=settings,
+        client=ControlClient(url=url, name="a1", token="secret-of-a1", ca_file=None, timeout_s=1),
+        runtime=runtime,
+        storage=FolderStorage(folder / "disk") if "frozen" in sys.argv else HangingStorage(folder / "storage"),
+        facts=node_facts(runtime.facts(), cpus=4, memory_mib=1000),
+        kill_wait_s=kill_wait_s,
+    )
+    if "stuck" in sys.argv:  # all of it hangs, as when its log is on that storage
+        agent.outbox = StuckOutbox(agent.client.report)
+        agent._context = replace(agent._context, outbox=agent.outbox)
+    main.run_to_its_end(agent)
+
+
+if __name__ == "__main__":
+    print(json.dumps({"pid": os.getpid()}), flush=True)
+    live()

@@ -1,0 +1,214 @@
+"""The removal of checkpoints: which are removed and, above all, which are not."""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select
+from tests.api.api_harness import ApiHarness, detail
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Draft, StorageError, checkpoint_key, output_key
+from gleaner.agent.messages import Farewell, Heartbeat
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.checkpoint_gc import Found, collect, is_garbage, sweep_drafts
+from gleaner.control.queue import agents, attempt_reports, queries
+from gleaner.control.queue.database import connect, transaction
+from gleaner.control.queue.queries import Kept
+from gleaner.control.queue.schema import AGENT
+from gleaner.control.settings import QueueSettings, Settings, StorageSettings
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiHarness]:
+    url = request.getfixturevalue(f"{request.param}_url")
+    folder = tmp_path / "storage"
+    storage = FolderStorage(folder)
+    storage.prepare()
+    settings = Settings(queue=QueueSettings(url=url), storage=StorageSettings(folder=folder))
+    opened = ApiHarness(ControlState(settings, connect(url), storage, leads_until_s=math.inf), storage)
+    yield opened
+    opened.close()
+    opened.state.engine.dispose()
+
+
+def _collect(harness: ApiHarness) -> list[str]:
+    return collect(harness.state.engine, harness.storage, harness.now_s)
+
+
+def _lose(harness: ApiHarness, agent: str) -> None:
+    with transaction(harness.state.engine) as db:
+        attempt_reports.lose(db, agent, now_s=harness.now_s, losses_until_held=9, detail="silent")
+
+
+def test_a_paused_agent_that_wakes_up_late_leaves_only_garbage(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    paused, second, third = harness.agent("n1"), harness.agent("n2"), harness.agent("n3")
+    assert paused.claim()[0]["attempt"] == 1
+    _lose(harness, paused.name)  # silent for its lease, but alive
+    assert second.claim()[0]["attempt"] == 2
+    assert second.saved(job, 2, harness.publish_checkpoint(job, 2)).status_code == 204
+    assert third.claim()[0]["attempt"] == 3
+    assert third.saved(job, 3, harness.publish_checkpoint(job, 3)).status_code == 204
+    assert _collect(harness) == []
+
+    stale = harness.publish_checkpoint(job, 1)  # it wakes up, and publishes before it hears anything
+    assert "attempt 3 is the latest" in detail(paused.saved(job, 1, stale), 409)
+
+    assert _collect(harness) == [checkpoint_key(job, 1, 1)]
+    assert harness.storage.keys("jobs") == [checkpoint_key(job, 2, 1), checkpoint_key(job, 3, 1)]
+    assert paused.report(job, 1, "return", {"why": "unstarted"}).status_code == 409
+
+
+def test_what_the_current_attempt_has_published_but_not_reported_is_kept(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
+    agent.claim()
+    published = harness.publish_checkpoint(job, 1)
+    assert _collect(harness) == []
+    _lose(harness, agent.name)  # lost, but nobody has claimed the job since: its report still counts
+    assert _collect(harness) == []
+    assert agent.saved(job, 1, published).status_code == 204
+    assert _collect(harness) == []
+
+
+def test_the_last_two_checkpoints_stay(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
+    for attempt in range(1, 5):
+        agent.claim()
+        assert agent.saved(job, attempt, harness.publish_checkpoint(job, attempt)).status_code == 204
+    assert _collect(harness) == [checkpoint_key(job, 1, 1), checkpoint_key(job, 2, 1)]
+    assert harness.storage.keys("jobs") == [checkpoint_key(job, 3, 1), checkpoint_key(job, 4, 1)]
+    assert _collect(harness) == []
+
+
+def test_of_periodic_saves_the_last_two_stay_and_what_is_not_reported_yet(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
+    agent.claim()
+    for number in (1, 2, 3):
+        published = harness.publish_checkpoint(job, 1, number)
+        assert agent.checkpointed(job, 1, published, number).status_code == 204
+    last = harness.publish_checkpoint(job, 1, 4)
+    assert _collect(harness) == [checkpoint_key(job, 1, 1)]
+    assert harness.storage.keys("jobs") == [checkpoint_key(job, 1, number) for number in (2, 3, 4)]
+    assert agent.saved(job, 1, last, number=4).status_code == 204
+    assert _collect(harness) == [checkpoint_key(job, 1, 2)]
+
+
+def test_a_complete_job_keeps_its_output_and_nothing_else(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    paused, agent = harness.agent("n1"), harness.agent("n2")
+    paused.claim()
+    _lose(harness, paused.name)
+    agent.claim()
+    agent.saved(job, 2, harness.publish_checkpoint(job, 2))
+    agent.claim()
+    agent.completed(job, 3, harness.publish_output(job, 3))
+    harness.publish_output(job, 1)
+    assert _collect(harness) == [output_key(job, 1), checkpoint_key(job, 2, 1)]
+    assert harness.user.get(f"/v1/jobs/{job}/output").content == b"tar"
+
+
+def test_a_broken_checkpoint_does_not_take_the_one_before_with_it(harness: ApiHarness) -> None:
+    job = harness.user.submit()
+    agent = harness.agent()
+    for attempt in (1, 2):
+        agent.claim()
+        agent.saved(job, attempt, harness.publish_checkpoint(job, attempt))
+    for attempt in (3, 4, 5):  # one node's word breaks nothing
+        other = harness.agent(f"n{attempt}")
+        other.claim()
+        other.report(job, attempt, "return", {"why": "checkpoint broken"})
+    assert harness.user.get(f"/v1/jobs/{job}").json()["checkpoints"][0]["attempt"] == 1
+    assert _collect(harness) == []  # what is called broken is set aside until the job has ended
+    harness.user.post(f"/v1/jobs/{job}/cancel")
+    assert sorted(_collect(harness)) == [checkpoint_key(job, 1, 1), checkpoint_key(job, 2, 1)]
+
+
+def test_what_the_queue_does_not_know_is_left_alone(harness: ApiHarness) -> None:
+    """A queue that was set up anew next to an old storage folder does not empty it."""
+    job = harness.user.submit()
+    harness.user.post(f"/v1/jobs/{job}/cancel")
+    harness.publish_checkpoint(999, 1)
+    harness.publish_output(999, 1)
+    harness.publish_checkpoint(job, 5)
+    with harness.storage.draft("jobs/strange") as draft:
+        draft.publish({})
+    assert _collect(harness) == []
+
+
+def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: ApiHarness) -> None:
+    """25 MB a save here, a whole job's memory on a real site: not for a day."""
+    harness.user.submit()
+    job = harness.user.submit()
+    live, killed = harness.agent("n1"), harness.agent("n2")
+    assert live.claim()
+    assert killed.claim()
+    folder = harness.state.settings.storage.folder
+
+    def begin(writer: str) -> AbstractContextManager[Draft]:
+        draft = FolderStorage(folder, writer=writer).draft(checkpoint_key(job, 1, 1))
+        draft.__enter__().add("memory", [b"x" * 100_000])
+        return draft
+
+    def swept(at_s: float) -> int:
+        return sweep_drafts(harness.state.engine, harness.storage, at_s)
+
+    drafts = [begin(writer) for writer in (live.name, killed.name, "not-known", "")]
+    assert swept(harness.now_s) == 0
+    _lose(harness, killed.name)  # silent, but it may live
+    assert swept(harness.now_s) == 0
+    with transaction(harness.state.engine) as db:
+        end_s = db.execute(select(AGENT.c.end_s).where(AGENT.c.name == killed.name)).scalar_one()
+        agents.expire(db, now_s=harness.now_s + 10_000, losses_until_held=9)
+        agents.record_heartbeat(db, live.name, Heartbeat(), lease_s=100, now_s=harness.now_s + 10_000)
+        assert agents.close_silent(db, killed.name, now_s=harness.now_s + 10_001, losses_until_held=9, reason="gone")
+    assert swept(end_s) == 0, "the scheduler has forgotten it; it may live, and save at its own end"
+    assert swept(end_s + queries.GONE_S + 1) == 1
+    assert sorted(harness.storage.writers()) == sorted([live.name, "not-known"])
+    assert len(list((folder / ".drafts").iterdir())) == 3
+    with transaction(harness.state.engine) as db:
+        agents.record_farewell(db, live.name, Farewell(ended_s=harness.now_s, reason="bye"), now_s=harness.now_s)
+    assert swept(harness.now_s) == 1, "it has said so itself"
+    for draft in drafts:
+        draft.__exit__(None, None, None)
+
+
+def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(harness: ApiHarness) -> None:
+    folder = harness.state.settings.storage.folder
+    folder.rename(folder.with_name("elsewhere"))
+    with pytest.raises(StorageError, match=str(folder)):
+        _collect(harness)
+
+
+@given(
+    found=st.builds(
+        Found, key=st.just(""), job=st.just(1), attempt=st.integers(1, 5), number=st.none() | st.integers(1, 2)
+    ),
+    kept=st.builds(
+        Kept,
+        is_complete=st.booleans(),
+        latest_attempt=st.integers(0, 5),
+        checkpoints=st.frozensets(st.tuples(st.integers(1, 5), st.integers(1, 2))),
+        output_attempt=st.none() | st.integers(1, 5),
+    ),
+)
+def test_nothing_that_is_named_or_may_still_be_named_is_garbage(found: Found, kept: Kept) -> None:
+    if not is_garbage(found, kept):
+        return
+    assert found.attempt <= kept.latest_attempt
+    if found.number is None:
+        assert found.attempt != kept.output_attempt
+        assert found.attempt < kept.latest_attempt
+    else:
+        assert kept.is_complete or (found.attempt, found.number) not in kept.checkpoints
+        is_passed = any(
+            attempt == found.attempt and number > (found.number or 0) for attempt, number in kept.checkpoints
+        )
+        assert kept.is_complete or found.attempt < kept.latest_attempt or is_passed

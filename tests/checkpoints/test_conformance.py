@@ -1,0 +1,256 @@
+"""The rules that every storage keeps; there is one so far, in a folder."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage, StorageError, checkpoint_key, output_key
+
+KEY = checkpoint_key(7, 3, 1)
+NOBODYS = f"sha256:{'0' * 64}"
+
+
+def publish(storage: Storage, key: str = KEY, content: bytes = b"memory") -> str:
+    with storage.draft(key) as draft:
+        draft.add("memory.tar", [content])
+        return draft.publish({"criu": "4.1.1"}).digest
+
+
+def content(storage: Storage, key: str, digest: str) -> bytes:
+    return b"".join(storage.open(key, digest).read("memory.tar"))
+
+
+chunked = st.lists(
+    st.binary(max_size=2000) | st.binary(min_size=1, max_size=3).map(lambda one: one * 500_000), max_size=5
+)
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True).filter(lambda name: name != "manifest.json")
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.dictionaries(names, chunked, max_size=4), facts=st.dictionaries(st.text(), st.text() | st.integers()))
+def test_a_archive_comes_back_as_it_was_published(
+    storage: Storage, parts: dict[str, list[bytes]], facts: dict[str, object]
+) -> None:
+    with storage.draft(KEY) as draft:
+        for name, chunks in parts.items():
+            added = draft.add(name, iter(chunks))
+            assert added.size_bytes == sum(map(len, chunks))
+        published = draft.publish(facts)
+    archive = storage.open(KEY, published.digest)
+    assert {name: b"".join(archive.read(name)) for name in archive.parts} == {
+        name: b"".join(chunks) for name, chunks in parts.items()
+    }
+    assert archive.facts == facts
+    assert published.size_bytes >= sum(part.size_bytes for part in archive.parts.values())
+    assert [archive.parts[name].size_bytes for name in parts] == [sum(map(len, chunks)) for chunks in parts.values()]
+    storage.delete(KEY)
+
+
+def test_a_draft_is_invisible_until_it_is_published_and_gone_if_it_never_is(storage: Storage, root: Path) -> None:
+    with pytest.raises(ZeroDivisionError), storage.draft(KEY) as draft:
+        draft.add("memory.tar", [b"memory"])
+        assert storage.keys("") == []
+        with pytest.raises(ArchiveBroken):
+            storage.open(KEY, NOBODYS)
+        raise ZeroDivisionError
+    assert storage.keys("") == []
+    assert list((root / ".drafts").iterdir()) == []
+
+
+def test_what_is_published_is_never_changed(storage: Storage) -> None:
+    digest = publish(storage)
+    with pytest.raises(StorageError, match="already published"):
+        publish(storage, content=b"other")
+    assert content(storage, KEY, digest) == b"memory"
+
+
+def test_of_two_drafts_of_one_key_the_first_to_be_published_wins(storage: Storage) -> None:
+    with storage.draft(KEY) as one, storage.draft(KEY) as other:
+        for draft, memory in ((one, b"one"), (other, b"other")):
+            draft.add("memory.tar", [memory])
+        digest = other.publish({}).digest
+        with pytest.raises(StorageError, match="already published"):
+            one.publish({})
+    assert content(storage, KEY, digest) == b"other"
+    assert storage.keys("") == [KEY]
+
+
+def test_publishing_the_very_same_once_more_is_no_error(storage: Storage, root: Path) -> None:
+    digest = publish(storage)
+    assert publish(storage) == digest
+    assert content(storage, KEY, digest) == b"memory"
+    assert list((root / ".drafts").iterdir()) == []
+
+
+def test_no_archive_lies_in_another(storage: Storage, root: Path) -> None:
+    publish(storage)
+    for inner in (f"{KEY}/inner", f"{KEY}/inner/deep"):
+        with pytest.raises(StorageError, match="already published"):
+            publish(storage, inner)
+    assert not (root / KEY / "inner").exists()
+    with pytest.raises(StorageError):
+        publish(storage, "jobs/7")
+    with pytest.raises(StorageError, match="a folder of them"):
+        storage.delete("jobs/7")
+    assert storage.keys("") == [KEY]
+
+
+def test_only_the_expected_digest_opens_a_archive(storage: Storage) -> None:
+    digest = publish(storage)
+    other_key = output_key(8, 1)
+    other = publish(storage, other_key)
+    assert digest != other, "the key is part of what the digest stands for"
+    for key, wrong in ((KEY, other), (KEY, NOBODYS), (other_key, digest), ("jobs/9/none", digest)):
+        with pytest.raises(ArchiveBroken):
+            storage.open(key, wrong)
+
+
+def test_archives_are_listed_by_their_beginning(storage: Storage) -> None:
+    keys = [checkpoint_key(7, 1, 1), checkpoint_key(7, 1, 2), checkpoint_key(70, 1, 1), output_key(7, 2)]
+    for key in keys:
+        publish(storage, key)
+    assert storage.keys("") == sorted(keys)
+    assert storage.keys("jobs/7") == sorted([keys[0], keys[1], keys[3]])
+    assert storage.keys(keys[0]) == [keys[0]]
+    assert storage.keys("jobs/8") == []
+
+
+def test_a_deleted_archive_is_gone_and_its_key_is_free(storage: Storage, root: Path) -> None:
+    publish(storage)
+    storage.delete(KEY)
+    storage.delete(KEY)
+    assert storage.keys("") == []
+    assert not (root / "jobs").exists()
+    digest = publish(storage, content=b"again")
+    assert content(storage, KEY, digest) == b"again"
+
+
+def test_a_archive_set_aside_is_out_of_the_way_and_can_be_looked_at(storage: Storage, root: Path) -> None:
+    for _ in range(2):
+        publish(storage)
+        storage.set_aside(KEY)
+    storage.set_aside(KEY)
+    assert storage.keys("") == []
+    kept = list((root / ".broken").iterdir())
+    assert len(kept) == 2
+    assert all(b"memory" in (folder / "blocks.pack").read_bytes() for folder in kept)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "/", "..", "../x", "jobs/../../x", "/etc/passwd", "jobs//7", "jobs/7/", ".drafts/x", "jobs/.hidden", "a\0b",
+     "a b", "jobs/manifest.json", "jobs/é", "x" * 300],
+)  # fmt: skip
+def test_a_key_that_is_no_row_of_plain_names_is_refused(storage: Storage, key: str) -> None:
+    for attempt in (
+        lambda: storage.draft(key).__enter__(),
+        lambda: storage.open(key, NOBODYS),
+        lambda: storage.delete(key),
+        lambda: storage.set_aside(key),
+    ):
+        with pytest.raises(StorageError, match="is no key"):
+            attempt()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "manifest.json", ".hidden", "é"])
+def test_a_part_has_a_plain_name(storage: Storage, name: str) -> None:
+    with storage.draft(KEY) as draft, pytest.raises(StorageError, match="name of a part"):
+        draft.add(name, [b""])
+
+
+def test_a_part_is_added_once_and_before_publication(storage: Storage) -> None:
+    with storage.draft(KEY) as draft:
+        draft.add("memory.tar", [b"one"])
+        with pytest.raises(StorageError, match="cannot be added"):
+            draft.add("memory.tar", [b"two"])
+        digest = draft.publish({}).digest
+        with pytest.raises(StorageError):
+            draft.add("late", [b""])
+        with pytest.raises(StorageError, match="has been published"):
+            draft.publish({})
+    assert content(storage, KEY, digest) == b"one"
+
+
+def test_a_source_that_fails_leaves_the_draft_usable(storage: Storage) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"half"
+        raise ZeroDivisionError
+
+    with storage.draft(KEY) as draft:
+        with pytest.raises(ZeroDivisionError):
+            draft.add("memory.tar", failing())
+        draft.add("memory.tar", [b"whole"])
+        digest = draft.publish({}).digest
+    assert content(storage, KEY, digest) == b"whole"
+
+
+def test_facts_must_be_plain_values(storage: Storage) -> None:
+    with storage.draft(KEY) as draft, pytest.raises(StorageError, match="plain JSON"):
+        draft.publish({"node": object()})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_one_flipped_bit_anywhere_is_found(storage: Storage, root: Path, data: st.DataObject) -> None:
+    digest = publish(storage, content=os.urandom(3000))
+    file = data.draw(st.sampled_from(sorted((root / KEY).iterdir())))
+    whole = bytearray(file.read_bytes())
+    bit = data.draw(st.integers(0, 2**32)) % (len(whole) * 8)
+    whole[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(whole)
+    with pytest.raises(ArchiveBroken):
+        content(storage, KEY, digest)
+    storage.delete(KEY)
+
+
+@pytest.mark.parametrize("change", ["empty", "shorter", "longer", "missing", "a link", "a pipe", "a folder"])
+@pytest.mark.parametrize("name", ["blocks.pack", "manifest.json", "pack-1"])
+def test_a_file_of_another_size_or_kind_is_found(
+    storage: Storage, root: Path, name: str, change: str, tmp_path: Path
+) -> None:
+    memory = os.urandom(3000)
+    before = storage.open("jobs/7/before", publish(storage, "jobs/7/before", memory))
+    with storage.draft(KEY, before) as draft:
+        draft.add("memory.tar", [memory])
+        draft.add("more", [b"new"])
+        digest = draft.publish({}).digest
+    damage(root / KEY / name, change, tmp_path / "elsewhere")
+    with pytest.raises(ArchiveBroken) as broken:
+        content(storage, KEY, digest)
+    assert "\n" not in str(broken.value)
+
+
+def damage(file: Path, change: str, elsewhere: Path) -> None:
+    whole = file.read_bytes()
+    file.rename(elsewhere)
+    match change:
+        case "empty":
+            file.touch()
+        case "shorter":
+            file.write_bytes(whole[:-1])
+        case "longer":
+            file.write_bytes(whole + b"!")
+        case "a link":
+            file.symlink_to(elsewhere)
+        case "a pipe":
+            os.mkfifo(file)
+        case "a folder":
+            file.mkdir()
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_manifest_of_another_format_is_refused_in_one_line(storage: Storage, root: Path, number: int) -> None:
+    publish(storage)
+    manifest = root / KEY / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": number}))
+    with pytest.raises(ArchiveBroken, match=f"format {number}; this version reads 2 alone"):
+        storage.open(KEY, f"sha256:{hashlib.sha256(manifest.read_bytes()).hexdigest()}")

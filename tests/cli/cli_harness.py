@@ -1,0 +1,153 @@
+"""A user's `glean`, and the real control program behind it: a real port, a real database."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from sqlalchemy import Engine
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import output_key
+from gleaner.agent.checkpoints.workdir_tar import pack
+from gleaner.agent.messages import Ask, Assignment, Completed, LogLines, NodeFacts, Output, Registration, Slice
+from gleaner.control.api.app import create_app
+from gleaner.control.cli import app
+from gleaner.control.control_state import ControlState
+from gleaner.control.queue import agents, attempt_reports, claims, logs
+from gleaner.control.queue.database import transaction
+
+GLEAN = str(Path(sys.executable).with_name("glean"))
+
+
+@dataclass
+class Node:
+    """An agent without containers: it claims through the queue and ends jobs as told."""
+
+    engine: Engine
+    storage: FolderStorage
+    work: Path
+    numbers: "count[int]" = field(default_factory=lambda: count(1))
+
+    def claim(self, most: int = 64) -> tuple[Assignment, ...]:
+        """Claim what is there, as a new agent."""
+        name = f"agent-{next(self.numbers)}"
+        now_s = time.time()
+        facts = NodeFacts(
+            node="node1", cpus=64, memory_mib=65536, runtime="none", criu="4.1", kernel="6", architecture="x86_64"
+        )
+        with transaction(self.engine) as db:
+            hashed = hashlib.sha256(os.urandom(32)).hexdigest()
+            agents.expect(db, name=name, end_s=now_s + 3600, token_hash=hashed, now_s=now_s)
+            agents.register(db, name, Registration(facts=facts, end_s=now_s + 3600), lease_s=3600, now_s=now_s)
+        with transaction(self.engine) as db:
+            return claims.claim(db, name, Ask(cpus=64, memory_mib=65536, most=most), now_s=now_s).jobs
+
+    def write(self, job: Assignment, first: int, *lines: str) -> None:
+        """Lines of the job's output."""
+        with transaction(self.engine) as db:
+            logs.append(db, job.job, job.attempt, LogLines(first=first, lines=lines), most_bytes=2**26)
+
+    def complete(self, job: Assignment, *, exit_code: int = 0, files: Mapping[str, bytes] | None = None) -> None:
+        """The workload's exit, with these files in its folder."""
+        output = None
+        if files is not None:
+            folder = self.work / f"{job.job}-{job.attempt}"
+            folder.mkdir(parents=True)
+            for name, content in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
+            with self.storage.draft(output_key(job.job, job.attempt)) as draft:
+                draft.add("folder.tar", pack(folder))
+                published = draft.publish({})
+            output = Output(digest=published.digest, size_bytes=published.size_bytes)
+        report = Completed(exit_code=exit_code, output=output, slice=Slice(started_s=time.time(), compute_s=1.5))
+        with transaction(self.engine) as db:
+            attempt_reports.record_completion(db, job.job, job.attempt, report, now_s=time.time())
+
+
+@dataclass
+class CliHarness:
+    """A user's `glean` as a program of its own, with its settings and token, and the control it talks to."""
+
+    folder: Path
+    environment: dict[str, str]
+    node: Node
+    state: ControlState
+
+    def start(self, *arguments: str, **more: Any) -> "subprocess.Popen[str]":
+        """The program, running."""
+        return subprocess.Popen(
+            [GLEAN, *arguments],
+            cwd=self.folder,
+            env=os.environ | self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **more,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """The exit code, stdout and stderr of a command that ends soon; in this process, for speed."""
+        out, err = StringIO(), StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.chdir(self.folder)
+            for variable in [name for name in os.environ if name.startswith("GLEANER_")]:
+                patch.delenv(variable)
+            for variable, value in self.environment.items():
+                patch.setenv(variable, value)
+            code = app.run(list(arguments))
+        return code, out.getvalue(), err.getvalue()
+
+    def good(self, *arguments: str) -> str:
+        """The program's stdout; it must have succeeded, and said nothing else but that a busy machine takes long."""
+        code, out, err = self.run(*arguments)
+        said = [line for line in err.splitlines() if not line.endswith("; still trying")]
+        assert (code, said) == (0, []), (arguments, code, err)
+        return out
+
+    def refused(self, *arguments: str, code: int) -> str:
+        """The one line on stderr of a program that must fail, without its `glean: `."""
+        found, out, err = self.run(*arguments)
+        assert (found, out) == (code, ""), (arguments, found, out, err)
+        assert err.startswith("glean: ")
+        assert err.count("\n") == 1, err
+        return err.removeprefix("glean: ").rstrip()
+
+
+@dataclass
+class Service:
+    """The API on a port of this machine, which can be stopped and started again."""
+
+    state: ControlState
+    port: int = 0
+    server: uvicorn.Server | None = None
+    thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen; the port stays the same over restarts."""
+        config = uvicorn.Config(create_app(self.state), host="127.0.0.1", port=self.port, log_level="error")
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        while not self.server.started:
+            assert self.thread.is_alive()
+            time.sleep(0.01)
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """Be gone."""
+        if self.server and self.thread:
+            self.server.should_exit = True
+            self.thread.join(timeout=20)

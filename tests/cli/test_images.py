@@ -1,0 +1,175 @@
+"""`glean image` against a real control program."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.cli_harness import CliHarness
+from tests.made_images import MadeImage, digest, of_sizes, tar
+
+from gleaner.control.cli.client import Control
+from gleaner.control.models.images import PIECE_BYTES
+
+pytestmark = pytest.mark.slow
+
+FOR = ("--architecture", "amd64")
+
+
+def saved(harness: CliHarness, image: MadeImage, name: str = "pi.tar") -> str:
+    (harness.folder / name).write_bytes(tar(image.files()))
+    return name
+
+
+def pushed(harness: CliHarness, name: str, image: MadeImage) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(harness.good("image", "push", name, saved(harness, image), "--json", *FOR))
+    return found
+
+
+def test_an_image_is_pushed_listed_shown_used_and_removed(harness: CliHarness) -> None:
+    image = MadeImage()
+    row = pushed(harness, "pi:1", image)
+    assert (row["name"], row["group"], row["image_id"], row["pusher"]) == ("pi:1", "atlas", image.image_id, "alice")
+    assert json.loads(harness.good("image", "list", "--json")) == [row]
+    assert json.loads(harness.good("image", "show", "pi:1", "--json")) == row
+    for shown in (harness.good("image", "list"), harness.good("image", "show", "pi:1")):
+        assert "pi:1" in shown
+        assert image.image_id[7:19] in shown
+    job = json.loads(harness.good("submit", "--image", "pi:1", "--json", "--", "pi"))["jobs"][0]
+    assert image.image_id[7:19] in harness.good("show", str(job))
+    assert "1 unended job needs it" in harness.refused("image", "rm", "pi:1", code=1)
+    (given,) = harness.node.claim()
+    assert given.image == image.image_id
+    harness.node.complete(given)
+    assert json.loads(harness.good("image", "rm", "pi:1", "--json"))["name"] == "pi:1"
+    assert json.loads(harness.good("image", "list", "--json")) == []
+    assert "no image pi:1" in harness.refused("image", "show", "pi:1", code=1)
+
+
+def test_an_admin_names_the_group(admin: CliHarness, harness: CliHarness) -> None:
+    pushed(harness, "pi:1", MadeImage())
+    assert "pi:1" in admin.good("image", "list")
+    assert "name the one" in admin.refused("image", "show", "pi:1", code=2)
+    pushed_by_admin = admin.good("image", "push", "pi:2", "pi.tar", "--group", "atlas", *FOR)
+    assert "pi:2" in pushed_by_admin
+    assert json.loads(harness.good("image", "show", "pi:2", "--json"))["pusher"] == "root"
+    assert "pusher" not in harness.refused("image", "rm", "pi:2", code=3)
+    admin.good("image", "rm", "pi:2", "--group", "atlas")
+
+
+def test_a_push_that_broke_off_goes_on_where_it_was(harness: CliHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = of_sizes([2 * PIECE_BYTES, 100])
+    sent: list[str] = []
+    real = Control.send_piece
+
+    def breaking_off(control: Control, content: bytes, group: str | None) -> str:
+        if len(sent) == 2:
+            raise KeyboardInterrupt
+        sent.append(digest(content))
+        return real(control, content, group)
+
+    saved(harness, image)
+    with monkeypatch.context() as patch:
+        patch.setattr(Control, "send_piece", breaking_off)
+        assert harness.run("image", "push", "big", "pi.tar", *FOR)[0] == 130
+
+    def counted(control: Control, content: bytes, group: str | None) -> str:
+        sent.append(digest(content))
+        return real(control, content, group)
+
+    monkeypatch.setattr(Control, "send_piece", counted)
+    assert pushed(harness, "big", image)["name"] == "big:latest"
+    assert sent == [digest(piece) for piece in image.pieces()]
+
+
+def test_a_push_whose_pieces_somebody_else_has_just_used_up_sends_them_again(
+    harness: CliHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = MadeImage()
+    saved(harness, image, "mine.tar")
+    real, others = Control.push_image, [True]
+
+    def overtaken(control: Control, push: Any) -> Any:
+        if others and others.pop():
+            real(control, push.model_copy(update={"name": "theirs"}))
+        return real(control, push)
+
+    monkeypatch.setattr(Control, "push_image", overtaken)
+    harness.good("image", "push", "mine", "mine.tar", *FOR)
+    assert [row["name"] for row in json.loads(harness.good("image", "list", "--json"))] == [
+        "mine:latest",
+        "theirs:latest",
+    ]
+
+
+def test_a_piece_that_arrives_otherwise_than_it_was_sent_is_an_error(
+    harness: CliHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(harness, MadeImage())
+    real = Control.send_piece
+    monkeypatch.setattr(Control, "send_piece", lambda control, content, group: real(control, content + b"x", group))
+    assert "did not arrive as it was sent" in harness.refused("image", "push", "pi", "pi.tar", *FOR, code=1)
+
+
+def program(harness: CliHarness, name: str, does: str) -> None:
+    folder = harness.folder / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+    (folder / name).chmod(0o755)
+    harness.environment["PATH"] = f"{folder}:/bin:/usr/bin"
+
+
+def test_a_name_is_saved_by_docker_first(harness: CliHarness) -> None:
+    image = MadeImage()
+    saved(harness, image)
+    program(
+        harness,
+        "docker",
+        f'[ "$*" = "save lab/pi" ] && cat {harness.folder}/pi.tar && exit; echo no such "$2" >&2; exit 1',
+    )
+    out = harness.good("image", "push", "pi", "lab/pi", "--json", *FOR)
+    assert json.loads(out)["image_id"] == image.image_id
+    assert "docker does not save lab/other: no such lab/other" in harness.refused(
+        "image", "push", "pi", "lab/other", *FOR, code=2
+    )
+
+
+def test_without_docker_podman_saves_it(harness: CliHarness, tmp_path: Path) -> None:
+    saved(harness, MadeImage())
+    program(harness, "podman", f"exec /bin/cat {harness.folder}/pi.tar")
+    harness.environment["PATH"] = str(harness.folder / "bin")
+    harness.good("image", "push", "pi", "lab/pi", *FOR)
+    (harness.folder / "bin" / "podman").unlink()
+    assert "no name that could be saved" in harness.refused("image", "push", "pi", "lab/pi", *FOR, code=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("gleaner/pi", "pi.tar", "is no name for an image"),
+        ("Pi", "pi.tar", "is no name for an image"),
+        ("pi", ".", "is no file"),
+        ("pi", "-o", "is no file"),
+        ("pi", "broken.tar", "broken.tar: it cannot be read"),
+        ("pi", "two.tar", "two.tar: it holds 2 images"),
+        ("pi", "arm.tar", "arm.tar: it is for linux/arm64"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_sent(
+    harness: CliHarness, name: str, source: str, said: str, tmp_path: Path
+) -> None:
+    files = MadeImage().files()
+    saved(harness, MadeImage())
+    saved(harness, MadeImage(architecture="arm64"), "arm.tar")
+    (harness.folder / "broken.tar").write_bytes(b"nothing of the kind" * 100)
+    twice = json.loads(files["manifest.json"]) * 2
+    (harness.folder / "two.tar").write_bytes(tar(files | {"manifest.json": json.dumps(twice).encode()}))
+    assert said in harness.refused("image", "push", *FOR, "--", name, source, code=2)
+    assert not (tmp_path / "storage" / "images").exists()
+
+
+def test_a_refusal_of_the_site_is_one_line(harness: CliHarness) -> None:
+    saved(harness, MadeImage())
+    settings = harness.state.settings
+    harness.state.settings = settings.model_copy(update={"images": settings.images.model_copy(update={"push": False})})
+    assert "takes no images from users" in harness.refused("image", "push", "pi", "pi.tar", *FOR, code=3)

@@ -1,0 +1,113 @@
+"""The harness of the tests of the live loop."""
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.messages import Ask, Assignments, Farewell, NodeFacts, Registration
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.provisioning import ProvisioningLoop
+from gleaner.control.daemon.snapshots import SnapshotCache
+from gleaner.control.models.agents import AgentRow
+from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.queue import agents, avoided_nodes, claims, jobs, queries
+from gleaner.control.queue.database import connect, snapshot, transaction
+from gleaner.control.settings import ClusterSettings, QueueSettings, RoundSettings, Settings, StorageSettings
+from gleaner.control.slurm.factory import cluster
+
+LEASE_S = 180.0
+
+
+def settings(url: str, folder: Path, *, rounds: RoundSettings | None = None) -> Settings:
+    """Settings for the faked Slurm: long rounds, so that no boundary comes in a test's way."""
+    return Settings(
+        queue=QueueSettings(url=url, lease_s=LEASE_S, heartbeat_s=20),
+        rounds=rounds or RoundSettings(length_s=1e6, shortest_slice_s=60, poll_s=20, pending_limit_s=300),
+        cluster=ClusterSettings(backend="slurm", timeout_s=2, submits_per_s=50),
+        storage=StorageSettings(folder=folder),
+    )
+
+
+@dataclass
+class DaemonHarness:
+    """One control program's rounds. Time is real time plus what a test lets pass."""
+
+    url: str
+    folder: Path
+    rounds_settings: RoundSettings | None = None
+    ahead_s: float = 0.0
+    state: ControlState = field(init=False)
+    rounds: ProvisioningLoop = field(init=False)
+
+    def __post_init__(self) -> None:
+        FolderStorage(self.folder).prepare()
+        self.restart()
+
+    @property
+    def now_s(self) -> float:
+        return time.time() + self.ahead_s
+
+    def restart(self) -> None:
+        """Forget everything, as a program that was killed and started again."""
+        found = settings(self.url, self.folder, rounds=self.rounds_settings)
+        self.state = ControlState(found, connect(self.url), FolderStorage(self.folder), leads_until_s=math.inf)
+        slurm = cluster(found)
+        self.rounds = ProvisioningLoop(self.state, slurm, SnapshotCache(slurm))
+
+    def round(self) -> None:
+        """Look, decide, act."""
+        self.rounds.a_round(self.now_s)
+
+    def submit_jobs(self, count: int = 1, *, cpus: int = 6, needs_at_least_s: int | None = None) -> tuple[int, ...]:
+        """Jobs that wait; by default each fills a node."""
+        needs = {"cpus": cpus, "memory_mib": 100, "needs_at_least_s": needs_at_least_s}
+        spec = JobSpec.model_validate({"name": "j", "image": "i", "command": ("true",)} | needs)
+        wanted = Submission(job=spec, indices=tuple(range(count)))
+        with transaction(self.state.engine) as db:
+            return jobs.submit(db, wanted, group="g", rules=jobs.SubmissionRules(1), now_s=self.now_s).jobs
+
+    def agents(self) -> list[AgentRow]:
+        """All agents in the queue, the oldest first."""
+        with snapshot(self.state.engine) as db:
+            return sorted(queries.agent_rows(db, now_s=self.now_s), key=lambda row: (row.submitted_s, row.name))
+
+    def state_of(self, job: int) -> str:
+        """A job's state."""
+        with snapshot(self.state.engine) as db:
+            return str(queries.job_row(db, job).state)
+
+    def avoided(self) -> tuple[str, ...]:
+        """The nodes that are left alone now."""
+        with snapshot(self.state.engine) as db:
+            return avoided_nodes.avoided(db, self.now_s)
+
+    def register(self, name: str, node: str, *, criu: str = "4.1") -> None:
+        """Speak for an agent: it has started."""
+        facts = NodeFacts(node=node, cpus=6, memory_mib=4000, runtime="docker", criu=criu, kernel="6", architecture="x")
+        with transaction(self.state.engine) as db:
+            agents.register(
+                db, name, Registration(facts=facts, end_s=self.now_s + 600), lease_s=LEASE_S, now_s=self.now_s
+            )
+
+    def claim(self, name: str) -> Assignments:
+        """Speak for an agent: it takes what fits."""
+        with transaction(self.state.engine) as db:
+            return claims.claim(db, name, Ask(cpus=6, memory_mib=4000), now_s=self.now_s)
+
+    def farewell(self, name: str) -> None:
+        """Speak for an agent: it ends well."""
+        with transaction(self.state.engine) as db:
+            agents.record_farewell(db, name, Farewell(ended_s=self.now_s), now_s=self.now_s)
+
+
+def end_jobs(bin_folder: Path, *names: str) -> None:
+    """Let these agents end for the faked Slurm, in whatever state they are; without names, all."""
+    path = bin_folder / "jobs.json"
+    jobs = json.loads(path.read_text())
+    for job in jobs:
+        if not names or job["name"] in names:
+            job["state"] = "COMPLETED"
+    path.write_text(json.dumps(jobs))

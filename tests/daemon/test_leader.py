@@ -1,0 +1,276 @@
+"""The choice of the leader, and lease time that stands still while control is away."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, literal, text
+from tests.daemon.daemon_harness import LEASE_S, settings
+from tests.queue.queue_harness import QueueHarness
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.messages import Heartbeat, NodeFacts, Registration
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.leader import LeaderLoop, is_dead, this_program
+from gleaner.control.policy.blame import FIRST_PROBE_S
+from gleaner.control.queue import agents, avoided_nodes, leader, queries
+from gleaner.control.queue.database import connect, migrate, snapshot, transaction
+from gleaner.control.queue.errors import NotLeading, Refused
+
+ELSEWHERE = "other:7:1:elsewhere"
+FACTS = NodeFacts(node="n1", cpus=6, memory_mib=4000, runtime="docker", criu="4.1", kernel="6", architecture="x")
+
+
+class Told(LeaderLoop):
+    """A leader whose database has the time that it is told at each tick."""
+
+    def tick(self, now_s: float) -> None:
+        self._state.database_clock = lambda: literal(now_s)
+        super().tick(now_s)
+
+
+def leader_loop(engine: Engine, folder: Path, holder: str) -> tuple[LeaderLoop, ControlState]:
+    state = ControlState(settings("sqlite:///unused", folder), engine, FolderStorage(folder))
+    return Told(state, holder), state
+
+
+@pytest.fixture
+def with_agent(queue_engine: Engine) -> Iterator[Engine]:
+    """A queue with one live agent, last heard of at 1000."""
+    with transaction(queue_engine) as db:
+        agents.expect(db, name="a", end_s=9e9, token_hash="h", now_s=1000)
+        agents.register(db, "a", Registration(facts=FACTS, end_s=9e9), lease_s=LEASE_S, now_s=1000)
+    yield queue_engine
+
+
+def phase(engine: Engine, now_s: float) -> str:
+    with snapshot(engine) as db:
+        return queries.agent_rows(db, now_s=now_s)[0].phase
+
+
+def test_a_clock_that_was_set_back_makes_no_job_and_no_node_wait_longer_than_they_ever_may(
+    queue_engine: Engine, tmp_path: Path
+) -> None:
+    queue, day_s = QueueHarness(queue_engine, now_s=1e6), 24 * 3600.0
+    queue.agent("a", node="n1")
+    queue.agent("b", node="n2")
+    jobs = queue.submit(indices=tuple(range(6)), retries=5).jobs
+    for work in queue.claim("a"):
+        queue.record_completion(work.job, work.attempt, exit_code=1)
+    with transaction(queue_engine) as db:
+        avoided_nodes.record_failure(db, "n2", now_s=queue.now_s, failures_until_avoided=1, avoid_s=3600)
+    leading, _ = leader_loop(queue_engine, tmp_path, this_program())
+    leading.tick(queue.now_s)
+    assert queue.claim("b") == (), "all pause"
+    queue.now_s -= day_s
+    leading.tick(queue.now_s)
+    assert queue.look(avoided_nodes.avoided, queue.now_s) == ()
+    queue.record_heartbeat("b")
+    assert sorted(each.job for each in queue.claim("b")) == list(jobs)
+    queue.record_heartbeat("a")
+    queue.now_s += FIRST_PROBE_S + 1
+    queue.job()
+    assert len(queue.claim("a")) == 1
+
+
+def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_has_died(
+    queue_engine: Engine, tmp_path: Path
+) -> None:
+    first, _ = leader_loop(queue_engine, tmp_path, this_program())
+    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    first.tick(1e6)
+    second.tick(1e6)
+    assert not second_state.is_leader
+    second.tick(1e6 - 3600)
+    assert second_state.is_leader
+
+
+def test_a_leader_that_lives_goes_on_where_its_databases_clock_was_set_back(
+    queue_engine: Engine, tmp_path: Path
+) -> None:
+    first, first_state = leader_loop(queue_engine, tmp_path, this_program())
+    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    for now_s in (1e6, 1e6 - 3600, 1e6 - 3595):
+        first.tick(now_s)
+        second.tick(now_s)
+    assert (first_state.is_leader, second_state.is_leader) == (True, False)
+
+
+def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: Engine, tmp_path: Path) -> None:
+    first, first_state = leader_loop(queue_engine, tmp_path, this_program())
+    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    for now_s in (1000.0, 1005.0, 1010.0):
+        first.tick(now_s)
+        second.tick(now_s)
+    assert (first_state.is_leader, second_state.is_leader) == (True, False)
+    second.tick(1010 + 31)
+    first.tick(1010 + 32)
+    assert (first_state.is_leader, second_state.is_leader) == (False, True)
+
+
+@pytest.mark.parametrize("answers_after_s", [0, 20, 31, 100])
+def test_a_term_counts_from_before_it_was_asked_for(queue_engine: Engine, tmp_path: Path, answers_after_s: int) -> None:
+    first, state = leader_loop(queue_engine, tmp_path, this_program())
+    times_s = iter([1000.0])  # when it asks; after that, the answer is there
+    state.steady_clock = lambda: next(times_s, 1000.0 + answers_after_s)
+    first.tick(1000)
+    assert state.is_leader == (answers_after_s < 25)
+
+
+def test_a_leader_stops_to_believe_so_before_others_may_lead(queue_engine: Engine, tmp_path: Path) -> None:
+    steady_s = 0.0
+    first, first_state = leader_loop(queue_engine, tmp_path, this_program())
+    first_state.steady_clock = lambda: steady_s
+    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    first.tick(1000)
+    for passed_s in range(40):
+        steady_s = float(passed_s)
+        second.tick(1000.0 + passed_s)
+        assert not (first_state.is_leader and second_state.is_leader)
+    assert second_state.is_leader
+
+
+@pytest.mark.postgres
+def test_a_database_that_stops_in_the_middle_of_a_call_leaves_no_leader(postgres_url: str, tmp_path: Path) -> None:
+    engine = connect(postgres_url)
+    with engine.connect() as connection:  # the pool gives the same connection out again
+        (server,) = connection.execute(text("SELECT pg_backend_pid()")).one()
+    mine, state = leader_loop(engine, tmp_path, this_program())
+    steady_s = 0.0
+    state.steady_clock = lambda: steady_s
+    mine.tick(1000)
+    assert state.is_leader
+    os.kill(server, signal.SIGSTOP)
+    try:
+        blocked = threading.Thread(target=mine.tick, args=(1005.0,))
+        blocked.start()
+        blocked.join(0.3)
+        assert (blocked.is_alive(), state.is_leader) == (True, True)
+        steady_s = 26.0
+        assert not state.is_leader
+    finally:
+        os.kill(server, signal.SIGCONT)
+    blocked.join(20)
+    assert not blocked.is_alive()
+    assert not state.is_leader
+    mine.tick(1031)
+    assert state.is_leader
+    engine.dispose()
+
+
+def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
+    first, first_state = leader_loop(queue_engine, tmp_path, this_program())
+    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    first.tick(1000)
+    first.resign()
+    second.tick(1001)
+    assert (first_state.is_leader, second_state.is_leader) == (False, True)
+
+
+@pytest.mark.slow
+def test_a_killed_leader_of_this_machine_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from gleaner.control.daemon.leader import this_program as t; print(t(), flush=True); input()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        holder = other.stdout.readline().strip()
+        with transaction(queue_engine) as db:
+            leader.try_lead(db, holder, now=literal(1000.0), term_s=100)
+        mine, state = leader_loop(queue_engine, tmp_path, this_program())
+        mine.tick(1001)
+        assert not state.is_leader
+        other.kill()
+        other.wait()
+        mine.tick(1002)
+    assert state.is_leader
+
+
+def test_a_holder_elsewhere_is_never_taken_for_dead() -> None:
+    host, pid, start, place = this_program().split(":")
+    assert not is_dead(this_program())
+    assert not is_dead(f"{host}:{pid}:{start}:another-place")
+    assert is_dead(f"{host}:{pid}:{int(start) - 1}:{place}")
+
+
+def test_a_silent_agent_is_given_up_when_its_lease_ends(with_agent: Engine, tmp_path: Path) -> None:
+    mine, _ = leader_loop(with_agent, tmp_path, this_program())
+    ticks = [1000 + 5 * number for number in range(int(LEASE_S / 5) + 2)]
+    for now_s in ticks[:-1]:
+        mine.tick(now_s)
+    assert phase(with_agent, 1000) == "live"
+    mine.tick(ticks[-1])
+    assert phase(with_agent, 1000) == "silent"
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: Path, restarted: bool) -> None:
+    mine, _ = leader_loop(with_agent, tmp_path, this_program())
+    mine.tick(1000)
+    if restarted:
+        mine, _ = leader_loop(with_agent, tmp_path, this_program())
+    back_s = 1000 + 10 * LEASE_S
+    mine.tick(back_s)
+    assert phase(with_agent, back_s) == "live"
+    with transaction(with_agent) as db:
+        agents.record_heartbeat(db, "a", Heartbeat(), lease_s=LEASE_S, now_s=back_s + LEASE_S - 1)
+
+
+@pytest.mark.slow
+def test_a_database_that_is_locked_or_old_takes_no_leases(sqlite_url: str, tmp_path: Path) -> None:
+    engine = connect(sqlite_url.replace("queue.db", "empty.db"))
+    mine, state = leader_loop(engine, tmp_path, this_program())
+    mine.tick(1000)  # no tables: said, not raised
+    assert not state.is_leader
+    migrate(engine)
+    mine.tick(1005)
+    assert state.is_leader
+    engine.dispose()
+
+
+def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
+    queue_engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine, state = leader_loop(queue_engine, tmp_path, this_program())
+    with queue_engine.begin() as db:
+        db.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    mine.tick(1000)
+    assert not state.is_leader
+    with snapshot(queue_engine) as db:
+        assert leader.leader(db, now=literal(1000.0)) is None
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "does not lead" in line
+    assert "(9999): install a newer Gleaner" in line
+
+
+def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(
+    queue_engine: Engine, tmp_path: Path
+) -> None:
+    mine, state = leader_loop(queue_engine, tmp_path, this_program())
+    mine.tick(1000)
+    assert state.is_leader
+    with queue_engine.begin() as db:
+        db.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    mine.tick(1005)
+    assert not state.is_leader
+    with pytest.raises(NotLeading), state.writing():
+        pytest.fail("it writes")
+
+
+def test_an_agent_that_was_given_up_may_not_come_back_once_it_is_closed(with_agent: Engine) -> None:
+    with transaction(with_agent) as db:
+        agents.expire(db, now_s=1000 + LEASE_S + 1, losses_until_held=3)
+        agents.close_silent(db, "a", now_s=2000, losses_until_held=3, reason="gone")
+    with pytest.raises(Refused), transaction(with_agent) as db:
+        agents.record_heartbeat(db, "a", Heartbeat(), lease_s=LEASE_S, now_s=2001)

@@ -1,0 +1,202 @@
+"""The control program as a process of its own: started, asked, ended, killed, started again."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.control.queue import tokens
+from gleaner.control.queue.database import connect, transaction
+from gleaner.control.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = "from gleaner.control.cli.main import main; import sys; sys.argv[0] = 'glean'; sys.exit(main())"
+IDLE_AGENT = '["sh", "-c", "trap \'kill $!; exit 0\' TERM USR1; sleep 300 & wait", "agent"]'
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def until(holds: Callable[[], Any], *, within_s: float = 20) -> Any:
+    end_s = time.monotonic() + within_s
+    while not (found := holds()):
+        assert time.monotonic() < end_s, f"not within {within_s} s"
+        time.sleep(0.05)
+    return found
+
+
+@dataclass
+class Control:
+    """A control program with the local backend, whose agents do nothing."""
+
+    folder: Path
+    url: str
+    name: str = "one"
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[str] | None = None
+
+    def start(self, **changes: str) -> "Control":
+        """Start it; `changes` go to the environment."""
+        file = self.folder / f"{self.name}.toml"
+        file.write_text(
+            f'[queue]\nurl = "{self.url}"\nlease_s = 20\nheartbeat_s = 4\n'
+            f"[rounds]\nlength_s = 1000000\nshortest_slice_s = 5\npoll_s = 1\n"
+            f'[cluster]\nbackend = "local"\nlocal_agents = 2\nagent_command = {IDLE_AGENT}\n'
+            f'[api]\nport = {self.port}\n[storage]\nfolder = "{self.folder / "storage"}"\n'
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "control", "run"],
+            env=os.environ | {"GLEANER_SETTINGS": str(file)} | changes,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def refused(self, **changes: str) -> str:
+        """Start it, expect that it ends at once with status 1; what it said."""
+        process = self.start(**changes).process
+        assert process is not None
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 1
+        return said.strip()
+
+    def health(self) -> dict[str, Any]:
+        try:
+            return dict(httpx.get(f"http://127.0.0.1:{self.port}/health").json())
+        except httpx.TransportError:
+            return {}
+
+    def leads(self) -> bool:
+        return bool(self.health().get("leader"))
+
+    def ask(self, method: str, path: str, token: str, body: object = None) -> httpx.Response:
+        return httpx.request(
+            method,
+            f"http://127.0.0.1:{self.port}/v1{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {token}"},
+        )
+
+    def end(self, number: signal.Signals) -> tuple[int, str]:
+        """Send a signal and wait; exit status and what it logged."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=15)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def control(tmp_path: Path, sqlite_url: str) -> Iterator[Control]:
+    FolderStorage(tmp_path / "storage").prepare()
+    control = Control(tmp_path, sqlite_url)
+    yield control
+    for pid_file in (tmp_path / "storage" / "local-agents").glob("*.pid"):
+        words = Path(f"/proc/{pid_file.read_text().strip()}/cmdline")
+        if words.exists() and pid_file.stem.encode() in words.read_bytes():
+            os.kill(int(pid_file.read_text()), signal.SIGTERM)
+    if control.process is not None and control.process.poll() is None:
+        control.process.kill()
+
+
+@pytest.fixture
+def admin(sqlite_url: str) -> str:
+    engine = connect(sqlite_url)
+    with transaction(engine) as db:
+        secret = tokens.issue(db, role="admin", name="root", group=None, now_s=time.time())
+    engine.dispose()
+    return secret
+
+
+JOB = {"job": {"name": "j", "image": "i", "command": ["true"]}, "group": "g"}
+
+
+def test_it_leads_serves_and_ends_within_seconds_of_a_sigterm(control: Control) -> None:
+    control.start()
+    until(control.leads)
+    began_s = time.monotonic()
+    status, said = control.end(signal.SIGTERM)
+    assert status == 0
+    assert time.monotonic() - began_s < 10
+    assert " leads" in said
+    assert "Traceback" not in said
+
+
+def test_killed_and_started_again_it_leads_at_once_and_finds_its_agent(control: Control, admin: str) -> None:
+    # Its term is then 26 s: one that waited for its end would not lead in time, and one that starts slowly does.
+    slow_beat = {"GLEANER_ROUNDS__POLL_S": "4"}
+    control.start(**slow_beat)
+    until(control.leads)
+    assert control.ask("POST", "/jobs", admin, JOB).status_code == 201
+    agents = until(lambda: control.ask("GET", "/agents", admin).json())
+    until(lambda: control.ask("GET", "/agents", admin).json()[0]["scheduler_id"])
+    control.end(signal.SIGKILL)
+    control.start(**slow_beat)
+    until(control.leads, within_s=20)
+    until(lambda: control.ask("GET", "/nodes", admin).json()["read_s"])
+    again = control.ask("GET", "/agents", admin).json()
+    assert [agent["name"] for agent in again] == [agent["name"] for agent in agents]
+    assert control.ask("GET", "/jobs/1", admin).json()["job"]["state"] == "New"
+
+
+def test_a_second_program_says_who_leads_serves_reads_and_takes_over(control: Control, admin: str) -> None:
+    control.start()
+    until(control.leads)
+    second = Control(control.folder, control.url, name="two").start()
+    try:
+        until(second.health)
+        refused = second.ask("POST", "/jobs", admin, JOB)
+        assert refused.status_code == 503
+        assert "only serves reads" in refused.json()["detail"]
+        assert second.ask("GET", "/jobs", admin).json() == {"jobs": [], "total": 0}
+        assert control.end(signal.SIGTERM)[0] == 0
+        until(second.leads)
+        assert second.ask("POST", "/jobs", admin, JOB).status_code == 201
+    finally:
+        _, said = second.end(signal.SIGTERM)
+    assert "leads; this program only serves reads" in said
+
+
+def test_what_keeps_it_from_starting_is_said_in_one_line(control: Control, tmp_path: Path) -> None:
+    empty = f"sqlite:///{tmp_path / 'empty.db'}"
+    assert control.refused(GLEANER_QUEUE__URL=empty) == (
+        "glean: the queue's database has no tables yet: run `glean control migrate`"
+    )
+    gone = tmp_path / "gone"
+    said = control.refused(GLEANER_STORAGE__FOLDER=str(gone))
+    assert said.startswith("glean: ")
+    assert str(gone) in said
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = control.refused(GLEANER_API__PORT=str(port))
+    assert said == f"glean: [api] 127.0.0.1 port {port}: Address already in use"
+    missing = str(tmp_path / "cert.pem")
+    said = control.refused(GLEANER_API__CERTIFICATE=missing, GLEANER_API__KEY=missing)
+    assert said == f"glean: [api] {missing}: No such file or directory"
+    (tmp_path / "bad.pem").write_text("no certificate")
+    bad = str(tmp_path / "bad.pem")
+    said = control.refused(GLEANER_API__CERTIFICATE=bad, GLEANER_API__KEY=bad)
+    assert said.startswith("glean: [api] certificate and key cannot be used")
+    assert "\n" not in said
+    said = control.refused(GLEANER_ENTITLEMENTS__MODE="dry-run", GLEANER_ENTITLEMENTS__PARTITIONS='["shared"]')
+    assert said == (
+        "glean: [entitlements] mode is dry-run, but [cluster] backend is local: only a Slurm cluster can have"
+        " entitlements"
+    ), "and nothing else: it has neither led nor submitted agents"
+
+
+def test_plain_text_off_this_machine_is_refused_by_the_settings() -> None:
+    with pytest.raises(ValueError, match="set certificate and key"):
+        Settings.model_validate({"api": {"host": "0.0.0.0"}})

@@ -1,0 +1,458 @@
+"""The live loop's round against a real database and faked Slurm programs."""
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.daemon.daemon_harness import LEASE_S, DaemonHarness, end_jobs
+from tests.slurm.slurm_harness import FakedSlurm
+
+from gleaner.agent.messages import Checkpoint, Completed, Saved, Slice
+from gleaner.control.daemon.provisioning import sweep_tokens
+from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
+from gleaner.control.queue import agents, attempt_reports, avoided_nodes, drains, jobs
+from gleaner.control.queue.database import snapshot, transaction
+from gleaner.control.queue.schema import DrainTask
+from gleaner.control.queue.tokens import identify
+from gleaner.control.settings import RoundSettings
+
+pytestmark = pytest.mark.slow
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from tests.daemon.daemon_harness import DaemonHarness
+
+harness = DaemonHarness(url=sys.argv[1], folder=Path(sys.argv[2]))
+backend = harness.rounds._cluster
+submit = backend.submit
+
+def die(request, now_s):
+    if sys.argv[3] == "after":
+        submit(request, now_s)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+backend.submit = die
+harness.round()
+"""
+
+
+def killed_at_its_submission(harness: DaemonHarness, *, when: str) -> None:
+    """Another program does a round and is killed with SIGKILL right before or after it calls sbatch."""
+    done = subprocess.run([sys.executable, "-c", KILLED, harness.url, str(harness.folder), when], check=False)
+    assert done.returncode == -9
+
+
+def token_of(harness: DaemonHarness, name: str) -> Path:
+    return harness.folder / "agents" / name / "token"
+
+
+def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owner_only(
+    harness: DaemonHarness, faked: FakedSlurm, tmp_path: Path
+) -> None:
+    harness.submit_jobs(1)
+    harness.round()
+    (agent,) = harness.agents()
+    path = token_of(harness, agent.name)
+    assert (agent.scheduler_id, agent.end_s) == ("100", harness.state.boundary_s)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with snapshot(harness.state.engine) as db:
+        identity = identify(db, path.read_text())
+    assert identity is not None
+    assert (identity.role, identity.name) == ("agent", agent.name)
+    assert harness.state.problem == ""
+
+
+def test_no_agent_is_submitted_for_a_job_that_no_known_node_can_restore(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    (job,) = harness.submit_jobs(1)
+    harness.submit_jobs(3)
+    harness.round()
+    first, second, third = harness.agents()
+    harness.register(first.name, "n1", criu="4.2")
+    (given,) = harness.claim(first.name).jobs
+    made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+    with transaction(harness.state.engine) as db:
+        attempt_reports.record_save(db, job, 1, Saved(checkpoint=made, slice=Slice(started_s=1.0)), now_s=harness.now_s)
+    assert given.job == job
+    for name, node in ((second.name, "n2"), (third.name, "n3")):
+        harness.register(name, node, criu="4.1")
+        (other,) = harness.claim(name).jobs
+        assert other.job != job
+        with transaction(harness.state.engine) as db:
+            attempt_reports.record_completion(
+                db, other.job, 1, Completed(exit_code=0, slice=Slice(started_s=1.0)), now_s=harness.now_s
+            )
+    (last,) = harness.claim(second.name).jobs
+    with transaction(harness.state.engine) as db:
+        jobs.cancel(db, last.job, now_s=harness.now_s)
+    for agent in (first, second, third):
+        harness.farewell(agent.name)
+    end_jobs(faked.folder)
+    harness.round()
+    (later,) = [agent for agent in harness.agents() if agent.phase == "submitted"]  # n1 can restore it
+    harness.register(later.name, "n1", criu="4.1")  # but has been changed back
+    harness.farewell(later.name)
+    end_jobs(faked.folder)
+    harness.round()
+    harness.round()
+    assert len(harness.agents()) == 4
+
+
+def test_rounds_submit_no_more_than_the_work_needs_or_the_nodes_allow(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(2)
+    harness.round()
+    harness.round()
+    assert len(harness.agents()) == 2
+    harness.submit_jobs(5)
+    harness.round()
+    harness.round()
+    assert len(harness.agents()) == len(faked.calls("sbatch")) == 3
+
+
+def test_no_agent_is_submitted_for_jobs_that_a_quota_keeps_waiting(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    harness.submit_jobs(3)
+    harness.state.quotas = QuotaRules(GroupMost(group=Most(cores=6)))
+    harness.round()
+    harness.round()
+    (agent,) = harness.agents()
+    harness.register(agent.name, "n1")
+    assert len(harness.claim(agent.name).jobs) == 1
+    harness.round()
+    assert len(harness.agents()) == 1
+
+
+def test_no_agent_is_submitted_for_jobs_that_need_more_time_than_the_round_has_left(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(1, needs_at_least_s=1_000_000)
+    harness.round()
+    assert faked.calls("sbatch") == []
+    harness.submit_jobs(1, needs_at_least_s=60)
+    harness.round()
+    assert len(harness.agents()) == 1
+
+
+def test_a_program_that_does_not_lead_asks_slurm_nothing(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    harness.submit_jobs(1)
+    harness.state.leads_until_s = 0.0
+    harness.round()
+    assert faked.calls("sinfo") + faked.calls("sbatch") == []
+
+
+def test_a_term_that_ends_while_the_agents_row_is_written_submits_nothing(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(1)
+    harness.state.leads_until_s = 1.0
+    harness.state.steady_clock = lambda: float(len(harness.agents()))
+    harness.round()
+    assert len(harness.agents()) == 1
+    assert faked.calls("sbatch") == []
+
+
+@pytest.mark.parametrize("checks", [1, 2])
+def test_a_term_that_ends_during_a_round_cancels_nothing(
+    harness: DaemonHarness, faked: FakedSlurm, checks: int
+) -> None:
+    faked.switch("stuck")
+    harness.submit_jobs(1)
+    harness.round()
+    harness.ahead_s = 310  # pending for longer than the limit
+    asked = len(faked.calls("squeue"))
+    times_s = iter([0.0] * checks)  # so often it still leads when it asks itself
+    harness.state.steady_clock = lambda: next(times_s, 2.0)
+    harness.state.leads_until_s = 1.0
+    harness.round()
+    assert len(faked.calls("squeue")) == asked + 1
+    assert faked.calls("scancel") == []
+    harness.state.leads_until_s = 3.0
+    harness.round()
+    assert len(faked.calls("scancel")) == 1
+
+
+def test_killed_before_its_sbatch_the_row_is_closed_and_another_agent_submitted(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(1)
+    killed_at_its_submission(harness, when="before")
+    (orphan,) = harness.agents()
+    harness.round()
+    assert [agent.name for agent in harness.agents()] == [orphan.name]  # it might still turn up
+    harness.ahead_s = 30
+    harness.round()
+    first, second = harness.agents()
+    assert (first.name, first.phase, first.reason) == (orphan.name, "ended", "the scheduler never took it")
+    assert (second.phase, second.scheduler_id) == ("submitted", "100")
+    assert not token_of(harness, first.name).exists()
+
+
+def test_killed_after_its_sbatch_the_agent_is_found_by_its_name(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    harness.submit_jobs(1)
+    killed_at_its_submission(harness, when="after")
+    assert [agent.scheduler_id for agent in harness.agents()] == [None]
+    harness.round()
+    assert [agent.scheduler_id for agent in harness.agents()] == ["100"]
+    assert len(faked.calls("sbatch")) == 1
+
+
+def test_an_sbatch_that_accepts_and_never_answers_makes_one_agent(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    harness.submit_jobs(1)
+    faked.switch("mute")
+    harness.round()
+    faked.heal("mute")
+    harness.round()
+    assert [agent.scheduler_id for agent in harness.agents()] == ["100"]
+    assert len(faked.calls("sbatch")) == 1
+
+
+def test_slurm_away_is_a_problem_and_nothing_is_lost(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    harness.submit_jobs(1)
+    harness.round()
+    seen = harness.state.cluster
+    faked.switch("away")
+    harness.ahead_s = 3000
+    harness.round()
+    assert harness.state.problem.startswith("Slurm does not answer: sinfo says ")
+    assert harness.state.cluster is seen
+    assert [agent.phase for agent in harness.agents()] == ["submitted"]
+    faked.heal("away")
+    harness.round()
+    assert harness.state.problem == ""
+
+
+def test_a_refused_submission_is_reported_leaves_nothing_behind_and_backs_off(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(3)
+    faked.switch("refuse", "Invalid qos specification")
+    harness.round()
+    (agent,) = harness.agents()
+    assert agent.phase == "ended"
+    assert "Invalid qos specification" in agent.reason
+    assert not token_of(harness, agent.name).exists()
+    assert harness.state.problem.startswith("no agent could be submitted, next try in 20 s: Slurm refuses: sbatch")
+    harness.ahead_s = 19
+    harness.round()
+    assert len(faked.calls("sbatch")) == 1
+    harness.ahead_s = 25
+    harness.round()
+    assert len(faked.calls("sbatch")) == 2
+    harness.ahead_s = 50  # the second pause is twice as long
+    harness.round()
+    assert len(faked.calls("sbatch")) == 2
+    faked.heal("refuse")
+    harness.ahead_s = 70
+    harness.round()
+    assert len(faked.calls("sbatch")) == 5
+    assert harness.state.problem == ""
+
+
+def test_a_storage_folder_that_is_gone_is_a_problem_and_submits_nothing(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(1)
+    harness.folder.rename(harness.folder.with_suffix(".away"))
+    harness.round()
+    assert "no agent could be submitted" in harness.state.problem
+    assert str(harness.folder) in harness.state.problem
+    assert faked.calls("sbatch") == []
+    harness.folder.with_suffix(".away").rename(harness.folder)
+    harness.ahead_s = 30
+    harness.round()
+    assert (len(faked.calls("sbatch")), harness.state.problem) == (1, "")
+
+
+def test_a_pending_agent_that_does_not_start_soon_is_withdrawn_and_its_row_closed(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    faked.switch("stuck")
+    harness.submit_jobs(1)
+    harness.round()
+    harness.ahead_s = 310
+    harness.round()
+    assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
+    harness.round()
+    assert harness.agents()[0].phase == "ended"
+
+
+def test_pending_agents_are_withdrawn_when_nothing_waits_any_more(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    faked.switch("stuck")
+    (job,) = harness.submit_jobs(1)
+    harness.round()
+    with transaction(harness.state.engine) as db:
+        jobs.cancel(db, job, now_s=harness.now_s)
+    harness.round()
+    assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
+
+
+def test_an_agent_we_have_given_up_that_turns_up_pending_is_withdrawn(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    faked.switch("stuck")
+    harness.submit_jobs(1)
+    harness.round()
+    with transaction(harness.state.engine) as db:
+        agents.forget_unstarted(db, harness.agents()[0].name, now_s=harness.now_s, reason="given up")
+    harness.round()
+    assert [call["words"] for call in faked.calls("scancel")] == [["100"]]
+
+
+def test_a_node_on_which_three_agents_die_in_a_row_is_left_alone_for_a_while(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(1)
+    for _ in range(3):
+        harness.round()  # submits; the faked Slurm starts it on n1
+        harness.round()  # sees it there
+        end_jobs(faked.folder)
+    harness.round()
+    assert harness.avoided() == ("n1",)
+    assert "--exclude=n1" in faked.calls("sbatch")[-1]["words"]
+    assert "died on n1" in harness.agents()[0].reason
+    harness.ahead_s = 3601
+    assert harness.avoided() == ()
+
+
+@pytest.mark.parametrize("why", ["drained", "avoided", "incompatible"])
+def test_a_node_that_has_left_slurm_keeps_no_agent_from_being_submitted(
+    harness: DaemonHarness, faked: FakedSlurm, why: str
+) -> None:
+    (job,) = harness.submit_jobs(1)
+    if why == "drained":
+        with transaction(harness.state.engine) as db:
+            drains.ask(db, task=DrainTask.DRAIN, nodes=["n1"], by="root", now_s=harness.now_s)
+    if why == "avoided":
+        with transaction(harness.state.engine) as db:
+            for _ in range(3):
+                avoided_nodes.record_failure(db, "n1", now_s=harness.now_s, failures_until_avoided=3, avoid_s=3600)
+    if why == "incompatible":  # saved on n2, and n1 lacks what it relies on
+        harness.submit_jobs(1)
+        harness.round()
+        first, second = harness.agents()
+        harness.register(first.name, "n1", criu="4.1")
+        harness.register(second.name, "n2", criu="4.2")
+        (given,) = harness.claim(second.name).jobs
+        made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+        with transaction(harness.state.engine) as db:
+            attempt_reports.record_save(
+                db, given.job, 1, Saved(checkpoint=made, slice=Slice(started_s=1.0)), now_s=harness.now_s
+            )
+            jobs.cancel(db, ({job, job + 1} - {given.job}).pop(), now_s=harness.now_s)
+        for agent in (first, second):
+            harness.farewell(agent.name)
+        end_jobs(faked.folder)
+    told = len(faked.calls("sbatch"))
+    harness.round()
+    (call,) = faked.calls("sbatch")[told:]
+    assert "--exclude=n1" in call["words"], "as long as Slurm knows it"
+    end_jobs(faked.folder)
+    faked.switch("nodes", "n2 n3")
+    harness.round()
+    harness.round()
+    assert harness.state.problem == ""
+    calls = faked.calls("sbatch")[told + 1 :]
+    assert calls
+    assert not any(word.startswith("--exclude") for call in calls for word in call["words"])
+
+
+def test_an_agent_that_a_regular_job_drove_away_says_nothing_against_its_node(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(1)
+    for _ in range(3):
+        (faked.folder / "states.json").unlink(missing_ok=True)
+        harness.round()
+        harness.round()
+        end_jobs(faked.folder)
+        faked.switch("states.json", '{"n1": "allocated"}')
+        harness.round()
+    assert harness.avoided() == ()
+
+
+def test_a_registered_agent_that_slurm_has_forgotten_keeps_its_job_until_its_lease_ends(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    (job,) = harness.submit_jobs(1)
+    harness.round()
+    name = harness.agents()[0].name
+    harness.register(name, "n1")
+    harness.claim(name)
+    end_jobs(faked.folder)
+    harness.round()
+    assert harness.state_of(job) == "Running"
+    harness.ahead_s = LEASE_S + 1
+    with transaction(harness.state.engine) as db:
+        agents.expire(db, now_s=harness.now_s, losses_until_held=3)
+    harness.round()
+    assert harness.state_of(job) == "New"
+    assert [(agent.phase, agent.reason) for agent in harness.agents() if agent.name == name] == [
+        ("ended", "the scheduler no longer knows it")
+    ]
+
+
+def test_jobs_that_fit_beside_a_running_one_wait_for_that_agent(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    harness.submit_jobs(1, cpus=2)
+    harness.round()
+    harness.register(harness.agents()[0].name, "n1")
+    harness.claim(harness.agents()[0].name)
+    harness.submit_jobs(2, cpus=2)
+    harness.round()
+    assert len(harness.agents()) == 1
+    harness.submit_jobs(1, cpus=2)
+    harness.round()
+    assert len(harness.agents()) == 2
+
+
+def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(
+    harness: DaemonHarness, faked: FakedSlurm
+) -> None:
+    harness.submit_jobs(2)
+    harness.round()
+    ended, living = (agent.name for agent in harness.agents())
+    harness.register(ended, "n1")
+    harness.farewell(ended)
+    (harness.folder / "agents" / "gleaner-1-of-nobody").mkdir()
+    assert sweep_tokens(harness.state, harness.now_s) == 2
+    assert token_of(harness, living).exists()
+    assert not token_of(harness, ended).parent.exists()
+
+
+@pytest.mark.parametrize("length_s", [60.0, 3600.0])
+def test_agents_of_several_polls_share_one_end(
+    sqlite_url: str, tmp_path: Path, faked: FakedSlurm, length_s: float
+) -> None:
+    rounds = RoundSettings(length_s=length_s, shortest_slice_s=5, agent_needs_s=5, poll_s=20)
+    harness = DaemonHarness(url=sqlite_url, folder=tmp_path / "storage", rounds_settings=rounds)
+    start_s = (harness.now_s // length_s + 1) * length_s + 1
+    for later_s in (0.0, length_s / 3, length_s / 2):
+        harness.submit_jobs(1)
+        harness.rounds.a_round(start_s + later_s)
+    ends = {agent.end_s for agent in harness.agents()}
+    assert ends == {start_s - 1 + length_s}
+
+
+def test_a_job_whose_pause_is_over_gets_an_agent_although_none_is_there_to_claim(
+    harness: DaemonHarness, faked: FakedSlurm, tmp_path: Path
+) -> None:
+    harness.submit_jobs(1)
+    harness.round()
+    (agent,) = harness.agents()
+    harness.register(agent.name, "n1")
+    (given,) = harness.claim(agent.name).jobs
+    with transaction(harness.state.engine) as db:
+        report = Completed(exit_code=1, slice=Slice(started_s=harness.now_s))
+        attempt_reports.record_completion(db, given.job, given.attempt, report, now_s=harness.now_s)
+    harness.farewell(agent.name)
+    end_jobs(tmp_path / "bin")
+    submitted = len(faked.calls("sbatch"))
+    harness.round()
+    assert len(faked.calls("sbatch")) == submitted, "while it pauses there is nothing to do for an agent"
+    harness.ahead_s += 1000
+    harness.round()
+    assert len(faked.calls("sbatch")) == submitted + 1

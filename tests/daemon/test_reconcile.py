@@ -1,0 +1,81 @@
+"""The queue's agents and the scheduler's, brought together."""
+
+from dataclasses import replace
+
+from gleaner.control.daemon.reconcile import Fleet, Unstarted, fleet, idle_nodes
+from gleaner.control.policy.provisioning import IdleNode, PendingAgent, RunningAgent
+from gleaner.control.policy.resources import Resources
+from gleaner.control.queue.queries import AgentHere
+from gleaner.control.queue.schema import Phase
+from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, Node, QueuedAgent
+from gleaner.control.slurm.interface import SchedulerId
+
+NOTHING = Fleet((), (), (), (), (), ())
+SUBMITTED = AgentHere("a", Phase.SUBMITTED, "7", 5000, 900, None, None, None)
+LIVE = AgentHere("a", Phase.LIVE, "7", 5000, 900, "n1", 2, 300)
+IN_SLURM = QueuedAgent(SchedulerId("7"), "a", AgentPhase.RUNNING, 900, "n1", 901, 5050)
+VIEW = ClusterView(1000, (Node("n1", 6, 4000, idle=False), Node("n2", 6, 4000, idle=True)), (IN_SLURM,))
+WITHOUT = replace(VIEW, agents=())
+
+
+def together(
+    *here: AgentHere,
+    view: ClusterView = VIEW,
+    closed: frozenset[str] = frozenset(),
+    ran_on: dict[str, str] | None = None,
+) -> Fleet:
+    return fleet(here, view, closed=closed, ran_on=ran_on or {}, doubt_s=60)
+
+
+def test_a_running_agent_offers_what_its_jobs_leave_free() -> None:
+    assert together(LIVE) == replace(NOTHING, running=(RunningAgent(5000, Resources(2, 300), "n1"),))
+
+
+def test_one_that_has_not_registered_yet_offers_its_whole_node() -> None:
+    assert together(SUBMITTED) == replace(NOTHING, running=(RunningAgent(5000, Resources(6, 4000), "n1"),))
+
+
+def test_one_that_is_ending_or_silent_or_unknown_offers_nothing_but_counts() -> None:
+    ending = replace(VIEW, agents=(replace(IN_SLURM, phase=AgentPhase.ENDING),))
+    assert together(LIVE, view=ending).running == (RunningAgent(5000, Resources(0, 0)),)
+    assert together(replace(LIVE, phase=Phase.SILENT)).running == (RunningAgent(5000, Resources(0, 0)),)
+    assert together().running == (RunningAgent(0.0, Resources(0, 0)),)
+
+
+def test_a_pending_agent_is_pending() -> None:
+    pending = replace(VIEW, agents=(replace(IN_SLURM, phase=AgentPhase.PENDING, node=None),))
+    assert together(SUBMITTED, view=pending) == replace(NOTHING, pending=(PendingAgent("a", 900, 5000),))
+
+
+def test_a_pending_agent_that_is_closed_for_us_is_withdrawn_and_a_strangers_is_left_alone() -> None:
+    pending = replace(VIEW, agents=(replace(IN_SLURM, phase=AgentPhase.PENDING, node=None),))
+    assert together(view=pending, closed=frozenset({"a"})).useless == ("7",)
+    assert together(view=pending) == NOTHING
+
+
+def test_a_submission_that_was_never_answered_counts_as_pending_until_it_is_found_or_the_doubt_ends() -> None:
+    unanswered = replace(SUBMITTED, scheduler_id=None, submitted_s=950)
+    assert together(unanswered).found == (("a", "7"),)
+    assert together(unanswered, view=WITHOUT) == replace(NOTHING, pending=(PendingAgent("a", 950, 5000),))
+    late = replace(WITHOUT, read_s=1010)
+    assert together(unanswered, view=late).unstarted == (Unstarted("a", "the scheduler never took it", None),)
+
+
+def test_one_that_died_unregistered_counts_against_its_node_unless_it_had_to_leave() -> None:
+    def unstarted(view: ClusterView, **ran_on: str) -> Unstarted:
+        return together(SUBMITTED, view=view, ran_on=ran_on).unstarted[0]
+
+    assert unstarted(WITHOUT).node is None
+    assert unstarted(WITHOUT, a="n1").node == "n1"
+    assert unstarted(replace(WITHOUT, regular_nodes=frozenset({"n1"})), a="n1").node is None
+    assert unstarted(replace(WITHOUT, read_s=5000), a="n1").node is None
+
+
+def test_a_registered_agent_that_slurm_no_longer_names_is_closed_only_once_it_is_silent() -> None:
+    assert together(LIVE, view=WITHOUT) == NOTHING
+    assert together(replace(LIVE, phase=Phase.SILENT), view=WITHOUT) == replace(NOTHING, vanished=("a",))
+
+
+def test_idle_nodes_keep_the_mark_that_they_are_kept_for_somebody() -> None:
+    view = replace(VIEW, nodes=(*VIEW.nodes, Node("n3", 6, 4000, idle=True, planned=True)))
+    assert idle_nodes(view) == (IdleNode("n2", Resources(6, 4000)), IdleNode("n3", Resources(6, 4000), planned=True))

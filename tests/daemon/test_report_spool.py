@@ -1,0 +1,151 @@
+"""Reports that wait on the storage: each counts or is dropped, and none keeps another from counting."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.daemon.daemon_harness import DaemonHarness
+from tests.recorded import recording
+
+from gleaner.agent.messages import Assignment, Checkpoint, Checkpointed, Completed, Farewell, Message, Saved, Slice
+from gleaner.control.daemon.provisioning import sweep_tokens
+from gleaner.control.daemon.report_spool import take_left_reports
+
+SLICE = Slice(started_s=1.0)
+
+
+def an_agent_with_a_job(harness: DaemonHarness) -> tuple[str, Assignment]:
+    harness.submit_jobs(1)
+    harness.round()
+    name = harness.agents()[-1].name
+    harness.register(name, "n1")
+    return name, harness.claim(name).jobs[0]
+
+
+def leave(harness: DaemonHarness, agent: str, number: int, path: str, message: Message) -> Path:
+    folder = harness.folder / "agents" / agent / "reports"
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{number:06}.json"
+    file.write_text(json.dumps({"path": path, "body": message.model_dump_json()}))
+    return file
+
+
+def unread(harness: DaemonHarness, agent: str) -> list[tuple[str, str]]:
+    """Return those of an agent's reports that were set aside, with the reasons."""
+    place = harness.folder / "agents" / agent / "unread"
+    found = sorted(place.glob("*.json"))
+    return [(file.read_text(), file.with_suffix(".reason").read_text()) for file in found]
+
+
+def test_a_report_that_can_never_be_right_is_kept_with_the_reason_and_holds_up_no_other(harness: DaemonHarness) -> None:
+    agent, given = an_agent_with_a_job(harness)
+    attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
+    of_another = Checkpoint(attempt=7, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+    wrong = leave(harness, agent, 0, f"{attempt}/saved", Saved(checkpoint=of_another, slice=SLICE)).read_text()
+    leave(harness, agent, 1, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
+    (harness.folder / "agents" / "a-stranger").mkdir()
+    strange = leave(harness, "a-stranger", 0, "/agents/a-stranger/farewell", Farewell(ended_s=1.0)).read_text()
+    assert take_left_reports(harness.state, harness.now_s) == 1
+    assert harness.state_of(given.job) == "Complete"
+    assert not list((harness.folder / "agents").glob("*/reports"))
+    ((kept, reason),) = unread(harness, agent)
+    assert kept == wrong
+    assert reason == f"attempt {given.attempt} of job {given.job} reports a checkpoint of attempt 7\n"
+    ((kept, reason),) = unread(harness, "a-stranger")
+    assert kept == strange
+    assert reason.count("\n") == 1
+
+
+NEWER = '{"exit_code": 0, "slice": {"started_s": 1.0}, "colour": {"is": "blue"}}'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"[1]",
+        b'{"path": "/jobs/1/attempts/1/painted", "body": "{}"}',
+        json.dumps({"path": "/jobs/1/attempts/1/completed", "body": "{}"}).encode(),
+        json.dumps(
+            {"path": "/jobs/1/attempts/99/completed", "body": NEWER.replace(', "colour": {"is": "blue"}', "")}
+        ).encode(),
+    ],
+    ids=["empty", "cut off", "no text", "deep", "a list", "of no kind", "not whole", "of an attempt that is not known"],
+)
+def test_what_cannot_be_read_is_set_aside_as_it_is_and_what_comes_after_it_counts(
+    harness: DaemonHarness, content: bytes
+) -> None:
+    agent, given = an_agent_with_a_job(harness)
+    attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
+    file = leave(harness, agent, 0, "", Farewell(ended_s=1.0))
+    file.write_bytes(content)
+    leave(harness, agent, 1, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
+    assert take_left_reports(harness.state, harness.now_s) == 1
+    assert harness.state_of(given.job) == "Complete"
+    place = harness.folder / "agents" / agent / "unread"
+    assert [one.read_bytes() for one in place.glob("*.json")] == [content]
+    ((reason),) = [one.read_text() for one in place.glob("*.reason")]
+    assert reason.count("\n") == 1
+    assert len(reason) > 1
+    assert take_left_reports(harness.state, harness.now_s) == 0
+    sweep_tokens(harness.state, harness.now_s)
+    assert len(list(place.iterdir())) == 2, "nobody removes it"
+
+
+def test_a_report_that_came_too_late_is_dropped(harness: DaemonHarness) -> None:
+    agent, given = an_agent_with_a_job(harness)
+    attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
+    leave(harness, agent, 0, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
+    leave(harness, agent, 1, f"{attempt}/completed", Completed(exit_code=3, slice=SLICE))
+    assert take_left_reports(harness.state, harness.now_s) == 1
+    assert unread(harness, agent) == []
+    assert not list((harness.folder / "agents").glob("*/reports"))
+
+
+def test_a_report_is_in_its_new_place_with_the_reason_before_it_leaves_the_old_one(harness: DaemonHarness) -> None:
+    agent, _ = an_agent_with_a_job(harness)
+    leave(harness, agent, 0, "/painted", Farewell(ended_s=1.0))
+    with recording() as calls:
+        take_left_reports(harness.state, harness.now_s)
+    place = harness.folder / "agents" / agent / "unread"
+    (file,), (reason,) = place.glob("*.json"), place.glob("*.reason")
+    assert calls.index(("fsync", place.parent)) < calls.index(("rename", reason)) < calls.index(("rename", file))
+    assert calls.last(("fsync", place)) > calls.index(("rename", file))
+
+
+def test_periodic_saves_that_waited_on_the_storage_count(harness: DaemonHarness) -> None:
+    agent, given = an_agent_with_a_job(harness)
+    for number in (1, 2):
+        made = Checkpoint(attempt=given.attempt, number=number, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+        path = f"/jobs/{given.job}/attempts/{given.attempt}/checkpointed"
+        leave(harness, agent, number, path, Checkpointed(checkpoint=made, slice=SLICE))
+    leave(harness, agent, 3, f"/agents/{agent}/farewell", Farewell(ended_s=1.0))
+    assert take_left_reports(harness.state, harness.now_s) == 3
+    assert harness.state_of(given.job) == "Saved"
+
+
+def test_reports_that_cannot_be_read_now_hold_up_no_other_agent(harness: DaemonHarness) -> None:
+    agent, given = an_agent_with_a_job(harness)
+    leave(
+        harness, agent, 0, f"/jobs/{given.job}/attempts/{given.attempt}/completed", Completed(exit_code=0, slice=SLICE)
+    )
+    unreadable = harness.folder / "agents" / "a-first" / "reports" / "000000.json"
+    unreadable.mkdir(parents=True)  # reading it fails whoever runs this test
+    assert take_left_reports(harness.state, harness.now_s) == 1
+    assert harness.state_of(given.job) == "Complete"
+
+
+def test_what_an_agent_left_half_written_keeps_no_other_agents_token_from_being_removed(harness: DaemonHarness) -> None:
+    for name in ("a-1", "a-2"):
+        (harness.folder / "agents" / name).mkdir(parents=True)
+        (harness.folder / "agents" / name / "token").write_text("secret")
+    half = harness.folder / "agents" / "a-1" / "reports" / ".000000.json"
+    half.parent.mkdir()
+    half.write_text("{")
+    sweep_tokens(harness.state, harness.now_s)
+    assert not list((harness.folder / "agents").glob("*/token"))
+    assert half.exists()

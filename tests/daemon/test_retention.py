@@ -1,0 +1,138 @@
+"""One pass over the queue: what is old or too long goes, in small pieces, and only while this program leads."""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+from tests.queue.queue_harness import QueueHarness
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon import retention
+from gleaner.control.daemon.retention import DAY_S, prune
+from gleaner.control.queue import decisions, logs, queries
+from gleaner.control.queue.schema import EVENT, LOG, TOKEN, TRIMMED, DecisionKind
+from gleaner.control.settings import QueueSettings, Settings, StorageSettings
+
+
+@pytest.fixture
+def state(queue_engine: Engine, tmp_path: Path) -> ControlState:
+    """A program that leads, and keeps everything for 10 days and 2500 lines."""
+    queue = QueueSettings(keep_days=10, log_lines_per_job=2500)
+    settings = Settings(queue=queue, storage=StorageSettings(folder=tmp_path))
+    return ControlState(settings, queue_engine, FolderStorage(tmp_path), leads_until_s=math.inf)
+
+
+@pytest.fixture
+def queue(queue_engine: Engine) -> QueueHarness:
+    return QueueHarness(queue_engine)
+
+
+def rows(queue: QueueHarness) -> dict[str, int]:
+    with queue.engine.connect() as connection:
+        return {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in (LOG, EVENT, TOKEN, TRIMMED)
+        }
+
+
+def wrote(queue: QueueHarness, agent: str, lines: int) -> int:
+    """A Running job with a log so long."""
+    job = queue.job()
+    queue.claim_one(agent)
+    for first in range(0, lines, 1000):
+        queue.log(job, 1, first, *(f"line {first + n}" for n in range(min(1000, lines - first))))
+    return job
+
+
+@pytest.mark.slow
+def test_after_the_days_to_keep_only_the_jobs_themselves_are_left(queue: QueueHarness, state: ControlState) -> None:
+    queue.agent("a")
+    old = [wrote(queue, "a", 3) for _ in range(retention.TRIMMED + 1)]
+    for job in old:
+        queue.record_completion(job, 1)
+    queue.agent("idle")
+    queue.record_farewell("idle")
+    prune(state, queue.now_s + 9 * DAY_S)
+    assert rows(queue) == {"log": 3 * len(old), "event": 3 * len(old), "token": 1, "trimmed": 0}
+    queue.now_s += 11 * DAY_S
+    young = wrote(queue, "a", 2)
+    queue.record_completion(young, 1)
+    prune(state, queue.now_s)
+    assert rows(queue) == {"log": 2, "event": 3, "token": 1, "trimmed": len(old)}
+    assert [agent.name for agent in queue.look(queries.agent_rows, now_s=queue.now_s)] == ["a"]
+    assert {queue.row(job).outcome for job in old} == {"succeeded"}
+
+
+def test_a_running_job_keeps_the_last_lines_of_its_log(queue: QueueHarness, state: ControlState) -> None:
+    job = wrote(queue, queue.agent("a"), 7000)
+    prune(state, queue.now_s)
+    page = queue.look(logs.read, job, 0, 10_000)
+    assert (page.first, len(page.lines), page.lines[0], page.lines[-1]) == (4500, 2500, "line 4500", "line 6999")
+    prune(state, queue.now_s)
+    assert queue.look(logs.read, job, 0, 10_000) == page
+
+
+def test_a_program_that_does_not_lead_removes_nothing(queue: QueueHarness, state: ControlState) -> None:
+    wrote(queue, queue.agent("a"), 7000)
+    state.leads_until_s = 0.0
+    prune(state, queue.now_s)
+    assert rows(queue)["log"] == 7000
+
+
+def test_a_program_that_leads_no_more_stops_after_what_it_has_begun(queue: QueueHarness, state: ControlState) -> None:
+    wrote(queue, queue.agent("a"), 7000)
+    state.leads_until_s = 1.0
+    state.steady_clock = lambda: float(rows(queue)["log"] < 7000)
+    prune(state, queue.now_s)
+    assert rows(queue)["log"] == 7000 - retention.REMOVED
+
+
+def test_a_queue_that_does_not_answer_is_left_for_the_next_pass(queue: QueueHarness, state: ControlState) -> None:
+    wrote(queue, queue.agent("a"), 7000)
+    with queue.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE trimmed RENAME TO elsewhere")
+    prune(state, queue.now_s)
+    with queue.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO trimmed")
+    assert rows(queue)["log"] == 7000
+    prune(state, queue.now_s)
+    assert rows(queue)["log"] == 2500
+
+
+def test_old_decisions_are_removed_too(queue: QueueHarness, state: ControlState) -> None:
+    told: dict[str, Any] = {
+        "kind": DecisionKind.HOLD,
+        "policy": "entitlements",
+        "given": {},
+        "answer": {},
+        "acted": False,
+    }
+    old = queue.do(decisions.record, subjects={"slurm 1": None}, now_s=queue.now_s, **told)
+    queue.now_s += 11 * DAY_S
+    young = queue.do(decisions.record, subjects={"slurm 1": None}, now_s=queue.now_s, **told)
+    prune(state, queue.now_s)
+    assert [each.id for each in queue.look(decisions.latest, "slurm 1", 9)] == [young]
+    assert young > old
+
+
+def test_of_decisions_that_take_too_much_together_the_oldest_go_however_few_they_are(
+    queue: QueueHarness, state: ControlState
+) -> None:
+    words = random.Random(1).randbytes(300_000).hex()  # 300 kB, however well it is packed
+    told: dict[str, Any] = {
+        "kind": DecisionKind.HOLD,
+        "policy": "entitlements",
+        "given": {"w": words},
+        "answer": {},
+        "acted": False,
+    }
+    numbers = [queue.do(decisions.record, subjects={"slurm 1": None}, now_s=queue.now_s, **told) for _ in range(6)]
+    state.settings = state.settings.model_copy(
+        update={"queue": state.settings.queue.model_copy(update={"keep_decisions_mib": 1})}
+    )
+    prune(state, queue.now_s)
+    assert [each.id for each in queue.look(decisions.latest, "slurm 1", 9)] == numbers[:2:-1]

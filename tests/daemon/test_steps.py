@@ -1,0 +1,187 @@
+"""Control's steps, called by hand: no thread, no Slurm, no waiting, and the same each time."""
+
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from sqlalchemy import literal
+from tests.databases import new_sqlite
+from tests.slurm.unasked_cluster import UnaskedCluster
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon import retention
+from gleaner.control.daemon.leader import LeaderLoop, this_program
+from gleaner.control.daemon.steps import Step, StepThreads, control_steps
+from gleaner.control.models.jobs import JobSpec, Submission
+from gleaner.control.queue import jobs
+from gleaner.control.queue.database import connect, transaction
+from gleaner.control.settings import (
+    ClusterSettings,
+    EntitlementSettings,
+    GroupSettings,
+    QueueSettings,
+    RoundSettings,
+    Settings,
+    StorageSettings,
+)
+from gleaner.control.slurm.interface import AgentRequest, SchedulerId
+from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
+
+START_S = 1_000_000.0
+
+
+@dataclass
+class MadeSlurm(UnaskedCluster):
+    """Three nodes in memory, on which agents start at once and end when their time is up."""
+
+    jobs: dict[str, SlurmJob] = field(default_factory=dict[str, SlurmJob])
+    submitted: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    read_s: list[float] = field(default_factory=list[float])
+
+    def read(self, now_s: float) -> Snapshot:
+        self.read_s.append(now_s)
+        self.jobs = {id_: job for id_, job in self.jobs.items() if job.end_s is None or job.end_s > now_s}
+        used = {node for job in self.jobs.values() for node in job.nodes}
+        nodes = {name: node(name, used=name in used) for name in ("n1", "n2", "n3")}
+        return Snapshot(now_s, nodes, tuple(self.jobs.values()))
+
+    def submit(self, request: AgentRequest, now_s: float) -> SchedulerId:
+        used = {node for job in self.jobs.values() for node in job.nodes}
+        free = next(name for name in ("n1", "n2", "n3") if name not in used)
+        id_ = str(len(self.submitted) + 1)
+        self.submitted.append((now_s, request.name))
+        self.jobs[id_] = SlurmJob(
+            id=id_, name=request.name, is_own=True, partitions=("gleaner",), states=frozenset({"RUNNING"}),
+            nodes=(free,), submitted_s=now_s, start_s=now_s, end_s=request.end_s,
+        )  # fmt: skip
+        return SchedulerId(id_)
+
+    def check_owners(self, owners: Sequence[str]) -> None:
+        return
+
+
+def node(name: str, *, used: bool) -> SlurmNode:
+    return SlurmNode(
+        name=name, partitions=frozenset({"gleaner", "shared"}), cpus=6, idle_cpus=0 if used else 6, memory_mib=4000,
+        states=frozenset({"ALLOCATED" if used else "IDLE"}), allocated_mib=4000 if used else 0,
+    )  # fmt: skip
+
+
+@dataclass
+class ByHand:
+    """A control program whose steps are called in the order in which they are due, by a clock that jumps."""
+
+    folder: Path
+    mode: str = "off"
+    now_s: float = START_S
+    slurm: MadeSlurm = field(default_factory=MadeSlurm)
+    done: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        FolderStorage(self.folder / "storage").prepare()
+        settings = Settings(
+            queue=QueueSettings(url=new_sqlite(self.folder)),
+            rounds=RoundSettings(length_s=1e6, shortest_slice_s=60, poll_s=20, pending_limit_s=300),
+            cluster=ClusterSettings(backend="slurm"),
+            storage=StorageSettings(folder=self.folder / "storage"),
+            entitlements=EntitlementSettings.model_validate(
+                {"mode": self.mode, "partitions": ("shared",), "entitled": {"physics": 100.0}}
+            ),
+        )
+        self.state = ControlState(
+            settings,
+            connect(settings.queue.url),
+            FolderStorage(self.folder / "storage"),
+            clock=lambda: self.now_s,
+            steady_clock=lambda: self.now_s,
+            database_clock=lambda: literal(self.now_s),
+            random_bytes=random.Random(7).randbytes,
+        )
+        self.steps = control_steps(self.state, LeaderLoop(self.state, this_program()), self.slurm)
+
+    def submit_jobs(self, count: int) -> None:
+        spec = JobSpec(name="j", image="i", command=("true",), cpus=6, memory_mib=100)
+        with transaction(self.state.engine) as db:
+            wanted = Submission(job=spec, indices=tuple(range(count)))
+            jobs.submit(db, wanted, group="g", rules=jobs.SubmissionRules(1), now_s=self.now_s)
+
+    def live(self, seconds: float) -> None:
+        """Call each step whenever it is due."""
+        end_s = self.now_s + seconds
+        due_s = {step.name: self.now_s for step in self.steps}
+        while (step := min(self.steps, key=lambda step: due_s[step.name])) and due_s[step.name] < end_s:
+            self.now_s = due_s[step.name]
+            step.do(self.now_s)
+            self.done.append((self.now_s - START_S, step.name))
+            due_s[step.name] += step.every_s
+        self.now_s = end_s
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "PAUSE_S", 0.0)
+
+
+def test_ten_minutes_of_control_go_by_without_a_thread_and_the_same_way_each_time(tmp_path: Path) -> None:
+    lives = [ByHand(tmp_path / name) for name in ("first", "second")]
+    for life in lives:
+        life.submit_jobs(2)
+        life.live(600)
+        assert life.state.is_leader
+        assert life.state.problem == ""
+    first, second = lives
+    assert len(first.slurm.submitted) >= 2
+    assert first.slurm.submitted[0][0] == START_S, "the leader's step is the first, so nobody waits for a second round"
+    assert first.slurm.submitted == second.slurm.submitted, "names too"
+    assert first.done == second.done
+    rounds = {name: len([one for _, one in first.done if one == name]) for name in ("provisioning", "checkpoint gc")}
+    assert rounds == {"provisioning": 30, "checkpoint gc": 2}
+
+
+def test_with_entitlements_provisioning_asks_slurm_nothing_of_its_own(tmp_path: Path) -> None:
+    """In a dry run, so that no rights are needed. Both loops look; only one of them asks."""
+    control = ByHand(tmp_path / "control", mode="dry-run")
+    control.live(600)
+    counts = {name: len([one for _, one in control.done if one == name]) for name in ("provisioning", "entitlements")}
+    assert counts == {"provisioning": 30, "entitlements": 120}
+    assert control.state.cluster is not None and len(control.state.cluster.nodes) == 3
+    assert control.state.entitlements.problem == ""
+    assert len(control.slurm.read_s) <= counts["entitlements"] + 1, "the first round has nothing to share"
+
+
+@pytest.mark.parametrize(("settings", "more"), [({}, set[str]()), ({"from_slurm": True}, {"shares"})])
+def test_the_settings_decide_which_steps_there_are(tmp_path: Path, settings: dict[str, bool], more: set[str]) -> None:
+    state = ByHand(tmp_path / "control").state
+    state.settings = state.settings.model_copy(update={"groups": GroupSettings.model_validate(settings)})
+    steps = control_steps(state, LeaderLoop(state, this_program()), MadeSlurm())
+    assert {step.name for step in steps} == more | {
+        "leader", "provisioning", "report spool", "drafts", "checkpoint gc", "rebalancer", "retention", "drains",
+    }  # fmt: skip
+    assert steps[0].name == "leader"
+
+
+def test_a_step_that_fails_ends_the_program_and_one_that_is_stopped_is_done_to_its_end() -> None:
+    called, ended = threading.Event(), threading.Event()
+    seen: list[float] = []
+
+    def good(now_s: float) -> None:
+        seen.append(now_s)
+        called.set()
+
+    def bad(_now_s: float) -> None:
+        raise RuntimeError("a bug")
+
+    threads = StepThreads(lambda: 5.0, on_failure=ended.set)
+    threads.start(Step("good", good, 60.0))
+    assert called.wait(10)
+    threads.join()
+    assert (seen, threads.failed, ended.is_set()) == ([5.0], False, False)
+    threads = StepThreads(lambda: 5.0, on_failure=ended.set)
+    threads.start(Step("bad", bad, 60.0))
+    assert ended.wait(10)
+    assert threads.failed

@@ -1,0 +1,488 @@
+"""Emptying nodes on an admin's word, on made nodes: what is done to whom, and that nothing is left half done."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import literal, select, update
+from tests.drains.drains_harness import GRACE_S, DrainsHarness
+from tests.drains.made_nodes import AGENTS_IN, NO_SLURM_ADMIN, OTHERS_IN, Died, MadeNodes
+
+from gleaner.agent.messages import Ask, ReturnReason
+from gleaner.control.daemon.leader import LeaderLoop
+from gleaner.control.policy.draining import Spanning
+from gleaner.control.policy.job_class import JobClass
+from gleaner.control.queue import claims, drains, entitlement_actions, leader
+from gleaner.control.queue.database import transaction
+from gleaner.control.queue.errors import Refused
+from gleaner.control.queue.schema import DRAIN, DrainPhase, DrainTask
+from gleaner.control.slurm.interface import ClusterRefused
+from gleaner.control.slurm.snapshot import Snapshot
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> DrainsHarness:
+    return DrainsHarness(tmp_path)
+
+
+def busy(harness: DrainsHarness) -> None:
+    """One of each kind on n1, nobody in the way."""
+    harness.agent("10", "n1", jobs=4)
+    harness.nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
+    harness.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE)
+
+
+def test_a_node_is_marked_first_then_everything_there_is_told_to_leave_and_goes_to_the_top(
+    harness: DrainsHarness,
+) -> None:
+    busy(harness)
+    drain = harness.drain("n1")
+    assert harness.nodes.acts == [
+        ("drain", "n1"), ("vacate", "10"), ("save", "11"), ("requeue", "12"), ("release", "11"), ("release", "12"),
+    ]  # fmt: skip
+    assert (drain.phase, harness.nodes.at_top, harness.nodes.marked) == (DrainPhase.EMPTY, {"11", "12"}, {"n1"})
+    assert [(job.job, job.at_first, job.left) for job in drain.jobs] == [("10", 4, 0), ("11", 1, 0), ("12", 1, 0)]
+
+
+def test_an_agent_that_leaves_claims_nothing_more_and_is_gone_in_its_grace(harness: DrainsHarness) -> None:
+    harness.agent("10", "n1")
+    harness.nodes.stubborn.add("10")
+    harness.drain("n1", rounds=1)
+    harness.queue.job()
+    assert harness.queue.claim("gleaner-10") == ()
+    assert harness.nodes.ends_by_s["10"] == 1000 + GRACE_S
+
+
+def test_an_agent_that_ends_soon_anyway_is_not_given_more_time(harness: DrainsHarness) -> None:
+    harness.agent("10", "n1")
+    harness.nodes.run("10", "n1", partition=AGENTS_IN, until_s=1010.0)
+    harness.drain("n1", rounds=1)
+    assert harness.nodes.ends_by_s["10"] < 1010, "nobody but an operator can raise an end"
+
+
+def test_where_entitlements_are_on_it_lets_jobs_start_again_itself(tmp_path: Path) -> None:
+    harness = DrainsHarness(tmp_path, {"mode": "on"})
+    busy(harness)
+    number = harness.ask("n1")
+    harness.done(number, rounds=1)
+    assert set(harness.queue.look(entitlement_actions.actions)) == {"11", "12"}, "it counts them as leaving"
+    assert harness.done(number).phase is DrainPhase.EMPTY
+    assert not any(act[0] == "release" for act in harness.nodes.acts)
+
+
+def test_what_its_owner_has_not_declared_is_never_touched_and_waited_for(harness: DrainsHarness) -> None:
+    harness.nodes.run("20", "n1")
+    harness.nodes.run("21", "n1", partition=OTHERS_IN, kind=JobClass.CHECKPOINTABLE)
+    number = harness.ask("n1")
+    drain = harness.done(number)
+    assert drain.phase is DrainPhase.EMPTYING
+    assert [job.deed for job in drain.jobs] == ["wait", "wait"]
+    harness.nodes.jobs.clear()
+    assert harness.done(number).phase is DrainPhase.EMPTY
+    assert harness.nodes.acts == [("drain", "n1")]
+
+
+def test_others_are_not_waited_for_where_the_admin_says_so(harness: DrainsHarness) -> None:
+    harness.nodes.run("20", "n1")
+    busy(harness)
+    assert harness.drain("n1", leaves_others=True).phase is DrainPhase.EMPTY
+    assert set(harness.nodes.jobs) == {"20"}
+
+
+def test_a_node_in_use_by_jobs_that_we_are_not_shown_is_not_empty(harness: DrainsHarness) -> None:
+    harness.nodes.unseen.add("n1")
+    drain = harness.drain("n1")
+    assert (drain.phase, drain.said) == (DrainPhase.EMPTYING, "in use, by jobs that we are not shown")
+
+
+@pytest.mark.parametrize("reason", ["failed save", "node saves nothing", "interactive", "spans"])
+def test_what_cannot_be_saved_stops_it_and_the_nodes_are_set_back(harness: DrainsHarness, reason: str) -> None:
+    said = ""
+    match reason:
+        case "failed save":
+            (job,) = harness.agent("10", "n1", jobs=1)
+            harness.queue.record_return(job, 1, ReturnReason.SAVE_FAILED, "no space")
+            harness.queue.claim("gleaner-10")
+            said = f"agent 10: job {job} cannot be saved (the last time, it could not be)"
+        case "node saves nothing":
+            (job,) = harness.agent("10", "n1", jobs=1)
+            harness.queue.register("gleaner-10", node="n1", criu="", runtime="none")
+            said = f"agent 10: job {job} cannot be saved (its node saves nothing)"
+        case "interactive":
+            harness.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE, can_requeue=False)
+            said = "alice's job 12: it cannot be requeued: it is interactive, or was submitted with --no-requeue"
+        case _:
+            harness.nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
+            said = "alice's job 13 also runs on n3 (see --spanning)"
+    drain = harness.drain("n1", "n2")
+    assert (drain.phase, drain.said) == (DrainPhase.REFUSED, said)
+    assert harness.nodes.acts == [("drain", "n1", "n2"), ("resume", "n1", "n2")]
+    assert harness.nodes.reasons == {}
+
+
+def test_a_job_that_spans_nodes_goes_or_is_waited_for_as_the_admin_says(harness: DrainsHarness) -> None:
+    harness.nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
+    waits = harness.ask("n1", spanning=Spanning.WAIT)
+    assert harness.done(waits).phase is DrainPhase.EMPTYING
+    harness.resume("n1")
+    assert harness.drain("n1", spanning=Spanning.REQUEUE).phase is DrainPhase.EMPTY
+
+
+def test_a_job_on_drained_nodes_only_does_not_span(harness: DrainsHarness) -> None:
+    harness.nodes.run("13", "n1", "n2", kind=JobClass.PREEMPTIBLE)
+    assert harness.drain("n1", "n2").phase is DrainPhase.EMPTY
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(harness: DrainsHarness) -> None:
+    busy(harness)
+    harness.nodes.run("13", "n1", "n3", kind=JobClass.CHECKPOINTABLE)
+    drain = harness.drain("n1", task=DrainTask.DRY_RUN)
+    assert (drain.phase, drain.said) == (DrainPhase.LOOKED, "alice's job 13 also runs on n3 (see --spanning)")
+    assert [job.deed for job in drain.jobs] == ["vacate", "save", "requeue", "wait"]
+    assert harness.nodes.acts == []
+
+
+@pytest.mark.parametrize("node", ["n1", "n9"])
+def test_a_node_that_was_drained_before_or_that_nobody_knows_is_refused_and_left_alone(
+    harness: DrainsHarness, node: str
+) -> None:
+    harness.nodes.drain_by_hand("n1")
+    drain = harness.drain("n2", node)
+    assert drain.phase is DrainPhase.REFUSED
+    assert drain.said == {"n1": "n1 is drained already (new memory)", "n9": "the scheduler knows no node n9"}[node]
+    assert harness.nodes.acts == []
+
+
+def test_only_a_node_that_carries_our_mark_is_set_back(harness: DrainsHarness) -> None:
+    assert harness.drain("n1").phase is DrainPhase.EMPTY
+    harness.nodes.drain_by_hand("n2")
+    refused = harness.resume("n1", "n2", "n3")
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, "not drained by us: n2 (new memory), n3 (not drained)")
+    assert harness.resume("n1").phase is DrainPhase.RESUMED
+    assert harness.nodes.reasons == {"n2": "new memory"}
+    assert harness.queue.look(drains.nodes_drained) == {}
+
+
+def test_a_node_may_be_set_back_while_it_is_emptied(harness: DrainsHarness) -> None:
+    harness.nodes.run("20", "n1")
+    number = harness.ask("n1", "n2")
+    harness.done(number)
+    harness.resume("n2")
+    assert (harness.seen(number).nodes, harness.seen(number).phase) == (("n1",), DrainPhase.EMPTYING)
+    harness.resume("n1")
+    assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.RESUMED, "set back by root")
+
+
+def test_a_drain_ends_when_somebody_else_has_set_a_node_back(harness: DrainsHarness) -> None:
+    harness.nodes.run("20", "n1")
+    number = harness.ask("n1")
+    harness.done(number)
+    harness.nodes.reasons.clear()
+    drain = harness.done(number)
+    assert (drain.phase, drain.said) == (DrainPhase.STOPPED, "somebody else has set n1 back")
+
+
+def test_a_node_that_others_have_set_back_can_be_drained_again(harness: DrainsHarness) -> None:
+    first = harness.drain("n1")
+    harness.nodes.reasons.clear()
+    second = harness.drain("n1")
+    assert second.phase is DrainPhase.EMPTY
+    assert harness.seen(first.id).phase is DrainPhase.RESUMED
+    assert harness.queue.look(drains.nodes_drained)["n1"].id == second.id
+
+
+def test_one_node_is_drained_once_at_a_time(harness: DrainsHarness) -> None:
+    number = harness.ask("n1", "n2")
+    with pytest.raises(Refused, match=rf"n2: being drained already, by root \(drain {number}\)"):
+        harness.ask("n2", "n3")
+    harness.ask("n3")
+
+
+def test_what_did_not_go_in_its_grace_is_told_once_more_and_that_is_said(harness: DrainsHarness) -> None:
+    harness.nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
+    harness.nodes.stubborn.add("11")
+    number = harness.ask("n1")
+    harness.done(number, rounds=int(GRACE_S // 2))
+    assert harness.nodes.acts.count(("save", "11")) == 1
+    told = harness.done(number, rounds=1)
+    assert harness.nodes.acts.count(("save", "11")) == 2
+    assert told.said == "job 11 was told to leave and has not gone within 60 s; told once more"
+    harness.nodes.stubborn.clear()
+    assert harness.done(number).phase is DrainPhase.EMPTY
+
+
+def test_a_deed_that_nobody_knows_is_never_taken_for_another(harness: DrainsHarness) -> None:
+    """A newer Gleaner may have written the deed."""
+    harness.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE)
+    harness.nodes.stubborn.add("12")
+    number = harness.ask("n1")
+    harness.done(number, rounds=1)
+    with transaction(harness.queue.engine) as db:
+        (told,) = db.execute(select(DRAIN.c.jobs)).scalar_one()
+        db.execute(update(DRAIN).values(jobs=[told | {"deed": "pause", "told_s": None}]))
+    with pytest.raises(ValueError, match="pause"):
+        harness.done(number)
+    assert harness.nodes.acts == [("drain", "n1"), ("requeue", "12")], "it was told before that"
+
+
+def test_what_is_being_ended_is_not_told_to_leave(harness: DrainsHarness) -> None:
+    harness.nodes.run("11", "n1", kind=JobClass.CHECKPOINTABLE)
+    harness.nodes.ends_now("11")
+    harness.drain("n1")
+    assert harness.nodes.acts == [("drain", "n1")]
+
+
+def test_a_scheduler_that_is_away_is_waited_for(harness: DrainsHarness) -> None:
+    busy(harness)
+    harness.nodes.is_away = True
+    number = harness.ask("n1")
+    waits = harness.done(number)
+    assert (waits.phase, waits.said) == (DrainPhase.ASKED, "Slurm does not answer")
+    harness.nodes.is_away = False
+    done = harness.done(number)
+    assert (done.phase, done.said) == (DrainPhase.EMPTY, "")
+
+
+def test_a_drain_without_a_slurm_admin_is_withdrawn_for_good(harness: DrainsHarness) -> None:
+    """Also if it is installed a week later."""
+    busy(harness)
+    harness.nodes.slurm_admin = "away"
+    number = harness.ask("n1")
+    waits = harness.done(number)
+    assert (waits.phase, waits.said) == (DrainPhase.MARKING, NO_SLURM_ADMIN)
+    assert harness.resume("n1").phase is DrainPhase.RESUMED
+    assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
+    assert harness.queue.look(drains.nodes_emptied) == frozenset(), "agents may go there again"
+    harness.nodes.slurm_admin = "answers"
+    harness.now_s += 7 * 24 * 3600
+    harness.done(number)
+    assert harness.nodes.acts == [], "nothing was marked, so nothing is set back, and nothing is done later"
+    assert harness.drain("n1").phase is DrainPhase.EMPTY
+
+
+def test_a_drain_is_withdrawn_although_the_slurm_admin_comes_back_just_then(harness: DrainsHarness) -> None:
+    busy(harness)
+    harness.nodes.slurm_admin = "away"
+    number = harness.ask("n1", "n2")
+    harness.done(number)
+    harness.nodes.slurm_admin = "answers"
+    assert harness.resume("n1").phase is DrainPhase.RESUMED
+    assert harness.seen(number).nodes == ("n2",)
+    assert harness.nodes.acts == [("drain", "n2")], "the node that was not taken back is drained"
+
+
+def test_a_drain_of_which_nothing_was_done_yet_is_withdrawn_too(harness: DrainsHarness) -> None:
+    harness.nodes.is_away = True
+    number = harness.ask("n1")
+    harness.done(number)
+    resumed = harness.ask("n1", task=DrainTask.RESUME)
+    harness.nodes.is_away = False
+    assert harness.done(resumed).phase is DrainPhase.RESUMED
+    assert (harness.seen(number).phase, harness.nodes.acts) == (DrainPhase.REFUSED, [])
+
+
+def test_what_was_marked_although_nobody_said_so_is_set_back_when_the_slurm_admin_is_there(
+    harness: DrainsHarness,
+) -> None:
+    busy(harness)
+    harness.nodes.slurm_admin = "mute"
+    number = harness.ask("n1", "n2")
+    harness.done(number, rounds=1)
+    assert harness.nodes.marked == {"n1", "n2"}
+    harness.nodes.slurm_admin = "away"
+    resumed = harness.resume("n1", "n2")
+    assert (resumed.phase, resumed.said) == (DrainPhase.SETTING_BACK, NO_SLURM_ADMIN)
+    harness.nodes.slurm_admin = "answers"
+    assert harness.done(resumed.id).phase is DrainPhase.RESUMED
+    assert harness.seen(number).phase is DrainPhase.REFUSED
+    assert harness.nodes.acts == [("drain", "n1", "n2"), ("resume", "n1", "n2")], "nobody was told to leave"
+
+
+def test_a_withdrawal_that_is_refused_withdraws_nothing(harness: DrainsHarness) -> None:
+    harness.nodes.drain_by_hand("n2")
+    harness.nodes.slurm_admin = "away"
+    number = harness.ask("n1")
+    harness.done(number)
+    refused = harness.resume("n1", "n2")
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, "not drained by us: n2 (new memory)")
+    assert harness.seen(number).phase is DrainPhase.MARKING
+
+
+def test_who_takes_a_drain_back_does_not_take_back_what_is_asked_for_afterwards(harness: DrainsHarness) -> None:
+    harness.nodes.slurm_admin = "mute"
+    harness.done(harness.ask("n1"), rounds=1)
+    harness.nodes.slurm_admin = "away"
+    harness.done(harness.ask("n2"), rounds=1)
+    resumed = harness.ask("n1", "n2", task=DrainTask.RESUME)
+    harness.done(resumed, rounds=1)
+    later = harness.ask("n2")
+    harness.done(later, rounds=1)
+    harness.nodes.slurm_admin = "answers"
+    assert harness.done(later).phase is DrainPhase.EMPTY
+    assert (harness.seen(resumed).phase, harness.nodes.marked) == (DrainPhase.RESUMED, {"n2"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies_after", [False, True])
+@pytest.mark.parametrize("dies_at", range(6))
+def test_a_control_that_is_killed_at_any_act_goes_on_where_it_was(
+    tmp_path: Path, dies_at: int, *, dies_after: bool
+) -> None:
+    harness = DrainsHarness(tmp_path, nodes=MadeNodes(dies_at=dies_at, dies_after=dies_after))
+    busy(harness)
+    number = harness.ask("n1")
+    with pytest.raises(Died):
+        harness.done(number)
+    harness.restart()
+    assert harness.done(number).phase is DrainPhase.EMPTY
+    assert harness.nodes.marked == {"n1"}
+    assert harness.nodes.at_top == {"11", "12"}
+
+
+@pytest.mark.parametrize("dies_after", [False, True])
+@pytest.mark.parametrize("dies_at", [0, 1])
+def test_a_refusal_is_finished_by_whoever_comes_next(tmp_path: Path, dies_at: int, *, dies_after: bool) -> None:
+    harness = DrainsHarness(tmp_path, nodes=MadeNodes(dies_at=dies_at, dies_after=dies_after))
+    harness.nodes.run("13", "n1", "n3", kind=JobClass.PREEMPTIBLE)
+    number = harness.ask("n1", "n2")
+    with pytest.raises(Died):
+        harness.done(number)
+    harness.restart()
+    drain = harness.done(number)
+    assert (drain.phase, drain.said) == (DrainPhase.REFUSED, "alice's job 13 also runs on n3 (see --spanning)")
+    assert harness.nodes.reasons == {}
+
+
+@pytest.mark.parametrize("dies_after", [False, True])
+def test_setting_back_is_finished_too(tmp_path: Path, *, dies_after: bool) -> None:
+    harness = DrainsHarness(tmp_path, nodes=MadeNodes(dies_at=1, dies_after=dies_after))
+    harness.drain("n1")
+    number = harness.ask("n1", task=DrainTask.RESUME)
+    with pytest.raises(Died):
+        harness.done(number)
+    harness.restart()
+    assert harness.done(number).phase is DrainPhase.RESUMED
+    assert harness.nodes.reasons == {}
+
+
+def test_nothing_is_planned_for_nodes_that_are_being_emptied(harness: DrainsHarness) -> None:
+    harness.nodes.run("20", "n1")
+    harness.drain("n1")
+    assert harness.queue.look(drains.nodes_emptied) == {"n1"}
+    harness.resume("n1")
+    assert harness.queue.look(drains.nodes_emptied) == frozenset()
+
+
+def test_an_agent_that_has_nothing_left_to_lose_is_vacated_too(harness: DrainsHarness) -> None:
+    harness.nodes.run("10", "n1", partition=AGENTS_IN)
+    assert harness.drain("n1").phase is DrainPhase.EMPTY
+    assert ("vacate", "10") in harness.nodes.acts
+
+
+def test_a_program_that_does_not_lead_does_nothing(harness: DrainsHarness) -> None:
+    harness.state.leads_until_s = 0
+    assert harness.drain("n1").phase is DrainPhase.ASKED
+    assert harness.nodes.acts == []
+
+
+def test_saved_jobs_of_a_drained_agent_go_on_elsewhere_before_new_ones(harness: DrainsHarness) -> None:
+    jobs = harness.agent("10", "n1", jobs=2)
+    harness.drain("n1", rounds=1)
+    harness.queue.job()
+    for job in jobs:
+        harness.queue.record_save(job, 1)
+    harness.queue.agent("elsewhere", node="n2")
+    claimed = harness.queue.do(claims.claim, "elsewhere", Ask(cpus=2, memory_mib=2000, most=2), now_s=harness.now_s)
+    assert [each.job for each in claimed.jobs] == jobs
+
+
+@pytest.mark.parametrize("task", [DrainTask.DRAIN, DrainTask.DRY_RUN])
+def test_a_drain_of_a_node_that_slurm_does_not_know_is_refused_at_once(harness: DrainsHarness, task: DrainTask) -> None:
+    refused = harness.drain("n1", "nodeX", task=task, rounds=1)
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, "the scheduler knows no node nodeX")
+    assert harness.queue.look(drains.nodes_emptied) == frozenset(), "agents may go to n1"
+    assert harness.nodes.acts == []
+
+
+def test_a_resume_of_a_node_that_slurm_does_not_know_is_refused_at_once(harness: DrainsHarness) -> None:
+    refused = harness.done(harness.ask("nodeX", task=DrainTask.RESUME), rounds=1)
+    said = "not drained by us: nodeX (the scheduler does not know it)"
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
+
+
+def test_a_look_that_slurm_refuses_ends_a_drain_and_one_that_is_not_answered_does_not(harness: DrainsHarness) -> None:
+    look = harness.nodes.read_nodes
+
+    def refuses(nodes: Sequence[str], now_s: float) -> Snapshot:
+        raise ClusterRefused("Slurm refuses: squeue says 'Invalid node name n1'")
+
+    harness.nodes.is_away = True
+    number = harness.ask("n1")
+    assert harness.done(number).phase is DrainPhase.ASKED
+    harness.nodes.read_nodes = refuses  # type: ignore[method-assign]
+    refused = harness.done(number, rounds=1)
+    said = "Slurm refuses: squeue says 'Invalid node name n1'"
+    assert (refused.phase, refused.said) == (DrainPhase.REFUSED, said)
+    harness.nodes.read_nodes, harness.nodes.is_away = look, False  # type: ignore[method-assign]
+    assert harness.drain("n1").phase is DrainPhase.EMPTY
+
+
+def test_what_was_only_asked_for_is_withdrawn_whatever_slurm_says(harness: DrainsHarness) -> None:
+    harness.nodes.is_away = True
+    number = harness.ask("n1")
+    harness.done(number)
+    resumed = harness.done(harness.ask("n1", task=DrainTask.RESUME), rounds=1)
+    assert resumed.phase is DrainPhase.RESUMED
+    assert (harness.seen(number).phase, harness.seen(number).said) == (DrainPhase.REFUSED, "withdrawn by root")
+    harness.nodes.is_away = False
+    harness.done(number)
+    assert harness.nodes.acts == []
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_node_that_leaves_slurm_while_it_is_drained_stops_nothing_and_is_named(
+    harness: DrainsHarness, *, is_empty: bool
+) -> None:
+    harness.nodes.run("20", "n2")
+    number = harness.ask("n1", "n2")
+    harness.done(number)
+    if is_empty:
+        harness.nodes.jobs.clear()
+        harness.done(number)
+    harness.nodes.names = ("n2", "n3")
+    seen = harness.done(number)
+    if not is_empty:
+        assert (seen.phase, seen.said) == (DrainPhase.EMPTYING, "n1: Slurm does not know it any more")
+        harness.nodes.jobs.clear()
+        seen = harness.done(number)
+        assert seen.said == "n1: Slurm does not know it any more"
+    assert seen.phase is DrainPhase.EMPTY
+    del harness.nodes.reasons["n1"]
+    assert harness.resume("n1", "n2").phase is DrainPhase.RESUMED
+    assert harness.queue.look(drains.nodes_drained) == {}
+    assert harness.drain("n3").phase is DrainPhase.EMPTY
+
+
+def test_a_node_that_leaves_slurm_while_it_is_marked_is_a_refusal_and_the_others_are_set_back(
+    harness: DrainsHarness,
+) -> None:
+    harness.nodes.slurm_admin = "away"
+    number = harness.ask("n1", "n2")
+    harness.done(number)
+    harness.nodes.names = ("n2", "n3")
+    harness.nodes.slurm_admin = "answers"
+    seen = harness.done(number)
+    assert (seen.phase, seen.said) == (DrainPhase.REFUSED, "Slurm knows no node n1")
+    assert harness.nodes.marked == set()
+
+
+def test_a_leader_that_was_succeeded_tells_no_job_to_leave(harness: DrainsHarness) -> None:
+    busy(harness)
+    harness.state.steady_clock = lambda: 0.0
+    LeaderLoop(harness.state, "old:1:1:elsewhere").tick(0)
+    number = harness.ask("n1")
+    with transaction(harness.queue.engine) as db:
+        assert leader.try_lead(db, "new:1:1:elsewhere", now=literal(4e9), term_s=30) is not None
+    assert harness.done(number).phase is DrainPhase.ASKED
+    assert harness.nodes.acts == []
+    assert not harness.state.is_leader

@@ -1,0 +1,336 @@
+"""The live loop of entitlements, on a made cluster and a real database."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
+
+from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.replay import REPLAYS
+from gleaner.control.queue.schema import DecisionKind
+from gleaner.control.slurm.interface import ClusterError
+from gleaner.control.slurm.snapshot import Snapshot
+
+FIXED, KILLED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.PREEMPTIBLE, JobClass.CHECKPOINTABLE
+
+
+def test_an_entitled_account_runs_within_one_grace_time_and_one_look(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    harness.cluster.enter("p1", "physics", 6)
+    began_s = harness.cluster.now_s
+    while "p1" not in harness.runs:
+        harness.rounds()
+        assert harness.cluster.now_s - began_s <= 60 + 5
+    assert ("vacate", "a3") in harness.cluster.acts
+    assert harness.runs == {"c1", "c2", "p1"}, "an agent was there, so no job is preempted"
+
+
+def test_no_more_is_preempted_than_is_asked_for_and_it_goes_on_later(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    harness.cluster.enter("p1", "physics", 6)
+    harness.rounds(4)
+    harness.cluster.enter("p2", "physics", 3)
+    harness.rounds(4)
+    assert harness.runs >= {"p1", "p2"}
+    assert len(harness.runs & {"c1", "c2"}) == 1
+    told = {job for act, job in harness.cluster.acts if act == "signal"}
+    assert len(told) == 1
+    harness.cluster.end("p1")
+    harness.rounds(3)
+    assert harness.runs == {"c1", "c2", "p2"}
+
+
+def test_a_preemptible_job_is_requeued_and_an_undeclared_one_never_touched(harness: EntitlementsHarness) -> None:
+    harness.cluster.enter("fixed", "chemistry", 5, FIXED)
+    for number, cpus in enumerate((1, 6, 6)):
+        harness.cluster.enter(f"k{number}", "chemistry", cpus, KILLED)
+    harness.rounds(2)
+    assert len(harness.runs) == 4
+    harness.cluster.pass_time(4000)
+    harness.cluster.enter("p", "physics", 9 - 3)
+    harness.rounds(4)
+    assert "p" in harness.runs and "fixed" in harness.runs
+    assert {act for act, _ in harness.cluster.acts} == {"release", "requeue"}
+
+
+def test_non_preemptible_work_above_the_entitlement_says_on_the_job_why_it_is_held(
+    harness: EntitlementsHarness,
+) -> None:
+    harness.cluster.enter("b", "biology", 4)
+    harness.rounds(2)
+    assert harness.runs == set()
+    assert harness.cluster.jobs["b"].said.startswith("gleaner: biology may have 3 CPUs in non-preemptible jobs")
+
+
+def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved_when_they_are_claimed(
+    harness: EntitlementsHarness,
+) -> None:
+    harness.cluster.enter("large", "biology", 6, SAVED)
+    harness.cluster.enter("c", "chemistry", 5)
+    harness.cluster.enter("p1", "physics", 4)
+    harness.rounds(2)
+    assert harness.runs == {"large", "c", "p1"}
+    harness.cluster.pass_time(4000)
+    harness.cluster.enter("p2", "physics", 5)
+    harness.rounds(4)
+    assert harness.runs == {"c", "p1", "p2"}
+    assert ("signal", "large") in harness.cluster.acts
+
+
+def test_a_victim_that_does_not_go_is_left_alone_and_another_one_is_chosen(harness: EntitlementsHarness) -> None:
+    for job in ("c1", "c2", "x"):
+        harness.cluster.enter(job, "chemistry", 6, SAVED)
+    harness.rounds(2)
+    harness.cluster.pass_time(4000)
+    harness.cluster.stubborn = {"c1", "x"}
+    harness.cluster.enter("p", "physics", 6)
+    harness.rounds(40)
+    assert "p" in harness.runs and harness.runs >= {"c1", "x"}
+    told = [job for act, job in harness.cluster.acts if act == "signal"]
+    assert len(told) == len(set(told)), "one that did not go was asked again at once"
+
+
+def test_a_victim_that_ends_while_it_is_saved_makes_room_all_the_same(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    harness.cluster.end("a3")
+    harness.cluster.enter("c3", "chemistry", 6, SAVED)
+    harness.rounds(2)
+    harness.cluster.pass_time(4000)
+    harness.cluster.enter("p", "physics", 6)
+    harness.entitlement_loop.a_round(harness.cluster.now_s)
+    (told,) = [job for act, job in harness.cluster.acts if act == "signal"]
+    harness.cluster.end(told)
+    harness.rounds(3)
+    assert "p" in harness.runs
+    assert len([act for act, _ in harness.cluster.acts if act == "signal"]) == 1
+
+
+def test_a_dry_run_decides_the_same_and_does_nothing(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    before = list(harness.cluster.acts)
+    harness.restart(mode="dry-run")
+    harness.cluster.enter("p", "physics", 6)
+    harness.cluster.heard_s = 0
+    harness.rounds(5)
+    assert harness.cluster.acts == before and harness.cluster.heard_s == 0
+    (decision, *older) = harness.decided("p")
+    assert not older, "nothing new was decided, so nothing new is stored"
+    assert not decision.acted
+    assert decision.kind is DecisionKind.VICTIM
+    assert decision.answer["decisions"][0]["victims"] == ["a3"]
+
+
+def test_nothing_is_enforced_before_the_cluster_was_found_fit_for_it(harness: EntitlementsHarness) -> None:
+    harness.cluster.refuses = "[entitlements] entitled names physics, which is no account of Slurm's"
+    harness.cluster.enter("p", "physics", 6)
+    harness.rounds(2)
+    assert harness.state.entitlements.problem == harness.cluster.refuses
+    assert not harness.cluster.acts and harness.cluster.heard_s == 0
+    harness.cluster.refuses = ""
+    harness.rounds(2)
+    assert harness.runs == {"p"}
+
+
+def test_what_slurm_does_not_answer_is_a_problem_and_goes_on_when_it_does(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    harness.cluster.enter("p", "physics", 6)
+    harness.cluster.is_away = True
+    harness.rounds(2)
+    assert "does not answer" in harness.state.entitlements.problem
+    harness.cluster.is_away = False
+    harness.rounds(4)
+    assert harness.state.entitlements.problem == "" and "p" in harness.runs
+
+
+def test_slurm_going_away_in_the_middle_of_an_eviction_loses_nothing(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    harness.cluster.enter("p", "physics", 9)
+    harness.cluster.enter("p2", "physics", 6)
+    release = harness.cluster.release
+
+    def release_and_go(job: str, *, top: bool, submitted_s: float | None = None) -> None:
+        release(job, top=top, submitted_s=submitted_s)
+        harness.cluster.is_away = True
+
+    harness.cluster.release = release_and_go  # type: ignore[method-assign]
+    harness.rounds(2)
+    assert harness.state.entitlements.problem
+    harness.cluster.release = release  # type: ignore[method-assign]
+    harness.cluster.is_away = False
+    harness.rounds(5)
+    assert "p2" in harness.runs
+
+
+def test_beyond_the_ceiling_only_agents_are_vacated_until_an_hour_has_passed(harness: EntitlementsHarness) -> None:
+    harness.restart(saves_per_hour_at_most=1)
+    for job in ("c1", "c2", "c3"):
+        harness.cluster.enter(job, "chemistry", 6, SAVED)
+    harness.rounds(2)
+    harness.cluster.pass_time(4000)
+    harness.cluster.enter("p1", "physics", 3)
+    harness.cluster.enter("p2", "physics", 6)
+    harness.rounds(5)
+    assert len([act for act, _ in harness.cluster.acts if act == "signal"]) == 1
+    harness.cluster.pass_time(3700)
+    harness.rounds(5)
+    assert harness.runs >= {"p1", "p2"}
+
+
+def test_a_stored_decision_replays_to_the_same(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    harness.cluster.enter("p", "physics", 6)
+    harness.rounds(3)
+    found = {decision.id: decision for job in ("c1", "c2", "a3", "p") for decision in harness.decided(job)}
+    assert len(found) >= 2
+    for decision in found.values():
+        assert REPLAYS[decision.policy](decision.given) == decision.answer
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_control_may_be_killed_at_any_act_and_the_next_one_goes_on(harness: EntitlementsHarness, at: int) -> None:
+    chemistry_over_its_share(harness)
+    harness.cluster.end("a3")
+    harness.cluster.enter("c3", "chemistry", 6, SAVED)
+    harness.rounds(2)
+    harness.cluster.pass_time(4000)
+    harness.cluster.enter("p1", "physics", 6)
+    harness.cluster.enter("p2", "physics", 3)
+    harness.cluster.dies_at = len(harness.cluster.acts) + at
+    harness.rounds_though_killed(8)
+    assert harness.runs >= {"p1", "p2"}
+    assert harness.cluster.held_by("chemistry") >= 6
+    assert len(harness.cluster.jobs) == 5
+
+
+def test_nothing_is_preempted_for_a_job_that_was_cancelled_while_it_was_decided(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    harness.cluster.enter("p", "physics", 6)
+    seen = harness.cluster.read(harness.cluster.now_s)
+    harness.cluster.end("p")
+    harness.cluster.read = lambda now_s: seen  # type: ignore[method-assign]
+    before = list(harness.cluster.acts)
+    harness.entitlement_loop.a_round(harness.cluster.now_s)
+    assert harness.cluster.acts == before
+    assert "there is no job p" in harness.state.entitlements.problem
+
+
+def test_one_who_cannot_decide_does_not_say_that_it_is_alive(harness: EntitlementsHarness) -> None:
+    """Jobs would be held for ever, since the dead man's switch trusts in what is said."""
+    harness.rounds()
+    last_s = harness.cluster.heard_s
+    look = harness.cluster.read
+
+    def fails(now_s: float) -> Snapshot:
+        raise ClusterError("Slurm said '1K' where a number was expected")
+
+    harness.cluster.read = fails  # type: ignore[method-assign]
+    harness.rounds(3)
+    assert harness.cluster.heard_s == last_s
+    harness.cluster.read = look  # type: ignore[method-assign]
+    harness.cluster.is_away = True
+    harness.rounds()
+    assert harness.cluster.heard_s > last_s, "while Slurm is away nothing is let go"
+
+
+@pytest.mark.parametrize("holds_in", [("shared", "debug"), ()], ids=["one more", "none"])
+def test_where_jobs_are_held_that_control_does_not_look_at_nothing_is_enforced(
+    harness: EntitlementsHarness, holds_in: tuple[str, ...]
+) -> None:
+    """Also the other way round: nothing can be decided about what nobody holds."""
+    harness.cluster.holds_in = holds_in
+    harness.cluster.enter("p", "physics", 6)
+    harness.rounds(3)
+    assert (harness.cluster.heard_s, harness.cluster.acts) == (0.0, [])
+    assert "slurm-admin.conf" in harness.state.entitlements.problem
+    assert "\n" not in harness.state.entitlements.problem
+    harness.cluster.holds_in = ("shared",)
+    harness.rounds(2)
+    assert (harness.state.entitlements.problem, harness.runs) == ("", {"p"})
+
+
+OWNERS = ("physics", "chemistry", "biology", "others")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    owner: str
+    cpus: int
+    kind: JobClass
+
+
+@dataclass(frozen=True)
+class AgentCame:
+    node: str
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    number: int
+
+
+@dataclass(frozen=True)
+class Waited:
+    rounds: int
+
+
+happenings = st.one_of(
+    st.builds(Submitted, st.sampled_from(OWNERS), st.integers(1, 6), st.sampled_from(JobClass)),
+    st.builds(JobEnded, st.integers(0, 30)),
+    st.builds(Waited, st.integers(1, 4)),
+    st.builds(AgentCame, st.sampled_from(["node1", "node2", "node3"])),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(script=st.lists(happenings, max_size=25))
+def test_whatever_comes_owners_get_what_they_are_entitled_to_and_nobody_below_loses(
+    script: list[Submitted | AgentCame | JobEnded | Waited], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    harness = EntitlementsHarness(tmp_path_factory.mktemp("control"))
+    for number, what in enumerate(script):
+        rounds = 1
+        match what:
+            case Submitted(owner, cpus, kind):
+                harness.cluster.enter(f"j{number}", owner, cpus, kind)
+            case AgentCame(node):
+                if harness.cluster.free()[node].cpus == 6:
+                    harness.cluster.agent(f"j{number}", node)
+            case JobEnded(which):
+                harness.cluster.end(f"j{which}")
+            case Waited(rounds):
+                pass
+        held = {owner: harness.cluster.held_by(owner) for owner in OWNERS}
+        acts = len(harness.cluster.acts)
+        harness.rounds(rounds)
+        for act, job in harness.cluster.acts[acts:]:
+            if act in {"signal", "requeue"} and job in harness.cluster.jobs:
+                owner = harness.cluster.jobs[job].account
+                entitled = {"physics": 9, "chemistry": 5, "biology": 3}.get(owner, 0)
+                assert max(held[owner], harness.cluster.held_by(owner)) > entitled
+    harness.rounds(20)  # a grace time and more: everything that is owed and can be placed runs
+    entitlements = {"physics": 9, "chemistry": 5, "biology": 3}
+    waiting = [one for one in harness.cluster.jobs.values() if not one.holds and one.account in entitlements]
+    for owed in waiting:
+        if owed.wish.cpus > entitlements[owed.account] - harness.cluster.held_by(owed.account):
+            continue
+        fixed = {
+            node: sum(
+                one.holds[node].cpus
+                for one in harness.cluster.jobs.values()
+                if one.holds
+                and node in one.holds
+                and (one.job_class is FIXED or harness.cluster.held_by(one.account) <= entitlements.get(one.account, 0))
+                and one.partition == "shared"
+            )
+            for node in harness.cluster.nodes
+        }
+        assert all(6 - taken < owed.wish.cpus for taken in fixed.values()), f"{owed.id} is owed and could be placed"
+
+
+def test_made_harnesses_have_each_their_own_queue(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    assert EntitlementsHarness(tmp_path / "one").runs == set()

@@ -1,0 +1,153 @@
+"""Faults in the middle: control killed, Slurm or its accounting away, a Slurm admin service that refuses."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+from tests.entitlements.entitlements_harness import EntitlementsHarness
+from tests.entitlements.made_cluster import Died
+
+from gleaner.control.policy.entitlements_view import Wish
+from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.resources import Resources
+from gleaner.control.queue import entitlement_actions
+from gleaner.control.queue.database import snapshot, transaction
+
+SAVED, KILLED = JobClass.CHECKPOINTABLE, JobClass.PREEMPTIBLE
+
+
+def chemistry_has_all(harness: EntitlementsHarness, kind: JobClass = SAVED) -> None:
+    for job in ("c1", "c2", "c3"):
+        harness.cluster.enter(job, "chemistry", 6, kind)
+    harness.rounds(2)
+    assert harness.runs == {"c1", "c2", "c3"}
+    harness.cluster.pass_time(4000)
+
+
+def a_wide_claim(harness: EntitlementsHarness) -> None:
+    """Four CPUs of each of two nodes."""
+    harness.cluster.enter("wide", "physics", 4)
+    harness.cluster.jobs["wide"] = replace(harness.cluster.jobs["wide"], wish=Wish(2, Resources(4, 400)))
+
+
+def told(harness: EntitlementsHarness) -> list[str]:
+    return [job for act, job in harness.cluster.acts if act in {"signal", "requeue"}]
+
+
+def counted(harness: EntitlementsHarness) -> int:
+    with snapshot(harness.state.engine) as db:
+        return entitlement_actions.preemptions_since(db, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [SAVED, KILLED])
+@pytest.mark.parametrize("after", range(6))
+def test_control_may_be_killed_right_after_any_act_and_the_next_one_goes_on(
+    harness: EntitlementsHarness, after: int, kind: JobClass
+) -> None:
+    chemistry_has_all(harness, kind)
+    harness.cluster.enter("p1", "physics", 6)
+    harness.cluster.enter("p2", "physics", 3)
+    harness.cluster.dies_after = len(harness.cluster.acts) + after
+    harness.rounds_though_killed(8)
+    assert harness.runs >= {"p1", "p2"}
+    assert harness.cluster.held_by("chemistry") == 6
+    assert len(harness.cluster.jobs) == 5
+
+
+def test_a_victim_is_told_once_more_and_counted_once_if_control_is_killed_before_it_has_noted_that(
+    harness: EntitlementsHarness,
+) -> None:
+    chemistry_has_all(harness)
+    harness.restart(saves_per_hour_at_most=1)
+    harness.cluster.enter("p", "physics", 6)
+    harness.cluster.dies_after = len(harness.cluster.acts) + 1  # released, then told
+    with pytest.raises(Died):
+        harness.rounds()
+    (one,) = told(harness)
+    assert counted(harness) == 0
+    harness.restart()
+    harness.rounds(4)
+    assert told(harness) == [one, one]
+    assert counted(harness) == 1
+    assert harness.runs == {"c1", "c2", "c3", "p"} - {one}
+
+
+def test_slurm_going_away_after_the_first_of_two_victims_was_told_loses_nothing(harness: EntitlementsHarness) -> None:
+    chemistry_has_all(harness)
+    a_wide_claim(harness)
+    harness.cluster.goes_away_after = len(harness.cluster.acts) + 1
+    harness.rounds()
+    (first,) = told(harness)
+    assert "cannot reach Slurm" in harness.state.entitlements.problem
+    harness.rounds(6)
+    assert told(harness) == [first]
+    harness.cluster.is_away = False
+    harness.rounds(5)
+    assert "wide" in harness.runs and harness.state.entitlements.problem == ""
+    assert len(told(harness)) == len(set(told(harness))) == counted(harness) == 2
+
+
+def test_a_restart_while_accounting_is_away_lets_nothing_go_that_is_held(harness: EntitlementsHarness) -> None:
+    """Slurm's own daemon works on without slurmdbd, and so do the jobs that it holds for us."""
+    harness.cluster.enter("b", "biology", 4)
+    harness.rounds()
+    harness.restart()
+    harness.cluster.keeps_no_accounts = True
+    harness.rounds(12)
+    assert harness.cluster.heard_s > harness.cluster.now_s - 2 * 5
+    assert "sacctmgr" in harness.state.entitlements.problem
+    assert harness.state.entitlements.view is None, "nothing is decided by settings that nobody has checked"
+    harness.cluster.keeps_no_accounts = False
+    harness.rounds()
+    assert harness.state.entitlements.problem == ""
+
+
+def test_settings_that_nobody_can_check_hold_jobs_for_an_hour_and_no_longer(harness: EntitlementsHarness) -> None:
+    harness.cluster.enter("b", "biology", 4)
+    harness.rounds()
+    harness.restart()
+    harness.cluster.keeps_no_accounts = True
+    harness.rounds()
+    harness.cluster.is_away = True
+    harness.rounds()
+    last_s = harness.cluster.heard_s
+    assert last_s == harness.cluster.now_s - 5, "whether any is held cannot be told"
+    harness.cluster.pass_time(3600)
+    harness.rounds(2)
+    assert harness.cluster.heard_s == last_s
+
+
+def test_where_nothing_is_held_nothing_is_before_the_check_has_passed(harness: EntitlementsHarness) -> None:
+    harness.cluster.keeps_no_accounts = True
+    harness.rounds(3)
+    assert harness.cluster.heard_s == 0
+
+
+def test_what_the_slurm_admin_refuses_to_enforce_is_not_stored_as_done(harness: EntitlementsHarness) -> None:
+    harness.cluster.holds_in = ()
+    harness.cluster.enter("p", "physics", 6)
+    harness.rounds(3)
+    assert harness.decided("p") == ()
+    harness.cluster.holds_in = ("shared",)
+    harness.rounds()
+    (decision,) = harness.decided("p")
+    assert decision.acted and harness.runs == {"p"}
+
+
+def test_a_control_that_cannot_write_to_the_queue_holds_nothing(harness: EntitlementsHarness) -> None:
+    """Neither what it has decided anew nor what it decided before: it can release nothing."""
+    with transaction(harness.state.engine) as db:
+        db.execute(text("ALTER TABLE decision RENAME TO elsewhere"))
+    harness.cluster.enter("p", "physics", 6)
+    harness.rounds(2)
+    last_s = harness.cluster.heard_s
+    harness.rounds(3)
+    assert harness.cluster.heard_s == last_s
+    assert harness.state.entitlements.problem != ""
+    with transaction(harness.state.engine) as db:
+        db.execute(text("ALTER TABLE elsewhere RENAME TO decision"))
+    harness.rounds(2)
+    assert harness.cluster.heard_s > last_s
+    assert harness.runs == {"p"}
+    assert [one.acted for one in harness.decided("p")] == [True]

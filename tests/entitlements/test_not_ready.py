@@ -1,0 +1,97 @@
+"""Jobs that more room alone would not start, or not yet: what they cost others, and what they count for."""
+
+from dataclasses import replace
+
+from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
+
+from gleaner.control.policy.entitlements_view import Wish
+from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.resources import Resources
+
+FIXED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.CHECKPOINTABLE
+
+
+def test_what_was_released_for_idle_room_is_put_on_top_when_it_is_owed(harness: EntitlementsHarness) -> None:
+    harness.cluster.enter("b1", "biology", 3, SAVED)
+    harness.rounds(2)
+    harness.cluster.enter("b2", "biology", 3, SAVED)
+    harness.cluster.waits_for_more = {"b2"}
+    harness.rounds(2)
+    assert harness.cluster.jobs["b2"].priority == 1
+    harness.cluster.end("b1")
+    for job in ("c1", "c2", "c3"):
+        harness.cluster.enter(job, "chemistry", 6, SAVED)
+    harness.rounds(2)
+    harness.cluster.pass_time(4000)
+    harness.cluster.waits_for_more = set()
+    harness.rounds(4)
+    assert "b2" in harness.runs
+    assert [act for act, job in harness.cluster.acts if job == "b2"] == ["release", "hold", "release"]
+    assert len([act for act, _ in harness.cluster.acts if act == "signal"]) == 1
+
+
+def test_of_an_array_that_runs_one_task_at_a_time_only_one_has_room_made_for_it(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    for task in range(1, 7):
+        harness.cluster.enter(f"9_{task}", "physics", 3)
+    harness.cluster.waits_for_more = {f"9_{task}" for task in range(2, 7)}
+    harness.rounds(20)
+    assert harness.runs == {"9_1", "c1", "c2"}
+    assert [act for act in harness.cluster.acts if act[0] in {"signal", "vacate"}] == [("vacate", "a3")]
+
+
+def test_the_tasks_of_an_array_that_only_lack_room_all_get_what_is_owed(harness: EntitlementsHarness) -> None:
+    chemistry_over_its_share(harness)
+    for task in range(1, 4):
+        harness.cluster.enter(f"9_{task}", "physics", 3)
+    began_s = harness.cluster.now_s
+    while not harness.runs >= {"9_1", "9_2", "9_3"}:
+        harness.rounds()
+        assert harness.cluster.now_s - began_s <= 60 + 2 * 5
+
+
+def test_jobs_that_depend_on_others_never_bring_their_owner_above_its_entitlement(harness: EntitlementsHarness) -> None:
+    for number in range(5):
+        harness.cluster.enter(f"p{number}", "physics", 3)
+    harness.cluster.waits_for_more = {f"p{number}" for number in range(5)}
+    harness.rounds(6)
+    harness.cluster.waits_for_more = set()
+    harness.cluster.pass_time(1)
+    assert harness.cluster.held_by("physics") == 9
+
+
+def test_jobs_that_their_owner_holds_after_their_release_count_until_it_lets_them_go(
+    harness: EntitlementsHarness,
+) -> None:
+    for number in range(5):
+        harness.cluster.enter(f"p{number}", "physics", 3)
+        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        if not (job := harness.cluster.jobs[f"p{number}"]).held:
+            harness.cluster.jobs[job.id] = replace(job, held=True, ours=False, priority=0)
+    harness.rounds(3)
+    for job in list(harness.cluster.jobs.values()):
+        if not job.ours:
+            harness.cluster.jobs[job.id] = replace(job, held=False, ours=True, priority=1)
+    harness.cluster.pass_time(1)
+    assert harness.cluster.held_by("physics") == 9
+    assert harness.state.entitlements.problem == ""
+
+
+def test_a_job_is_not_asked_for_in_one_piece_while_those_that_make_room_for_it_are_leaving(
+    harness: EntitlementsHarness,
+) -> None:
+    """Two CPUs each of two nodes are on their way; one node alone could give four as well."""
+    harness.cluster.patience_s = 45
+    for job, owner, cpus, kind in (
+        ("p1", "physics", 4, FIXED), ("x1", "others", 2, SAVED), ("c", "chemistry", 4, FIXED),
+        ("x2", "others", 2, SAVED), ("x3", "others", 4, SAVED), ("b", "biology", 2, FIXED),
+    ):  # fmt: skip
+        harness.cluster.enter(job, owner, cpus, kind)
+        harness.rounds(2)
+    harness.cluster.pass_time(4000)
+    harness.cluster.enter("p2", "physics", 4)
+    four = Wish(4, Resources(1, 100), apart=False)
+    harness.cluster.jobs["p2"] = replace(harness.cluster.jobs["p2"], wish=four)
+    harness.rounds(12)
+    assert "p2" in harness.runs
+    assert {job for act, job in harness.cluster.acts if act == "signal"} == {"x1", "x2"}

@@ -1,0 +1,140 @@
+"""Jobs that somebody else than the Slurm admin service let go or put back: entitlements go on to hold for them, by the
+mark that they carry.
+"""
+
+from dataclasses import replace
+
+from tests.entitlements.entitlements_harness import EntitlementsHarness, chemistry_over_its_share
+
+from gleaner.control.policy.entitlements_view import Wish
+from gleaner.control.policy.job_class import JobClass
+from gleaner.control.policy.resources import Resources
+
+FIXED, SAVED = JobClass.NON_PREEMPTIBLE, JobClass.CHECKPOINTABLE
+SWITCH = "gleaner: released by the dead man's switch"
+
+
+def test_what_was_requeued_by_somebody_else_has_others_preempted_for_it(harness: EntitlementsHarness) -> None:
+    """After the death of a node Slurm requeues the job, and nobody holds it."""
+    harness.cluster.enter("p", "physics", 6)
+    harness.rounds(2)
+    for job in ("c1", "c2", "c3"):
+        harness.cluster.enter(job, "chemistry", 6, SAVED)
+    harness.rounds(2)
+    harness.cluster.pass_time(4000)
+    harness.cluster.requeued("p")
+    harness.cluster.jobs["c3"] = replace(harness.cluster.jobs["c3"], held=False, said=SWITCH)
+    harness.cluster.waits_for_more = {"p"}
+    harness.cluster.pass_time(1)  # chemistry has the whole cluster
+    harness.cluster.waits_for_more = set()
+    assert harness.runs == {"c1", "c2", "c3"}
+    harness.rounds(6)
+    assert "p" in harness.runs
+    assert len([act for act, _ in harness.cluster.acts if act == "signal"]) == 1
+
+
+def test_owners_who_requeue_their_jobs_stay_within_their_entitlement(harness: EntitlementsHarness) -> None:
+    harness.cluster.enter("b1", "biology", 3)
+    harness.rounds(2)
+    harness.cluster.requeued("b1")
+    harness.cluster.waits_for_more = {"b1"}
+    harness.cluster.enter("b2", "biology", 3)
+    harness.rounds(3)
+    harness.cluster.waits_for_more = set()
+    harness.rounds(2)
+    assert harness.cluster.held_by("biology") == 3
+
+
+def test_what_a_job_was_marked_with_before_it_put_itself_back_does_not_matter(harness: EntitlementsHarness) -> None:
+    """It was asked to save itself, and its script does not ask to be held."""
+    chemistry_over_its_share(harness)
+    harness.cluster.end("a3")
+    harness.cluster.enter("p1", "physics", 6)
+    harness.cluster.enter("p2", "physics", 3)
+    harness.rounds()
+    (told,) = [job for act, job in harness.cluster.acts if act == "signal"]
+    harness.cluster.requeued(told)
+    harness.cluster.waits_for_more = {told}
+    harness.rounds(3)
+    assert ("hold", told) not in harness.cluster.acts, "nothing is known of it while the scheduler lets it wait"
+    harness.cluster.waits_for_more = set()
+    harness.rounds()
+    assert harness.runs >= {"p1", "p2"} and told not in harness.runs
+
+
+def test_a_claim_that_is_not_on_top_any_more_is_put_there_again(harness: EntitlementsHarness) -> None:
+    """The dead man's switch has given it its own priority back, or its owner has."""
+    harness.cluster.enter("p", "physics", 6)
+    harness.cluster.waits_for_more = {"p"}
+    harness.rounds(2)
+    harness.cluster.enter("q", "physics", 3)
+    harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], is_ready=True)
+    for said, priority in (("gleaner: released on top", 7), (SWITCH, 2_000_000_001)):
+        harness.cluster.waits_for_more = set()
+        harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], said="gleaner: released on top", held=False)
+        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], said=said, priority=priority)
+        before = len(harness.cluster.acts)
+        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        assert [act for act, job in harness.cluster.acts[before:] if job == "p"] == ["hold", "release"]
+        assert harness.cluster.jobs["p"].priority > 1_000_000_000
+        before = len(harness.cluster.acts)
+        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        assert len(harness.cluster.acts) == before, "once is enough"
+
+
+def test_what_the_switch_let_go_is_held_again_when_control_is_back(harness: EntitlementsHarness) -> None:
+    harness.cluster.enter("b", "biology", 4)
+    harness.rounds()
+    harness.cluster.jobs["b"] = replace(harness.cluster.jobs["b"], held=False, priority=1, said=SWITCH)
+    harness.entitlement_loop.a_round(harness.cluster.now_s)
+    harness.cluster.pass_time(5)
+    assert harness.runs == set()
+    assert harness.cluster.jobs["b"].held and harness.cluster.jobs["b"].said.startswith("gleaner: biology may have")
+
+
+def test_what_its_owner_holds_after_the_switch_let_it_go_counts_until_it_lets_it_go(
+    harness: EntitlementsHarness,
+) -> None:
+    harness.cluster.enter("b1", "biology", 3)
+    kept = replace(harness.cluster.jobs["b1"], ours=False, said=SWITCH)
+    harness.cluster.jobs["b1"] = kept
+    harness.cluster.enter("b2", "biology", 3)
+    harness.rounds(3)
+    assert harness.runs == set()
+    harness.cluster.end("b1")
+    harness.rounds(2)
+    assert harness.runs == {"b2"}
+
+
+def test_what_entered_while_nobody_enforced_entitlements_carries_no_mark_and_is_never_touched(
+    harness: EntitlementsHarness,
+) -> None:
+    harness.cluster.enter("b", "biology", 6)
+    harness.cluster.jobs["b"] = replace(harness.cluster.jobs["b"], held=False, ours=False, said="", priority=1)
+    harness.cluster.waits_for_more = {"b"}
+    harness.rounds(2)
+    harness.cluster.waits_for_more = set()
+    harness.rounds(2)
+    assert harness.runs == {"b"}
+    assert harness.cluster.acts == []
+
+
+def test_a_requeued_job_is_asked_for_in_one_piece_only_if_it_does_not_start_once_it_may(
+    harness: EntitlementsHarness,
+) -> None:
+    """Slurm lets what it has requeued wait for two minutes; only then is it seen whether its tasks may be apart."""
+    harness.cluster.enter("x", "others", 4, SAVED)
+    harness.cluster.jobs["x"] = replace(harness.cluster.jobs["x"], wish=Wish(4, Resources(1, 100), apart=False))
+    harness.rounds(2)
+    harness.cluster.requeued("x")
+    harness.cluster.waits_for_more = {"x"}
+    harness.rounds(24)
+    harness.cluster.waits_for_more = set()
+    pieces: list[int] = []
+    for _ in range(7):
+        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        assert harness.state.entitlements.view is not None
+        pieces += [job.wish.pieces for job in harness.state.entitlements.view.waiting]
+        harness.cluster.now_s += 5
+    assert pieces == [4, 4, 4, 4, 4, 1, 1]

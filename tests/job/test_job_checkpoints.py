@@ -1,0 +1,315 @@
+"""A job's checkpoints on the storage, under their numbers, and the nodes on which they can be restored."""
+
+import random
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.agent.pretended_runtime import PretendedRuntime
+
+from gleaner.agent.checkpoints import dedup
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, StorageFull
+from gleaner.agent.checkpoints.openat import pread_into
+from gleaner.agent.job.job_checkpoints import JobCheckpoints, Kept, unfit
+from gleaner.agent.messages import Assignment, Checkpoint, NodeFacts, Stream
+from gleaner.agent.reporting.job_log import Mark
+from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, ContainerSpec
+
+HERE = NodeFacts(
+    node="n1",
+    cpus=2,
+    memory_mib=1000,
+    runtime="docker 26.1.5",
+    criu="4.1",
+    kernel="6.1",
+    architecture="x86_64",
+    cpu_features=("avx", "sse"),
+)
+
+
+def saved_on(**other: object) -> dict[str, object]:
+    return {"node": {**HERE.model_dump(mode="json"), "node": "n9", **other}}
+
+
+def test_a_checkpoint_fits_its_own_node_and_better_ones() -> None:
+    assert unfit(saved_on(), HERE) == ""
+    assert unfit(saved_on(cpu_features=["sse"], criu="3.19", runtime="docker 20.10"), HERE) == ""
+
+
+def test_what_the_node_lacks_is_named_with_the_node_that_has_it() -> None:
+    assert unfit(saved_on(cpu_features=["avx", "avx512f"]), HERE) == (
+        "this node lacks CPU feature avx512f; it was saved on n9"
+    )
+    assert "CRIU >= 4.10" in unfit(saved_on(criu="4.10"), HERE)
+    assert "runtime criu" in unfit(saved_on(runtime="criu 4.1"), HERE)
+    assert "architecture aarch64" in unfit(saved_on(architecture="aarch64"), HERE)
+
+
+@given(st.sets(st.sampled_from(["avx", "sse", "avx2", "amx"])), st.sets(st.sampled_from(["avx", "sse", "avx2", "amx"])))
+def test_every_feature_of_the_saving_node_must_be_here(there: set[str], here: set[str]) -> None:
+    node = HERE.model_copy(update={"cpu_features": tuple(sorted(here))})
+    assert (unfit(saved_on(cpu_features=sorted(there)), node) == "") == (there <= here)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FolderStorage:
+    made = FolderStorage(tmp_path / "storage")
+    made.prepare()
+    return made
+
+
+class Attempt:
+    """One attempt of job 7, with a process to save."""
+
+    def __init__(self, storage: FolderStorage, place: Path, *, number: int = 1, checkpoint: Checkpoint | None = None):
+        place.mkdir(exist_ok=True)
+        self.runtime = PretendedRuntime()
+        spec = ContainerSpec("c", "image", ("count", "100000"), {}, 1, 64, place, {})
+        self.container: ContainerId = self.runtime.start(spec)
+        given = Assignment(
+            job=7,
+            attempt=number,
+            group="g",
+            name="j",
+            image="i",
+            command=("count",),
+            cpus=1,
+            memory_mib=64,
+            checkpoint=checkpoint,
+        )
+        self.stored = JobCheckpoints(storage, given, HERE, place)
+
+    def save(self, *, at_the_end: bool = False) -> Checkpoint:
+        return self.keep(at_the_end=at_the_end).checkpoint
+
+    def keep(self, *, at_the_end: bool = False) -> Kept:
+        self.runtime.pause(self.container)
+        try:
+            mark = Mark(12, {Stream.STDOUT: "YWI="})
+            return self.stored.save_memory(self.runtime, self.container, lambda: mark, at_the_end=at_the_end)
+        finally:
+            self.runtime.unpause(self.container)
+
+
+def test_the_checkpoints_of_an_attempt_count_up_and_know_how_far_the_output_had_come(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    made = [attempt.save() for _ in range(3)]
+    assert [checkpoint.number for checkpoint in made] == [1, 2, 3]
+    assert (made[2].log_lines, made[2].open_lines) == (12, {Stream.STDOUT: "YWI="})
+    assert storage.keys("jobs/7") == [f"jobs/7/attempt-1/checkpoint-{number}" for number in (1, 2, 3)]
+
+
+def test_what_the_checkpoint_before_holds_is_not_stored_again_also_over_attempts(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    first = Attempt(storage, tmp_path / "job")
+    first.runtime.pause(first.container)
+    kept = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {}))
+    again = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {}))
+    assert again.stored_bytes < kept.stored_bytes / 2
+    second = Attempt(storage, tmp_path / "job", number=2, checkpoint=again.checkpoint)
+    second.runtime.pause(second.container)
+    third = second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
+    assert third.stored_bytes < kept.stored_bytes / 2
+
+
+def test_after_a_failure_the_next_checkpoint_has_a_new_number_and_stands_on_its_own(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+
+    def fail() -> Mark:
+        raise StorageError("the archive before is damaged")
+
+    attempt.runtime.pause(attempt.container)
+    with pytest.raises(StorageError):
+        attempt.stored.save_memory(attempt.runtime, attempt.container, fail)
+    made = attempt.save()
+    assert made.number == 3
+    folder = tmp_path / "storage" / "jobs" / "7" / "attempt-1" / "checkpoint-3"
+    assert not [file for file in folder.iterdir() if file.name.startswith("pack-")]
+
+
+def test_a_checkpoint_before_that_is_gone_does_not_matter(storage: FolderStorage, tmp_path: Path) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+    storage.delete("jobs/7/attempt-1/checkpoint-1")
+    assert attempt.save().number == 2
+
+
+def shared_files(storage_folder: Path, made: Checkpoint) -> set[int]:
+    """The inodes of a checkpoint's packs."""
+    folder = storage_folder / f"jobs/7/attempt-{made.attempt}/checkpoint-{made.number}"
+    return {file.stat().st_ino for file in folder.iterdir() if file.name != "manifest.json"}
+
+
+def test_every_eighth_checkpoint_of_a_job_shares_no_file_with_earlier_ones_over_attempts_too(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**19))
+    made: list[Checkpoint] = []
+    for number in range(1, 8):
+        attempt = Attempt(storage, tmp_path / "job", number=number, checkpoint=made[-1] if made else None)
+        made += [attempt.save() for _ in range(3)]
+    chains = [one.chain for one in made]
+    assert chains == ["1/1"] * 8 + ["3/3"] * 8 + ["6/2"] * 5
+    files = [shared_files(tmp_path / "storage", one) for one in made]
+    assert any(files[number] & files[number - 1] for number in range(1, 8)), "else this shows nothing"
+    for number, mine in enumerate(files):
+        for earlier in range(number):
+            assert chains[earlier] == chains[number] or not mine & files[earlier]
+
+
+def test_at_an_agents_end_a_chain_may_be_twice_as_long_since_writing_everything_may_come_too_late(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    made = [attempt.keep(at_the_end=True) for _ in range(17)]
+    assert [one.checkpoint.chain for one in made] == ["1/1"] * 16 + ["1/17"]
+    assert [one.wrote_all for one in made] == [True] + [False] * 15 + [True]
+
+
+def test_before_the_end_it_is_known_that_the_next_checkpoint_writes_everything_also_over_attempts(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    first = Attempt(storage, tmp_path / "job")
+    known: list[tuple[bool, bool]] = []
+    for _ in range(8):
+        known.append((first.stored.is_first, first.stored.is_to_begin_chain))
+        last = first.save(at_the_end=True)
+    assert known == [(True, False)] + [(False, False)] * 7
+    assert first.stored.is_to_begin_chain
+    second = Attempt(storage, tmp_path / "job", number=2, checkpoint=last)
+    assert not second.stored.is_to_begin_chain, "nothing has been looked at yet"
+    second.stored.open()
+    assert second.stored.is_to_begin_chain
+    assert second.keep().wrote_all
+    assert not second.stored.is_to_begin_chain
+
+
+def test_on_a_checkpoint_of_a_version_that_says_nothing_of_chains_nothing_is_built(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    first = Attempt(storage, tmp_path / "job").save()
+    with storage.draft("jobs/7/attempt-1/checkpoint-9") as draft:
+        draft.add("memory.tar", [b"1 2 3"])
+        published = draft.publish({"job": 7})
+    old = first.model_copy(update={"number": 9, "digest": published.digest, "chain": None})
+    assert Attempt(storage, tmp_path / "job", number=2, checkpoint=old).save().chain == "2/1"
+
+
+def test_where_the_storage_is_full_a_longer_chain_is_better_than_no_checkpoint(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    made = [attempt.save() for _ in range(8)]
+
+    def full() -> Mark:
+        raise StorageFull("no room")
+
+    attempt.runtime.pause(attempt.container)
+    with pytest.raises(StorageFull):
+        attempt.stored.save_memory(attempt.runtime, attempt.container, full)
+    assert attempt.save().chain == made[-1].chain == "1/1"
+    assert attempt.save().chain == "1/11", "and when there is room again, the next one stands alone"
+
+
+def test_a_checkpoint_saved_on_top_of_one_that_has_rotted_is_whole(storage: FolderStorage, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    attempt = Attempt(storage, tmp_path / "job")
+    first = attempt.save()
+    pack = tmp_path / "storage/jobs/7/attempt-1/checkpoint-1/blocks.pack"
+    with pack.open("r+b") as file:
+        file.seek(2**19)
+        file.write(b"rot")
+    second = attempt.save()
+    for made, is_whole in ((first, False), (second, True)):
+        archive = storage.open(f"jobs/7/attempt-1/checkpoint-{made.number}", made.digest)
+        with nullcontext() if is_whole else pytest.raises(ArchiveBroken):
+            assert all(b"".join(archive.read(name)) is not None for name in archive.parts)
+
+
+@pytest.mark.parametrize(("ago_s", "reads_again"), [(0, False), (4000, True)])
+def test_what_was_just_read_to_restore_a_job_is_not_read_again_to_save_it(
+    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float, reads_again: bool
+) -> None:
+    """On slow storage a save of what has not changed would take as long as the restore did."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    first = Attempt(storage, tmp_path / "job")
+    first.runtime.pause(first.container)
+    before = first.stored.save_memory(first.runtime, first.container, lambda: Mark(0, {})).checkpoint
+    second = Attempt(storage, tmp_path / "job", number=2, checkpoint=before)
+    second.runtime.pause(second.container)
+    archive = second.stored.open()
+    assert archive is not None
+    for name in archive.parts:
+        assert all(archive.read(name))
+    sizes: list[int] = []
+
+    def counted(file: int, room: memoryview, offset: int) -> bool:
+        sizes.append(len(room))
+        return pread_into(file, room, offset)
+
+    monkeypatch.setattr(dedup, "pread_into", counted)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + ago_s)
+    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
+    assert (sum(sizes) > 2**19) is reads_again
+    sizes.clear()
+    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}))
+    assert sum(sizes) > 2**19, "what has been read once is read again for the checkpoint after the next"
+    sizes.clear()
+    second.stored.save_memory(second.runtime, second.container, lambda: Mark(0, {}), at_the_end=True)
+    assert not sizes, "but at the end there is no time for what was written a moment ago"
+
+
+def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, tmp_path: Path) -> None:
+    attempt = Attempt(storage, tmp_path / "job")
+    assert attempt.stored.inside_s == 0
+    seen: list[float] = []
+
+    def mark() -> Mark:
+        seen.append(attempt.stored.inside_s)
+        raise StorageError("no")
+
+    attempt.runtime.pause(attempt.container)
+    with pytest.raises(StorageError):
+        attempt.stored.save_memory(attempt.runtime, attempt.container, mark)
+    assert seen[0] > 0
+    assert attempt.stored.inside_s == 0
+
+
+def test_a_node_described_in_another_versions_words_is_not_known_to_have_more() -> None:
+    assert unfit(saved_on(colour="blue"), HERE) == ""
+    assert unfit({"node": {"node": "n9"}}, HERE) == ""
+
+
+@pytest.mark.parametrize("error", [StorageFull("no room"), CannotCheckpoint("it holds a device")])
+def test_what_is_no_fault_of_the_checkpoint_before_does_not_make_the_next_one_larger(
+    storage: FolderStorage, tmp_path: Path, error: Exception
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+
+    def fail() -> Mark:
+        raise error
+
+    attempt.runtime.pause(attempt.container)
+    with pytest.raises(type(error)):
+        attempt.stored.save_memory(attempt.runtime, attempt.container, fail)
+    again = attempt.stored.save_memory(attempt.runtime, attempt.container, lambda: Mark(0, {}))
+    assert again.checkpoint.number == 3
+    assert again.stored_bytes < 2**20 / 2

@@ -1,0 +1,368 @@
+"""The checks before anything of the node is touched."""
+
+import asyncio
+import dataclasses
+import fcntl
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from tests.agent.pretended_runtime import PretendedRuntime
+
+from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Archive, ArchiveMissing, StorageError
+from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.common.limiter import Limiters
+from gleaner.agent.job import job_checkpoints as stored
+from gleaner.agent.job import lifecycle
+from gleaner.agent.job.context import AgentContext
+from gleaner.agent.job.control_reporter import executor_of
+from gleaner.agent.job.job_checkpoints import JobCheckpoints
+from gleaner.agent.job.launch import begin
+from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, SelfSave, Way
+from gleaner.agent.node.facts import node_facts
+from gleaner.agent.reporting.client import Outbox
+from gleaner.agent.reporting.job_log import Mark
+from gleaner.agent.runtime import pushed_images
+from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
+from gleaner.agent.runtime.pushed_images import IMAGE_PART, image_key
+from gleaner.agent.timing.save_estimates import SaveEstimates
+
+
+class Node:
+    """A node with these processor features, on a storage that it shares with others."""
+
+    def __init__(self, place: Path, storage: FolderStorage, *features: str, can_save: bool = True) -> None:
+        self.runtime = PretendedRuntime()
+        facts = node_facts(self.runtime.facts(), cpus=4, memory_mib=1000)
+        self.context = AgentContext(
+            agent="a1",
+            slurm_job=None,
+            facts=facts.model_copy(update={"cpu_features": features}),
+            runtime=self.runtime,
+            storage=storage,
+            work=place,
+            outbox=Outbox(lambda _path, _body: ""),
+            estimates=SaveEstimates(Way.CRIU, at_once=1),
+            saves=Limiters(1),
+            begins=Limiters(1),
+            can_save=can_save,
+            end_s=lambda: time.time() + 100,
+            clock=SystemClock(),
+            cut_s=lambda: time.time() + 100,
+        )
+        self.folder = place / "job"
+
+    def begin(
+        self, *, hurried: bool = False, **given: object
+    ) -> tuple[lifecycle.Started | lifecycle.NotStarted, JobCheckpoints]:
+        plain = {"job": 7, "attempt": 1, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
+        assignment = Assignment.model_validate({**plain, "command": ("count", "100000"), **given})
+        stored = JobCheckpoints(self.context.storage, assignment, self.context.facts, self.folder)
+        if hurried:
+            stored.hurry.set()
+        return begin(self.context, assignment, stored), stored
+
+    def saved(self) -> Checkpoint:
+        begun, stored = self.begin()
+        assert isinstance(begun, lifecycle.Started)
+        self.runtime.pause(begun.container)
+        return stored.save_memory(self.runtime, begun.container, lambda: Mark(0, {})).checkpoint
+
+    def is_untouched(self) -> bool:
+        used = self.runtime.usage([ContainerId("c1")]) if self.runtime._processes else {}
+        return not used and not self.folder.exists() and self.runtime.restores == 0
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FolderStorage:
+    made = FolderStorage(tmp_path / "storage")
+    made.prepare()
+    return made
+
+
+def test_a_checkpoint_that_demands_what_the_node_lacks_is_refused_and_not_harmed(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").mkdir()
+    checkpoint = Node(tmp_path / "new", storage, "amx", "sse").saved()
+    old = Node(tmp_path / "old", storage, "sse")
+    begun, _ = old.begin(attempt=2, checkpoint=checkpoint)
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.INCOMPATIBLE
+    assert "CPU feature amx" in begun.detail
+    assert old.is_untouched()
+    again, _ = Node(tmp_path / "new", storage, "amx", "avx", "sse").begin(attempt=3, checkpoint=checkpoint)
+    assert isinstance(again, lifecycle.Started)
+
+
+def test_a_folder_alone_fits_everywhere_and_its_command_is_started_anew(storage: FolderStorage, tmp_path: Path) -> None:
+    how = SelfSave()
+    first = Node(tmp_path, storage, "amx")
+    begun, stored = first.begin(saves_itself=how)
+    assert isinstance(begun, lifecycle.Started)
+    first.runtime.pause(begun.container)
+    (first.folder / "state").write_text("17")
+    checkpoint = stored.save_folder().checkpoint
+    other = Node(tmp_path / "other", storage, "sse", can_save=False)
+    begun, _ = other.begin(attempt=2, checkpoint=checkpoint, saves_itself=how)
+    assert isinstance(begun, lifecycle.Started)
+    assert other.runtime.restores == 0
+    assert (other.folder / "state").read_text() == "17"
+
+
+def test_a_node_that_cannot_save_memory_begins_nothing_that_would_need_it(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    node = Node(tmp_path, storage, can_save=False)
+    begun, _ = node.begin()
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.INCOMPATIBLE
+    assert node.is_untouched()
+    assert isinstance(node.begin(saves_itself=SelfSave())[0], lifecycle.Started)
+
+
+def test_a_storage_that_fails_is_not_taken_for_a_fault_of_the_node(storage: FolderStorage, tmp_path: Path) -> None:
+    checkpoint = Node(tmp_path / "first", storage).saved()
+    node = Node(tmp_path / "second", FolderStorage(tmp_path / "not mounted"))
+    begun, _ = node.begin(attempt=2, checkpoint=checkpoint)
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.STORAGE_FAULT
+    assert node.is_untouched()
+    begun, _ = node.begin(image="impossible")
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.NODE_FAULT
+
+
+def test_an_image_that_the_site_does_not_allow_is_refused_before_anything_is_touched(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    node = Node(tmp_path, storage)
+    node.context = dataclasses.replace(node.context, images_allowed=("registry.site/physics/*",))
+    for image in ("registry.site/chemistry/x", "i", "sha256:" + "0" * 64):
+        begun, _ = node.begin(image=image)
+        assert isinstance(begun, lifecycle.NotStarted)
+        assert begun.why is ReturnReason.IMAGE_REFUSED
+        assert image in begun.detail
+        assert "images_allowed" in begun.detail
+        assert "\n" not in begun.detail
+        assert node.is_untouched()
+    begun, _ = node.begin(image="registry.site/physics/x")
+    assert isinstance(begun, lifecycle.Started)
+
+
+def test_what_was_saved_is_not_restored_with_an_image_that_is_no_longer_allowed(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    node = Node(tmp_path, storage)
+    checkpoint = node.saved()
+    node.context = dataclasses.replace(node.context, images_allowed=())
+    begun, _ = node.begin(checkpoint=checkpoint)
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.IMAGE_REFUSED
+    assert node.runtime.restores == 0
+
+
+def an_image(storage: FolderStorage, content: bytes = b"layers", part: str = IMAGE_PART) -> dict[str, Any]:
+    """A pushed image in the storage, and what an assignment says of it."""
+    image_id = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    with storage.draft(image_key(image_id)) as draft:
+        draft.add(part, [content])
+        published = draft.publish({})
+    return {"image": image_id, "pushed": {"name": "pi:1", "digest": published.digest}}
+
+
+def test_a_pushed_image_is_taken_in_from_the_storage_once_though_the_list_does_not_name_it(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    node = Node(tmp_path, storage)
+    node.context = dataclasses.replace(node.context, images_allowed=())
+    given = an_image(storage)
+    for _ in range(2):
+        begun, _stored = node.begin(**given)
+        assert isinstance(begun, lifecycle.Started)
+    assert node.runtime.images == {given["image"]: b"layers"}
+    assert node.runtime.loads == 1
+
+
+def test_a_pushed_image_is_refused_where_the_admin_says_so_before_anything_is_touched(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    node = Node(tmp_path, storage)
+    node.context = dataclasses.replace(node.context, images_allowed=("*",), images_pushed=False)
+    begun, _ = node.begin(**an_image(storage))
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.IMAGE_REFUSED
+    assert begun.detail.startswith("the image pi:1 may not run here: images_pushed")
+    assert node.is_untouched()
+    assert node.runtime.loads == 0
+
+
+def test_a_pushed_image_that_cannot_be_taken_in_says_why_and_blames_the_right_one(
+    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path, storage)
+
+    def why(**given: Any) -> tuple[ReturnReason | None, str]:
+        begun, _ = node.begin(**given)
+        assert isinstance(begun, lifecycle.NotStarted)
+        assert node.is_untouched()
+        return begun.why, begun.detail
+
+    given = an_image(storage)
+    assert why(**an_image(storage, b"no image at all"))[0] is ReturnReason.IMAGE_REFUSED
+    assert why(**an_image(storage, b"other", part="other"))[0] is ReturnReason.IMAGE_MISSING
+    assert why(image=given["image"], pushed={"name": "pi:1", "digest": f"sha256:{'0' * 64}"}) == (
+        ReturnReason.IMAGE_MISSING,
+        mock.ANY,
+    )
+    (pack,) = (tmp_path / "storage" / "images" / given["image"][7:]).glob("*.pack")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "open", mock.Mock(side_effect=StorageError("the storage is away")))
+        assert why(**given) == (ReturnReason.STORAGE_FAULT, "the storage is away")
+        patch.setattr(node.runtime, "has_image", mock.Mock(side_effect=RuntimeFault("the engine is away")))
+        assert why(**given) == (ReturnReason.NODE_FAULT, "the engine is away")
+    pack.write_bytes(b"x" * pack.stat().st_size)
+    said, detail = why(**given)
+    assert said is ReturnReason.IMAGE_MISSING
+    assert detail.startswith("pi:1: the pushed image sha256:")
+    assert not node.runtime.images
+
+
+def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
+    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushed_images, "_LOOK_EVERY_S", 0.01)
+    node = Node(tmp_path, storage)
+    given = an_image(storage)
+    waiting, may_load = threading.Barrier(5), threading.Event()
+    real = node.runtime.load_image
+
+    def slowly(image_id: str, archive: Iterator[bytes]) -> None:
+        assert may_load.wait(30)
+        real(image_id, archive)
+
+    def take_in() -> None:
+        waiting.wait()
+        digest = given["pushed"]["digest"]
+        pushed_images.ensure(node.runtime, storage, given["image"], digest, lock=tmp_path / "lock")
+
+    monkeypatch.setattr(node.runtime, "load_image", slowly)
+    with ThreadPoolExecutor(4) as agents:
+        taken = [agents.submit(take_in) for _ in range(4)]
+        waiting.wait()
+        may_load.set()
+        for one in taken:
+            one.result(timeout=30)
+    assert node.runtime.loads == 1
+
+
+def test_a_turn_that_does_not_come_is_a_fault_of_the_node(
+    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushed_images, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(pushed_images, "_LOOK_EVERY_S", 0.0)
+    node = Node(tmp_path, storage)
+    with (tmp_path / "pushed-images.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        begun, _ = node.begin(**an_image(storage))
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.NODE_FAULT
+    assert "another agent holds" in begun.detail
+
+
+def test_a_checkpoint_that_this_node_does_not_see_yet_is_looked_for_again(
+    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client that asked too early believes for a minute that it is not there; its job must not lose it."""
+    monkeypatch.setattr(stored, "MISSING_EVERY_S", 0.05)
+    made = Node(tmp_path / "n1", storage, "avx").saved()
+    visible, hidden = tmp_path / "storage" / "jobs" / "7", tmp_path / "hidden"
+    visible.rename(hidden)
+    looked = threading.Event()
+    real = storage.open
+
+    def look(key: str, digest: str) -> Archive:
+        try:
+            return real(key, digest)
+        except ArchiveMissing:
+            looked.set()
+            raise
+
+    monkeypatch.setattr(storage, "open", look)
+
+    def show() -> None:
+        looked.wait(60)
+        hidden.rename(visible)
+
+    showing = threading.Thread(target=show)
+    showing.start()
+    begun, _ = Node(tmp_path / "n2", storage, "avx").begin(attempt=2, checkpoint=made)
+    showing.join()
+    assert isinstance(begun, lifecycle.Started)
+
+
+def test_a_checkpoint_that_stays_missing_is_called_broken_only_after_a_while(
+    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "MISSING_EVERY_S", 0.05)
+    monkeypatch.setattr(stored, "MISSING_FOR_S", 0.5)
+    made = Node(tmp_path / "n1", storage, "avx").saved()
+    storage.delete("jobs/7/attempt-1/checkpoint-1")
+    node = Node(tmp_path / "n2", storage, "avx")
+    began_s = time.monotonic()
+    begun, _ = node.begin(attempt=2, checkpoint=made)
+    assert time.monotonic() - began_s >= 0.5
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.CHECKPOINT_BROKEN
+    assert node.is_untouched()
+
+
+def test_where_there_is_no_time_to_look_again_it_is_the_storage_that_failed(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    made = Node(tmp_path / "n1", storage, "avx").saved()
+    storage.delete("jobs/7/attempt-1/checkpoint-1")
+    node = Node(tmp_path / "n2", storage, "avx")
+    begun, _ = node.begin(attempt=2, checkpoint=made, hurried=True)
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.STORAGE_FAULT
+    assert node.is_untouched()
+
+
+def test_what_is_there_and_damaged_is_broken_at_once(storage: FolderStorage, tmp_path: Path) -> None:
+    made = Node(tmp_path / "n1", storage, "avx").saved()
+    (tmp_path / "storage/jobs/7/attempt-1/checkpoint-1/manifest.json").write_text("{}")
+    begun, _ = Node(tmp_path / "n2", storage, "avx").begin(attempt=2, checkpoint=made)
+    assert isinstance(begun, lifecycle.NotStarted)
+    assert begun.why is ReturnReason.CHECKPOINT_BROKEN
+
+
+def test_a_job_that_was_told_to_vacate_while_it_looked_for_its_checkpoint_is_no_fault_of_the_node(
+    storage: FolderStorage, tmp_path: Path
+) -> None:
+    checkpoint = Node(tmp_path / "first", storage).saved()
+    node = Node(tmp_path / "second", storage)
+    lost = {"job": 8, "attempt": 2, "group": "g", "name": "j", "image": "i", "cpus": 1, "memory_mib": 64}
+    shell = executor_of(
+        node.context, Assignment.model_validate({**lost, "command": ("count", "9"), "checkpoint": checkpoint})
+    )
+
+    async def told_to_vacate() -> None:
+        running = asyncio.create_task(shell.run())
+        await asyncio.sleep(0)
+        shell.feed(lifecycle.AgentEnds())
+        await running
+
+    asyncio.run(told_to_vacate())
+    (report,) = node.context.outbox._waiting
+    assert isinstance(report.message, Returned)
+    assert report.message.why is ReturnReason.STORAGE_FAULT
+    assert not shell.node_fault

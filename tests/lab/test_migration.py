@@ -1,0 +1,55 @@
+"""Compaction and migration with priorities on eight nodes, against what was published of them."""
+
+import pytest
+
+from gleaner.control.simulation.metrics.occupancy import EMPTY, FULL, MIXED
+from gleaner.control.simulation.settings import Migration
+from gleaner.lab.experiments import migration
+from gleaner.lab.experiments.catalog import settings_of
+from gleaner.lab.experiments.migration import MigrationExperiment, found, submitted
+
+SETTINGS = MigrationExperiment.model_validate(settings_of("migration"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefers_one", [False, True])
+@pytest.mark.parametrize("load", [25, 50, 75, 90])
+def test_compaction_leaves_fewer_nodes_partly_used_at_every_load(load: float, prefers_one: bool) -> None:
+    shares = found(SETTINGS, Migration.COMPACTION, load, 12, prefers_one=prefers_one)
+    without, moved = shares.without.mean(axis=0), shares.moved.mean(axis=0)
+    assert moved[MIXED] < without[MIXED] - 1
+    assert moved[FULL] > without[FULL]
+    assert moved[EMPTY] > without[EMPTY]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("load", "published"), [(25, 33.8), (50, 53.5)])
+def test_jobs_on_one_node_give_the_published_share_without_compaction(load: float, published: float) -> None:
+    shares = found(SETTINGS, Migration.COMPACTION, load, 20, prefers_one=True)
+    assert shares.without[:, MIXED].mean() == pytest.approx(published, abs=3)
+
+
+@pytest.mark.slow
+def test_priorities_fill_the_nodes_of_the_higher_priority() -> None:
+    shares = found(SETTINGS, Migration.PRIORITIES, 75, 12)
+    assert shares.moved[:, FULL].mean() > shares.without[:, FULL].mean() + 5
+    assert shares.without[:, EMPTY].mean() < 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [25, 90])
+def test_a_workload_makes_up_the_load_and_is_of_the_mean_size_and_run_time(load: float) -> None:
+    workload = submitted(SETTINGS, load, 1)
+    capacity = SETTINGS.nodes * SETTINGS.cores * SETTINGS.length_s
+    assert workload.processors @ workload.run_s / capacity == pytest.approx(load / 100, rel=0.05)
+    assert workload.processors.mean() == pytest.approx(SETTINGS.mean_cores, rel=0.15)
+    assert workload.run_s.mean() == pytest.approx(SETTINGS.mean_run_s, rel=0.15)
+    assert workload.submit_s.max() < SETTINGS.length_s
+
+
+@pytest.mark.slow
+def test_the_same_settings_give_the_same_table() -> None:
+    small = settings_of("migration") | {"seeds": 2, "variant_seeds": 1, "hours": 6}
+    first, again = (migration.run(small, quick=True) for _ in range(2))
+    assert first == again
+    assert len({row.what for row in first.rows}) == len(first.rows)

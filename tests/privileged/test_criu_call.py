@@ -1,0 +1,326 @@
+"""Runc's request becomes options of CRIU's command line: all that is known, and nothing that is not."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.agent.privileged.shim import criu_call
+from gleaner.agent.privileged.shim.criu_call import options
+from gleaner.agent.privileged.shim.protobuf import NotUnderstood, field, fields
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 2**63 - 1) | st.binary(max_size=300)), max_size=10))
+def test_a_message_comes_back_as_it_was_written(wanted: list[tuple[int, int | bytes]]) -> None:
+    assert list(fields(b"".join(field(number, value) for number, value in wanted))) == wanted
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_do_more_than_fail_the_call(message: bytes) -> None:
+    with contextlib.suppress(NotUnderstood, UnicodeDecodeError, KeyError):
+        assert all(isinstance(word, str) for word in options(message, 1))
+
+
+def test_an_option_that_is_not_known_fails_the_call() -> None:
+    with pytest.raises(NotUnderstood, match="option 99"):
+        options(field(99, 1), 7)
+    with pytest.raises(NotUnderstood):
+        options(field(98, b"x"), 7)
+
+
+def test_runcs_folders_are_reached_through_its_own_descriptors() -> None:
+    assert options(field(1, 5) + field(17, 6), 42) == ["-D", "/proc/42/fd/5", "-W", "/proc/42/fd/6"]
+
+
+def test_a_text_stays_one_word_and_no_option_of_its_own() -> None:
+    """The agent's text reaches the key of an inherited descriptor alone, and is glued to `fd[N]:`."""
+    hostile = field(1, b"pipe:[1] --exec-cmd -- sh") + field(2, 1)
+    assert options(field(27, hostile), 7) == ["--inherit-fd", "fd[1]:pipe:[1] --exec-cmd -- sh"]
+
+
+def test_a_call_that_is_no_save_goes_to_criu_and_needs_nothing_of_ours(tmp_path: Path) -> None:
+    """Whoever starts it by hand gets CRIU, with his own rights: it is not setuid, and trusts no variable for more."""
+    package = Path(criu_call.__file__).parents[2]
+    fake = tmp_path / "criu"
+    fake.write_text('#!/bin/sh\necho criu "$@"\n')
+    fake.chmod(0o755)
+    script = (
+        f"import sys; sys.path.insert(0, {str(package)!r}); "
+        "from privileged.common import config; from privileged.shim import criu_call as criu; "
+        f"config.load = lambda: config.Config(1, criu={str(fake)!r}); criu.main()"
+    )
+    said = subprocess.run(
+        [sys.executable, "-IS", "-c", script, "--version"], capture_output=True, text=True, check=False,
+        env={**os.environ, "GLEANER_OWN": "/etc"},
+    )  # fmt: skip
+    assert (said.returncode, said.stdout) == (0, "criu --version\n")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in a notification"])
+def test_criu_and_what_it_has_started_go_when_runc_has_gone(tmp_path: Path, *, late: bool) -> None:
+    """Else CRIU would wait for a word that never comes, and keep the container frozen."""
+    package = Path(criu_call.__file__).parents[2]
+    fake = 'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >said; read -r answer <answered; sleep 60'
+    script = f"""
+import socket, sys, threading, time
+sys.path.insert(0, {str(package)!r})
+from privileged.shim import criu_call as criu
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def leave():
+    time.sleep(0.3) if {not late} else runcs.recv(99)
+    runcs.close()
+threading.Thread(target=leave).start()
+try:
+    criu._run(["sh", "-c", {fake!r}, "sh", {"yes" if late else "no"!r}], {str(tmp_path)!r}, ours, 1)
+except (criu.NotUnderstood, OSError) as error:
+    print("gone")
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20
+    )
+    assert said.stdout == "gone\n", said.stderr
+    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+SIBLING = f"""
+import ctypes, os, subprocess, time
+def sibling(code):  # as CRIU makes it: a child of its parent
+    pid = ctypes.CDLL(None).syscall({CLONE}, 0x8000 | 17, 0, 0, 0, 0)
+    if pid == 0:
+        code()
+        os._exit(0)
+    return pid
+def notified(action, pid=7):
+    return subprocess.run(
+        {str(Path(criu_call.__file__).with_name("notify.sh"))!r},
+        env={{"CRTOOLS_SCRIPT_ACTION": action, "CRTOOLS_INIT_PID": str(pid), "GLEANER_OWN": os.getcwd()}},
+    ).returncode
+"""
+
+
+def hear(tmp_path: Path, fake: str, prepare: str = "", *words: str, saved: int = 0) -> str:
+    """Restore, or save, with this in the place of CRIU; return what came of it."""
+    package = Path(criu_call.__file__).parents[2]
+    script = f"""
+import fcntl, os, socket, sys
+sys.path.insert(0, {str(package)!r})
+from privileged.shim import criu_call as criu
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+notified, criu._notified = criu._notified, lambda *said: True
+criu._must_not_go_on = lambda *said: None
+fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)
+{prepare}
+try:
+    print(criu._run([sys.executable, "-c", {fake!r}, *sys.argv[1:]], ".", ours, 1, saved={saved}))
+except criu.NotUnderstood as error:
+    print(error)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert said.stderr == ""
+    return said.stdout.strip()
+
+
+def test_criu_goes_when_the_process_that_it_restores_has_ended(tmp_path: Path) -> None:
+    """CRIU hears nothing of its end, and waits: the process is a child of ours, as runc wants it."""
+    fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\ntime.sleep(60)"
+    assert hear(tmp_path, fake) == "what CRIU restores has ended (is there too little memory?)"
+
+
+def test_criu_goes_when_the_process_that_it_traces_has_ended(tmp_path: Path) -> None:
+    """To nobody but CRIU the kernel says so, and in the last step CRIU does not listen."""
+    wait = "while not os.path.exists('traced'): time.sleep(0.02)"
+    fake = f"""{SIBLING}
+def restored():
+    {wait}
+    os._exit(1)
+pid = sibling(restored)
+assert ctypes.CDLL(None).ptrace(0x4206, pid, None, None) == 0  # PTRACE_SEIZE
+open('traced', 'w').close()
+time.sleep(60)
+"""
+    assert hear(tmp_path, fake) == "what CRIU restores has ended (is there too little memory?)"
+
+
+def test_criu_goes_when_gleaner_runc_has_gone(tmp_path: Path) -> None:
+    assert hear(tmp_path, "import time; time.sleep(60)", "criu.is_held = lambda own: False") == "gleaner-runc has gone"
+
+
+def test_criu_undoes_a_save_when_runc_has_gone(tmp_path: Path) -> None:
+    """Killed in the middle of it, it might leave the job in disorder."""
+    fake = f"""{SIBLING}
+time.sleep(0.5)  # it has seen by then that runc has gone
+open('answer', 'w').write(str(notified('post-dump')))
+os._exit(3)
+"""
+    prepare = "criu._notified = notified; criu.deleted_files.refused = lambda pid: None; runcs.close()"
+    assert hear(tmp_path, fake, prepare, saved=1) == "3"
+    assert (tmp_path / "answer").read_text() == "1"
+
+
+@pytest.mark.parametrize(("is_held", "left"), [(True, "FROZEN\n"), (False, "THAWED\n")])
+def test_a_save_of_which_gleaner_runc_was_killed_leaves_nothing_frozen(
+    tmp_path: Path, is_held: bool, left: str
+) -> None:
+    """Its agent has let it go on meanwhile, and CRIU, as it found it frozen, freezes it again."""
+    (tmp_path / "freezer.state").write_text("THAWED\n")
+    fake = "open('freezer.state', 'w').write('FROZEN\\n'); raise SystemExit(3)"
+    prepare = f"criu.is_held = lambda own: {is_held}"
+    assert hear(tmp_path, fake, prepare, "--freeze-cgroup", str(tmp_path), saved=1) == "3"
+    assert (tmp_path / "freezer.state").read_text() == left
+
+
+def test_what_a_killed_criu_has_brought_back_goes_at_once(tmp_path: Path) -> None:
+    """Before it is looked for: it goes on when CRIU is gone, and nobody may have judged it."""
+    fake = f"""{SIBLING}
+pid = sibling(lambda: time.sleep(60))
+open('pid', 'w').write(str(pid))
+notified('post-restore', pid)
+os.kill(os.getpid(), 9)
+"""
+    assert hear(tmp_path, fake, "criu.processes.kill_descendants = lambda pid: None") == "-9"
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None:
+    """It knows of that end then, and says better why."""
+    prepare = "criu._LOOK_S = 3; lost = criu._lost; criu._lost = lambda pid: (lost(pid), open('seen', 'w').close())[0]"
+    fake = f"{SIBLING}\nsibling(lambda: os._exit(1))\nwhile not os.path.exists('seen'): time.sleep(0.02)\nos._exit(4)"
+    assert hear(tmp_path, fake, prepare) == "4"
+
+
+def test_a_process_may_end_as_soon_as_it_goes_on(tmp_path: Path) -> None:
+    fake = f"{SIBLING}\nnotified('pre-resume')\nsibling(lambda: os._exit(1))\ntime.sleep(3)"
+    assert hear(tmp_path, fake) == "0"
+
+
+def test_what_a_killed_criu_has_brought_back_goes_with_it(tmp_path: Path) -> None:
+    back = "open('pid.new', 'w').write(str(os.getpid())), os.rename('pid.new', 'pid'), time.sleep(60)"
+    fake = f"{SIBLING}\nsibling(lambda: ({back}))\nwhile not os.path.exists('pid'): pass\nos.kill(os.getpid(), 9)"
+    assert hear(tmp_path, fake) == "-9"
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+@contextlib.contextmanager
+def called(tmp_path: Path, fake: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """Yield criu.py as runc calls it for a restore, with this program in CRIU's place; and runc's end of its socket."""
+    package = Path(criu_call.__file__).parents[2]
+    (tmp_path / "criu").write_text(fake)
+    (tmp_path / "criu").chmod(0o755)
+    (tmp_path / "work").mkdir()
+    script = f"""
+import sys
+sys.path.insert(0, {str(package)!r})
+from privileged.common import config; from privileged.shim import criu_call as criu
+config.load = lambda: config.Config(1, criu={str(tmp_path / "criu")!r})
+criu.mount_confinement.enter = lambda *said: None
+criu.main()
+"""
+    ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with runcs, subprocess.Popen(
+        [sys.executable, "-c", script, "swrk", str(ours.fileno())], cwd=tmp_path, pass_fds=[ours.fileno()],
+        env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_UID": "1"},
+    ) as hearing:  # fmt: skip
+        ours.close()
+        runcs.settimeout(30)
+        runcs.send(field(1, criu_call.RESTORE) + field(2, field(13, b"/")))
+        try:
+            yield hearing, runcs
+        finally:
+            hearing.kill()
+
+
+def test_runc_hears_of_our_end_whatever_criu_leaves(tmp_path: Path) -> None:
+    """A process that CRIU brings back inherits all that CRIU has open."""
+    fake = '#!/bin/sh\n[ "$1" != restore ] || { echo $$ >new; mv new there; exec sleep 60; }\n'
+    with called(tmp_path, fake) as (hearing, runcs):
+        wait_for(tmp_path / "there")
+        hearing.kill()
+        try:
+            assert runcs.recv(1) == b""
+        finally:
+            os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
+
+
+def test_what_nobody_knows_of_does_not_go_on(tmp_path: Path) -> None:
+    """gleaner-runc, and perhaps runc, have gone when CRIU has just brought it back."""
+    fake = f"""#!{sys.executable}
+{SIBLING}
+import sys
+if sys.argv[1] == "restore":
+    pid = sibling(lambda: time.sleep(60))
+    open("pid", "w").write(str(pid))
+    open(sys.argv[sys.argv.index("--pidfile") + 1], "w").write(str(pid))
+"""
+    with called(tmp_path, fake) as (hearing, _):
+        assert hearing.wait(30) == 1
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:
+    """At this one notification CRIU goes on whatever it is told."""
+    for pipe in ("said", "answered"):
+        os.mkfifo(tmp_path / pipe)
+    with subprocess.Popen(["sleep", "60"]) as restored:
+        said = subprocess.run(
+            [Path(criu_call.__file__).with_name("notify.sh")], check=False, timeout=20,
+            env={
+                "CRTOOLS_SCRIPT_ACTION": "pre-resume",
+                "CRTOOLS_INIT_PID": str(restored.pid),
+                "GLEANER_OWN": str(tmp_path),
+            },
+        )  # fmt: skip
+        assert said.returncode == 1
+        assert restored.wait(20) == -9
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_criu_hears_a_no_when_what_answers_it_is_killed(tmp_path: Path, is_waiting: bool) -> None:
+    """Else it would wait for an answer that never comes, and runc for CRIU, until the agent's end."""
+    package = Path(criu_call.__file__).parents[2]
+    notify = Path(criu_call.__file__).with_name("notify.sh")
+    fake = f"""
+{"" if is_waiting else ": >here; while [ ! -e gone ]; do sleep 0.02; done"}
+CRTOOLS_SCRIPT_ACTION=post-dump GLEANER_OWN={tmp_path} {notify}
+echo $? >status.new; mv status.new status
+"""
+    script = f"""
+import socket, sys
+sys.path.insert(0, {str(package)!r})
+from privileged.shim import criu_call as criu
+ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+criu._notified = lambda *said: (open("here", "w").close(), ours.recv(1))
+criu._run(["sh", "-c", {fake!r}], {str(tmp_path)!r}, ours, 1)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as hearing:
+        wait_for(tmp_path / "here")
+        hearing.kill()
+        assert hearing.wait(20) == -9
+    (tmp_path / "gone").touch()
+    wait_for(tmp_path / "status")
+    assert (tmp_path / "status").read_text() == "1\n"
+
+
+def wait_for(path: Path) -> None:
+    until_s = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < until_s, f"{path.name} is not there"
+        time.sleep(0.02)

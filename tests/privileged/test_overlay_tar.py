@@ -1,0 +1,120 @@
+"""The files that a container has written, out and back in."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gleaner.agent.privileged.helper import overlay_tar
+from gleaner.agent.privileged.helper.untar import MOST_STEPS, Hostile, Limit
+
+
+def packed(upper: Path, image: Path) -> dict[str, tarfile.TarInfo]:
+    content = b"".join(overlay_tar.pack(str(upper), str(image)))
+    assert len(content) % 512 == 0
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        return {member.name.removeprefix("./"): member for member in archive}
+
+
+def put_back(content: bytes, target: Path, most_bytes: int = 2**20) -> None:
+    target.mkdir(exist_ok=True)
+    with io.BytesIO(content) as _, open(target.parent / "stream", "w+b") as file:  # noqa: PTH123
+        file.write(content)
+        file.flush()
+        file.seek(0)
+        overlay_tar.put_back(file.fileno(), str(target), Limit(most_bytes))
+
+
+@pytest.fixture
+def upper(tmp_path: Path) -> Path:
+    (tmp_path / "image" / "old" / "sub").mkdir(parents=True)
+    for name in ("old/one", "old/two", "old/sub/three"):
+        (tmp_path / "image" / name).touch()
+    made = tmp_path / "upper"
+    made.mkdir()
+    return made
+
+
+def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
+    (upper / "d").mkdir(mode=0o750)
+    (upper / "d" / "file").write_bytes(b"x" * 3_000_000)
+    (upper / "d" / "file").chmod(0o4711)
+    os.link(upper / "d" / "file", upper / "other")
+    (upper / "link").symlink_to("/gleaner-no-such")
+    os.mkfifo(upper / "fifo", 0o600)
+    content = b"".join(overlay_tar.pack(str(upper), str(tmp_path / "image")))
+    put_back(content, tmp_path / "back", 2**22)
+    back = tmp_path / "back"
+    assert sorted(path.name for path in back.rglob("*")) == ["d", "fifo", "file", "link", "other"]
+    assert (back / "d" / "file").read_bytes() == b"x" * 3_000_000
+    assert (back / "d" / "file").stat().st_mode & 0o7777 == 0o4711
+    assert (back / "d").stat().st_mode & 0o777 == 0o750
+    assert (back / "other").samefile(back / "d" / "file")
+    assert (back / "link").readlink() == Path("/gleaner-no-such")
+    with pytest.raises(Hostile, match="larger"):
+        put_back(content, tmp_path / "small", 1000)
+
+
+def test_no_link_is_followed_out_of_the_layer(upper: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("secret")
+    (upper / "link").symlink_to(tmp_path / "secret")
+    (upper / "file").symlink_to(tmp_path / "secret" / "key")
+    found = packed(upper, tmp_path / "image")
+    assert {name: member.type for name, member in found.items()} == {"link": tarfile.SYMTYPE, "file": tarfile.SYMTYPE}
+
+
+def test_a_folder_made_anew_says_which_of_the_images_files_are_gone(
+    upper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (upper / "old" / "sub").mkdir(parents=True)
+    (upper / "old" / "one").write_text("new")
+    assert sorted(packed(upper, tmp_path / "image")) == ["old", "old/one", "old/sub"]
+    new = (upper / "old").stat().st_ino
+    monkeypatch.setattr(overlay_tar, "_is_opaque", lambda folder: os.fstat(folder).st_ino == new)
+    found = packed(upper, tmp_path / "image")
+    gone = [name for name, member in found.items() if member.ischr()]
+    assert sorted(gone) == ["old/sub/three", "old/two"]
+
+
+def test_a_file_that_shrinks_meanwhile_keeps_the_archive_whole(upper: Path, tmp_path: Path) -> None:
+    (upper / "a").write_bytes(b"x" * 3_000_000)
+    (upper / "b").write_bytes(b"after")
+    content = b""
+    for number, chunk in enumerate(overlay_tar.pack(str(upper), str(tmp_path / "image"))):
+        content += chunk
+        if number == 0:
+            os.truncate(upper / "a", 1000)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        after = archive.extractfile("./b")
+        assert after is not None
+        assert after.read() == b"after"
+
+
+def test_a_hostile_layer_is_refused(tmp_path: Path) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("../outside"))
+    with pytest.raises(Hostile):
+        put_back(made.getvalue(), tmp_path / "target")
+    assert not (tmp_path / "outside").exists()
+    for content in (b"", b"x" * 1024):
+        with pytest.raises(tarfile.TarError):
+            put_back(content, tmp_path / "target")
+
+
+@pytest.mark.parametrize("deep", [MOST_STEPS - 1, MOST_STEPS])
+def test_what_can_be_saved_can_be_put_back(upper: Path, tmp_path: Path, deep: int) -> None:
+    """A layer that is refused only when it is put back would be a save that is lost."""
+    folder = upper.joinpath(*"d" * deep)
+    folder.mkdir(parents=True)
+    (folder / "file").touch()
+    chunks = overlay_tar.pack(str(upper), str(tmp_path / "image"))
+    if deep < MOST_STEPS:
+        put_back(b"".join(chunks), tmp_path / "target")
+        assert tmp_path.joinpath("target", *"d" * deep, "file").exists()
+    else:
+        with pytest.raises(Hostile, match="folders deep"):
+            list(chunks)

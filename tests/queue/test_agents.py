@@ -1,0 +1,165 @@
+"""Agents: their leases, orders and ends, and the nodes that are avoided because of them."""
+
+from typing import Any
+
+import pytest
+from tests.queue.queue_harness import LEASE_S, QueueHarness
+
+from gleaner.agent.messages import Order, ReturnReason
+from gleaner.control.queue import agents, avoided_nodes, queries, tokens
+from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.states import Outcome, State
+
+
+def test_orders_follow_what_people_want(harness: QueueHarness) -> None:
+    held, cancelled, plain = harness.submit(indices=(1, 2, 3)).jobs
+    harness.claim(harness.agent("a"))
+    harness.hold(held)
+    harness.cancel(cancelled)
+    named = [(job, 1) for job in (held, cancelled, plain, 99)]
+    assert harness.record_heartbeat("a", *named).orders == (Order.VACATE, Order.DROP, Order.GO_ON, Order.DROP)
+    harness.do(agents.vacate, "a")
+    told = harness.record_heartbeat("a", *named)
+    assert (told.vacate, told.orders) == (True, (Order.VACATE, Order.DROP, Order.VACATE, Order.DROP))
+    harness.job()
+    assert harness.claim("a") == ()
+
+
+def test_a_job_held_while_it_runs_is_saved_and_then_waits_for_its_release(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    harness.hold(job, "by alice")
+    harness.record_save(job, 1)
+    assert harness.claim("a") == ()
+    assert harness.look(queries.hold_reason, job) == "by alice"
+    harness.release(job)
+    assert [each.job for each in harness.claim("a")] == [job]
+
+
+def test_a_farewell_returns_what_is_left_and_tells_the_shared_end_once(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    assert harness.record_farewell("a", reason="its end came") == 9e9
+    assert harness.record_farewell("a") is None
+    assert (harness.row(job).state, harness.endings(job)) == (State.NEW, ["returned"])
+    (row,) = harness.look(queries.agent_rows, now_s=harness.now_s)
+    assert (row.phase, row.reason, row.ended_s, row.jobs) == ("ended", "its end came", harness.now_s, ())
+    for act in (lambda: harness.claim("a"), lambda: harness.record_heartbeat("a"), lambda: harness.register("a")):
+        with pytest.raises(Refused, match="agent a may not"):
+            act()
+
+
+def test_after_a_restart_of_control_every_live_agent_has_a_full_lease(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    harness.now_s += 100 * LEASE_S  # control was down, and so nobody could be heard
+    harness.do(agents.renew_leases, now_s=harness.now_s, lease_s=LEASE_S)
+    assert harness.expire() == []
+    harness.now_s += LEASE_S - 1
+    assert harness.expire() == []
+    harness.now_s += 2
+    assert harness.expire() == ["a"]
+    assert harness.row(job).state is State.NEW
+
+
+def test_an_agent_that_never_started_is_closed_and_its_token_is_worth_nothing(harness: QueueHarness) -> None:
+    harness.do(agents.expect, name="a", end_s=5.0, token_hash=tokens.digest("secret"), now_s=1.0)
+    harness.do(agents.record_submission, "a", "4711")
+    known = harness.look(tokens.identify, "secret")
+    assert known is not None
+    assert (known.role, known.name, known.group) == ("agent", "a", None)
+    assert harness.do(agents.forget_unstarted, "a", now_s=2.0, reason="withdrawn")
+    assert harness.look(tokens.identify, "secret") is None
+    with pytest.raises(Refused, match=r"agent a may not register: it has ended \(withdrawn\)"):
+        harness.register("a")
+    harness.agent("b")
+    assert not harness.do(agents.forget_unstarted, "b", now_s=2.0, reason="withdrawn")
+    assert harness.look(queries.agent_phases, now_s=harness.now_s) == {"submitted": 0, "live": 1, "silent": 0}
+
+
+def test_a_silent_agent_that_slurm_calls_gone_is_closed_but_may_still_report(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    close: dict[str, Any] = {"losses_until_held": 3, "reason": "Slurm knows it no more"}
+    assert not harness.do(agents.close_silent, "a", now_s=harness.now_s, **close)  # unreachable is not dead
+    harness.silence()
+    assert harness.do(agents.close_silent, "a", now_s=harness.now_s, **close)
+    harness.record_completion(job, 1)
+    assert harness.row(job).outcome is Outcome.SUCCEEDED
+    assert harness.look(tokens.identify, "a") is not None
+
+
+def test_registering_twice_is_no_error_and_an_unknown_agent_is(harness: QueueHarness) -> None:
+    harness.agent("a")
+    harness.register("a")
+    with pytest.raises(Unknown, match="there is no agent b"):
+        harness.register("b")
+    with pytest.raises(Unknown, match="there is no agent b"):
+        harness.claim("b")
+    with pytest.raises(Unknown, match="there is no agent b"):
+        harness.record_heartbeat("b")
+
+
+def test_an_agent_that_has_not_registered_may_not_claim(harness: QueueHarness) -> None:
+    harness.do(agents.expect, name="a", end_s=5.0, token_hash="x", now_s=1.0)
+    with pytest.raises(Refused, match="agent a may not claim: it is submitted"):
+        harness.claim("a")
+
+
+def test_a_silent_agent_gets_no_work_until_it_beats(harness: QueueHarness) -> None:
+    harness.job()
+    harness.agent("a")
+    harness.silence()
+    assert harness.claim("a") == ()
+    harness.record_heartbeat("a")
+    assert len(harness.claim("a")) == 1
+
+
+def test_a_node_is_avoided_after_three_failures_in_a_row_and_a_success_clears_it(harness: QueueHarness) -> None:
+    rules: dict[str, Any] = {"failures_until_avoided": 3, "avoid_s": 100.0}
+    for _ in range(2):
+        harness.do(avoided_nodes.record_failure, "n1", now_s=10.0, **rules)
+    assert harness.look(avoided_nodes.avoided, 10.0) == ()
+    harness.do(avoided_nodes.record_failure, "n1", now_s=10.0, **rules)
+    assert harness.look(avoided_nodes.avoided, 109.0) == ("n1",)
+    assert harness.look(avoided_nodes.failures) == {"n1": avoided_nodes.NodeFailures(3, 110.0)}
+    assert harness.look(avoided_nodes.avoided, 111.0) == ()
+    harness.do(avoided_nodes.record_failure, "n1", now_s=200.0, **rules)  # at once again
+    assert harness.look(avoided_nodes.avoided, 201.0) == ("n1",)
+    harness.do(avoided_nodes.record_success, "n1")
+    assert (harness.look(avoided_nodes.avoided, 201.0), harness.look(avoided_nodes.failures)) == ((), {})
+
+
+def test_a_farewell_for_a_fault_counts_against_the_node(harness: QueueHarness) -> None:
+    for name in ("a", "b", "c"):
+        harness.agent(name, node="bad")
+        harness.record_farewell(name, fault=True, reason="no Docker here")
+    assert harness.look(avoided_nodes.avoided, harness.now_s) == ("bad",)
+
+
+@pytest.mark.parametrize("report", ["none", "returned", "lost", "saved", "completed", "failed at once"])
+def test_only_an_agent_that_ran_a_job_clears_its_nodes_failures(harness: QueueHarness, report: str) -> None:
+    for name in ("a", "b", "c"):
+        harness.agent(name, node="bad")
+        harness.record_farewell(name, fault=True)
+    job = harness.job()
+    harness.agent("d", node="bad")
+    if report != "none":
+        harness.claim_one("d")
+    match report:
+        case "returned":
+            harness.record_return(job, 1, ReturnReason.UNSTARTED)
+        case "lost":
+            harness.silence()
+        case "saved":
+            harness.record_save(job, 1)
+        case "completed":
+            harness.now_s += 40
+            harness.record_completion(job, 1, exit_code=3)
+        case "failed at once":
+            harness.record_completion(job, 1, exit_code=3)
+        case _:
+            pass
+    harness.record_farewell("d")
+    ran = report in {"saved", "completed"}
+    assert harness.look(avoided_nodes.failures) == ({} if ran else {"bad": avoided_nodes.NodeFailures(3, 4600.0)})

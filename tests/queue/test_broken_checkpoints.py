@@ -1,0 +1,207 @@
+"""Checkpoints that nodes call broken: three nodes break one, one bad node destroys none."""
+
+import pytest
+from tests.queue.queue_harness import QueueHarness
+
+from gleaner.agent.messages import ReturnReason
+from gleaner.control.daemon.checkpoint_gc import Found, is_garbage
+from gleaner.control.policy.blame import LONGEST_ELSEWHERE_S
+from gleaner.control.queue import queries
+from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN
+from gleaner.control.states import State
+
+
+def test_the_last_two_checkpoints_stay_named_until_the_end(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.agent("a")
+    for attempt in range(1, 5):
+        harness.claim("a")
+        harness.record_save(job, attempt, number=attempt)
+    assert harness.look(queries.kept, [job]) == {job: queries.Kept(False, 4, frozenset({(4, 4), (3, 3)}), None)}
+    harness.claim("a")
+    kept = harness.look(queries.kept, [job, 99])
+    assert kept == {job: queries.Kept(False, 5, frozenset({(4, 4), (3, 3)}), None)}
+    harness.record_completion(job, 5, output=True)
+    assert harness.look(queries.kept, [job]) == {job: queries.Kept(True, 5, frozenset(), 5)}
+
+
+def test_of_a_broken_checkpoint_the_one_before_counts_and_then_the_beginning(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.agent("a")
+    for attempt in (1, 2):
+        harness.claim("a")
+        harness.record_save(job, attempt)
+    for state, from_ in ((State.SAVED, "1/1"), (State.NEW, None)):
+        harness.broken("a", "pages.img: wrong digest")
+        assert harness.row(job).state is state
+        (checkpoints,) = (harness.detail(job).checkpoints,)
+        assert [f"{g.attempt}/{g.number}" for g in checkpoints] == ([from_] if from_ else [])
+    told = [event.detail for event in harness.detail(job).events if event.what == "checkpoint broken"]
+    assert told == ["checkpoint 2/1 is broken; 1/1 counts now", "checkpoint 1/1 is broken, and none is left"]
+    assert harness.claim_one("a").checkpoint is None
+    assert harness.detail(job).failures == 0
+
+
+def test_nodes_that_cannot_restore_a_checkpoint_do_not_break_it_until_there_are_three(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    harness.record_save(job, 1)
+    for attempt, (agent, state) in enumerate((("b", State.SAVED), ("c", State.SAVED), ("d", State.NEW)), 2):
+        harness.claim(harness.agent(agent))
+        harness.record_return(job, attempt, ReturnReason.CANNOT_RESTORE, "CRIU cannot restore its memory")
+        assert harness.row(job).state is state
+    assert harness.detail(job).failures == 0
+
+
+def test_one_node_alone_must_fail_often_to_break_a_checkpoint(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    harness.record_save(job, 1)
+    for attempt in range(2, 7):
+        assert harness.row(job).state is State.SAVED
+        harness.claim("a")
+        harness.record_return(job, attempt, ReturnReason.CANNOT_RESTORE)
+    assert harness.row(job).state is State.NEW
+
+
+def _saved_twice(harness: QueueHarness, count: int) -> tuple[int, ...]:
+    """Return jobs with two whole checkpoints each, saved on a good node."""
+    jobs = harness.submit(indices=tuple(range(count))).jobs
+    harness.agent("good", node="good")
+    for attempt in (1, 2):
+        assert len(harness.claim("good")) == count
+        for job in jobs:
+            harness.record_save(job, attempt)
+    return jobs
+
+
+@pytest.mark.parametrize("why", [ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE])
+def test_one_node_that_calls_every_checkpoint_broken_destroys_none_and_the_jobs_go_on_elsewhere(
+    harness: QueueHarness, why: ReturnReason
+) -> None:
+    jobs = _saved_twice(harness, 20)
+    harness.agent("bad", node="bad")
+    for _ in range(5):
+        for work in harness.claim("bad"):
+            harness.record_return(work.job, work.attempt, why, "wrong digest")
+    assert [harness.row(job).state for job in jobs] == [State.SAVED] * 20
+    for job in jobs:
+        assert harness.endings(job).count("returned") == 1
+        for checkpoint in ((1, 1), (2, 1)):
+            found = Found("", job, *checkpoint)
+            assert not is_garbage(found, harness.look(queries.kept, [job])[job])
+    made = [work.checkpoint for work in harness.claim("good")]
+    assert [(each.attempt, each.number) for each in made if each is not None] == [(2, 1)] * 20
+
+
+def test_what_a_bad_node_has_said_of_a_checkpoint_is_forgotten_after_a_while(harness: QueueHarness) -> None:
+    """The other node may never have room: the job must not wait for ever."""
+    (job,) = _saved_twice(harness, 1)
+    harness.agent("bad", node="bad")
+    harness.claim_one("bad")
+    harness.record_return(job, 3, ReturnReason.CHECKPOINT_BROKEN)
+    assert harness.claim("bad") == ()
+    harness.now_s += LONGEST_ELSEWHERE_S
+    assert harness.claim_one("bad").checkpoint is not None
+
+
+@pytest.mark.parametrize("why", [ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE])
+def test_one_node_that_says_so_for_hours_while_the_others_have_no_room_destroys_nothing(
+    harness: QueueHarness, why: ReturnReason
+) -> None:
+    (job,) = _saved_twice(harness, 1)
+    harness.agent("bad", node="bad")
+    for attempt in range(3, 8):
+        assert not harness.row(job).held
+        harness.claim_one("bad")
+        harness.record_return(job, attempt, why, "wrong digest")
+        harness.now_s += LONGEST_ELSEWHERE_S
+    assert harness.row(job).held
+    assert harness.claim("bad") == ()
+    assert [(each.attempt, each.number) for each in harness.detail(job).checkpoints] == [(1, 1), (2, 1)]
+    harness.release(job)
+    made = harness.claim_one("good").checkpoint
+    assert made is not None
+    assert (made.attempt, made.number) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "whys", [(ReturnReason.CHECKPOINT_BROKEN,), (ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE)]
+)
+def test_a_checkpoint_that_three_nodes_find_broken_is_set_aside_until_the_end(
+    harness: QueueHarness, whys: tuple[ReturnReason, ...]
+) -> None:
+    (job,) = _saved_twice(harness, 1)
+    for number, name in enumerate(("n1", "n2", "n3")):
+        assert harness.claim_one(harness.agent(name)).checkpoint is not None
+        harness.record_return(job, 3 + number, whys[number % len(whys)])
+    made = harness.claim_one("good").checkpoint
+    assert made is not None
+    assert (made.attempt, made.number) == (1, 1)
+    assert (2, 1) in harness.look(queries.kept, [job])[job].checkpoints, "it is kept aside"
+    harness.record_completion(job, 6)
+    assert harness.look(queries.kept, [job])[job].checkpoints == frozenset()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_fewer_nodes_find_out_a_broken_checkpoint_after_five_tries(harness: QueueHarness, nodes: int) -> None:
+    job = harness.job()
+    names = [harness.agent(f"n{number}", node=f"n{number}") for number in range(nodes)]
+    harness.claim_one("n0")
+    harness.record_save(job, 1)
+    for attempt in range(TRIES_UNTIL_BROKEN):
+        assert harness.row(job).state is State.SAVED
+        for name in names:
+            for _ in harness.claim(name):
+                harness.record_return(job, attempt + 2, ReturnReason.CHECKPOINT_BROKEN)
+                break
+            else:
+                continue
+            break
+    assert harness.row(job).state is State.NEW
+
+
+def test_nodes_that_refuse_a_checkpoint_stay_off_it_when_another_calls_it_broken(harness: QueueHarness) -> None:
+    (job,) = _saved_twice(harness, 1)
+    harness.claim_one(harness.agent("n1"))
+    harness.record_return(job, 3, ReturnReason.INCOMPATIBLE)
+    harness.claim_one(harness.agent("n2"))
+    harness.record_return(job, 4, ReturnReason.CHECKPOINT_BROKEN)
+    for later_s in (0.0, LONGEST_ELSEWHERE_S + 1):
+        harness.now_s += later_s
+        for name in ("n1", "n2", "good"):
+            harness.record_heartbeat(name)
+        assert harness.claim("n1") == ()
+    assert len(harness.claim("n2")) == 1
+
+
+def test_a_late_word_of_a_broken_checkpoint_starts_a_saved_job_over(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    harness.record_save(job, 1)
+    for attempt, name in enumerate(("b", "c"), 2):
+        harness.claim_one(harness.agent(name))
+        harness.record_return(job, attempt, ReturnReason.CHECKPOINT_BROKEN)
+    harness.claim_one(harness.agent("d"))
+    harness.silence()
+    assert harness.row(job).state is State.SAVED
+    harness.record_return(job, 4, ReturnReason.CHECKPOINT_BROKEN)
+    assert harness.row(job).state is State.NEW
+    assert harness.events(job)[-1] == "start over"
+
+
+def test_a_job_whose_saves_can_never_be_restored_does_not_begin_for_ever(harness: QueueHarness) -> None:
+    job = harness.job()
+    nodes = [harness.agent(name) for name in ("a", "b", "c")]
+    for name in nodes:
+        assert not harness.row(job).held
+        harness.record_save(job, harness.claim_one(name).attempt)
+        for other in nodes:
+            harness.record_return(
+                job, harness.claim_one(other).attempt, ReturnReason.CANNOT_RESTORE, "it holds a device"
+            )
+        assert harness.row(job).state is State.NEW
+    assert harness.look(queries.hold_reason, job) == (
+        "nothing that it saved could be restored, although it has begun 3 times; "
+        "the last time: cannot restore: it holds a device"
+    )

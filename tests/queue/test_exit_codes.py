@@ -1,0 +1,106 @@
+"""The exit codes after which a job is tried again, or has failed for good."""
+
+import pytest
+from pydantic import ValidationError
+from tests.queue.queue_harness import QueueHarness
+
+from gleaner.agent.messages import Completed, Slice
+from gleaner.control.models.jobs import JobSpec
+from gleaner.control.policy.blame import JOBS_UNTIL_DOUBTED
+from gleaner.control.queue import attempt_reports, avoided_nodes
+from gleaner.control.states import Outcome, State
+
+NODES = ("n1", "n2")
+
+
+def _fail(harness: QueueHarness, exit_code: int, *, computed_s: float = 100.0, reason: str = "") -> None:
+    """Let the one job that waits fail so on one of two nodes."""
+    (work,) = next(work for work in map(harness.claim, NODES) if work)
+    harness.now_s += computed_s
+    report = Completed(exit_code=exit_code, reason=reason, slice=Slice(started_s=1.0, compute_s=computed_s))
+    harness.do(attempt_reports.record_completion, work.job, work.attempt, report, now_s=harness.now_s)
+
+
+def _job(harness: QueueHarness, **spec: object) -> int:
+    for node in NODES:
+        harness.agent(node, node=node)
+    return harness.job(**({"retries": 5} | spec))
+
+
+def test_a_code_that_is_never_tried_again_ends_the_job_at_once(harness: QueueHarness) -> None:
+    job = _job(harness, never_retry_on=[2, 3])
+    _fail(harness, 1)
+    assert harness.row(job).state is State.NEW
+    harness.now_s += 20
+    _fail(harness, 3, reason="no steering file")
+    detail = harness.detail(job)
+    assert (detail.job.outcome, detail.job.exit_code, detail.failures) == (Outcome.FAILED, 3, 2)
+    assert detail.events[-1].what == "fail"
+    assert detail.events[-1].detail == (
+        "exit code 3: no steering file; not tried again: never_retry_on names exit code 3"
+    )
+
+
+def test_with_a_list_of_codes_to_try_again_all_others_end_the_job(harness: QueueHarness) -> None:
+    job = _job(harness, retry_on=[75])
+    _fail(harness, 75)
+    assert harness.row(job).state is State.NEW
+    harness.now_s += 20
+    _fail(harness, 1)
+    detail = harness.detail(job)
+    assert (detail.job.outcome, detail.job.exit_code) == (Outcome.FAILED, 1)
+    assert detail.events[-1].detail == "exit code 1; not tried again: retry_on does not name exit code 1"
+
+
+def test_a_code_to_try_again_needs_a_retry_all_the_same(harness: QueueHarness) -> None:
+    job = _job(harness, retry_on=[75], retries=1)
+    for _ in range(2):
+        _fail(harness, 75)
+        harness.now_s += 30
+    detail = harness.detail(job)
+    assert (detail.job.outcome, detail.failures) == (Outcome.FAILED, 2)
+    assert detail.events[-1].detail == "exit code 75"
+
+
+def test_such_a_code_ends_also_a_job_that_failed_within_seconds_and_has_saved_something(harness: QueueHarness) -> None:
+    """By default a quick failure is not the end while another node can be asked; here the job's owner has decided."""
+    job = _job(harness, never_retry_on=[3], retries=0)
+    work = harness.claim_one("n1")
+    harness.record_save(job, work.attempt)
+    _fail(harness, 3, computed_s=1.0)
+    detail = harness.detail(job)
+    assert (detail.job.outcome, detail.failures) == (Outcome.FAILED, 1)
+    assert harness.named(job) == frozenset()
+
+
+def test_failures_that_end_jobs_at_once_still_speak_against_their_node(harness: QueueHarness) -> None:
+    for node in ("bad", "good"):
+        harness.agent(node, node=node)
+    for _ in range(JOBS_UNTIL_DOUBTED):
+        job = harness.job(never_retry_on=[3])
+        report = Completed(exit_code=3, slice=Slice(started_s=1.0))
+        attempt = harness.claim_one("bad").attempt
+        harness.do(attempt_reports.record_completion, job, attempt, report, now_s=harness.now_s)
+    assert list(harness.look(avoided_nodes.failures, now_s=harness.now_s)) == ["bad"]
+
+
+def test_the_codes_are_shown_in_order_and_each_once(harness: QueueHarness) -> None:
+    detail = harness.detail(harness.job(retry_on=[137, 75, 75], never_retry_on=[1]))
+    assert (detail.retry_on, detail.never_retry_on) == ((75, 137), (1,))
+    plain = harness.detail(harness.job())
+    assert (plain.retry_on, plain.never_retry_on) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"retry_on": [3, 1], "never_retry_on": [2, 3]}, "exit code 3 is in retry_on too; leave it in one of the two"),
+        ({"retry_on": []}, "at least 1 item"),
+        ({"retry_on": [0]}, "greater than or equal to 1"),
+        ({"never_retry_on": [256]}, "less than or equal to 255"),
+        ({"never_retry_on": [True]}, "should be a number"),
+    ],
+)
+def test_lists_that_make_no_sense_are_refused(spec: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        JobSpec.model_validate({"name": "run", "image": "pythia"} | spec)

@@ -1,0 +1,165 @@
+"""Images that groups push: a job keeps the image that its name meant at the submission, and what is needed stays."""
+
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import Engine, insert, select
+from tests.queue.queue_harness import QueueHarness, digest
+
+from gleaner.control.models.images import ImageRow
+from gleaner.control.queue import database, images, queries
+from gleaner.control.queue.database import connect, migrate, snapshot, transaction
+from gleaner.control.queue.errors import Refused, Unknown
+from gleaner.control.queue.schema import CAMPAIGN, JOB, SPEC
+
+OLD, NEW = digest(1), digest(2)
+
+
+def put(
+    harness: QueueHarness,
+    image_id: str,
+    *,
+    name: str = "pythia:8.3",
+    group: str = "physics",
+    size: int = 100,
+    **more: int,
+) -> None:
+    row = ImageRow(
+        name=name,
+        group=group,
+        image_id=image_id,
+        architecture="amd64",
+        size_bytes=size,
+        pushed_s=harness.now_s,
+        pusher="alice",
+        jobs=0,
+    )
+    harness.do(images.put, row, digest=digest(int(image_id[-4:], 16) + 100), group_bytes=more.get("group_bytes", 10**9))
+
+
+def test_a_job_gets_the_image_that_its_group_has_pushed_under_the_name(harness: QueueHarness) -> None:
+    put(harness, OLD)
+    job = harness.job(image="pythia:8.3")
+    given = harness.claim_one(harness.agent("a1"))
+    assert (given.job, given.image) == (job, OLD)
+    assert given.pushed is not None
+    assert (given.pushed.name, given.pushed.digest) == ("pythia:8.3", digest(101))
+    detail = harness.look(queries.job_detail, job)
+    assert (detail.image, detail.image_id) == ("pythia:8.3", OLD)
+
+
+def test_another_groups_image_and_another_tag_are_other_names(harness: QueueHarness) -> None:
+    put(harness, OLD)
+    put(harness, OLD, name="latest:latest")
+    harness.job(image="pythia:8.3", group="chemistry")
+    harness.job(image="pythia")
+    harness.job(image="gleaner/pythia:8.3")
+    harness.job(image="latest")
+    given = harness.claim(harness.agent("a1"))
+    assert [one.image for one in given] == ["pythia:8.3", "pythia", "gleaner/pythia:8.3", OLD]
+    assert [one.pushed is not None for one in given] == [False, False, False, True]
+
+
+def test_a_job_goes_on_with_the_image_with_which_it_was_submitted(harness: QueueHarness) -> None:
+    put(harness, OLD)
+    job = harness.job(image="pythia:8.3")
+    given = harness.claim_one(harness.agent("a1"))
+    harness.record_save(job, given.attempt)
+    put(harness, NEW)
+    again = harness.claim_one(harness.agent("a2"))
+    assert (again.job, again.image) == (job, OLD)
+    assert again.checkpoint is not None
+    assert again.pushed is not None
+    assert again.pushed.digest == digest(101)
+    harness.job(image="pythia:8.3")
+    assert harness.claim_one(harness.agent("a3")).image == NEW
+
+
+def test_an_image_stays_stored_while_a_name_or_an_unended_job_needs_it(harness: QueueHarness) -> None:
+    put(harness, OLD)
+    job = harness.job(image="pythia:8.3")
+    put(harness, NEW)
+    assert harness.look(images.stored_ids) == {OLD, NEW}
+    given = harness.claim_one(harness.agent("a1"))
+    harness.record_completion(job, given.attempt)
+    put(harness, NEW)
+    assert harness.look(images.stored_ids) == {NEW}
+    put(harness, NEW, group="chemistry")
+    harness.do(images.remove, "physics", "pythia:8.3")
+    assert harness.look(images.stored_ids) == {NEW}
+    harness.do(images.remove, "chemistry", "pythia:8.3")
+    assert harness.look(images.stored_ids) == set()
+
+
+def test_an_image_is_not_removed_while_an_unended_job_needs_it(harness: QueueHarness) -> None:
+    put(harness, OLD)
+    job = harness.job(image="pythia:8.3", retries=0)
+    before = harness.everything()
+    with pytest.raises(Refused, match="1 unended job needs it"):
+        harness.do(images.remove, "physics", "pythia:8.3")
+    assert harness.everything() == before
+    assert harness.look(images.row, "physics", "pythia:8.3").jobs == 1
+    harness.record_completion(job, harness.claim_one(harness.agent("a1")).attempt)
+    harness.do(images.remove, "physics", "pythia:8.3")
+    with pytest.raises(Unknown, match=r"has no image pythia:8\.3"):
+        harness.do(images.remove, "physics", "pythia:8.3")
+
+
+def test_the_images_of_a_group_have_a_limit_together_and_the_same_content_counts_once(harness: QueueHarness) -> None:
+    put(harness, OLD, size=60)
+    put(harness, OLD, name="again:1", size=60, group_bytes=100)
+    before = harness.everything()
+    with pytest.raises(Refused, match="remove some"):
+        put(harness, NEW, name="other:1", size=60, group_bytes=100)
+    assert harness.everything() == before
+    put(harness, NEW, group="chemistry", size=60, group_bytes=100)
+    put(harness, NEW, name="again:1", size=40, group_bytes=120)
+
+
+def test_images_are_listed_by_name_each_group_apart(harness: QueueHarness) -> None:
+    put(harness, OLD, name="b:1")
+    put(harness, NEW, name="a:1")
+    put(harness, NEW, name="c:1", group="chemistry")
+    assert [row.name for row in harness.look(images.rows, "physics")] == ["a:1", "b:1"]
+    assert [row.name for row in harness.look(images.rows, None)] == ["a:1", "b:1", "c:1"]
+    assert harness.look(images.row, "chemistry", "c:1").image_id == NEW
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_the_jobs_of_the_first_version_are_there_after_the_migration(
+    kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    engine = _of_the_first_version(kind, request, tmp_path_factory)
+    old: dict[str, Any] = {
+        "name": "old",
+        "image": "gleaner/pi",
+        "command": ["pi"],
+        "environment": {},
+        "saves_itself": None,
+    }
+    columns = [SPEC.c[name] for name in ("id", *old)]
+    with transaction(engine) as db:
+        db.execute(insert(SPEC).values(old).inline())
+        before = db.execute(select(*columns)).all()
+    migrate(engine)
+    with snapshot(engine) as db:
+        assert db.execute(select(*columns)).all() == before
+        assert db.execute(select(SPEC.c.image_id)).scalars().all() == [None]
+        assert db.execute(select(JOB.c.id, CAMPAIGN.c.id).select_from(JOB).join(CAMPAIGN)).all() == []
+    assert QueueHarness(engine).job(image="gleaner/pi") == 1
+
+
+def _of_the_first_version(
+    kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Engine:
+    if kind == "sqlite":
+        engine = connect(f"sqlite:///{tmp_path_factory.mktemp('first') / 'queue.db'}")
+    else:
+        engine = connect(request.getfixturevalue("empty_postgres_url"))
+    config = database._alembic()
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0017")
+        connection.commit()
+    return engine

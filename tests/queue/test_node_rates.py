@@ -1,0 +1,182 @@
+"""Node rates: what reports have measured on each node, and what a new agent is told of it."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.queue.queue_harness import LEASE_S, SPENT, QueueHarness, digest
+
+from gleaner.agent.messages import (
+    Checkpoint,
+    Checkpointed,
+    Completed,
+    Measured,
+    NodeRates,
+    RestoreMeasured,
+    Returned,
+    ReturnReason,
+    Saved,
+    Way,
+)
+from gleaner.control.policy.node_rates import RateRules
+from gleaner.control.queue import agents, node_rates
+from gleaner.control.queue.database import connect
+
+MIB = 1024 * 1024
+DAY = 86_400.0
+RULES = RateRules(half_life=20, half_life_s=60 * DAY, prior_s=30 * DAY)
+
+
+def _measured(mib: int, took_s: float) -> Measured:
+    return Measured(memory_bytes=mib * MIB, stored_bytes=1, took_s=took_s, way=Way.SHIM)
+
+
+def _saved(mib: int = 100, took_s: float = 1.0) -> Saved:
+    made = Checkpoint(attempt=1, number=1, digest=digest(1), size_bytes=1, log_lines=0)
+    return Saved(checkpoint=made, slice=SPENT, measured=_measured(mib, took_s))
+
+
+def _learn(harness: QueueHarness, job: int, report: Saved | Checkpointed | Completed | Returned) -> None:
+    harness.do(node_rates.record_report, job, 1, report, rules=RULES, now_s=harness.now_s)
+
+
+def _running_on(harness: QueueHarness, node: str) -> int:
+    harness.agent(f"on-{node}", node=node)
+    harness.job()
+    return harness.claim_one(f"on-{node}").job
+
+
+def _told(harness: QueueHarness, node: str) -> NodeRates:
+    found = harness.look(node_rates.of_node, node)
+    assert found is not None
+    return found
+
+
+def test_nothing_is_told_of_a_fleet_that_has_saved_nothing(harness: QueueHarness) -> None:
+    _running_on(harness, "n1")
+    assert harness.look(node_rates.of_node, "n1") is None
+
+
+def test_a_node_is_told_what_its_own_saves_have_cost(harness: QueueHarness) -> None:
+    here, there = _running_on(harness, "n1"), _running_on(harness, "n2")
+    for mib in (100, 200, 400):
+        _learn(harness, here, _saved(mib, 0.5 + mib / 200))
+        _learn(harness, there, _saved(mib, mib / 50))
+    told = _told(harness, "n1")
+    assert (told.save_fixed_s, told.save_mib_s) == (pytest.approx(0.5), pytest.approx(200))
+    assert 2.8 < told.saves < 3
+    assert (told.restores, told.restore_mib_s) == (0, None)
+    assert _told(harness, "n2").save_mib_s == pytest.approx(50)
+
+
+def test_a_restore_counts_at_the_attempts_end_and_not_at_each_periodic_save(harness: QueueHarness) -> None:
+    job = _running_on(harness, "n1")
+    cost = RestoreMeasured(stored_bytes=100 * MIB, took_s=0.5, way=Way.SHIM)
+    spent = SPENT.model_copy(update={"restored": cost})
+    made = Checkpoint(attempt=1, number=1, digest=digest(1), size_bytes=1, log_lines=0)
+    _learn(harness, job, Checkpointed(checkpoint=made, slice=spent))
+    assert harness.look(node_rates.of_node, "n1") is None
+    _learn(harness, job, Completed(exit_code=0, slice=spent))
+    _learn(harness, job, Returned(why=ReturnReason.SAVE_FAILED, slice=spent))
+    told = _told(harness, "n1")
+    assert (told.restore_fixed_s, told.restore_mib_s) == (0, pytest.approx(200))
+    assert 1.9 < told.restores < 2
+
+
+def test_a_workload_that_saves_itself_says_nothing_of_its_node(harness: QueueHarness) -> None:
+    job = _running_on(harness, "n1")
+    slow = RestoreMeasured(stored_bytes=MIB, took_s=60, way=Way.SELF)
+    itself = _saved().model_copy(
+        update={
+            "measured": _measured(1, 60).model_copy(update={"way": Way.SELF}),
+            "slice": SPENT.model_copy(update={"restored": slow}),
+        }
+    )
+    _learn(harness, job, itself)
+    assert _told(harness, "n1") == NodeRates()
+    _learn(harness, job, itself.model_copy(update={"measured": None}))
+    assert _told(harness, "n1") == NodeRates()
+
+
+def test_a_node_is_told_how_many_others_saved_around_the_last_boundary(harness: QueueHarness) -> None:
+    jobs = [_running_on(harness, f"n{number}") for number in range(4)]
+    _learn(harness, jobs[0], _saved())
+    harness.now_s += 3600
+    for job in (jobs[1], jobs[1], jobs[2]):
+        _learn(harness, job, _saved())
+        harness.now_s += 30
+    assert [_told(harness, f"n{number}").saves_elsewhere for number in range(4)] == [3, 1, 2, 3]
+
+
+def test_periodic_saves_are_no_boundary(harness: QueueHarness) -> None:
+    job = _running_on(harness, "n1")
+    made = _saved()
+    _learn(harness, job, Checkpointed(checkpoint=made.checkpoint, slice=SPENT, measured=made.measured))
+    assert harness.look(node_rates.of_node, "n1") is None
+    assert harness.look(node_rates.of_node, "n2") is None
+
+
+def test_what_a_save_costs_while_jobs_compute_says_nothing_of_the_end_where_they_stand_still(
+    harness: QueueHarness,
+) -> None:
+    job = _running_on(harness, "n1")
+    made = _saved(100, 1.0)
+    slow = _measured(100, 9.0)
+    for _ in range(3):
+        _learn(harness, job, Checkpointed(checkpoint=made.checkpoint, slice=SPENT, measured=slow))
+    _learn(harness, job, made)
+    assert _told(harness, "n1").save_mib_s == pytest.approx(100)
+
+
+def _mtbf_s(harness: QueueHarness) -> float:
+    return harness.look(node_rates.node_mtbf_s, RULES)
+
+
+def test_agents_that_end_well_make_the_fleet_look_safer(harness: QueueHarness) -> None:
+    assert _mtbf_s(harness) == RULES.prior_s
+    harness.agent("a", end_s=harness.now_s + 5 * DAY)
+    harness.now_s += 5 * DAY
+    harness.record_heartbeat("a")
+    harness.record_farewell("a")
+    harness.do(node_rates.record_exposure, "a", vanished=False, rules=RULES, now_s=harness.now_s)
+    assert _mtbf_s(harness) == pytest.approx(35 * DAY)
+
+
+def _vanish(harness: QueueHarness, name: str) -> None:
+    harness.silence()
+    assert harness.do(agents.close_silent, name, now_s=harness.now_s, losses_until_held=3, reason="gone")
+    harness.do(node_rates.record_exposure, name, vanished=True, rules=RULES, now_s=harness.now_s)
+
+
+def test_an_agent_that_vanishes_long_before_its_end_is_a_loss(harness: QueueHarness) -> None:
+    harness.agent("a", end_s=harness.now_s + 5 * DAY)
+    harness.now_s += DAY
+    harness.record_heartbeat("a")
+    _vanish(harness, "a")
+    assert _mtbf_s(harness) == pytest.approx((30 * DAY + DAY + LEASE_S) / 2)
+
+
+def test_an_agent_that_falls_silent_at_its_end_is_none(harness: QueueHarness) -> None:
+    harness.agent("a", end_s=harness.now_s + DAY)
+    harness.now_s += DAY - LEASE_S / 2
+    harness.record_heartbeat("a")
+    _vanish(harness, "a")
+    assert _mtbf_s(harness) == pytest.approx(31 * DAY, rel=1e-3)
+
+
+def test_what_was_seen_long_ago_counts_less(harness: QueueHarness) -> None:
+    harness.agent("a", end_s=harness.now_s + DAY)
+    _vanish(harness, "a")
+    harness.now_s += RULES.half_life_s
+    harness.agent("b", node="node-of-a")
+    harness.record_farewell("b")
+    harness.do(node_rates.record_exposure, "b", vanished=False, rules=RULES, now_s=harness.now_s)
+    assert _mtbf_s(harness) == pytest.approx(30 * DAY / 1.5, rel=1e-3)
+
+
+@pytest.mark.postgres
+def test_reports_of_one_node_at_once_all_count(postgres_url: str) -> None:
+    harness = QueueHarness(connect(postgres_url))
+    job = _running_on(harness, "n1")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: _learn(harness, job, _saved()), range(12)))
+    assert _told(harness, "n1").saves == pytest.approx(sum(0.5 ** (age / 20) for age in range(12)))

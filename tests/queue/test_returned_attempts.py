@@ -1,0 +1,125 @@
+"""Attempts that end without a result: some cost a retry, some do not, and some hold the job."""
+
+import pytest
+from tests.queue.queue_harness import QueueHarness
+
+from gleaner.agent.messages import ReturnReason, SelfSave, Slice
+from gleaner.control.queue import queries
+from gleaner.control.states import Outcome, State
+
+
+@pytest.mark.parametrize("computed_s", [1.0, 60.0])
+def test_a_job_that_saves_itself_again_and_again_without_computing_is_held(
+    harness: QueueHarness, computed_s: float
+) -> None:
+    job = harness.job(saves_itself=SelfSave())
+    harness.agent("a")
+    for attempt in range(1, 6):
+        assert not harness.row(job).held
+        harness.claim_one("a")
+        harness.record_save(job, attempt, has_memory=False, spent=Slice(started_s=1, compute_s=computed_s))
+    assert harness.row(job).held is (computed_s < 5)
+    assert ("hold" in harness.events(job)) is (computed_s < 5)
+
+
+def test_only_its_own_failure_costs_a_retry_and_the_last_one_ends_it(harness: QueueHarness) -> None:
+    job = harness.job(retries=2)
+    harness.agent("a")
+    for attempt, exit_code in enumerate((1, 137, 9), 1):
+        harness.claim_one("a")
+        harness.record_completion(job, attempt, exit_code=exit_code)
+        harness.now_s += 40  # more than the longest pause after two failures
+        harness.record_heartbeat("a")
+    row = harness.row(job)
+    assert (row.state, row.outcome, row.exit_code) == (State.COMPLETE, Outcome.FAILED, 9)
+    assert harness.detail(job).failures == 3
+
+
+def test_a_failure_starts_over_and_no_old_checkpoint_is_named(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.agent("a")
+    harness.claim("a")
+    harness.record_save(job, 1)
+    harness.claim("a")
+    harness.record_completion(job, 2, exit_code=1)
+    assert harness.row(job).state is State.NEW
+    assert harness.named(job) == frozenset()
+    harness.now_s += 40
+    assert harness.claim_one("a").checkpoint is None
+
+
+@pytest.mark.parametrize("why", [ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED])
+def test_a_missing_image_holds_the_job_with_that_reason(harness: QueueHarness, why: ReturnReason) -> None:
+    job = harness.job()
+    harness.claim(harness.agent("a"))
+    harness.record_return(job, 1, why, "no image pythia:8")
+    assert (harness.row(job).state, harness.row(job).held) == (State.NEW, True)
+    assert harness.look(queries.hold_reason, job) == f"{why}: no image pythia:8"
+
+
+@pytest.mark.parametrize(
+    "why", [ReturnReason.UNSTARTED, ReturnReason.NODE_FAULT, ReturnReason.STORAGE_FAULT, ReturnReason.SAVE_FAILED]
+)
+def test_a_return_costs_nothing_and_goes_back_to_the_last_checkpoint(harness: QueueHarness, why: ReturnReason) -> None:
+    job = harness.job()
+    harness.agent("a")
+    harness.claim("a")
+    harness.record_save(job, 1)
+    harness.claim("a")
+    harness.record_return(job, 2, why)
+    assert (harness.row(job).state, harness.row(job).held, harness.detail(job).failures) == (State.SAVED, False, 0)
+
+
+def _futile(harness: QueueHarness, job: int, node: str, why: ReturnReason) -> None:
+    agent = harness.agent(f"on-{node}-{harness.row(job).attempt}", node=node)
+    harness.record_return(job, harness.claim_one(agent).attempt, why, "killed")
+
+
+def test_a_job_that_is_killed_on_three_different_nodes_is_held(harness: QueueHarness) -> None:
+    job = harness.job()
+    for node in ("n1", "n2", "n1", "n3"):
+        assert not harness.row(job).held
+        _futile(harness, job, node, ReturnReason.NODE_FAULT)
+    assert harness.row(job).held
+    assert harness.look(queries.hold_reason, job) == (
+        "came to nothing on 3 different nodes in a row (n1, n2, n3), the last time: node fault: killed"
+    )
+    harness.release(job)
+    _futile(harness, job, "n4", ReturnReason.NODE_FAULT)
+    assert not harness.row(job).held  # the count began anew
+    assert harness.detail(job).failures == 0
+
+
+def test_a_job_that_comes_to_nothing_five_times_is_held_also_where_there_is_one_node(harness: QueueHarness) -> None:
+    job = harness.job()
+    for why in (
+        ReturnReason.NODE_FAULT,
+        ReturnReason.SAVE_FAILED,
+        ReturnReason.SAVE_FAILED,
+        ReturnReason.UNSTARTED,
+        ReturnReason.NODE_FAULT,
+        ReturnReason.SAVE_FAILED,
+    ):
+        assert not harness.row(job).held
+        _futile(harness, job, "only", why)
+    assert (
+        harness.look(queries.hold_reason, job) == "came to nothing 5 times in a row, the last time: save failed: killed"
+    )
+
+
+def test_a_fault_of_the_storage_never_counts_against_the_job(harness: QueueHarness) -> None:
+    job = harness.job()
+    for number in range(10):
+        _futile(harness, job, f"n{number}", ReturnReason.STORAGE_FAULT)
+    assert (harness.row(job).state, harness.row(job).held, harness.detail(job).failures) == (State.NEW, False, 0)
+    assert harness.detail(job).attempts[-1].detail == "storage fault: killed"
+
+
+def test_a_save_in_between_shows_that_the_job_gets_on(harness: QueueHarness) -> None:
+    job = harness.job()
+    for node in ("n1", "n2"):
+        _futile(harness, job, node, ReturnReason.NODE_FAULT)
+    harness.record_save(job, harness.claim_one(harness.agent("a")).attempt)
+    for node in ("n3", "n4"):
+        _futile(harness, job, node, ReturnReason.NODE_FAULT)
+    assert not harness.row(job).held

@@ -1,0 +1,102 @@
+"""The usage cache: read seldom, and kept up with what is handed out and ends meanwhile."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from sqlalchemy import Connection, event
+from tests.queue.queue_harness import QueueHarness
+
+from gleaner.control.policy.group_shares import ShareRules, Shares
+from gleaner.control.queue.database import connect
+from gleaner.control.queue.usage_cache import FRESH_S, RECORDED_AT_ONCE, UsageCache
+
+
+@pytest.fixture
+def harness(sqlite_url: str) -> QueueHarness:
+    return QueueHarness(connect(sqlite_url))
+
+
+@dataclass
+class Kept:
+    """A usage cache with a clock that the test sets, or that advances whenever it is looked at."""
+
+    harness: QueueHarness
+    now_s: float = 5.0
+    tick_s: float = 0.0
+    usage_cache: UsageCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.usage_cache = UsageCache(self.clock)
+
+    def clock(self) -> float:
+        self.now_s += self.tick_s
+        return self.now_s
+
+    def shares(self) -> Shares:
+        def read(db: Connection) -> Shares:
+            return self.usage_cache.shares(db, ShareRules())
+
+        return self.harness.look(read)
+
+    def reads(self) -> int:
+        """Return how many statements one question takes."""
+        seen: Counter[str] = Counter()
+        listen = (self.harness.engine, "before_cursor_execute", lambda *args: seen.update([args[2]]))
+        event.listen(*listen)
+        self.shares()
+        event.remove(*listen)
+        return seen.total()
+
+
+@pytest.fixture
+def kept(harness: QueueHarness) -> Kept:
+    return Kept(harness)
+
+
+def test_what_is_handed_out_and_ends_counts_at_once(kept: Kept) -> None:
+    kept.harness.submit(indices=(0, 1, 2), cpus=2)
+    kept.harness.agent("a", cpus=8)
+    assert kept.shares() == Shares(capacity_cpus=8, waiting=frozenset({"physics"}))
+    jobs = kept.harness.claim("a", most=2)
+    kept.usage_cache.record_claims(jobs)
+    assert kept.shares().holds_cpus == {"physics": 4}
+    kept.usage_cache.record_end(jobs[0].job)
+    kept.usage_cache.record_end(jobs[0].job)  # said twice
+    kept.usage_cache.record_end(4711)  # not of this program's
+    assert kept.shares().holds_cpus == {"physics": 2}
+
+
+def test_the_database_is_asked_once_a_second_at_most(kept: Kept) -> None:
+    assert kept.reads() > 0
+    kept.now_s += FRESH_S * 0.9
+    assert kept.reads() == 0
+    kept.now_s += FRESH_S * 0.2
+    assert kept.reads() > 0
+
+
+def test_the_longer_a_reading_takes_the_longer_it_is_good_for(kept: Kept) -> None:
+    kept.tick_s = 0.5
+    kept.shares()
+    kept.tick_s = 0
+    kept.now_s += 20
+    assert kept.reads() == 0
+    kept.now_s += 10
+    assert kept.reads() > 0
+
+
+def test_what_others_have_changed_is_seen_at_the_next_reading(kept: Kept) -> None:
+    kept.harness.agent("a", cpus=8)
+    kept.shares()
+    kept.harness.job()
+    kept.harness.claim("a")
+    assert kept.shares().holds_cpus == {}
+    kept.now_s += FRESH_S + 0.1
+    assert kept.shares().holds_cpus == {"physics": 1}
+
+
+def test_recorded_decisions_are_bounded_and_the_others_counted(kept: Kept) -> None:
+    assert [kept.usage_cache.may_record() for _ in range(RECORDED_AT_ONCE + 5)].count(True) == RECORDED_AT_ONCE
+    assert kept.usage_cache.unrecorded == 5
+    kept.now_s += 3
+    assert [kept.usage_cache.may_record() for _ in range(9)].count(True) == 3

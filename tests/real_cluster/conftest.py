@@ -1,0 +1,63 @@
+"""The real cluster, shared by all tests here. `make test` has brought it up; nothing is brought up from here."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from demo import cluster
+from tests.real_cluster import restoring
+from tests.real_cluster.cluster_harness import ROUND_S
+
+
+@pytest.fixture(scope="session")
+def cluster_is_up() -> None:
+    """A loud failure, never a skip, where the cluster is missing."""
+    try:
+        nodes = cluster.run("head", "sinfo", "--noheader", "--Node", "--format=%N", "--partition=regular").split()
+    except (cluster.ClusterError, subprocess.SubprocessError, OSError) as error:
+        pytest.fail(f"the cluster does not answer; deploy/prepare.sh brings it up ({error})")
+    assert sorted(set(nodes)) == sorted(cluster.NODES)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def found_in_order(cluster_is_up: None) -> None:
+    """Whatever was done with the cluster before these tests."""
+    restoring.after_a_file()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_in_order(found_in_order: None) -> Iterator[None]:
+    """After each file, also when one of its own fixtures has failed, the cluster is as it was made."""
+    yield
+    restoring.after_a_file()
+
+
+@pytest.fixture(autouse=True)
+def left_for_the_next(left_in_order: None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test the cluster has no trace of it, so that one failure stays one.
+
+    The settings that a file's tests share are its own. A file whose jobs outlive a test says so, and ends them.
+    """
+    yield
+    restoring.after_a_test(and_jobs=not getattr(request.module, "JOBS_OUTLIVE_A_TEST", False))
+
+
+@pytest.fixture
+def quiet(left_for_the_next: None) -> Iterator[None]:
+    """No job of ours or of anybody's, all nodes idle, control with the tests' settings; tidied up afterwards."""
+    yield from _quiet({"length_s": ROUND_S})
+
+
+@pytest.fixture
+def one_round(left_for_the_next: None) -> Iterator[None]:
+    """Do as `quiet` does, and let no round end during the test: its jobs are not saved and claimed anew meanwhile."""
+    yield from _quiet({"length_s": 3000, "origin_s": int(time.time()) - 5})
+
+
+def _quiet(rounds: dict[str, object]) -> Iterator[None]:
+    cluster.configure({"rounds": {"shortest_slice_s": 15, **rounds}})
+    cluster.clear()
+    cluster.set_preemption(on=True)
+    yield
+    cluster.set_preemption(on=True)

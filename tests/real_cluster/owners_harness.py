@@ -1,0 +1,107 @@
+"""The owners' jobs on the real cluster, as the tests submit and watch them."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from demo import cluster
+from demo.entitlements import ENTITLEMENTS, GRACE_S, USERS_FOLDER
+from tests.real_cluster import cluster_harness
+from tests.real_cluster.cluster_harness import ROUND_S
+
+WITHIN_S = GRACE_S + 10
+"""One grace time, and what a look of ours and one of the scheduler's takes."""
+LAUNCH_AGAIN_S = 120
+"""After which Slurm itself starts a job again for which it could make no credential (its own fixed time)."""
+PI = "gleaner/pi:demo"
+SAMPLES = 300_000_000
+"""Half a minute of a processor's time."""
+CHECKPOINTABLE = "--comment=gleaner:checkpointable"
+
+
+def enforce(**changes: object) -> None:
+    """Control with the demo's entitlements; rounds long enough to be in nobody's way."""
+    cluster.configure(
+        {"rounds": {"length_s": 10 * ROUND_S, "shortest_slice_s": 15}, "entitlements": {**ENTITLEMENTS, **changes}}
+    )
+    cluster.set_preemption(on=False)
+    cluster.until("control to look at the owners", lambda: status()["read_s"], timeout_s=30)
+
+
+def status() -> dict[str, Any]:
+    """Return the state of the entitlements."""
+    return dict(cluster.api("GET", "/owners"))
+
+
+def used(owner: str) -> int:
+    """The CPUs that an owner has now."""
+    return next((row["used_cpus"] for row in status()["owners"] if row["owner"] == owner), 0)
+
+
+def sleeper(user: str, cpus: int, *options: str, seconds: int = 600) -> str:
+    """A job that computes nothing, on the partition with entitlements."""
+    words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=200", "--time=20", *options)
+    return cluster.sbatch(*words, script=f"sleep {seconds}", user=user)
+
+
+def preemptible(user: str, cpus: int) -> str:
+    """One that may be requeued."""
+    return sleeper(user, cpus, "--comment=gleaner:preemptible", "--requeue")
+
+
+def own_run(user: str, seed: int, *, cpus: int = 6) -> str:
+    """A job under `glean run` that estimates pi; its results are in `result_of`."""
+    home = f"{USERS_FOLDER}/{user}"
+    cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, home)
+    words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=600", "--time=20", "--requeue", CHECKPOINTABLE)
+    inner = f"--samples {SAMPLES} --seed {seed} --out ."
+    script = f"exec glean run --storage {home}/.gleaner --results {home}/result-$SLURM_JOB_ID {PI} {inner}"
+    return cluster.sbatch(*words, "--open-mode=append", script=script, user=user, output=f"{home}/%j.out")
+
+
+def result_of(user: str, job: str) -> str:
+    """Return the job's result."""
+    return cluster.run("node1", "cat", f"{USERS_FOLDER}/{user}/result-{job}/pi.txt")
+
+
+def forget(*users: str) -> None:
+    """Remove what their jobs left."""
+    cluster.run("node1", "rm", "-rf", *(f"{USERS_FOLDER}/{user}" for user in users))
+
+
+def state(job: str) -> str:
+    """Its state in Slurm's words."""
+    return str(cluster.slurm_job(job)["job_state"][0])
+
+
+def runs(*jobs: str) -> bool:
+    """Return True if all these jobs are on nodes."""
+    return all(state(job) == "RUNNING" for job in jobs)
+
+
+def wait_until_they_run(*jobs: str, timeout_s: float = WITHIN_S) -> None:
+    """Until all of them are on nodes, which is to take no longer than this."""
+    took_s = until_they_run(*jobs, timeout_s=timeout_s)
+    assert took_s <= cluster_harness.unhurried(timeout_s), f"jobs {', '.join(jobs)} ran after {took_s:.0f} s"
+
+
+def until_they_run(*jobs: str, timeout_s: float) -> float:
+    """Until all of them are on nodes; the seconds that this took."""
+    began_s = time.monotonic()
+    cluster.until(f"jobs {', '.join(jobs)} to run", lambda: runs(*jobs), timeout_s=timeout_s)
+    return time.monotonic() - began_s
+
+
+def restarts(jobs: Sequence[str]) -> dict[str, int]:
+    """Return how often each job was requeued."""
+    return {job: int(cluster.slurm_job(job)["restart_cnt"]) for job in jobs}
+
+
+def decisions_about(*jobs: str, since_s: float = 0.0) -> dict[int, dict[str, Any]]:
+    """All that was decided about these jobs of the owners'; a cluster made anew gives their numbers again."""
+    found: dict[int, dict[str, Any]] = {}
+    for job in jobs:
+        for row in cluster.api("GET", f"/decisions?subject=slurm {job}&limit=100"):
+            if row["at_s"] >= since_s:
+                found[row["id"]] = row
+    return found

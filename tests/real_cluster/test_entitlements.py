@@ -1,0 +1,218 @@
+"""OMFS on the real cluster: owners use what others leave, and give it back at once when it is claimed.
+
+Three nodes of six CPUs: physics (alice) is entitled to nine, chemistry (bob) to five, biology (carol) to three. Slurm's
+own preemption is off: it is our policy that acts.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from demo import cluster
+from tests.real_cluster import cluster_harness, owners_harness
+from tests.real_cluster import slurm_admin_harness as s
+from tests.real_cluster.cluster_harness import ROUND_S
+
+from gleaner.control.policy.replay import REPLAYS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture
+def enforced(quiet: None) -> Iterator[None]:
+    try:
+        owners_harness.enforce()
+        yield
+    finally:
+        s.no_jobs()
+        owners_harness.forget("alice", "bob", "carol")
+
+
+PI = {1: "3.1416534933333335", 2: "3.141580186666667", 3: "3.1415338933333334"}
+"""By seed, what `images/pi/pi.py --samples 300000000` finds where nothing interrupts it."""
+
+
+def pi(seed: int) -> str:
+    """Return the result of a job that nobody interrupts."""
+    return f"{PI[seed]} from {owners_harness.SAMPLES} points, seed {seed}\n"
+
+
+def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every_victim_ends_right(
+    enforced: None,
+) -> None:
+    """Agents on one node, chemistry on two under `glean run`; then physics and biology ask for all that is theirs."""
+    began_s = time.time()
+    own = [owners_harness.own_run("bob", seed) for seed in (1, 2)]
+    owners_harness.wait_until_they_run(*own)
+    ours = cluster_harness.submit_pi(2, samples=str(owners_harness.SAMPLES), cpus=3)
+    cluster_harness.wait_running(ours)
+    time.sleep(5)
+    claims = [
+        owners_harness.sleeper("alice", 6),
+        owners_harness.sleeper("alice", 3),
+        owners_harness.sleeper("carol", 3),
+    ]
+    owners_harness.wait_until_they_run(*claims)
+    assert owners_harness.runs(own[0]) != owners_harness.runs(own[1]), "one of chemistry's is preempted, and no more"
+    decided = owners_harness.decisions_about(*claims, *own, since_s=began_s)
+    victims = {victim for one in decided.values() for each in one["answer"]["decisions"] for victim in each["victims"]}
+    assert len(victims & set(own)) == 1 and victims - set(own), "agents go first, then what is above its share"
+    for one in decided.values():
+        assert REPLAYS[one["policy"]](one["given"]) == one["answer"], "a decision replays to the same"
+    cluster.run("head", "scancel", *claims)
+    cluster.until(
+        "chemistry's jobs to end", lambda: {owners_harness.state(job) for job in own} == {"COMPLETED"}, timeout_s=240
+    )
+    cluster.until("our jobs to end", lambda: set(cluster_harness.states(ours)) == {"Complete"}, timeout_s=120)
+    assert sorted(owners_harness.restarts(own).values()) == [0, 1]
+    for seed, job in enumerate(own, start=1):
+        assert owners_harness.result_of("bob", job) == pi(seed)
+    for number in ours:
+        assert cluster_harness.job(number)["job"]["outcome"] == "succeeded"
+        assert all(attempt["ending"] in {"saved", "succeeded"} for attempt in cluster_harness.job(number)["attempts"])
+
+
+def test_no_more_is_preempted_than_is_asked_for_and_undeclared_work_is_never_touched(enforced: None) -> None:
+    fixed = owners_harness.sleeper("bob", 5)
+    over = [owners_harness.preemptible("bob", 3) for _ in range(3)]
+    below = owners_harness.sleeper("carol", 3)
+    owners_harness.wait_until_they_run(fixed, *over, below)
+    refused = owners_harness.sleeper("bob", 2)
+    claim = owners_harness.sleeper("alice", 3)
+    owners_harness.wait_until_they_run(claim)
+    assert owners_harness.runs(fixed, below)
+    assert sorted(owners_harness.restarts(over).values()) == [0, 0, 1], (
+        "three CPUs are claimed: one job of three is enough"
+    )
+    shown = cluster.run("head", "squeue", "--noheader", f"--jobs={refused}", "--Format=State,admin_comment:200")
+    assert "PENDING" in shown
+    assert "chemistry may have 5 CPUs in non-preemptible jobs and has 5, this one asks for 2" in shown
+    why = cluster.run("head", "glean", "why", f"slurm:{refused}", user=cluster.SERVICE_USER)
+    assert "declare it preemptible or checkpointable" in why
+
+
+def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved_when_they_are_claimed(
+    enforced: None,
+) -> None:
+    large = owners_harness.own_run("carol", 3)
+    rest = [owners_harness.sleeper("bob", 5), owners_harness.sleeper("alice", 6)]
+    owners_harness.wait_until_they_run(large, *rest)
+    time.sleep(4)
+    claim = owners_harness.sleeper("alice", 3)
+    owners_harness.wait_until_they_run(claim)
+    assert owners_harness.restarts([large]) == {large: 1}
+    cluster.run("head", "scancel", claim)
+    cluster.until("the large job to end", lambda: owners_harness.state(large) == "COMPLETED", timeout_s=180)
+    assert owners_harness.result_of("carol", large) == pi(3)
+
+
+def test_a_claim_that_asks_for_a_feature_takes_back_a_node_that_has_it(enforced: None) -> None:
+    over = [owners_harness.preemptible("bob", 6) for _ in range(3)]
+    owners_harness.wait_until_they_run(*over)
+    (there,) = [job for job in over if cluster.slurm_job(job)["nodes"] == "node2"]
+    cluster.run("head", "scontrol", "update", "NodeName=node2", "AvailableFeatures=fast,amd", "ActiveFeatures=fast,amd")
+    try:
+        claim = owners_harness.sleeper("alice", 6, "--constraint=amd&fast")
+        nowhere = owners_harness.sleeper("carol", 3, "--nodelist=node3", "--constraint=fast")
+        owners_harness.wait_until_they_run(claim)
+        assert cluster.slurm_job(claim)["nodes"] == "node2"
+        assert owners_harness.restarts(over) == {job: int(job == there) for job in over}
+        why = cluster.run("head", "glean", "why", f"slurm:{nowhere}", user=cluster.SERVICE_USER)
+        assert "too few of the nodes that it may use can be used now" in why
+    finally:
+        cluster.run("head", "scontrol", "update", "NodeName=node2", "AvailableFeatures=", "ActiveFeatures=")
+
+
+def test_what_falls_free_goes_to_the_claim_though_another_job_is_ahead_of_it(enforced: None) -> None:
+    over = [owners_harness.preemptible("bob", 6) for _ in range(3)]
+    owners_harness.wait_until_they_run(*over)
+    rival = owners_harness.sleeper("bob", 6)
+    # Past us, by an admin: with our mark on it, it would be held again.
+    cluster.run("head", "scontrol", "update", f"JobId={rival}", "AdminComment=none")
+    cluster.run("head", "scontrol", "release", rival)
+    cluster.run("head", "scontrol", "update", f"JobId={rival}", "Priority=900000")
+    claim = owners_harness.sleeper("alice", 6)
+    owners_harness.wait_until_they_run(claim)
+    assert owners_harness.state(rival) == "PENDING"
+
+
+def test_a_victim_that_cannot_be_saved_goes_on_and_the_next_one_is_chosen(enforced: None) -> None:
+    """It ignores the signal; after its grace time another one is asked."""
+    owners_harness.enforce(grace_s=8, quantum_s=3600)
+    options = (
+        "--partition=shared",
+        "--cpus-per-task=6",
+        "--mem=200",
+        "--time=20",
+        "--requeue",
+        owners_harness.CHECKPOINTABLE,
+    )
+    deaf = "srun --ntasks=1 --cpus-per-task=6 sh -c 'trap \"\" USR1; sleep 600'"
+    stubborn = [cluster.sbatch(*options, script=deaf, user="bob") for _ in range(2)]
+    owners_harness.wait_until_they_run(*stubborn)
+    time.sleep(2)
+    willing = owners_harness.own_run("bob", 4)
+    owners_harness.wait_until_they_run(willing)
+    claim = owners_harness.sleeper("alice", 6)
+    owners_harness.wait_until_they_run(claim, timeout_s=90)
+    assert owners_harness.runs(*stubborn)
+    assert owners_harness.restarts(stubborn) == dict.fromkeys(stubborn, 0)
+
+
+def test_control_killed_while_jobs_are_preempted_goes_on_where_it_was(enforced: None) -> None:
+    over = [owners_harness.preemptible("bob", 6) for _ in range(3)]
+    owners_harness.wait_until_they_run(*over)
+    claims = [
+        owners_harness.sleeper("alice", 6),
+        owners_harness.sleeper("alice", 3),
+        owners_harness.sleeper("carol", 3),
+    ]
+    for _ in range(3):
+        time.sleep(1.5)
+        cluster.restart_control()
+    owners_harness.wait_until_they_run(*claims, timeout_s=90)
+    assert sorted(owners_harness.restarts(over).values()) == [0, 1, 1]
+
+
+def test_slurmctld_that_stands_still_while_jobs_are_preempted_costs_nobody_more(enforced: None) -> None:
+    """It is stopped for half a minute when the first of them has gone; its programs time out meanwhile.
+
+    Where that cuts off its talk with munge about a claim that it starts, it has the claim begin again much later.
+    """
+    over = [owners_harness.preemptible("bob", 6) for _ in range(3)]
+    owners_harness.wait_until_they_run(*over)
+    claims = [
+        owners_harness.sleeper("alice", 6),
+        owners_harness.sleeper("alice", 3),
+        owners_harness.sleeper("carol", 3),
+    ]
+    cluster.until(
+        "the first victim to go", lambda: not owners_harness.runs(*over), timeout_s=owners_harness.WITHIN_S, every_s=0.2
+    )
+    cluster.run("head", "pkill", "-STOP", "-x", "slurmctld")
+    try:
+        time.sleep(30)
+    finally:
+        cluster.run("head", "pkill", "-CONT", "-x", "slurmctld")
+    took_s = owners_harness.until_they_run(*claims, timeout_s=90 + owners_harness.LAUNCH_AGAIN_S)
+    was_cut_off = any(owners_harness.restarts(claims).values())
+    assert took_s <= cluster_harness.unhurried(90) + (owners_harness.LAUNCH_AGAIN_S if was_cut_off else 0)
+    assert sorted(owners_harness.restarts(over).values()) == [0, 1, 1]
+    assert cluster.api("GET", "/owners")["problem"] == ""
+
+
+def test_a_group_that_comes_second_starts_within_one_round_though_the_first_has_a_thousand_jobs(quiet: None) -> None:
+    cluster.configure({"groups": {"entitled": {"first": 50, "second": 50}}})
+    words = ("--image", owners_harness.PI, "--name", "pi", "--cpus", "1", "--memory-mib", "50")
+    after = ("--samples", "5000000", "--seed", "{index}", "--out", ".")
+    cluster.glean("submit", "--group", "first", *words, "--array", "1-1000", after=after)
+    cluster.until("the first group to run", cluster_harness.agents, timeout_s=60)
+    time.sleep(5)
+    jobs = list(cluster.glean("submit", "--group", "second", *words, "--array", "1-10", after=after)["jobs"])
+    began_s = time.monotonic()
+    cluster.until(
+        "the second group to start",
+        lambda: any(state != "New" for state in cluster_harness.states(jobs)),
+        timeout_s=ROUND_S,
+    )
+    assert time.monotonic() - began_s <= cluster_harness.unhurried(ROUND_S)

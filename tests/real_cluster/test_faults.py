@@ -1,0 +1,149 @@
+"""Nothing is lost, whatever dies; and a dead agent leaves nothing on its node."""
+
+import time
+
+import pytest
+from demo import cluster
+from tests.real_cluster import cluster_harness
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+SAMPLES = "500000000"
+
+
+def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(one_round: None) -> None:
+    jobs = cluster_harness.submit_pi(2, samples=SAMPLES, cpus=6)
+    job, victim = next(iter(cluster_harness.wait_running(jobs).items()))
+    try:
+        cluster.kill_node(victim)
+        cluster.until(
+            "the lost job to wait again", lambda: cluster_harness.states([job])[0] in {"New", "Saved"}, timeout_s=60
+        )
+        assert cluster_harness.job(job)["attempts"][-1]["ending"] == "lost"
+        assert cluster_harness.job(job)["failures"] == 0
+        cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
+        row = cluster_harness.job(job)
+        assert row["job"]["outcome"] == "succeeded"
+        assert row["attempts"][-1]["node"] != victim
+    finally:
+        cluster.start_node(victim)
+    cluster.until("nothing of ours to be left there", lambda: not cluster.containers(victim), timeout_s=120)
+
+
+def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: None) -> None:
+    jobs = cluster_harness.submit_pi(3, samples=SAMPLES, cpus=3)
+    cluster_harness.wait_running(jobs)
+    before = {job: cluster_harness.job(job)["job"]["attempt"] for job in jobs}
+    cluster.kill_control()
+    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
+    time.sleep(8)  # more than one heartbeat
+    assert {job: cluster_harness.job(job)["job"]["attempt"] for job in jobs} == before, (
+        "a live attempt was taken for dead"
+    )
+    cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
+    assert all(cluster_harness.job(job)["job"]["outcome"] == "succeeded" for job in jobs)
+    assert all(attempt["ending"] != "lost" for job in jobs for attempt in cluster_harness.job(job)["attempts"])
+
+
+def test_what_agents_saved_while_control_was_away_counts(quiet: None) -> None:
+    jobs = cluster_harness.submit_pi(1)
+    cluster_harness.wait_running(jobs)
+    cluster.hold_control()
+    try:
+        cluster.until("the agent to end", lambda: not cluster_harness.agents(), timeout_s=120)
+    finally:
+        cluster.let_control_go_on()
+    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
+    first = cluster.until(
+        "the report that waited on the storage",
+        lambda: next((a for a in cluster_harness.job(jobs[0])["attempts"] if a["ending"]), None),
+        timeout_s=60,
+    )
+    assert first["ending"] == "saved"
+
+
+def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(one_round: None) -> None:
+    jobs = cluster_harness.submit_pi(1)
+    (node,) = cluster_harness.wait_running(jobs).values()
+    assert cluster.containers(node)
+    cluster.run(node, "pkill", "-KILL", "-f", "glean-agent run")
+    regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 20", user="alice")
+    cluster.until("the regular job", lambda: cluster.regular_job(regular).state == "RUNNING", timeout_s=90)
+    assert cluster.containers(node) == []
+    assert cluster.run(node, "sh", "-c", "pgrep -f [p]i.py || true").strip() == ""
+
+
+def test_the_watchdog_ends_what_has_outlived_its_agent_and_nothing_else(quiet: None) -> None:
+    now_s = int(time.time())
+    words = ("docker", "run", "--detach", "--network", "none")
+    arguments = (cluster_harness.PI, "--samples", cluster_harness.ENDLESS, "--seed", "1", "--out", ".")
+    ours = ("--label", "org.gleaner.agent=none")
+    started: list[str] = []
+
+    def start(*labels: str) -> str:
+        started.append(cluster.run("node1", *words, *labels, *arguments).strip())
+        return started[-1]
+
+    try:
+        late = start(*ours, "--label", f"org.gleaner.end-s={now_s - 600}")
+        timely = start(*ours, "--label", f"org.gleaner.end-s={now_s + 3600}")
+        foreign = start()
+        cluster.until("the watchdog", lambda: late[:12] not in cluster.containers("node1"), timeout_s=40)
+        running = cluster.run("node1", "docker", "ps", "--quiet", "--no-trunc").split()
+        assert timely in running
+        assert foreign in running
+    finally:
+        cluster.run("node1", "sh", "-c", f"docker rm --force {' '.join(started)} 2>/dev/null || true")
+
+
+def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(one_round: None) -> None:
+    jobs = cluster_harness.submit_pi(1)
+    (node,) = cluster_harness.wait_running(jobs).values()
+    asked_s = time.time()
+    regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 10", user="alice")
+    cluster.until("the regular job", lambda: cluster.regular_job(regular).state == "RUNNING", timeout_s=100)
+    assert time.time() - asked_s <= cluster_harness.unhurried(75), "the grace time of the demo is 60 s"
+    row = cluster_harness.job(jobs[0])
+    assert row["attempts"][0]["ending"] == "saved"
+    assert row["checkpoints"]
+    assert row["failures"] == 0
+
+
+def test_a_cancelled_job_is_gone_from_its_node_within_two_beats(quiet: None) -> None:
+    jobs = cluster_harness.submit_pi(1)
+    (node,) = cluster_harness.wait_running(jobs).values()
+    cluster.glean("cancel", str(jobs[0]))
+    began_s = time.monotonic()
+    cluster.until("the container to go", lambda: not cluster.containers(node), timeout_s=20)
+    assert time.monotonic() - began_s <= cluster_harness.unhurried(20)
+    assert cluster_harness.job(jobs[0])["job"]["outcome"] == "cancelled"
+
+
+def test_a_held_job_is_saved_and_stays(quiet: None) -> None:
+    jobs = cluster_harness.submit_pi(1)
+    cluster_harness.wait_running(jobs)
+    cluster.glean("hold", str(jobs[0]))
+    cluster.until("the job to be saved", lambda: cluster_harness.states(jobs) == ["Saved"], timeout_s=60)
+    time.sleep(10)
+    assert cluster_harness.states(jobs) == ["Saved"]
+    cluster.glean("release", str(jobs[0]))
+    cluster_harness.wait_running(jobs)
+
+
+def test_an_image_that_does_not_exist_holds_the_job_and_says_so(quiet: None) -> None:
+    answer = cluster.glean(
+        "submit", "--group", "physics", "--image", "gleaner/no-such:image", "--name", "nothing", after=("true",)
+    )
+    (job,) = answer["jobs"]
+    cluster.until("the job to be held", lambda: cluster_harness.job(job)["job"]["held"], timeout_s=90)
+    assert "gleaner/no-such:image" in (cluster_harness.job(job)["waits_because"] or "")
+
+
+def test_a_job_that_fails_by_itself_ends_with_its_exit_code_and_its_last_words(quiet: None) -> None:
+    words = ("--group", "physics", "--image", cluster_harness.PI, "--name", "wrong", "--retries", "0")
+    answer = cluster.glean("submit", *words, after=("--no-such-option",))
+    (job,) = answer["jobs"]
+    cluster.until("the job to end", lambda: cluster_harness.states([job]) == ["Complete"], timeout_s=90)
+    row = cluster_harness.job(job)["job"]
+    assert (row["outcome"], row["exit_code"]) == ("failed", 2)
+    assert any("usage" in line for line in cluster.log_of(job))

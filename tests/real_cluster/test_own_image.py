@@ -1,0 +1,88 @@
+"""A user pushes an image of his own on the real cluster, and needs no admin: his jobs run, and move between nodes."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo import cluster
+from tests.real_cluster import cluster_harness
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+NAME = "my-pi:1"
+TOKEN = "/home/gleaner/.config/gleaner/token-physics"
+SAMPLES = "300000000"
+"""So many that a job outlives a round of 45 s."""
+DOCKER = ("docker", "--host", "unix:///run/gleaner/docker.sock")
+
+
+def as_user(*words: str, after: tuple[str, ...] = (), timeout_s: float = 300) -> Any:
+    """The answer of `glean` to a user of group physics, who is no admin."""
+    tail = ("--", *after) if after else ()
+    told = ("env", f"GLEANER_CLIENT__TOKEN_FILE={TOKEN}", "glean", *words, "--json", *tail)
+    return json.loads(cluster.run("head", *told, user=cluster.SERVICE_USER, timeout_s=timeout_s))
+
+
+@pytest.fixture
+def own_image(quiet: None) -> Iterator[dict[str, Any]]:
+    """The image of pi under another name, with a label of its own, so that no node has it."""
+    built = subprocess.run(
+        [*DOCKER, "build", "--quiet", "--label", "own=1", "-"],
+        input=f"FROM {cluster_harness.PI}\n", text=True, capture_output=True, check=True, timeout=300,
+    ).stdout.strip()  # fmt: skip
+    saved = subprocess.run([*DOCKER, "save", built], capture_output=True, check=True, timeout=300).stdout
+    send = [str(cluster.SCRIPT), "exec", "-i", "-u", cluster.SERVICE_USER, "head", "sh", "-c", "cat > /tmp/my-pi.tar"]
+    subprocess.run(send, input=saved, check=True, timeout=300)
+    yield as_user("image", "push", NAME, "/tmp/my-pi.tar")
+    as_user("image", "rm", NAME)
+    subprocess.run([*DOCKER, "image", "rm", built], check=False, capture_output=True, timeout=60)
+
+
+def submit(image: str) -> tuple[int, list[int]]:
+    """A campaign of two jobs that estimate pi from the same seeds, whatever the image is called."""
+    answer = as_user(
+        "submit", "--image", image, "--name", "pi", "--memory-mib", "200", "--array", "1-2",
+        after=("--samples", SAMPLES, "--seed", "{index}", "--out", "."),
+    )  # fmt: skip
+    return answer["campaign"], list(answer["jobs"])
+
+
+def test_a_pushed_image_runs_is_saved_and_goes_on_on_another_node(own_image: dict[str, Any], tmp_path: Path) -> None:
+    cluster.configure({"rounds": {"length_s": 45, "shortest_slice_s": 10}})
+    elsewhere = cluster_harness.occupy(["node2", "node3"])
+    campaign, jobs = submit(NAME)
+    assert set(cluster_harness.wait_running(jobs).values()) == {"node1"}
+    assert "2 unended jobs need it" in _refusal("image", "rm", NAME)
+    next_ = cluster_harness.occupy(["node1", "node2"], wait=False)
+    cluster.run("head", "scancel", elsewhere)
+    cluster.until(
+        "a second slice on node3", lambda: "node3" in cluster_harness.running_on(jobs).values(), timeout_s=140
+    )
+    cluster.run("head", "scancel", next_)
+    _until_ended(jobs)
+    shown = [cluster_harness.job(job) for job in jobs]
+    assert {row["image_id"] for row in shown} == {own_image["image_id"]}
+    assert any(attempt["restored_from"] for row in shown for attempt in row["attempts"])
+    left = _left_by(campaign, tmp_path / "own")
+    campaign, jobs = submit(cluster_harness.PI)
+    _until_ended(jobs)
+    assert left == _left_by(campaign, tmp_path / "site")
+
+
+def _until_ended(jobs: list[int]) -> None:
+    cluster.until("the jobs to end", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=600)
+    assert {cluster_harness.job(job)["job"]["outcome"] for job in jobs} == {"succeeded"}
+
+
+def _left_by(campaign: int, folder: Path) -> list[str]:
+    results = cluster.fetch_results(campaign, folder)
+    return [(results / f"pi-{index}" / "pi.txt").read_text() for index in (1, 2)]
+
+
+def _refusal(*words: str) -> str:
+    with pytest.raises(cluster.ClusterError) as refused:
+        as_user(*words)
+    return str(refused.value)

@@ -1,0 +1,294 @@
+"""The Slurm admin service and slurmctld's script on the real slurmctld: each request, each refusal, each way round
+them.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from demo import cluster
+from demo.entitlements import USERS_FOLDER
+from tests.real_cluster import slurm_admin_harness as s
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_else(cluster_is_up: None) -> Iterator[None]:
+    cluster.configure()
+    s.tidy()
+    yield
+    s.tidy()
+
+
+@pytest.fixture(autouse=True)
+def alive() -> Iterator[None]:
+    assert s.ask("alive", s.PARTITIONS) == "done"
+    yield
+    s.no_jobs()
+
+
+def test_a_job_of_a_partition_with_entitlements_enters_held_and_says_why() -> None:
+    job = s.submit(declared="preemptible")
+    assert (s.priority(job), s.mark(job)) == (0, "gleaner: waits for its turn")
+    assert s.ask("set_reason", job, "physics uses 12 of its 10 CPUs") == "done"
+    shown = cluster.run("head", "squeue", "--noheader", f"--jobs={job}", "--Format=admin_comment:80", user="alice")
+    assert shown.strip() == "gleaner: physics uses 12 of its 10 CPUs"
+
+
+def test_a_job_of_any_other_partition_and_any_job_without_a_heartbeat_passes() -> None:
+    assert s.priority(cluster.sbatch("--partition=regular", script="true")) > 0
+    cluster.run("head", "rm", "/run/gleaner/alive")
+    assert s.priority(s.submit(declared="no-class-at-all", script="true")) > 0
+    for nonsense in ("soon", "1000", "99999999999"):
+        cluster.run("head", "sh", "-c", f"echo {nonsense} >/run/gleaner/alive")
+        assert s.priority(s.submit(script="true")) > 0, nonsense
+
+
+def test_settings_that_cannot_be_read_let_every_job_pass() -> None:
+    log = "/var/log/slurm/slurmctld.log"
+    before = s.log_size(log)
+    try:
+        for text in ("", "heartbeat\n", "partition\nheartbeat /run/gleaner/alive\n", "\x00\xff"):
+            cluster.run("head", "sh", "-c", "cat > /etc/gleaner/slurm-admin.conf", stdin=text)
+            assert s.priority(s.submit(script="true")) > 0, text
+        said = s.log_since(log, before)
+        assert said.count("gleaner: a job passes untouched") == 4, "newer Slurms refuse a job when the script fails"
+    finally:
+        s.enforce()
+
+
+def test_a_partition_that_control_does_not_rule_on_holds_nothing() -> None:
+    shipped = (cluster.ROOT / "deploy" / "settings" / "slurm-admin.conf").read_text()
+    cluster.run("head", "rm", "/run/gleaner/alive")
+    text = shipped + "partition regular preemptible\n"
+    cluster.run("head", "sh", "-c", "cat > /etc/gleaner/slurm-admin.conf", stdin=text)
+    try:
+        assert "holds the jobs of regular, which [entitlements] partitions does not name" in s.ask(
+            "alive", s.PARTITIONS
+        )
+        assert s.priority(cluster.sbatch("--partition=regular", script="true")) > 0
+        assert s.ask("alive", [*s.PARTITIONS, "regular"]) == "done", "the Slurm admin service reads the file anew"
+    finally:
+        s.enforce()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--comment=gleaner:mortal"], "there is no class gleaner:mortal"),
+        (["--comment=gleaner:preemptible gleaner:checkpointable"], "the comment names two classes"),
+        (["--partition=shared,regular"], "has entitlements and another of shared,regular has none"),
+        (["--hold"], "wait for their turn without --hold"),
+        (["--comment=gleaner:preemptible", "--no-requeue"], "contradicts --no-requeue"),
+        (["--ntasks=1", ":", "--ntasks=1"], "takes no heterogeneous jobs"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_held_is_refused_in_one_line(options: list[str], why: str) -> None:
+    assert why in s.refused("sbatch", "--partition=shared", "--output=/dev/null", "--chdir=/tmp", *options)
+
+
+def test_a_class_that_the_partition_does_not_take_is_refused() -> None:
+    shipped = (cluster.ROOT / "deploy" / "settings" / "slurm-admin.conf").read_text()
+    s.enforce(shipped.replace("partition shared non-preemptible preemptible", "partition shared preemptible"))
+    try:
+        assert "takes no jobs of class non-preemptible" in s.refused("sbatch", "--partition=shared", "--chdir=/tmp")
+        assert s.priority(s.submit(declared="preemptible")) == 0
+    finally:
+        s.enforce()
+
+
+def test_an_interactive_job_waits_for_its_turn_and_cannot_be_requeued() -> None:
+    assert "is for sbatch" in s.refused("srun", "--partition=shared", "--comment=gleaner:preemptible", "true")
+    cluster.run("head", "sh", "-c", "srun --partition=shared --time=1 --job-name=now true >/tmp/now 2>&1 &", user="bob")
+    words = ("squeue", "--noheader", "--name=now", "--format=%i")
+    job = cluster.until("it to wait", lambda: cluster.run("head", *words).strip(), timeout_s=10, every_s=0.3)
+    assert s.priority(job) == 0
+    assert s.ask("release", job, top=False) == "done"
+    s.wait_for_state(job, "COMPLETED")
+
+
+def test_its_owner_cannot_get_round_the_hold() -> None:
+    job = s.submit(declared="preemptible")
+    for change in ("Priority=5", "AdminComment=mine", "Partition=regular"):
+        assert "denied" in s.refused("scontrol", "update", f"JobId={job}", change)
+    assert "Gleaner releases it" in s.refused("scontrol", "release", job)
+    assert "Gleaner releases it" in s.refused("scontrol", "hold", job)
+    assert (s.priority(job), s.mark(job)) == (0, "gleaner: waits for its turn")
+    cluster.run("head", "scontrol", "update", f"JobId={job}", "TimeLimit=5", user="alice")
+    moved = cluster.sbatch("--partition=regular", "--hold", script="true")
+    assert "cannot be moved" in s.refused("scontrol", "update", f"JobId={moved}", "Partition=shared")
+    cluster.run("head", "scontrol", "release", job)  # whoever runs the cluster may do anything
+
+
+def test_the_class_of_a_job_is_fixed_once_it_has_started() -> None:
+    job = s.submit(declared="checkpointable")
+    assert "no class gleaner:mortal" in s.refused("scontrol", "update", f"JobId={job}", "Comment=gleaner:mortal")
+    cluster.run("head", "scontrol", "update", f"JobId={job}", "Comment=mine gleaner:preemptible", user="alice")
+    assert s.ask("release", job, top=True) == "done"
+    s.wait_for_state(job, "RUNNING")
+    assert "class of a job is fixed" in s.refused("scontrol", "update", f"JobId={job}", "Comment=mine")
+    cluster.run("head", "scontrol", "update", f"JobId={job}", "Comment=gleaner:preemptible and more", user="alice")
+    assert s.ask("requeue", job) == "done"
+    s.wait_for_state(job, "PENDING")
+    assert (s.priority(job), s.mark(job), cluster.slurm_job(job)["nice"]) == (0, "gleaner: waits for its turn", 0)
+    assert "class of a job is fixed" in s.refused("scontrol", "update", f"JobId={job}", "Comment=mine")
+    assert "Gleaner releases it" in s.refused("scontrol", "release", job)
+
+
+@pytest.mark.parametrize("more", ["NumCPUs=6", "NumTasks=6", "NumNodes=2", "CPUsPerTask=6", "MinMemoryNode=3000"])
+def test_what_a_job_asks_for_is_fixed_once_it_has_been_released(more: str) -> None:
+    """It was released for its size: one that grew would start above its owner's entitlement."""
+    running = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 300", user="carol")
+    s.wait_for_state(running, "RUNNING")
+    job = s.submit()
+    cluster.run("head", "scontrol", "update", f"JobId={job}", more, user="alice")
+    assert s.ask("release", job, top=True) == "done"
+    assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", more)
+
+
+@pytest.mark.parametrize("more", ["Account=chemistry", "QOS=normal", "Gres=gpu:1"])
+def test_by_what_a_job_was_judged_is_fixed_once_it_has_been_released(more: str) -> None:
+    """It was released for its account: under another one, or with what that one may have, it would not have been."""
+    running = cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 300", user="carol")
+    s.wait_for_state(running, "RUNNING")
+    job = s.submit()
+    assert s.ask("release", job, top=True) == "done"
+    assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", more)
+    cluster.run("head", "scontrol", "update", f"JobId={job}", "TimeLimit=5", user="alice")
+
+
+def test_what_is_released_on_top_is_before_a_job_that_is_ahead_of_it() -> None:
+    running = [cluster.sbatch("--partition=regular", "--nodes=3", "--exclusive", script="sleep 300", user="carol")]
+    s.wait_for_state(running[0], "RUNNING")
+    first, second = (s.submit("--nodes=3", "--exclusive", user=user) for user in ("bob", "alice"))
+    assert s.ask("release", first, top=False) == "done"
+    assert s.ask("release", second, top=True) == "done"
+    assert s.priority(second) > 1_000_000_000 > s.priority(first)
+    cluster.run("head", "scancel", *running)
+    s.wait_for_state(second, "RUNNING")
+    assert s.state(first) == "PENDING"
+    assert s.ask("hold", first) == "done"
+    assert (s.priority(first), s.mark(first)) == (0, "gleaner: waits for its turn")
+    assert s.ask("hold", first) == f"SlurmAdminRefused: job {first} was not released by us"
+    assert s.ask("requeue", second).endswith("it is left alone once it runs")
+    assert s.ask("release", second, top=True) == f"SlurmAdminRefused: job {second} does not wait (RUNNING)"
+    cluster.run("head", "scancel", first, second)
+    s.wait_for_state(second, "CANCELLED")
+    assert s.ask("requeue", second) == f"SlurmAdminRefused: job {second} has ended (CANCELLED)"
+
+
+def test_a_checkpointable_job_is_signalled_in_its_steps_and_waits_when_it_has_requeued_itself() -> None:
+    step = "trap 'scontrol requeuehold $SLURM_JOB_ID; exit' USR1; while :; do sleep 1; done"
+    job = s.submit(declared="checkpointable", script=f'srun --ntasks=1 sh -c "{step}"'.replace("$S", "\\$S"))
+    assert s.ask("release", job, top=False) == "done"
+    s.wait_for_state(job, "RUNNING")
+    assert s.ask("requeue", job).endswith("it declares checkpointable")
+    cluster.until(
+        "its step", lambda: f"{job}.0" in cluster.run("head", "squeue", "--steps", "--noheader"), timeout_s=15
+    )
+    assert s.ask("signal", job) == "done"
+    s.wait_for_state(job, "PENDING")
+    assert s.priority(job) == 0
+    assert "Gleaner releases it" in s.refused("scontrol", "release", job)
+    assert s.ask("release", job, top=False) == "done"
+
+
+@pytest.fixture
+def alices_home() -> Iterator[str]:
+    """A folder of hers that all machines have."""
+    home = f"{USERS_FOLDER}/alice"
+    cluster.run("node1", "install", "-d", "-m", "0700", "-o", "alice", home)
+    yield home
+    s.no_jobs()
+    cluster.run("node1", "rm", "-rf", home)
+
+
+def test_the_users_guides_script_that_saves_itself_goes_on_where_it_was(alices_home: str) -> None:
+    guide = (cluster.ROOT / "docs" / "user.md").read_text().partition("### A program that saves itself")[2]
+    script = guide.split("```")[1].removeprefix("sh\n")
+    home = alices_home
+    options = ("--partition=shared", f"--chdir={home}")
+    job = cluster.sbatch(*options, script=script, output=f"{home}/%j.out")
+
+    def begun() -> list[int]:
+        printed = cluster.run("node1", "sh", "-c", f"cat {home}/{job}.out 2>/dev/null || true")
+        return [int(line.split()[-1]) for line in printed.splitlines() if line.startswith("begins at ")]
+
+    assert s.ask("release", job, top=False) == "done"
+    cluster.until("it to begin", begun, timeout_s=30)
+    cluster.run("head", "sleep", "3")
+    assert s.ask("signal", job) == "done"
+    s.wait_for_state(job, "PENDING")
+    assert (s.priority(job), cluster.slurm_job(job)["restart_cnt"]) == (0, 1)
+    assert s.ask("release", job, top=False) == "done"
+    cluster.until("it to go on", lambda: len(begun()) == 2, timeout_s=60)
+    first, second = begun()
+    assert first == 0 < second
+    cluster.run("head", "scancel", job)
+
+
+def test_what_its_owner_requeued_unheld_is_held_again() -> None:
+    job = s.submit()
+    assert s.ask("release", job, top=True) == "done"
+    s.wait_for_state(job, "RUNNING")
+    cluster.run("head", "scontrol", "requeue", job, user="alice")
+    s.wait_for_state(job, "PENDING")
+    assert s.priority(job) > 0
+    assert s.mark(job) == "gleaner: released on top"
+    assert "fixed once it has been released" in s.refused("scontrol", "update", f"JobId={job}", "NumCPUs=6")
+    assert s.ask("hold", job) == "done"
+    assert (s.priority(job), s.mark(job), cluster.slurm_job(job)["nice"]) == (0, "gleaner: waits for its turn", 0)
+
+
+def test_a_job_that_its_owner_put_back_waits_for_its_turn_again() -> None:
+    job = s.submit()
+    assert s.ask("release", job, top=False) == "done"
+    s.wait_for_state(job, "RUNNING")
+    cluster.run("head", "scontrol", "requeuehold", job, user="alice")
+    s.wait_for_state(job, "PENDING")
+    assert "Gleaner releases it" in s.refused("scontrol", "release", job)
+    assert s.ask("release", job, top=False) == "done"
+
+
+def test_tasks_of_an_array_are_released_one_by_one() -> None:
+    array = s.submit("--array=1-3", user="bob")
+    assert "name one task of it" in s.ask("release", array, top=False)
+    assert s.ask("release", f"{array}_2", top=False) == "done"
+    assert "knows no job" in s.ask("release", f"{array}_9", top=False)
+    words = ("squeue", "--noheader", "--array", f"--jobs={array}", "--Format=JobArrayID:20,PriorityLong:12")
+    held = {line.split()[0]: line.split()[1] == "0" for line in cluster.run("head", *words).splitlines()}
+    assert held == {f"{array}_1": True, f"{array}_2": False, f"{array}_3": True}
+
+
+def test_nothing_is_done_to_what_others_hold_or_to_another_partition() -> None:
+    held = s.submit()
+    cluster.run("head", "scontrol", "hold", held)
+    assert "held by somebody else (JobHeldAdmin)" in s.ask("release", held, top=True)
+    elsewhere = cluster.sbatch("--partition=regular", "--comment=gleaner:preemptible", script="sleep 60")
+    for request in ("requeue", "signal", "hold"):
+        assert s.ask(request, elsewhere).endswith("is in partition regular, which has no entitlements")
+    assert "knows no job" in s.ask("hold", "999999")
+    assert "'job' is not what it must be" in s.ask("hold", "1;2")
+
+
+def test_nodes_are_drained_and_set_back_all_or_none_and_only_ours() -> None:
+    assert s.ask("drain", ["node1", "node2"], by="alice") == "done"
+    states = cluster.run("head", "sinfo", "--noheader", "--Node", "--partition=shared", "--format=%N %E %u")
+    assert "node1 gleaner: drained by alice gleaner-slurm-admin" in states
+    assert "node1 is DRAIN already" in s.ask("drain", ["node3", "node1"])
+    cluster.run("head", "scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=gleaner: drained by root")
+    try:
+        assert "node3 was not drained by us" in s.ask("resume", ["node1", "node3"])
+        assert s.ask("resume", ["node1", "node2"]) == "done"
+        assert "node1 was not drained by us" in s.ask("resume", ["node1"])
+    finally:
+        cluster.run("head", "scontrol", "update", "NodeName=node3", "State=RESUME")
+    assert "Slurm knows no node" in s.ask("drain", ["node9"])
+
+
+def test_the_slurm_admin_listens_to_control_alone_and_comes_back_when_it_is_killed() -> None:
+    assert s.ask("alive", s.PARTITIONS, user="alice").startswith("SlurmAdminSilent")
+    assert s.ask("alive", s.PARTITIONS, user="root").startswith("SlurmAdminSilent")
+    cluster.run("head", "pkill", "-KILL", "-u", "gleaner-slurm-admin", "-f", "bin/gleaner-slurm-admin")
+    cluster.until("the Slurm admin service", lambda: s.ask("alive", s.PARTITIONS) == "done", timeout_s=20, every_s=0.5)

@@ -1,0 +1,292 @@
+"""The agent's outbox: nothing is lost, nothing overtakes."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.recorded import recording
+
+from gleaner.agent.messages import Checkpoint, Checkpointed, Completed, Farewell, LogLines, Message, Slice
+from gleaner.agent.reporting.client import (
+    PERIODIC_AT_MOST,
+    ControlClient,
+    ControlRefused,
+    ControlSilent,
+    Outbox,
+    Report,
+)
+
+
+def lines(first: int) -> LogLines:
+    return LogLines(first=first, lines=("x",))
+
+
+def test_reports_wait_in_order_while_control_is_silent() -> None:
+    heard: list[str] = []
+    silent = True
+
+    def send(path: str, body: str) -> str:
+        if silent:
+            raise ControlSilent("away")
+        heard.append(f"{path} {json.loads(body)['first']}")
+        return ""
+
+    outbox = Outbox(send)
+    outbox.put("/a", lines(0))
+    outbox.put("/b", lines(1))
+    with pytest.raises(ControlSilent):
+        outbox.deliver()
+    assert len(outbox) == 2
+    silent = False
+    outbox.deliver()
+    assert heard == ["/a 0", "/b 1"]
+    assert len(outbox) == 0
+
+
+JOB = "/jobs/7/attempts/1"
+DONE = Completed(exit_code=0, slice=Slice(started_s=1.0))
+NOT_FINAL = (400, 401, 404, 405, 408, 410, 413, 415, 421, 422, 425, 429, 431, 451)
+
+
+@pytest.mark.parametrize("status", [403, 409])
+def test_a_final_answer_ends_a_report_and_does_not_hold_up_the_next(status: int) -> None:
+    heard: list[str] = []
+
+    def send(path: str, _body: str) -> str:
+        if path == f"{JOB}/completed":
+            raise ControlRefused(status, "not the current attempt")
+        heard.append(path)
+        return ""
+
+    outbox = Outbox(send)
+    outbox.put(f"{JOB}/completed", DONE)
+    outbox.put("/jobs/8/attempts/1/completed", DONE)
+    outbox.put("/agents/a/farewell", Farewell(ended_s=2.0))
+    outbox.deliver()
+    assert heard == ["/jobs/8/attempts/1/completed", "/agents/a/farewell"]
+    assert len(outbox) == 0
+
+
+@pytest.mark.parametrize("status", NOT_FINAL)
+def test_an_answer_that_is_not_final_loses_no_report(status: int, tmp_path: Path) -> None:
+    """A proxy's 404, 413 or 429, a 401 while a database is restored, a 422 of a control program of another version."""
+    heard: list[str] = []
+    refuses = True
+
+    def send(path: str, _body: str) -> str:
+        if refuses and path.startswith(JOB):
+            raise ControlRefused(status, "no")
+        heard.append(path)
+        return ""
+
+    outbox = Outbox(send)
+    outbox.put(f"{JOB}/completed", DONE)
+    for _ in range(3):
+        with pytest.raises(ControlSilent):
+            outbox.deliver()
+    assert outbox.waits_for(JOB)
+    assert outbox.spill_into(tmp_path / "reports") == 1
+    refuses = False
+    outbox.deliver()
+    assert heard == [f"{JOB}/completed"]
+
+
+@pytest.mark.parametrize("status", [404, 413, 422])
+def test_a_report_that_is_not_taken_holds_up_its_own_attempt_and_the_farewell_and_nothing_else(status: int) -> None:
+    heard: list[str] = []
+    refuses = True
+
+    def send(path: str, _body: str) -> str:
+        if refuses and path == f"{JOB}/checkpointed":
+            raise ControlRefused(status, "no")
+        heard.append(path)
+        return ""
+
+    outbox = Outbox(send)
+    outbox.put(f"{JOB}/checkpointed", DONE)
+    outbox.put(f"{JOB}/completed", DONE)
+    outbox.put(f"{JOB}/log", lines(0))
+    outbox.put("/jobs/8/attempts/1/saved", DONE)
+    outbox.put("/agents/a/farewell", Farewell(ended_s=2.0))
+    with pytest.raises(ControlSilent, match=rf"{JOB}/checkpointed: {status}"):
+        outbox.deliver()
+    assert heard == [f"{JOB}/log", "/jobs/8/attempts/1/saved"]
+    refuses = False
+    outbox.deliver()
+    assert heard[2:] == [f"{JOB}/checkpointed", f"{JOB}/completed", "/agents/a/farewell"]
+
+
+@pytest.mark.parametrize(("status", "stays"), [(404, True), (422, False), (403, False)])
+def test_lines_of_output_that_are_not_taken_hold_up_no_ending_and_no_farewell(status: int, stays: bool) -> None:
+    heard: list[str] = []
+
+    def send(path: str, _body: str) -> str:
+        if path.endswith("/log"):
+            raise ControlRefused(status, "no")
+        heard.append(path)
+        return ""
+
+    outbox = Outbox(send)
+    outbox.put(f"{JOB}/log", lines(0))
+    outbox.put(f"{JOB}/completed", DONE)
+    outbox.put("/agents/a/farewell", Farewell(ended_s=2.0))
+    with pytest.raises(ControlSilent) if stays else nullcontext():
+        outbox.deliver()
+    assert heard == [f"{JOB}/completed", "/agents/a/farewell"]
+    assert outbox.waits_for(f"{JOB}/log") == stays
+
+
+def test_lines_that_are_too_large_for_something_in_between_are_sent_in_smaller_pieces() -> None:
+    heard: list[tuple[int, int]] = []
+
+    def send(_path: str, body: str) -> str:
+        told = LogLines.model_validate_json(body)
+        if len(told.lines) > 3:
+            raise ControlRefused(413, "the body is too large")
+        heard.append((told.first, len(told.lines)))
+        return ""
+
+    outbox = Outbox(send)
+    outbox.put(f"{JOB}/log", LogLines(first=5, lines=("x",) * 10), log_bytes=101)
+    outbox.put(f"{JOB}/log", LogLines(first=15, lines=("y",)))
+    outbox.deliver()
+    assert [number for first, count in heard for number in range(first, first + count)] == list(range(5, 16))
+    assert len(outbox) == 0
+
+
+answers = st.sampled_from([204, 204, 204, *NOT_FINAL, 403, 409, 500, 502])
+reports = st.lists(
+    st.sampled_from([f"/jobs/{job}/attempts/1/{verb}" for job in (1, 2) for verb in ("log", "checkpointed", "saved")])
+    | st.just("/agents/a/farewell"),
+    max_size=12,
+)
+
+
+@given(reports, st.lists(answers, max_size=60))
+def test_whatever_control_answers_nothing_is_lost_and_no_attempts_reports_change_their_order(
+    paths: list[str], answered: list[int]
+) -> None:
+    """In the end control takes everything; until then any answer may come to any try."""
+    ended: list[tuple[str, int]] = []
+    to_come = answered[:]
+
+    def send(path: str, body: str) -> str:
+        status = to_come.pop(0) if to_come else 204
+        if status >= 500:
+            raise ControlSilent("away")
+        is_final = status in (403, 409) or (status == 422 and path.endswith("/log"))
+        if status == 204 or is_final:
+            ended.append((path, json.loads(body).get("first", json.loads(body).get("ended_s"))))
+        if status != 204:
+            raise ControlRefused(status, "no")
+        return ""
+
+    outbox = Outbox(send)
+    for number, path in enumerate(paths):
+        outbox.put(path, Farewell(ended_s=number) if path.endswith("farewell") else lines_of(path, number))
+    while len(outbox):
+        with suppress(ControlSilent):
+            outbox.deliver()
+    assert sorted(ended) == sorted((path, number) for number, path in enumerate(paths))
+    for sequence in {Report(path, lines_of(path, 0)).sequence for path in paths}:
+        mine = [number for path, number in ended if Report(path, lines_of(path, 0)).sequence == sequence]
+        assert mine == sorted(mine)
+    told = [path for path, _ in ended]
+    for at, path in enumerate(told):
+        if path.endswith("farewell"):
+            before = paths[: next(number for number, one in enumerate(paths) if (one, number) == ended[at])]
+            assert all(one in told[:at] for one in before if not one.endswith("log"))
+
+
+class Reported(Message):
+    """A report that is known by its number."""
+
+    first: int
+
+
+def lines_of(path: str, number: int) -> Message:
+    return lines(number) if path.endswith("/log") else Reported(first=number)
+
+
+def test_of_many_periodic_saves_that_wait_only_the_newest_are_told(tmp_path: Path) -> None:
+    """Days without control must not fill the agent's memory."""
+    outbox = Outbox(lambda _path, _body: "")
+    made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+    for job in (7, 8):
+        for number in range(1, 101):
+            told = Checkpointed(checkpoint=made.model_copy(update={"number": number}), slice=Slice(started_s=1.0))
+            outbox.put(f"/jobs/{job}/attempts/1/checkpointed", told)
+    assert outbox.spill_into(tmp_path) == 2 * PERIODIC_AT_MOST
+    bodies = [json.loads(json.loads(path.read_text())["body"]) for path in sorted(tmp_path.iterdir())]
+    assert [body["checkpoint"]["number"] for body in bodies[:PERIODIC_AT_MOST]] == list(range(85, 101))
+
+
+@contextmanager
+def answering(status: int, **headers: str) -> Iterator[ControlClient]:
+    """A client of something that answers everything so: a proxy, for example."""
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield ControlClient(url=url, name="a", token="t", ca_file=None, timeout_s=5)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("status", [200, 202, 302, 401, 403, 404, 409, 413, 422, 429, 500, 503])
+def test_only_controls_own_answer_to_a_report_makes_it_heard(status: int) -> None:
+    with answering(status, Location="http://127.0.0.1:1/") as client:
+        outbox = Outbox(client.report)
+        outbox.put(f"{JOB}/completed", DONE)
+        with pytest.raises(ControlSilent):
+            outbox.deliver()
+    assert len(outbox) == 1
+    with answering(204) as client:
+        outbox.send = client.report
+        outbox.deliver()
+    assert len(outbox) == 0
+
+
+def test_what_is_left_at_the_end_goes_to_the_storage_in_order(tmp_path: Path) -> None:
+    outbox = Outbox(lambda _path, _body: "")
+    for number in range(3):
+        outbox.put(f"/{number}", lines(number))
+    assert outbox.spill_into(tmp_path / "reports") == 3
+    found = [json.loads(path.read_text()) for path in sorted((tmp_path / "reports").iterdir())]
+    assert [one["path"] for one in found] == ["/0", "/1", "/2"]
+    assert json.loads(found[2]["body"])["first"] == 2
+
+
+def test_reports_on_the_storage_survive_a_power_cut_with_the_folders_that_lead_to_them(tmp_path: Path) -> None:
+    """Each file is synced before it has its name, and the folders after that, up to the first that was there."""
+    outbox = Outbox(lambda _path, _body: "")
+    for number in range(2):
+        outbox.put(f"/{number}", lines(number))
+    (tmp_path / "agents").mkdir()
+    reports = tmp_path / "agents" / "a" / "reports"
+    with recording() as calls:
+        outbox.spill_into(reports)
+    names = [reports / f"{number:06}.json" for number in range(2)]
+    drafts = [reports / f".{number:06}.json" for number in range(2)]
+    for draft, name in zip(drafts, names, strict=True):
+        assert calls.index(("fsync", draft)) < calls.index(("rename", name)) < calls.last(("fsync", reports))
+    assert ("fsync", reports.parent) in calls.all, "the folder's own entry"
+    assert ("fsync", reports.parent.parent) in calls.all
+    assert sorted(reports.iterdir()) == names

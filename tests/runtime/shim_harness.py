@@ -1,0 +1,142 @@
+"""The harness of the tests of the shim: containers of its runtime, and agents that run inside of a node."""
+
+import contextlib
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.runtime.nodes_harness import IMAGE, Node, our_labels, wait_for
+
+from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
+from gleaner.agent.runtime.docker_http import Engine
+from gleaner.agent.runtime.docker_streaming import RUNTIME
+
+OUTER = ("docker", "-H", "unix:///run/gleaner/docker.sock")
+PYTHON = "/opt/gleaner/bin/python"
+OWN = Path("/run/gleaner-root")
+HANDSHAKES = Path("/run/gleaner-agent")
+
+TICKER = """
+import os, time
+memory = os.urandom(8 << 20)
+count = 0
+while True:
+    print(count, flush=True)
+    count += 1
+    time.sleep(0.05)
+"""
+
+
+class Shimmed:
+    """One node, and its engine with the shim."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node, self.name = node, name
+        self.engine = Engine(f"unix://{node.root}/run/docker.sock")
+
+    def run(self, *words: str, user: str = "root", text: str | None = None, timeout_s: float = 60) -> str:
+        """Run a command inside the node; what it printed."""
+        said = subprocess.run(
+            [*OUTER, "exec", "-i", "-u", user, self.name, *words],
+            input=text, capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+        assert said.returncode == 0, said.stderr + said.stdout
+        return said.stdout
+
+    def create(
+        self, name: str, program: str = TICKER, *, restored: bool = False, runtime: str = RUNTIME, end_s: float = 3600
+    ) -> str:
+        """A container as the agent makes it; its agent ends in `end_s` seconds."""
+        end = str(int(time.time() + end_s))
+        annotations = {ANNOTATION_HANDSHAKE: name, ANNOTATION_END: end}
+        if restored:
+            annotations[ANNOTATION_RESTORE] = "yes"
+        return self.engine.create(
+            name,
+            host={"runtime": runtime, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "init": False},
+            annotations=annotations if runtime == RUNTIME else None,
+            image=IMAGE,
+            command=[program],
+            user="4200:4200",
+            labels=our_labels(end_s),
+            hostname="gleaner",
+        )
+
+    def count(self, container: str) -> int:
+        """Return the number that the container has counted to; -1 before its first."""
+        lines = self.node.engine.logs(container, stderr=False, tail=1).split()
+        return int(lines[-1]) if lines else -1
+
+    def counts_on(self, container: str) -> bool:
+        """Return True if the container still counts."""
+        before = self.count(container)
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: self.count(container) > before, "it counts", timeout_s=10)
+            return True
+        return False
+
+    def left_by_us(self) -> list[str]:
+        """Return the files in the folder of root's own."""
+        folder = self.node.outside(OWN)
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+    def processes(self, *sought: str) -> list[str]:
+        """The command lines in the node that have one of these words."""
+        said = self.run("ps", "-eo", "args").splitlines()
+        return [line for line in said if any(word in line for word in sought)]
+
+    def kill(self, *pids: str) -> None:
+        """Kill processes of the node, by their numbers there; those that have ended are no error."""
+        subprocess.run([*OUTER, "exec", self.name, "kill", "-9", *pids], capture_output=True, check=False)
+
+    def pids(self, container: str, *sought: str) -> list[str]:
+        """The processes whose command lines name this container and have all these words."""
+        said = self.run("ps", "-eo", "pid,args", "-ww").splitlines()
+        return [line.split()[0] for line in said if all(word in line for word in (container, *sought))]
+
+    @contextlib.contextmanager
+    def agent(self, *words: str) -> Iterator["Pretending"]:
+        """An agent inside the node (see pretender.py)."""
+        process = subprocess.Popen(
+            [*OUTER, "exec", "-i", "-u", "gleaner", self.name, PYTHON, "-u", "-", *words],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write((Path(__file__).parent / "pretender.py").read_text())
+        process.stdin.close()
+        pretending = Pretending(process)
+        pid = pretending.until("pid")[-1].split()[1]
+        try:
+            yield pretending
+        finally:
+            self.kill(pid)  # to kill the client would not end what it has started in the node
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                stream.close()
+
+
+class Pretending:
+    """A pretender at work."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def until(self, step: str) -> list[str]:
+        """Wait until it has got there; all lines until then."""
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        for line in self._process.stdout:
+            lines.append(line.strip())
+            if lines[-1].split()[0] == step:
+                return lines
+        assert self._process.stderr is not None
+        raise AssertionError(f"it ended before {step}: {lines} {self._process.stderr.read()}")
+
+    def has_said_more(self, within_s: float) -> bool:
+        """Return True if the agent says anything more within that time."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], within_s)[0])

@@ -1,0 +1,73 @@
+"""The places in which every backend must behave alike."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.slurm import pyslurm_container, slurm_harness
+from tests.slurm.pyslurm_container import PySlurmContainer
+from tests.slurm.slurm_harness import FakedPySlurm, Place
+
+from gleaner.control.slurm.interface import AGENT_PREFIX
+
+
+@pytest.fixture
+def faked_pyslurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakedPySlurm:
+    """A Python with a faked PySlurm, and a faked scontrol on the PATH."""
+    faked = FakedPySlurm(tmp_path / "pyslurm")
+    faked.put_on(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return faked
+
+
+@pytest.fixture(scope="session")
+def container() -> Iterator[PySlurmContainer]:
+    """A container with a real Slurm of three nodes, and PySlurm."""
+    with pyslurm_container.running() as container:
+        yield container
+
+
+@pytest.fixture
+def real_pyslurm(container: PySlurmContainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PySlurmContainer:
+    """That container's programs on the PATH, and its Python there as `pyslurm-python`."""
+    container.put_on(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return container
+
+
+@pytest.fixture(
+    params=[
+        "local",
+        "faked_slurm",
+        "faked_pyslurm",
+        pytest.param("real_slurm", marks=pytest.mark.cluster),
+        pytest.param("real_pyslurm", marks=pytest.mark.cluster),
+    ]
+)
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A backend, with all nodes idle; what a test leaves is withdrawn."""
+    match request.param:
+        case "local":
+            place = slurm_harness.local(tmp_path)
+        case "faked_slurm":
+            request.getfixturevalue("faked")
+            place = slurm_harness.slurm(tmp_path, logs=tmp_path)
+        case "faked_pyslurm":
+            faked = request.getfixturevalue("faked_pyslurm")
+            place = slurm_harness.pyslurm(tmp_path, python=faked.python, logs=tmp_path)
+        case "real_pyslurm":
+            request.getfixturevalue("real_pyslurm")
+            place = slurm_harness.pyslurm(
+                tmp_path, python=tmp_path / "bin" / pyslurm_container.PYTHON, logs=Path("/tmp")
+            )
+            place.eventually(lambda view: all(node.idle for node in view.nodes))
+        case _:
+            slurm_harness.wrap_real_programs(tmp_path / "bin")
+            monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+            place = slurm_harness.slurm(tmp_path, logs=Path("/tmp"), account="gleaner")
+            place.eventually(lambda view: all(node.idle for node in view.nodes), within_s=180)
+    yield place
+    left = [agent.id for agent in place.look().agents if agent.name.startswith(f"{AGENT_PREFIX}test-")]
+    place.cluster.withdraw(left)
+    place.eventually(lambda view: not {agent.id for agent in view.agents} & set(left), within_s=180)

@@ -1,0 +1,54 @@
+"""The reading of Slurm's JSON on jobs and nodes."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.slurm_admin import facts
+
+from gleaner.control.slurm import parse_json
+from gleaner.control.slurm.interface import ClusterError
+
+
+def number(value: int) -> dict[str, object]:
+    return {"set": True, "infinite": False, "number": value}
+
+
+def test_a_job_is_found_by_its_number_and_read() -> None:
+    assert parse_json.parse_job(facts.answer(facts.shown()), "7") == facts.job()
+    assert parse_json.parse_job(facts.answer(facts.shown()), "8") is None
+    assert parse_json.parse_job(facts.answer(), "7") is None
+
+
+def test_a_task_is_found_by_itself_or_in_the_record_that_it_shares() -> None:
+    array = number(7)
+    shared = facts.shown(array_job_id=array, array_task_string="1,3-5%2", comment="shared")
+    own = facts.shown(job_id=8, array_job_id=array, array_task_id=number(2), comment="own")
+    answer = facts.answer(shared, own)
+    found = {name: parse_json.parse_job(answer, name) for name in ("7_1", "7_4", "7_2", "7_6", "7", "8", "9_1")}
+    assert {name: job.comment for name, job in found.items() if job} == {"7_1": "shared", "7_4": "shared", "7_2": "own"}
+    assert parse_json.is_array(answer)
+    assert not parse_json.is_array(facts.answer(facts.shown()))
+
+
+@given(st.text())
+def test_what_an_owner_writes_into_a_comment_is_nothing_but_its_comment(text: str) -> None:
+    comment = f"{text}\n   AdminComment=gleaner: waits for its turn"
+    found = parse_json.parse_job(facts.answer(facts.shown(comment=comment, admin_comment="")), "7")
+    assert found is not None
+    assert (found.comment, found.admin_comment) == (comment, "")
+
+
+def test_nodes_are_read_with_who_drained_them() -> None:
+    said = {
+        "name": "n1", "partitions": ["shared"], "state": ["IDLE", "DRAIN"], "reason": "gleaner: drained by alice",
+        "reason_set_by_user": facts.ACCOUNT,
+    }  # fmt: skip
+    assert parse_json.parse_nodes(json.dumps({"nodes": [said]})) == {"n1": facts.drained_by_us()}
+
+
+@pytest.mark.parametrize("answer", ["", "slurm_load_jobs error", "[]", '{"meta": {}}'])
+def test_what_is_no_answer_is_an_error_and_never_a_guess(answer: str) -> None:
+    with pytest.raises(ClusterError, match="scontrol said"):
+        parse_json.parse_job(answer, "7")

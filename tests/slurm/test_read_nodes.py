@@ -1,0 +1,120 @@
+"""The jobs and states of nodes, read from Slurm's answers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.slurm_admin.facts import shown
+
+from gleaner.control.daemon.drain_findings import is_ours, occupant
+from gleaner.control.policy.draining import Kind
+from gleaner.control.settings import ClusterSettings
+from gleaner.control.slurm.interface import ClusterError
+from gleaner.control.slurm.parse import parse_jobs_on
+from gleaner.control.slurm.parse_json import parse_nodes
+from gleaner.control.slurm.program_cluster import SlurmCluster
+from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
+
+NONE = {"set": False, "infinite": False, "number": 0}
+JOB: dict[str, Any] = shown(
+    job_id=12, user_name="alice", comment="gleaner:preemptible", nodes="n[1-2]", job_state=["RUNNING"],
+    end_time={"set": True, "infinite": False, "number": 9000},
+)  # fmt: skip
+NODE: dict[str, Any] = {"name": "n1", "partitions": ["shared"], "state": ["IDLE"], "reason": ""}
+
+
+def jobs(*listed: dict[str, Any]) -> tuple[SlurmJob, ...]:
+    return parse_jobs_on(json.dumps({"jobs": listed}), ["n1"])
+
+
+def test_a_job_is_what_slurm_says_of_it() -> None:
+    (job,) = jobs(JOB)
+    assert (job.id, job.user, job.nodes, job.end_s) == ("12", "alice", ("n1", "n2"), 9000.0)
+    assert (job.partitions, job.comment, job.is_completing) == (("shared",), "gleaner:preemptible", False)
+
+
+def test_a_task_of_an_array_has_the_name_that_the_slurm_admin_knows() -> None:
+    task = {"array_job_id": {"set": True, "number": 7}, "array_task_id": {"set": True, "number": 0}}
+    assert jobs(JOB | task)[0].id == "7_0"
+
+
+def test_what_waits_or_is_elsewhere_is_not_there() -> None:
+    assert jobs(JOB | {"job_state": ["PENDING"]}, JOB | {"nodes": "n2"}, JOB | {"nodes": ""}) == ()
+    assert jobs(JOB | {"job_state": ["COMPLETING"]})[0].is_completing
+
+
+@pytest.mark.parametrize("end", [{"infinite": True}, {"set": False}, {"number": 0}], ids=["endless", "unset", "zero"])
+def test_an_end_that_nobody_knows_is_none(end: dict[str, Any]) -> None:
+    assert jobs(JOB | {"end_time": JOB["end_time"] | end})[0].end_s is None
+
+
+@pytest.mark.parametrize(("batch", "requeue"), [(False, True), (True, False), (True, True)])
+def test_what_is_interactive_or_says_no_cannot_be_requeued(*, batch: bool, requeue: bool) -> None:
+    (job,) = jobs(JOB | {"batch_flag": batch, "requeue": requeue})
+    found = occupant(job, {}, owners_in={"shared"}, agents_in="gleaner")
+    assert (found.kind, found.cannot == "") == (Kind.PREEMPTIBLE, batch and requeue)
+
+
+def test_a_node_is_ours_by_our_mark_and_used_by_what_slurm_says() -> None:
+    def node(**facts: Any) -> SlurmNode:
+        return parse_nodes(json.dumps({"nodes": [NODE | facts]}))["n1"]
+
+    found = node(state=["IDLE", "DRAIN"], reason="gleaner: drained by root")
+    assert (found.is_drained, is_ours(found), found.is_used) == (True, True, False)
+    found = node(state=["MIXED", "DRAIN"], reason="new memory")
+    assert (found.is_drained, is_ours(found), found.is_used) == (True, False, True)
+    found = node(state=["IDLE"], reason="gleaner: drained by root")
+    assert (found.is_drained, is_ours(found)) == (False, False), "a reason outlives its drain"
+
+
+SCONTROL = """#!/bin/sh
+echo "$@" >>{folder}/told
+case "$*" in *nodeX*) echo "Node nodeX not found" >&2; exit 1;; esac
+cat {folder}/nodes.json
+"""
+"""An older Slurm refuses the name here; a newer one passes over the name, and squeue refuses it."""
+SQUEUE = """#!/bin/sh
+echo "squeue $@" >>{folder}/told
+case "$*" in *nodeX*) echo "squeue: error: Invalid node name nodeX" >&2; exit 1;; esac
+cat {folder}/jobs.json
+"""
+
+
+@pytest.mark.parametrize(
+    "scontrol", [SCONTROL, SCONTROL.replace("nodeX*)", "neverX*)")], ids=["refuses", "passes over"]
+)
+def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str
+) -> None:
+    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [NODE, NODE | {"name": "n2"}]}))
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [JOB]}))
+    for name, text in (("scontrol", scontrol), ("squeue", SQUEUE)):
+        (tmp_path / name).write_text(text.format(folder=tmp_path))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    there = SlurmCluster(ClusterSettings(timeout_s=5), tmp_path)
+    found = there.read_nodes(["n1", "nodeX"], 1.0)
+    assert (set(found.nodes), [job.id for job in found.jobs]) == ({"n1"}, ["12"])
+    (tmp_path / "told").unlink()
+    found = there.read_nodes(["nodeX"], 1.0)
+    assert (dict(found.nodes), found.jobs) == ({}, ())
+    assert "squeue" not in (tmp_path / "told").read_text(), "without a name it would answer for all nodes"
+
+
+@pytest.mark.parametrize("name", ["munge1", "authentication"])
+def test_a_name_that_reads_like_a_slurm_that_is_away_is_refused_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else a drain of it would wait for ever for a Slurm that has answered."""
+    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [NODE]}))
+    (tmp_path / "scontrol").write_text(SCONTROL.replace("nodeX", name).format(folder=tmp_path))
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = SlurmCluster(ClusterSettings(timeout_s=5), tmp_path).read_nodes([name], 1.0)
+    assert (dict(found.nodes), found.jobs) == ({}, ())
+
+
+def test_what_is_no_answer_is_an_error_in_one_line() -> None:
+    with pytest.raises(ClusterError, match="squeue said 'slurm_load_jobs"):
+        parse_jobs_on("slurm_load_jobs error", ["n1"])

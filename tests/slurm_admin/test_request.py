@@ -1,0 +1,112 @@
+"""The requests that the Slurm admin service takes: none that is not in its table, field by field."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.agent.privileged.common.request import Refused
+from gleaner.control.slurm_admin import request
+from gleaner.control.slurm_admin.request import Alive, Awake, Drain, Heard, Hold, Reason, Release, Resume
+
+
+def parsed(**message: Any) -> request.Request:
+    return request.parse(json.dumps(message).encode()).request
+
+
+def test_each_request_is_what_its_fields_say() -> None:
+    assert parsed(do="alive", partitions=["shared", "big"]) == Alive(("shared", "big"))
+    assert parsed(do="awake") == Awake()
+    assert parsed(do="release", job="4711_3", top=False) == Release("4711_3", top=False)
+    assert parsed(do="reason", job="7", text="chemistry: 12 of 10 CPUs") == Reason("7", "chemistry: 12 of 10 CPUs")
+    assert parsed(do="drain", nodes=["n1", "n2"], by="alice") == Drain(("n1", "n2"), "alice")
+    assert parsed(do="resume", nodes=["n1"]) == Resume(("n1",))
+
+
+@pytest.mark.parametrize(
+    "job", ["", "0", "7 ", "7,8", "7_", "7_[1-3]", "07", "-1", "7\n", "all", "7;8", "٧", 7, None, ["7"], "7" * 20]
+)
+def test_a_job_is_one_number_or_one_task_of_an_array(job: Any) -> None:
+    with pytest.raises(Refused, match="'job' is not what it must be"):
+        parsed(do="hold", job=job)
+
+
+@pytest.mark.parametrize(
+    "nodes", [[], ["n1", "n1"], ["n[1-3]"], ["ALL,n1"], ["n1 State=DOWN"], ["-n"], [""], [1], "n1", None, ["n"] * 1001]
+)
+def test_nodes_are_a_list_of_plain_names_each_once(nodes: Any) -> None:
+    with pytest.raises(Refused, match="'nodes' is not what it must be"):
+        parsed(do="resume", nodes=nodes)
+
+
+@pytest.mark.parametrize("names", [[], "shared", None, [""], ["a,b"], ["a b"], ["a", "a"], ["a\n"], [7], ["a" * 65]])
+def test_partitions_are_a_list_of_names_each_once(names: Any) -> None:
+    with pytest.raises(Refused, match="'partitions' is not what it must be"):
+        parsed(do="alive", partitions=names)
+
+
+def test_so_many_partitions_are_no_request() -> None:
+    most = [f"p{number}" for number in range(request.MOST_PARTITIONS)]
+    assert parsed(do="alive", partitions=most) == Alive(tuple(most))
+    with pytest.raises(Refused, match="'partitions' is not what it must be"):
+        parsed(do="alive", partitions=[*most, "more"])
+
+
+def test_a_drain_names_as_much_of_its_author_as_control_leaves_of_it() -> None:
+    longest = "a" * request.LONGEST_PERSON
+    assert parsed(do="drain", nodes=["n1"], by=longest) == Drain(("n1",), longest)
+    with pytest.raises(Refused, match="'by' is not what"):
+        parsed(do="drain", nodes=["n1"], by=longest + "a")
+
+
+@pytest.mark.parametrize("field", ["epoch", "submitted_s"])
+@pytest.mark.parametrize("number", [-1, 1.5, True, "7", None, [7]])
+def test_what_may_be_missing_is_a_whole_number_if_it_is_there(field: str, number: Any) -> None:
+    with pytest.raises(Refused, match=f"'{field}' is not what it must be"):
+        parsed(do="hold", job="7", **{field: number})
+
+
+def test_a_request_carries_by_what_its_author_leads_and_which_job_is_meant() -> None:
+    line = json.dumps({"do": "hold", "job": "7", "submitted_s": 3, "epoch": 4}).encode()
+    assert request.parse(line) == Heard(Hold("7", submitted_s=3), 4)
+    assert request.parse(b'{"do": "awake"}') == Heard(Awake(), None)
+    with pytest.raises(Refused, match="'submitted_s' is no field of this request"):
+        parsed(do="drain", nodes=["n1"], by="alice", submitted_s=3)
+
+
+@pytest.mark.parametrize("text", ["", "a\nb", "\x1b[1m", "x" * 201, 7, None])
+def test_a_reason_is_one_short_printable_line(text: Any) -> None:
+    with pytest.raises(Refused, match="'text' is not what it must be"):
+        parsed(do="reason", job="7", text=text)
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"do": "release", "job": "7"}, "'top' is missing"),
+        ({"do": "release", "job": "7", "top": 1}, "'top' is not what"),
+        ({"do": "hold", "job": "7", "node": "n1"}, "'node' is no field of this request"),
+        ({"do": "drain", "nodes": ["n1"], "by": "a b"}, "'by' is not what"),
+        ({"do": "cancel", "job": "7"}, "there is no request 'cancel'"),
+        ({"job": "7"}, "there is no request 'None'"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_named(message: dict[str, Any], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        parsed(**message)
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
+def test_whatever_is_said_is_refused_in_one_line_or_understood(line: bytes) -> None:
+    try:
+        request.parse(line)
+    except Refused as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("line", [b"[" * 30_000, b"9" * 60_000, b"[]", b"7", b'{"do": "hold", "job": ' + b"9" * 999])
+def test_hostile_json_is_refused(line: bytes) -> None:
+    with pytest.raises(Refused):
+        request.parse(line)

@@ -1,0 +1,54 @@
+"""The interval between the periodic saves of a job."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.agent.timing.checkpoint_interval import ASSUMED_MTBF_S, interval_s, is_due, optimal_interval_s
+
+HOUR = 3600.0
+
+
+def waste(interval: float, save_s: float, mtbf_s: float) -> float:
+    """The share of time lost to saves and to work done again, for losses that come as a Poisson process.
+
+    Daly 2006, with a restart that costs nothing: a segment of `interval + save_s` is tried until it gets through
+    without a loss.
+    """
+    return mtbf_s * (math.exp((interval + save_s) / mtbf_s) - 1) / interval
+
+
+@pytest.mark.parametrize(("save_s", "mtbf_s"), [(1, HOUR), (10, 6 * HOUR), (60, HOUR), (600, 2 * HOUR)])
+def test_no_other_interval_wastes_less(save_s: float, mtbf_s: float) -> None:
+    best = optimal_interval_s(save_s, mtbf_s)
+    least = waste(best, save_s, mtbf_s)
+    for other in (0.5 * best, 0.8 * best, 1.25 * best, 2 * best):
+        assert least < waste(other, save_s, mtbf_s)
+
+
+@given(st.floats(0.01, 1e4), st.floats(60, 1e7))
+def test_dearer_saves_and_rarer_losses_make_longer_intervals(save_s: float, mtbf_s: float) -> None:
+    found = optimal_interval_s(save_s, mtbf_s)
+    assert found > 0
+    if save_s < mtbf_s / 2:
+        assert optimal_interval_s(save_s, 2 * mtbf_s) >= found
+        assert optimal_interval_s(save_s * 1.01, mtbf_s) >= found * 0.999
+
+
+def test_the_interval_has_a_shortest_and_may_be_none() -> None:
+    assert interval_s("auto", 0.001, mtbf_s=100, shortest_s=60) == 60
+    assert interval_s("auto", 1, mtbf_s=None, shortest_s=60) is None
+    assert interval_s(False, 1, mtbf_s=100, shortest_s=60) is None
+    assert interval_s(True, 1, mtbf_s=None, shortest_s=60) == optimal_interval_s(1, ASSUMED_MTBF_S)
+
+
+@given(st.floats(0, 1e5), st.floats(0, 1e5), st.floats(1, 1e5))
+def test_nothing_is_saved_whose_interval_is_longer_than_the_time_left(now: float, left: float, interval: float) -> None:
+    assert not is_due(now, since_s=now, interval_s=interval, save_point_s=now + left)
+    if interval > left:
+        assert not any(
+            is_due(now + waited, since_s=now, interval_s=interval, save_point_s=now + left)
+            for waited in (left, left / 2)
+        )
