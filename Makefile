@@ -3,12 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
-# Many tests wait for real time to pass, so more of them run at once than there are cores.
-SIDE_BY_SIDE := --numprocesses 4 --dist worksteal
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static test test-cluster demo demo-entitlements demo-eternal demo-down prepare diagrams bench-queue bench-simulate bench-checkpoint bench-boundary
+.PHONY: help venv lock check unit static test test-all demo demo-entitlements demo-eternal demo-down prepare diagrams bench-queue bench-simulate bench-checkpoint bench-boundary
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -28,14 +26,11 @@ demo-down:  ## remove the cluster: what carries our label, and nothing else
 	@deploy/cluster.sh down
 	@deploy/engine.sh stop
 
-test:  ## every test, the ones on the real cluster too (ARGS="--cluster-order reverse": those files in another order)
-	@deploy/prepare.sh --tests
-	@$(MAKE) --no-print-directory static
-	@$(PYTEST) $(SIDE_BY_SIDE) -m "not cluster"; found=$$?; $(PYTEST) -m cluster $(ARGS) && exit $$found
+test:  ## what proves a change: sets up what is missing, runs the tests, says what they cost, leaves nothing behind
+	@$(PYTHON) -m tests.suite.run $(ARGS)
 
-test-cluster:  ## the tests on the real cluster alone (ARGS as above, or files)
-	@deploy/prepare.sh --tests
-	@$(PYTEST) -m cluster $(ARGS)
+test-all:  ## every test (ARGS="--only cluster -- --cluster-order reverse": those files in another order)
+	@$(PYTHON) -m tests.suite.run --all --limit-min 0 $(ARGS)
 
 check: venv  ## format, lint, types, imports, dependencies and unit tests; less than two minutes
 	@$(MAKE) --no-print-directory -j2 static unit PYRIGHT_READS="control agent lab"
@@ -43,7 +38,7 @@ check: venv  ## format, lint, types, imports, dependencies and unit tests; less 
 # Three at once: beside the static checks a fourth only costs its own start, five seconds of a core.
 # Only to load what draws the cases of the API's schema, and to collect these, all of them slow, takes each worker seconds.
 unit: venv
-	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q --numprocesses 3 --dist worksteal -p no:schemathesis -m "not cluster and not postgres and not slow" --ignore tests/api/test_schema.py
+	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q --numprocesses 3 --dist worksteal -p no:schemathesis -m "not cluster and not nodes and not postgres and not slow" --ignore tests/api/test_schema.py
 
 # mypy reads all of it, and remembers what it has read. pyright does not: the tests are left to `make test`.
 static: venv

@@ -6,7 +6,7 @@
 #   cluster.sh down                         remove what carries our label, and the cluster's state; images stay
 #   cluster.sh status                       containers, Slurm's view
 #   cluster.sh exec [-u USER] [-i] WHERE COMMAND...   run a command on head, node1, node2 or node3
-#   cluster.sh load-images                  give the workloads' images to each node's engine and helper, where they lack them
+#   cluster.sh load-images [NODE...]        give the workloads' images to each node's engine and helper, where they lack them
 #
 # GLEANER_UP_WITHIN_S (default 300): how long each of these may take; a busy machine needs a minute for all.
 # GLEANER_GRACE_S (default 60): the grace time of preempted agents; the slurm.conf for real clusters says 120.
@@ -201,6 +201,13 @@ case "${1:-}" in
     down) down ;;
     status) status ;;
     exec) shift; run_in "$@" ;;
-    load-images) load_images ;;
-    *) die "usage: cluster.sh up | down | status | exec [-u USER] [-i] WHERE COMMAND... | load-images" ;;
+    load-images)
+        shift
+        [ $# = 0 ] || nodes=$*
+        for node in $nodes; do
+            wait_for 120 helper_answers "$node" || die "the node helper of $node does not answer"
+        done
+        load_images
+        ;;
+    *) die "usage: cluster.sh up | down | status | exec [-u USER] [-i] WHERE COMMAND... | load-images [NODE...]" ;;
 esac

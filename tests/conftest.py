@@ -2,6 +2,7 @@
 a faked Slurm.
 """
 
+import faulthandler
 import os
 import random
 import signal
@@ -29,6 +30,8 @@ settings.register_profile("brief", settings(), deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 # Whoever starts the tests in the background has this signal ignored, in all that the tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# A run that takes too long asks each process where it is (tests/suite/run.py).
+faulthandler.register(signal.SIGUSR1, all_threads=True)
 # What loops beside a test say must not come into the output of a command that runs in this process meanwhile.
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 

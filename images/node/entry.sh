@@ -1,7 +1,9 @@
 #!/bin/bash
 # What a compute node runs: munge, its own Docker Engine, Gleaner's watchdog, slurmd. Ends when one of them ends.
 # /run is a fresh tmpfs at each start, so no pid file or socket of an earlier life is in the way.
+# WITHOUT_SLURM=1: a node for the tests of the runtimes alone, with neither munge nor slurmd.
 set -eu
+with_slurm() { [ -z "${WITHOUT_SLURM:-}" ]; }
 
 # Docker masks parts of /proc and makes others read-only; the engine and CRIU in here need them.
 awk '$5 ~ "^/proc/" { print $5 }' /proc/self/mountinfo | sort -ru | while read -r mounted; do umount "$mounted" || true; done
@@ -9,7 +11,7 @@ awk '$5 ~ "^/proc/" { print $5 }' /proc/self/mountinfo | sort -ru | while read -
 mkdir -p /run/munge /run/slurm /var/log/slurm /var/lib/slurm/slurmd
 chown munge: /run/munge
 install -d -o gleaner -g gleaner -m 0750 /var/lib/gleaner /var/lib/gleaner/work
-install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
+! with_slurm || install -o munge -m 0400 /etc/gleaner-cluster/munge.key /etc/munge/munge.key
 /usr/local/libexec/gleaner/install-node.sh --yes >/dev/null # the programs are there: it makes their settings and the handshake folder
 
 wait_for() { # wait_for SECONDS WHAT LOG COMMAND...
@@ -25,7 +27,7 @@ wait_for() { # wait_for SECONDS WHAT LOG COMMAND...
     done
 }
 
-setpriv --reuid munge --regid munge --init-groups munged --foreground --force &
+if with_slurm; then setpriv --reuid munge --regid munge --init-groups munged --foreground --force & fi
 
 # Containers of an earlier life of this node: their processes died with it. The engine must not find them "running".
 # Each restore leaves a copy of the memory in containerd's TMPDIR: on disk it harms less than in memory.
@@ -46,9 +48,11 @@ mount --bind /var/lib/docker/gleaner-users /var/lib/gleaner-users
 while :; do gleaner-helper || true; sleep 1; done >/var/log/gleaner-helper.log 2>&1 &
 
 /usr/local/libexec/gleaner/watchdog &
-wait_for 20 munged /dev/null munge -n
-# -b: processes of before are gone, as after a reboot, and slurmctld ends the jobs that it believes to run here.
-slurmd -D -b &
+if with_slurm; then
+    wait_for 20 munged /dev/null munge -n
+    # -b: processes of before are gone, as after a reboot, and slurmctld ends the jobs that it believes to run here.
+    slurmd -D -b &
+fi
 echo "$(hostname): up"
 
 trap 'trap - TERM; kill $(jobs -p) 2>/dev/null; wait; exit 0' TERM INT

@@ -291,8 +291,8 @@ def until(is_so: object, longest_s: float = 20) -> bool:
 # ── the real thing ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.cluster
-@pytest.mark.slow
+@pytest.mark.nodes
+@pytest.mark.extended
 def test_the_real_slurm_starts_the_median_job_when_our_replay_does() -> None:
     """40 jobs on 16 nodes, 60 times faster than the clock."""
     if shutil.which("slurmctld") is None:

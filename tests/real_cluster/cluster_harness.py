@@ -1,6 +1,5 @@
 """The harness of the tests on the real cluster: jobs of ours, regular jobs in their way, and waiting."""
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -116,11 +115,6 @@ def boundary_s(length_s: float, at_s: float | None = None) -> float:
     """The next shared end."""
     now_s = time.time() if at_s is None else at_s
     return (now_s // length_s + 1) * length_s
-
-
-def unhurried(seconds: float) -> float:
-    """Return the seconds that work promised in `seconds` may take on this machine now, where others may be at work."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def sleep_until(at_s: float) -> None:

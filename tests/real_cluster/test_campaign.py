@@ -52,6 +52,7 @@ def test_a_job_saved_on_one_node_and_completed_on_another_gives_the_identical_re
         assert proof.doubts(run, uninterrupted, events=events, at_pace=pace) == [], f"job {job} on {run.nodes}"
 
 
+@pytest.mark.extended
 def test_a_fresh_start_in_place_of_a_restore_is_found_out(
     quiet: None, references: tuple[list[reference.Wanted], list[proof.Run]], tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from demo import cluster
 from tests.real_cluster import restoring
 from tests.real_cluster import slurm_admin_harness as s
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
 
 SETTINGS = "/etc/gleaner/gleaner.toml"
 KEPT = restoring.KEPT_SETTINGS

@@ -71,11 +71,10 @@ def test_a_node_with_four_running_jobs_is_empty_in_less_than_a_minute_and_nothin
     assert (dry["said"], [job["deed"] for job in dry["jobs"]]) == ("", ["vacate"])
     assert "drain" not in node_state(node)
 
-    began_s = time.time()
     drain = cluster.glean("drain", node)
-    took_s = time.time() - began_s
+    took_s = drain["ended_s"] - drain["asked_s"]
     assert drain["phase"] == "empty"
-    assert took_s < cluster_harness.unhurried(60)
+    assert took_s < 60
     assert [(job["at_first"], job["left"]) for job in drain["jobs"]] == [(4, 0)]
     assert node_state(node) == "drained gleaner: drained by admin"
     assert cluster.containers(node) == []
@@ -88,7 +87,8 @@ def test_a_node_with_four_running_jobs_is_empty_in_less_than_a_minute_and_nothin
         first, second = cluster_harness.job(job)["attempts"]
         assert first["ending"] == "saved"
         assert second["restored_from"], "it began anew"
-    time.sleep(20)  # the dead man's switch has come by: a control that drains lives
+    # A control that drains lives: the dead man's switch, here called once more beside its timer, leaves the node alone.
+    cluster.run("head", "/usr/local/libexec/gleaner/deadman", user="gleaner-slurm-admin")
     assert node_state(node).startswith("drained")
     assert cluster.glean("resume", node)["phase"] == "resumed"
     assert "drain" not in node_state(node)
@@ -97,6 +97,7 @@ def test_a_node_with_four_running_jobs_is_empty_in_less_than_a_minute_and_nothin
         cluster.api("POST", f"/jobs/{job}/cancel")
 
 
+@pytest.mark.extended
 def test_owners_jobs_leave_as_they_declare_and_an_undeclared_one_is_left_alone_even_if_control_is_killed() -> None:
     cluster.run("head", "rm", "-f", "/run/gleaner/alive")  # nobody enforces entitlements: what is submitted starts
     preemptible = s.submit("--ntasks=1", declared="preemptible")
@@ -129,6 +130,7 @@ def test_owners_jobs_leave_as_they_declare_and_an_undeclared_one_is_left_alone_e
     cluster.run("head", "scancel", preemptible, checkpointable)
 
 
+@pytest.mark.extended
 def test_a_job_that_spans_nodes_or_a_mark_of_somebody_elses_stops_it() -> None:
     cluster.run("head", "rm", "-f", "/run/gleaner/alive")
     wide = s.submit("--nodelist=node1,node2", "--nodes=2", declared="preemptible")
@@ -148,6 +150,7 @@ def test_a_job_that_spans_nodes_or_a_mark_of_somebody_elses_stops_it() -> None:
         cluster.run("head", "scontrol", "update", "NodeName=node3", "State=UNDRAIN")
 
 
+@pytest.mark.extended
 def test_a_job_is_migrated_where_its_owner_says_and_partly_used_agents_are_emptied() -> None:
     began_s = time.time()
     large = cluster_harness.submit_pi(2, cpus=4)

@@ -8,7 +8,7 @@ from demo.entitlements import ENTITLEMENTS
 from tests.real_cluster import owners_harness
 from tests.real_cluster import slurm_admin_harness as s
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
 
 
 def test_an_account_that_slurm_does_not_know_is_one_clear_line_and_nobody_is_released_or_held(quiet: None) -> None:

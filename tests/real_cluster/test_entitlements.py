@@ -42,18 +42,16 @@ def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every
 ) -> None:
     """Agents on one node, chemistry on two under `glean run`; then physics and biology ask for all that is theirs."""
     began_s = time.time()
+    ours = cluster_harness.submit_pi(2, cpus=3)
+    cluster_harness.wait_running(ours)
     own = [owners_harness.own_run("bob", seed) for seed in (1, 2)]
     owners_harness.wait_until_they_run(*own)
-    ours = cluster_harness.submit_pi(2, samples=str(owners_harness.SAMPLES), cpus=3)
-    cluster_harness.wait_running(ours)
-    time.sleep(5)
     claims = [
         owners_harness.sleeper("alice", 6),
         owners_harness.sleeper("alice", 3),
         owners_harness.sleeper("carol", 3),
     ]
     owners_harness.wait_until_they_run(*claims)
-    assert owners_harness.runs(own[0]) != owners_harness.runs(own[1]), "one of chemistry's is preempted, and no more"
     decided = owners_harness.decisions_about(*claims, *own, since_s=began_s)
     victims = {victim for one in decided.values() for each in one["answer"]["decisions"] for victim in each["victims"]}
     assert len(victims & set(own)) == 1 and victims - set(own), "agents go first, then what is above its share"
@@ -63,15 +61,17 @@ def test_an_entitled_account_gets_its_share_back_within_one_grace_time_and_every
     cluster.until(
         "chemistry's jobs to end", lambda: {owners_harness.state(job) for job in own} == {"COMPLETED"}, timeout_s=240
     )
-    cluster.until("our jobs to end", lambda: set(cluster_harness.states(ours)) == {"Complete"}, timeout_s=120)
-    assert sorted(owners_harness.restarts(own).values()) == [0, 1]
+    assert sorted(owners_harness.restarts(own).values()) == [0, 1], "one of chemistry's is preempted, and no more"
     for seed, job in enumerate(own, start=1):
         assert owners_harness.result_of("bob", job) == pi(seed)
+    cluster_harness.wait_running(ours)
     for number in ours:
-        assert cluster_harness.job(number)["job"]["outcome"] == "succeeded"
-        assert all(attempt["ending"] in {"saved", "succeeded"} for attempt in cluster_harness.job(number)["attempts"])
+        first, *later = cluster_harness.job(number)["attempts"]
+        assert first["ending"] == "saved"
+        assert later[0]["restored_from"], "it began anew"
 
 
+@pytest.mark.extended
 def test_no_more_is_preempted_than_is_asked_for_and_undeclared_work_is_never_touched(enforced: None) -> None:
     fixed = owners_harness.sleeper("bob", 5)
     over = [owners_harness.preemptible("bob", 3) for _ in range(3)]
@@ -91,6 +91,7 @@ def test_no_more_is_preempted_than_is_asked_for_and_undeclared_work_is_never_tou
     assert "declare it preemptible or checkpointable" in why
 
 
+@pytest.mark.extended
 def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved_when_they_are_claimed(
     enforced: None,
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_job_larger_than_its_owners_entitlement_runs_on_idle_cpus_and_is_saved
     assert owners_harness.result_of("carol", large) == pi(3)
 
 
+@pytest.mark.extended
 def test_a_claim_that_asks_for_a_feature_takes_back_a_node_that_has_it(enforced: None) -> None:
     over = [owners_harness.preemptible("bob", 6) for _ in range(3)]
     owners_harness.wait_until_they_run(*over)
@@ -123,6 +125,7 @@ def test_a_claim_that_asks_for_a_feature_takes_back_a_node_that_has_it(enforced:
         cluster.run("head", "scontrol", "update", "NodeName=node2", "AvailableFeatures=", "ActiveFeatures=")
 
 
+@pytest.mark.extended
 def test_what_falls_free_goes_to_the_claim_though_another_job_is_ahead_of_it(enforced: None) -> None:
     over = [owners_harness.preemptible("bob", 6) for _ in range(3)]
     owners_harness.wait_until_they_run(*over)
@@ -136,6 +139,7 @@ def test_what_falls_free_goes_to_the_claim_though_another_job_is_ahead_of_it(enf
     assert owners_harness.state(rival) == "PENDING"
 
 
+@pytest.mark.extended
 def test_a_victim_that_cannot_be_saved_goes_on_and_the_next_one_is_chosen(enforced: None) -> None:
     """It ignores the signal; after its grace time another one is asked."""
     owners_harness.enforce(grace_s=8, quantum_s=3600)
@@ -154,11 +158,12 @@ def test_a_victim_that_cannot_be_saved_goes_on_and_the_next_one_is_chosen(enforc
     willing = owners_harness.own_run("bob", 4)
     owners_harness.wait_until_they_run(willing)
     claim = owners_harness.sleeper("alice", 6)
-    owners_harness.wait_until_they_run(claim, timeout_s=90)
+    owners_harness.wait_until_they_run(claim, promised_s=90)
     assert owners_harness.runs(*stubborn)
     assert owners_harness.restarts(stubborn) == dict.fromkeys(stubborn, 0)
 
 
+@pytest.mark.extended
 def test_control_killed_while_jobs_are_preempted_goes_on_where_it_was(enforced: None) -> None:
     over = [owners_harness.preemptible("bob", 6) for _ in range(3)]
     owners_harness.wait_until_they_run(*over)
@@ -170,10 +175,11 @@ def test_control_killed_while_jobs_are_preempted_goes_on_where_it_was(enforced: 
     for _ in range(3):
         time.sleep(1.5)
         cluster.restart_control()
-    owners_harness.wait_until_they_run(*claims, timeout_s=90)
+    owners_harness.wait_until_they_run(*claims, promised_s=90)
     assert sorted(owners_harness.restarts(over).values()) == [0, 1, 1]
 
 
+@pytest.mark.extended
 def test_slurmctld_that_stands_still_while_jobs_are_preempted_costs_nobody_more(enforced: None) -> None:
     """It is stopped for half a minute when the first of them has gone; its programs time out meanwhile.
 
@@ -194,13 +200,14 @@ def test_slurmctld_that_stands_still_while_jobs_are_preempted_costs_nobody_more(
         time.sleep(30)
     finally:
         cluster.run("head", "pkill", "-CONT", "-x", "slurmctld")
-    took_s = owners_harness.until_they_run(*claims, timeout_s=90 + owners_harness.LAUNCH_AGAIN_S)
-    was_cut_off = any(owners_harness.restarts(claims).values())
-    assert took_s <= cluster_harness.unhurried(90) + (owners_harness.LAUNCH_AGAIN_S if was_cut_off else 0)
+    owners_harness.until_they_run(*claims, timeout_s=900)
+    for claim, restarts in owners_harness.restarts(claims).items():
+        assert owners_harness.waited_s(claim) <= 90 + (owners_harness.LAUNCH_AGAIN_S if restarts else 0)
     assert sorted(owners_harness.restarts(over).values()) == [0, 1, 1]
     assert cluster.api("GET", "/owners")["problem"] == ""
 
 
+@pytest.mark.extended
 def test_a_group_that_comes_second_starts_within_one_round_though_the_first_has_a_thousand_jobs(quiet: None) -> None:
     cluster.configure({"groups": {"entitled": {"first": 50, "second": 50}}})
     words = ("--image", owners_harness.PI, "--name", "pi", "--cpus", "1", "--memory-mib", "50")
@@ -209,10 +216,11 @@ def test_a_group_that_comes_second_starts_within_one_round_though_the_first_has_
     cluster.until("the first group to run", cluster_harness.agents, timeout_s=60)
     time.sleep(5)
     jobs = list(cluster.glean("submit", "--group", "second", *words, "--array", "1-10", after=after)["jobs"])
-    began_s = time.monotonic()
     cluster.until(
         "the second group to start",
         lambda: any(state != "New" for state in cluster_harness.states(jobs)),
-        timeout_s=ROUND_S,
+        timeout_s=10 * ROUND_S,
     )
-    assert time.monotonic() - began_s <= cluster_harness.unhurried(ROUND_S)
+    rows = [cluster_harness.job(job) for job in jobs]
+    claimed_s = min(attempt["claimed_s"] for row in rows for attempt in row["attempts"])
+    assert claimed_s - rows[0]["job"]["submitted_s"] <= ROUND_S

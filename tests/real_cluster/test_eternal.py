@@ -3,7 +3,7 @@
 import pytest
 from demo import eternal
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
 
 
 def test_a_job_without_an_end_loses_and_repeats_nothing_however_often_its_agents_are_preempted(

@@ -4,13 +4,14 @@ import time
 
 import pytest
 from demo import cluster
-from tests.real_cluster import cluster_harness
+from tests.real_cluster import cluster_harness, owners_harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 SAMPLES = "500000000"
 
 
+@pytest.mark.extended
 def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(one_round: None) -> None:
     jobs = cluster_harness.submit_pi(2, samples=SAMPLES, cpus=6)
     job, victim = next(iter(cluster_harness.wait_running(jobs).items()))
@@ -45,6 +46,7 @@ def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: N
     assert all(attempt["ending"] != "lost" for job in jobs for attempt in cluster_harness.job(job)["attempts"])
 
 
+@pytest.mark.extended
 def test_what_agents_saved_while_control_was_away_counts(quiet: None) -> None:
     jobs = cluster_harness.submit_pi(1)
     cluster_harness.wait_running(jobs)
@@ -73,6 +75,7 @@ def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(one_round
     assert cluster.run(node, "sh", "-c", "pgrep -f [p]i.py || true").strip() == ""
 
 
+@pytest.mark.extended
 def test_the_watchdog_ends_what_has_outlived_its_agent_and_nothing_else(quiet: None) -> None:
     now_s = int(time.time())
     words = ("docker", "run", "--detach", "--network", "none")
@@ -99,26 +102,27 @@ def test_the_watchdog_ends_what_has_outlived_its_agent_and_nothing_else(quiet: N
 def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(one_round: None) -> None:
     jobs = cluster_harness.submit_pi(1)
     (node,) = cluster_harness.wait_running(jobs).values()
-    asked_s = time.time()
     regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 10", user="alice")
     cluster.until("the regular job", lambda: cluster.regular_job(regular).state == "RUNNING", timeout_s=100)
-    assert time.time() - asked_s <= cluster_harness.unhurried(75), "the grace time of the demo is 60 s"
+    assert owners_harness.waited_s(regular) <= 75, "the grace time of the demo is 60 s"
     row = cluster_harness.job(jobs[0])
     assert row["attempts"][0]["ending"] == "saved"
     assert row["checkpoints"]
     assert row["failures"] == 0
 
 
+@pytest.mark.extended
 def test_a_cancelled_job_is_gone_from_its_node_within_two_beats(quiet: None) -> None:
     jobs = cluster_harness.submit_pi(1)
     (node,) = cluster_harness.wait_running(jobs).values()
     cluster.glean("cancel", str(jobs[0]))
-    began_s = time.monotonic()
-    cluster.until("the container to go", lambda: not cluster.containers(node), timeout_s=20)
-    assert time.monotonic() - began_s <= cluster_harness.unhurried(20)
-    assert cluster_harness.job(jobs[0])["job"]["outcome"] == "cancelled"
+    cluster.until("the container to go", lambda: not cluster.containers(node), timeout_s=200)
+    row = cluster_harness.job(jobs[0])
+    assert row["job"]["outcome"] == "cancelled"
+    assert row["attempts"][0]["ended_s"] - row["job"]["ended_s"] <= 20
 
 
+@pytest.mark.extended
 def test_a_held_job_is_saved_and_stays(quiet: None) -> None:
     jobs = cluster_harness.submit_pi(1)
     cluster_harness.wait_running(jobs)
@@ -130,6 +134,7 @@ def test_a_held_job_is_saved_and_stays(quiet: None) -> None:
     cluster_harness.wait_running(jobs)
 
 
+@pytest.mark.extended
 def test_an_image_that_does_not_exist_holds_the_job_and_says_so(quiet: None) -> None:
     answer = cluster.glean(
         "submit", "--group", "physics", "--image", "gleaner/no-such:image", "--name", "nothing", after=("true",)
@@ -139,6 +144,7 @@ def test_an_image_that_does_not_exist_holds_the_job_and_says_so(quiet: None) -> 
     assert "gleaner/no-such:image" in (cluster_harness.job(job)["waits_because"] or "")
 
 
+@pytest.mark.extended
 def test_a_job_that_fails_by_itself_ends_with_its_exit_code_and_its_last_words(quiet: None) -> None:
     words = ("--group", "physics", "--image", cluster_harness.PI, "--name", "wrong", "--retries", "0")
     answer = cluster.glean("submit", *words, after=("--no-such-option",))

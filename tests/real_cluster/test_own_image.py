@@ -10,7 +10,7 @@ import pytest
 from demo import cluster
 from tests.real_cluster import cluster_harness
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
 
 NAME = "my-pi:1"
 TOKEN = "/home/gleaner/.config/gleaner/token-physics"

@@ -9,7 +9,7 @@ from demo import cluster
 from demo.entitlements import USERS_FOLDER
 from tests.real_cluster import slurm_admin_harness as s
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module", autouse=True)

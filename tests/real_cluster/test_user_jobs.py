@@ -182,6 +182,7 @@ def helpers_containers() -> str:
     return cluster.run("node3", "ls", "/var/lib/gleaner-root/containers")
 
 
+@pytest.mark.extended
 def test_a_job_that_cannot_be_saved_goes_on_and_says_so() -> None:
     nodes_harness.spread_image([Node("node3", "criu")])
     job = submit("--nodelist=node3", script=f"exec glean run {nodes_harness.IMAGE} '{CONNECTED}'")
@@ -194,6 +195,7 @@ def test_a_job_that_cannot_be_saved_goes_on_and_says_so() -> None:
     assert [line for line in printed(job) if line.startswith("step")] == [f"step {number}" for number in range(20)]
 
 
+@pytest.mark.extended
 def test_close_to_its_time_limit_a_job_saves_itself(limited: str) -> None:
     cluster.until("the job to be requeued", lambda: cluster.slurm_job(limited)["restart_cnt"] == 1, timeout_s=100)
     assert "DUE TO TIME LIMIT" not in "\n".join(printed(limited))

@@ -1,4 +1,4 @@
-"""The engines of two nodes of the real cluster, and an image to run there. Nothing is brought up from here."""
+"""The engines of two node containers, and an image to run there. Nothing is brought up from here."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,11 +13,11 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 
 @pytest.fixture(scope="session")
 def _with_image() -> None:
-    """A loud failure, never a skip, where the cluster is missing."""
+    """A loud failure, never a skip, where the nodes are missing."""
     try:
         nodes_harness.spread_image([Node(name, "criu") for name in nodes_harness.NAMES])
     except nodes_harness.NoNodes as error:
-        pytest.fail(f"the cluster does not answer; deploy/prepare.sh brings it up ({error})")
+        pytest.fail(f"the node containers do not answer; make test brings them up ({error})")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The cluster's nodes as the tests of the runtime see them: each with an engine, and a disk of its own.
+"""Node containers (tests/suite/node_containers.py): each has an engine, and a disk of its own.
 
 The tests run outside of the nodes. A node's files, the engine's socket among them, are reached through
 `/proc/PID/root` of its first process, which needs root.
@@ -21,6 +21,7 @@ from typing import Any
 import docker
 from docker.errors import DockerException, NotFound
 from tests.runtime.account_harness import AsAccount
+from tests.suite import node_containers
 
 from gleaner.agent.checkpoints import workdir_tar as folder
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -33,7 +34,7 @@ from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId,
 from gleaner.agent.runtime.log_frames import Lines
 from gleaner.agent.runtime.runc import RuncRuntime
 
-NAMES = os.environ.get("GLEANER_TEST_NODES", "node1 node2").split()
+NAMES = os.environ.get("GLEANER_TEST_NODES", " ".join(node_containers.NAMES)).split()
 IMAGE = "gleaner/runtime-test:demo"
 AGENT = "runtime-tests"
 USER = (4200, 4200)
@@ -94,6 +95,10 @@ class Node:
         return subprocess.run(
             [*_OUTER_COMMAND, "exec", self.name, *words], capture_output=True, text=True, check=check
         ).stdout
+
+    def switch_on(self) -> None:
+        """Start a node that has ended, as it does when its engine ends. Whoever called waits until it answers."""
+        subprocess.run([*_OUTER_COMMAND, "start", self.name], capture_output=True, check=True, timeout=120)
 
     def is_paused(self, container: ContainerId) -> bool:
         if self.kind == "criu":

@@ -59,7 +59,7 @@ print("end")
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 @pytest.mark.timeout(600)
 def test_ten_saves_on_alternating_nodes_lose_nothing_and_do_nothing_twice(pair: tuple[Node, Node], work: Work) -> None:
     here, there = pair
@@ -79,7 +79,7 @@ def test_ten_saves_on_alternating_nodes_lose_nothing_and_do_nothing_twice(pair: 
     assert [node.containers() for node in pair] == [[], []]
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_what_was_written_after_the_save_is_undone_by_a_restore_on_the_same_node(node: Node, work: Work) -> None:
     container = work.start(node, COUNTER, "1")
     work.until("10")
@@ -99,7 +99,7 @@ def test_what_was_written_after_the_save_is_undone_by_a_restore_on_the_same_node
     assert not (work.folder(node) / "later").exists()
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_two_nodes_can_restore_the_same_checkpoint(pair: tuple[Node, Node], work: Work) -> None:
     container = work.start(pair[0], COUNTER, "1")
     work.until("10")
@@ -133,7 +133,7 @@ raise SystemExit(seen() != before)
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_what_the_job_has_deleted_from_its_image_stays_deleted(pair: tuple[Node, Node], work: Work) -> None:
     here, there = pair
     container = work.start(here, DELETER)
@@ -189,7 +189,7 @@ print("end")
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_locks_deleted_files_children_pipes_and_sockets_go_along(pair: tuple[Node, Node], work: Work) -> None:
     container = work.start(pair[0], HOLDER)
     work.until("10")
@@ -213,7 +213,7 @@ for count in range(10_000):
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_a_job_that_criu_cannot_save_says_why_in_one_line_and_goes_on(node: Node, work: Work) -> None:
     container = work.start(node, CONNECTED)
     work.until("5")
@@ -240,7 +240,7 @@ def small_storage(tmp_path: Path) -> Iterator[FolderStorage]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_a_full_storage_stops_a_save_and_not_the_job(node: Node, small_storage: FolderStorage) -> None:
     work = Work(small_storage)
     container = work.start(node, COUNTER, "20")
@@ -255,7 +255,7 @@ def test_a_full_storage_stops_a_save_and_not_the_job(node: Node, small_storage: 
     assert node.runtime.wait(container) == 0
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_an_exit_wins_against_a_pause(node: Node, work: Work) -> None:
     container = work.start(node, "raise SystemExit(7)")
     assert node.runtime.wait(container) == 7
@@ -268,7 +268,7 @@ def test_an_exit_wins_against_a_pause(node: Node, work: Work) -> None:
         node.runtime.kill(container)
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_a_paused_container_is_killed_without_another_step(node: Node, work: Work) -> None:
     container = work.start(node, COUNTER, "1")
     work.until("10")
@@ -295,7 +295,7 @@ raise SystemExit(85)
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_a_signal_reaches_the_job_as_if_nobody_were_in_between(node: Node, work: Work) -> None:
     container = work.start(node, HEEDING)
     work.until("ready")
@@ -307,7 +307,7 @@ def test_a_signal_reaches_the_job_as_if_nobody_were_in_between(node: Node, work:
     node.runtime.signal(container, "SIGTERM")
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_container_that_somebody_removes_is_no_exit_of_its_job(node: Node, work: Work, paused: bool) -> None:
     container = work.start(node, COUNTER, "1")
@@ -323,7 +323,7 @@ def test_a_container_that_somebody_removes_is_no_exit_of_its_job(node: Node, wor
         node.runtime.wait(container)
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_pausing_and_letting_go_twice_is_no_error(node: Node, work: Work) -> None:
     container = work.start(node, COUNTER, "1")
     for _ in range(2):
@@ -333,7 +333,7 @@ def test_pausing_and_letting_go_twice_is_no_error(node: Node, work: Work) -> Non
     work.until("5")
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_an_image_that_is_nowhere_gives_one_clear_line(node: Node, work: Work) -> None:
     with pytest.raises(
         ImageMissing, match=r"no\.such\.place/image:1 is not on the node and cannot be pulled"
@@ -343,7 +343,7 @@ def test_an_image_that_is_nowhere_gives_one_clear_line(node: Node, work: Work) -
     assert node.containers() == []
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 @pytest.mark.parametrize(
     ("program", "exit_code", "line"),
     [("/no/such/program", 127, "no such file"), ("/open/no-program", 126, "permission denied"), ("nope", 127, "found")],
@@ -377,7 +377,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_a_job_has_no_rights_no_network_and_one_mount(node: Node, work: Work) -> None:
     container = work.start(node, INTROSPECTION)
     assert node.runtime.wait(container) == 0
@@ -394,13 +394,13 @@ def test_a_job_has_no_rights_no_network_and_one_mount(node: Node, work: Work) ->
     assert (seen["here"], seen["greeting"], seen["terminal"], seen["cpus"]) == ("/job", "hello", False, "100000")
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_memory_beyond_the_limit_ends_the_job_and_not_the_node(node: Node, work: Work) -> None:
     container = work.start(node, "x = bytearray(1 << 30); print(len(x))", memory_mib=50)
     assert node.runtime.wait(container) == 137
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_a_checkpoint_with_a_flipped_bit_is_broken_and_leaves_nothing(node: Node, work: Work, tmp_path: Path) -> None:
     saved = _save_and_end(node, work)
     pack = tmp_path / "storage" / saved.key / "blocks.pack"
@@ -417,7 +417,7 @@ def test_a_checkpoint_with_a_flipped_bit_is_broken_and_leaves_nothing(node: Node
     work.restore(node, saved, COUNTER, "1")
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_a_checkpoint_that_criu_does_not_take_leaves_nothing(node: Node, work: Work) -> None:
     saved = _save_and_end(node, work)
     good = work.storage.open(saved.key, saved.digest)
@@ -433,7 +433,7 @@ def test_a_checkpoint_that_criu_does_not_take_leaves_nothing(node: Node, work: W
     assert node.containers() == []
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_an_image_that_was_changed_meanwhile_is_not_used_for_a_restore(node: Node, work: Work) -> None:
     saved = _save_and_end(node, work)
     good = work.storage.open(saved.key, saved.digest)
@@ -454,7 +454,7 @@ def _save_and_end(node: Node, work: Work):
     return saved
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_output_comes_as_lines_whatever_was_written(node: Node, work: Work) -> None:
     program = r"""
 import os
@@ -473,7 +473,7 @@ os.write(1, b"no end")
     assert max(map(len, work.lines)) <= 65536
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_a_line_begun_before_a_save_is_ended_after_the_restore(pair: tuple[Node, Node], work: Work) -> None:
     program = r"""
 import os, time
@@ -496,7 +496,7 @@ os.write(1, b"\xa9\n")
     assert work.lines == ["in the middle of caf\u00e9"]
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_usage_tells_memory_that_would_be_saved_of_all_that_run(node: Node, work: Work) -> None:
     busy = """
 import os, time
@@ -522,7 +522,7 @@ time.sleep(600)
     assert node.runtime.usage([running])[running].memory_bytes > 40 << 20
 
 
-@pytest.mark.cluster
+@pytest.mark.nodes
 def test_containers_are_found_by_their_labels(node: Node, work: Work, kind: str) -> None:
     container = work.start(node, "import time; time.sleep(600)")
     labels = node.runtime.ours()[container]

@@ -16,7 +16,7 @@ WATCHDOG = (Path(__file__).parents[2] / "deploy" / "watchdog").read_text()
 EPILOG = (Path(__file__).parents[2] / "deploy" / "epilog.sh").read_text()
 PLACE = "/tmp/gleaner-watchdog-under-test"
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 
 
 class Sleepers:

@@ -16,7 +16,7 @@ from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Published
 from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore, RuntimeFault
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
 EVERYWHERE = [(place, what) for place in ("/job", "/tmp", "/dev/shm") for what in ("file", "folder")]
 NOT_MADE = "(Can't create ghost|couldn't mkdirpat) .*"
 SOME = [

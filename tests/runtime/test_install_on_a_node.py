@@ -7,7 +7,7 @@ from tests.runtime import nodes_harness
 from tests.runtime.nodes_harness import Node
 from tests.runtime.shim_harness import Shimmed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 
 # A mount namespace in which /run, /etc/docker, /etc/gleaner and our programs are empty and private, with an engine.
 BEGIN = """

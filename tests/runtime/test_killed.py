@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo import cluster
 from docker.errors import DockerException
 from tests.runtime.escapes import mounts, replaced
 from tests.runtime.nodes_harness import Node, NoNodes, Work, wait_for
@@ -16,7 +15,7 @@ from gleaner.agent.checkpoints.interface import BytesLike, Draft, Part, PartWrit
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore, ContainerId, RuntimeFault
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
 
 TICKER = """
 import os, time
@@ -133,7 +132,7 @@ def test_an_engine_that_is_killed_in_a_save_leaves_the_checkpoint_before(pair: t
         assert len(raised) == 1
         goes_on(there, work, good)
     finally:
-        cluster.start_node(here.name)  # a node ends with its engine
+        here.switch_on()  # a node ends with its engine
         wait_for(lambda: is_up(here.name), f"{here.name} to be up again")
         vars(here).update(vars(Node(here.name, here.kind)))
 

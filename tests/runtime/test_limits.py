@@ -20,7 +20,7 @@ from gleaner.agent.runtime.pulled_images import PulledImages
 MIB = 2**20
 WITH_VOLUME = "gleaner/runtime-test-volume:demo"
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.nodes
 
 
 @pytest.fixture(params=["shim", "criu"])

@@ -26,7 +26,7 @@ from gleaner.agent.runtime.interface import (
     RuntimeFault,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(180)]
 EPILOG = (Path(__file__).parents[2] / "deploy" / "epilog.sh").read_text()
 HELPER = "^/usr/bin/python3 -IS /usr/local/sbin/gleaner-helper$"
 TICKER = """

@@ -17,7 +17,7 @@ from tests.runtime.shim_harness import HANDSHAKES, PYTHON, TICKER, Shimmed
 from gleaner.agent.privileged.shim.main import ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
 from gleaner.agent.runtime.docker_streaming import RUNTIME
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 
 IMAGES = "/tmp/pretended"
 BOTH = pytest.mark.parametrize("runtime", [RUNTIME, "runc"])

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.runtime.nodes_harness import Node, Work
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.nodes]
 
 
 @pytest.fixture(params=["shim", "criu"])

@@ -41,8 +41,8 @@ def real_pyslurm(container: PySlurmContainer, tmp_path: Path, monkeypatch: pytes
         "local",
         "faked_slurm",
         "faked_pyslurm",
-        pytest.param("real_slurm", marks=pytest.mark.cluster),
-        pytest.param("real_pyslurm", marks=pytest.mark.cluster),
+        pytest.param("real_slurm", marks=[pytest.mark.cluster, pytest.mark.extended]),
+        pytest.param("real_pyslurm", marks=[pytest.mark.nodes, pytest.mark.extended]),
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:

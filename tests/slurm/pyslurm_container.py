@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.slurm.slurm_harness import DOCKER, PROGRAMS, wrap_real_programs
+from tests.suite import cleaner
 
 from gleaner.control.slurm import pyslurm_child
 
@@ -41,7 +42,13 @@ def running() -> Iterator[PySlurmContainer]:
         raise RuntimeError(f"there is no image {IMAGE}: images/build.sh --only slurm-pyslurm")
     child = pyslurm_child.__file__
     container = PySlurmContainer(f"gleaner-pyslurm-{uuid.uuid4().hex[:12]}")
-    options = ("--hostname=lab", "--network=none", "--init", f"--volume={child}:{child}:ro")
+    options = (
+        "--hostname=lab",
+        "--network=none",
+        "--init",
+        f"--label={cleaner.of_this_run()}",
+        f"--volume={child}:{child}:ro",
+    )
     _docker("run", "--detach", "--rm", f"--name={container.name}", *options, IMAGE)
     try:
         until_s = time.monotonic() + UP_S

@@ -14,7 +14,7 @@ from gleaner.control.slurm.agents_view import AgentPhase
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
 from gleaner.control.slurm.pyslurm import PySlurmCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nodes, pytest.mark.extended]
 
 PRINTED = ClusterSettings().agent_logs
 """The folder of its nodes for what agents print."""

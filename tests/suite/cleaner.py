@@ -1,0 +1,171 @@
+"""Removes what a run of the tests leaves, also after a run that was killed: a process of its own that outlives it.
+
+    python3 -m tests.suite.cleaner RUN FOLDER [--keep-cluster] [--keep-engine]
+
+It waits until its standard input ends: the kernel closes that when the run is over, however it ended. Every process
+of the run carries GLEANER_TEST_RUN=RUN in its environment. FOLDER holds the run's temporary files.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MARK = "GLEANER_TEST_RUN"
+DOCKER = ("docker", "--host", "unix:///run/gleaner/docker.sock")
+LABEL = "org.gleaner.tests"
+"""Of the containers that tests start on our engine; its value is the run, or `by-hand`."""
+ENGINE = ("dockerd", "containerd")
+"""Programs of our engine. They are stopped by engine.sh, which lets their containers end."""
+STEP = "step.pid"
+"""In the run's folder: a step of the set-up that must not be broken off, such as one of apt's."""
+STEP_WITHIN_S = 600.0
+END_WITHIN_S = 10.0
+
+
+def of_this_run() -> str:
+    """Return the label of a container that this run of the tests starts."""
+    return f"{LABEL}={os.environ.get(MARK, 'by-hand')}"
+
+
+def processes_of(run: str) -> Iterator[int]:
+    """Yield the processes that carry the run's mark, without this one."""
+    mark = f"{MARK}={run}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+            continue
+        try:
+            found = mark in (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if found:
+            yield int(folder.name)
+
+
+def is_engine(process: int) -> bool:
+    """Return whether a process belongs to a container engine."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().startswith(ENGINE)
+    except OSError:
+        return False
+
+
+def end_processes(run: str) -> int:
+    """Kill what is left of the run, and what a dying process still starts; return how many processes were killed."""
+    killed: set[int] = set()
+    give_up_s = time.monotonic() + END_WITHIN_S
+    while (left := [one for one in processes_of(run) if not is_engine(one)]) and time.monotonic() < give_up_s:
+        for process in left:
+            try:
+                os.kill(process, signal.SIGKILL)
+                killed.add(process)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+    return len(killed)
+
+
+def mounts_below(folder: Path, table: str) -> list[str]:
+    """Return the mount points below the folder, innermost first, from the text of /proc/self/mountinfo."""
+    points = (line.split()[4].encode().decode("unicode_escape") for line in table.splitlines())
+    return sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True)
+
+
+def unmount(folder: Path) -> int:
+    """Detach what is mounted below the folder; return how many mounts there were."""
+    points = mounts_below(folder, Path("/proc/self/mountinfo").read_text())
+    for point in points:
+        subprocess.run(["umount", "--lazy", point], check=False, capture_output=True, timeout=60)
+    return len(points)
+
+
+def _docker(*words: str) -> str:
+    done = subprocess.run([*DOCKER, *words], capture_output=True, text=True, check=False, timeout=120)
+    return done.stdout
+
+
+def remove_containers(label: str) -> int:
+    """Remove the containers with this label; return how many there were."""
+    found = _docker("container", "ls", "--all", "--quiet", "--filter", f"label={label}").split()
+    if found:
+        _docker("container", "rm", "--force", "--volumes", *found)
+    return len(found)
+
+
+def clean(run: str, folder: Path, *, keep_cluster: bool, keep_engine: bool) -> list[str]:
+    """Remove everything of the run; return what was found that a run which ends by itself would have removed."""
+    found: list[str] = []
+    wait_for_step(folder)
+    if killed := end_processes(run):
+        found.append(f"{killed} processes")
+    if engine_runs():
+        remove_containers(f"{LABEL}={run}")
+        if not keep_cluster:
+            _script("cluster.sh", "down")
+    if not keep_engine:
+        _script("engine.sh", "stop")
+    if mounts := unmount(folder):
+        found.append(f"{mounts} mounts")
+    shutil.rmtree(folder, ignore_errors=True)
+    for group in sorted(Path("/sys/fs/cgroup").glob("**/gleaner-test-node*/**/"), reverse=True):
+        try:
+            group.rmdir()
+        except OSError:  # another run's, or the kernel has not let go of it yet
+            continue
+    return found
+
+
+def wait_for_step(folder: Path) -> None:
+    """Wait until the step that must not be broken off has ended, if there is one."""
+    try:
+        process = Path("/proc", (folder / STEP).read_text())
+    except OSError:
+        return
+    give_up_s = time.monotonic() + STEP_WITHIN_S
+    while process.exists() and time.monotonic() < give_up_s:
+        time.sleep(0.2)
+
+
+def engine_runs() -> bool:
+    """Return whether our engine answers."""
+    try:
+        return bool(_docker("version", "--format", "{{.Server.Version}}").strip())
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def cluster_runs() -> bool:
+    """Return whether the demo's cluster is there, whole or in part."""
+    return engine_runs() and bool(
+        _docker("ps", "--all", "--quiet", "--filter", "label=org.gleaner.cluster=demo").strip()
+    )
+
+
+def _script(*words: str) -> None:
+    subprocess.run([ROOT / "deploy" / words[0], *words[1:]], check=False, capture_output=True, timeout=300)
+
+
+def main() -> None:
+    """Wait for the end of the run, and clean."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--keep-cluster", action="store_true")
+    parser.add_argument("--keep-engine", action="store_true")
+    told = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.read()
+    found = clean(told.run, told.folder, keep_cluster=told.keep_cluster, keep_engine=told.keep_engine)
+    if found:
+        print(f"cleaner: the run left {' and '.join(found)}; they are gone", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Node containers for tests/runtime: the node image of the demo's cluster, without Slurm and beside that cluster.
+
+python -m tests.suite.node_containers up | down
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.suite import cleaner
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ("docker", "--host", "unix:///run/gleaner/docker.sock")
+NAMES = ("test-node1", "test-node2")
+PLACE = Path("/var/lib/gleaner/test-nodes")
+"""Each node's disk. What its engine has of the images stays, so that they are loaded once."""
+ACCOUNT = 4200
+
+
+def options(name: str) -> list[str]:
+    """Return docker's options for one node: those of the cluster's nodes, with folders of its own."""
+    node: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["x-node"]
+    words = [
+        "--detach",
+        "--init",
+        f"--name={name}",
+        f"--hostname={name}",
+        f"--label={cleaner.of_this_run()}",
+        "--env=WITHOUT_SLURM=1",
+    ]
+    words += ["--network=none"]
+    words += [f"--cap-add={capability}" for capability in node["cap_add"]]
+    words += [f"--security-opt={option}" for option in node["security_opt"]]
+    words += [f"--device-cgroup-rule={rule}" for rule in node["device_cgroup_rules"]]
+    words += [f"--tmpfs={point}" for point in node["tmpfs"]]
+    words += ["--volume=/sys/fs/cgroup:/sys/fs/cgroup:rw", f"--volume={PLACE / 'etc'}:/etc/gleaner"]
+    words += [f"--volume={PLACE / name}:/var/lib/gleaner", f"--volume={PLACE / f'{name}-docker'}:/var/lib/docker"]
+    return [*words, node["image"]]
+
+
+def up() -> None:
+    """Start the nodes anew and wait until each has an engine, a helper and the workloads' images."""
+    down()
+    (PLACE / "etc").mkdir(parents=True, exist_ok=True)
+    for told in ("privileged.json", "user-jobs.key"):
+        (PLACE / "etc" / told).unlink(missing_ok=True)
+    settings = (ROOT / "deploy" / "settings" / "privileged.json").read_bytes()
+    (PLACE / "etc" / "privileged.json").write_bytes(settings)
+    (PLACE / "etc" / "user-jobs.key").touch(mode=0o600)
+    (PLACE / "etc" / "user-jobs.key").write_bytes(b"of the tests" * 6)
+    for name in NAMES:
+        for folder in (PLACE / name, PLACE / f"{name}-docker"):
+            folder.mkdir(exist_ok=True)
+        _run(*DOCKER, "run", *options(name))
+    _run(str(ROOT / "deploy" / "cluster.sh"), "load-images", *NAMES)
+
+
+def down() -> None:
+    """Remove the containers."""
+    found = _run(*DOCKER, "container", "ls", "--all", "--format={{.Names}}", f"--filter=label={cleaner.LABEL}").split()
+    for name in set(NAMES) & set(found):
+        _run(*DOCKER, "container", "rm", "--force", "--volumes", name)
+
+
+def _run(*words: str) -> str:
+    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
+
+
+if __name__ == "__main__":
+    {"up": up, "down": down}[sys.argv[1]]()

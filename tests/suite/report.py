@@ -1,0 +1,134 @@
+"""What the test processes reported, and the judgement on it: pure functions on the lines of pytest-reportlog."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SLOWEST = 20
+MOST_FLAKY = 3
+"""More tests than this that passed only when they were run again make the run red."""
+NEVER_AGAIN = frozenset({"never_again", "hypothesis"})
+"""Marks of tests whose failure is never taken for chance."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One test: its set-up, call and tear-down together."""
+
+    id: str
+    seconds: float = 0.0
+    failed: bool = False
+    skipped: bool = False
+    ended: bool = False
+    error: str = ""
+    marks: frozenset[str] = frozenset()
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of the test's file, without what lies deeper: `tests/queue`."""
+        return "/".join(self.id.split("::")[0].split("/")[:-1][:2]) or "."
+
+    @property
+    def may_run_again(self) -> bool:
+        """Return whether a failure of this test may be taken for chance."""
+        return not self.marks & NEVER_AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What becomes of the run."""
+
+    again: tuple[str, ...]
+    """Ids of the tests to run once more, alone."""
+    red: tuple[str, ...]
+    """Why the run has failed; empty where it has not (yet)."""
+
+
+@dataclass(slots=True)
+class Reports:
+    """Everything that one test process has reported so far."""
+
+    tests: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
+    broken: list[str] = field(default_factory=list[str])
+    """Errors of files that could not be collected."""
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Add the lines of a report log. A last line that is not whole is left out: its process was killed."""
+        for line in lines:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+            match said.get("$report_type"):
+                case "TestReport":
+                    self._add(said)
+                case "CollectReport" if said["outcome"] == "failed":
+                    self.broken.append(f"{said['nodeid']}: {words_of(said)}")
+
+    def _add(self, said: Mapping[str, Any]) -> None:
+        test = self.tests.setdefault(said["nodeid"], Outcome(said["nodeid"]))
+        test.marks |= frozenset(said.get("keywords", ()))
+        test.seconds += said["duration"]
+        test.ended |= said["when"] == "teardown"
+        test.skipped |= said["outcome"] == "skipped"
+        if said["outcome"] == "failed":
+            test.failed = True
+            test.error = test.error or words_of(said)
+
+
+def words_of(report: Mapping[str, Any]) -> str:
+    """Return the text of a failure: the error's own lines, then what the test printed."""
+    found = report.get("longrepr")
+    text = found if isinstance(found, str) else _of_entries(found or {})
+    printed = "".join(f"\n--- {title} ---\n{content}" for title, content in report.get("sections", ()))
+    return f"{text.rstrip()}{printed}"
+
+
+def _of_entries(found: Mapping[str, Any]) -> str:
+    """Return the lines of a traceback as pytest-reportlog writes them."""
+    lines: list[str] = []
+    for entry in (found.get("reprtraceback") or {}).get("reprentries", ()):
+        data = entry["data"]
+        lines += data.get("lines") or ()
+        if place := data.get("reprfileloc"):
+            lines += ["", f"{place['path']}:{place['lineno']}: {place['message']}", ""]
+    crash = found.get("reprcrash") or {}
+    return "\n".join(lines) or f"{crash.get('path')}:{crash.get('lineno')}: {crash.get('message')}"
+
+
+def judge(tests: Iterable[Outcome], broken: Sequence[str] = ()) -> Judgement:
+    """Decide which tests are run again. Nothing is run again where the run is red anyway."""
+    failed = [test for test in tests if test.failed]
+    red = [*broken]
+    red += [f"{test.id}: failed, and a failure of it is never chance" for test in failed if not test.may_run_again]
+    again = tuple(test.id for test in failed if test.may_run_again)
+    if len(again) > MOST_FLAKY:
+        red.append(f"{len(again)} tests failed; no more than {MOST_FLAKY} are run again")
+    return Judgement(() if red else again, tuple(red))
+
+
+def table(tests: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """Return one row for each folder: folder, tests, failed, seconds; those that cost most come first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for test in tests:
+        row = rows.setdefault(test.folder, {"folder": test.folder, "tests": 0, "failed": 0, "seconds": 0.0})
+        row["tests"] += 1
+        row["failed"] += test.failed
+        row["seconds"] += test.seconds
+    return sorted(rows.values(), key=lambda row: -row["seconds"])
+
+
+def slowest(tests: Iterable[Outcome]) -> list[Outcome]:
+    """Return the tests that took longest."""
+    return sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]
+
+
+def as_text(rows: Sequence[Mapping[str, Any]], slow: Sequence[Outcome]) -> str:
+    """Return both tables as people read them. Seconds of a folder are those of its tests, side by side or not."""
+    total = {"folder": "all", **{key: sum(row[key] for row in rows) for key in ("tests", "failed", "seconds")}}
+    lines = [f"{'folder':28} {'tests':>6} {'failed':>6} {'seconds':>8}"]
+    lines += [f"{r['folder']:28} {r['tests']:6} {r['failed']:6} {r['seconds']:8.1f}" for r in (*rows, total)]
+    lines += ["", f"the {len(slow)} slowest tests, in seconds"]
+    lines += [f"{test.seconds:8.1f}  {test.id}" for test in slow]
+    return "\n".join(lines)

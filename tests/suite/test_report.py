@@ -1,0 +1,90 @@
+"""What becomes of a run: judged from the lines that the test processes have written."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.suite.report import MOST_FLAKY, Outcome, Reports, as_text, judge, slowest, table, words_of
+
+
+def line(test: str, when: str, outcome: str = "passed", seconds: float = 1.0, **more: Any) -> str:
+    said = {"$report_type": "TestReport", "nodeid": test, "when": when, "outcome": outcome, "duration": seconds}
+    return json.dumps(said | more)
+
+
+def reports(*lines: str) -> Reports:
+    made = Reports()
+    made.read(lines)
+    return made
+
+
+def test_a_test_that_fails_in_its_teardown_has_failed_and_all_its_phases_count() -> None:
+    made = reports(
+        line("tests/queue/test_a.py::test_one", "setup"),
+        line("tests/queue/test_a.py::test_one", "call", seconds=2),
+        line("tests/queue/test_a.py::test_one", "teardown", "failed", longrepr="left a process"),
+    )
+    (test,) = made.tests.values()
+    assert (test.folder, test.failed, test.seconds, test.ended, test.error) == (
+        "tests/queue", True, 4.0, True, "left a process",
+    )  # fmt: skip
+
+
+def test_a_line_that_was_cut_off_by_a_kill_is_left_out() -> None:
+    made = reports(line("tests/test_x.py::test_one", "setup"), line("tests/test_x.py::test_one", "call")[:40])
+    (test,) = made.tests.values()
+    assert not test.ended
+    assert test.folder == "tests"
+
+
+def test_a_file_that_cannot_be_collected_makes_the_run_red() -> None:
+    said = {"$report_type": "CollectReport", "nodeid": "tests/a.py", "outcome": "failed", "longrepr": "SyntaxError"}
+    made = reports(json.dumps(said))
+    assert judge(made.tests.values(), made.broken).red == ("tests/a.py: SyntaxError",)
+
+
+def failed(name: str, *marks: str) -> Outcome:
+    return Outcome(name, failed=True, ended=True, marks=frozenset(marks))
+
+
+def test_a_few_failed_tests_are_run_again_and_more_are_not() -> None:
+    few = [failed(f"t{number}") for number in range(MOST_FLAKY)]
+    assert judge(few).again == ("t0", "t1", "t2")
+    assert judge(few).red == ()
+    many = judge([*few, failed("t3")])
+    assert many.again == ()
+    assert "4 tests failed" in many.red[0]
+
+
+def test_what_is_never_chance_is_never_run_again() -> None:
+    for mark in ("hypothesis", "never_again"):
+        verdict = judge([failed("secure", mark), failed("other")])
+        assert verdict.again == ()
+        assert verdict.red == ("secure: failed, and a failure of it is never chance",)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 9))))
+def test_the_table_has_each_test_once(made: list[tuple[str, bool, int]]) -> None:
+    tests = [
+        Outcome(f"tests/{folder}/test_x.py::t{number}", seconds=seconds, failed=failed)
+        for number, (folder, failed, seconds) in enumerate(made)
+    ]
+    rows = table(tests)
+    assert sum(row["tests"] for row in rows) == len(tests)
+    assert sum(row["failed"] for row in rows) == sum(test.failed for test in tests)
+    assert sum(row["seconds"] for row in rows) == sum(test.seconds for test in tests)
+    assert [row["seconds"] for row in rows] == sorted((row["seconds"] for row in rows), reverse=True)
+    text = as_text(rows, slowest(tests))
+    assert all(row["folder"] in text for row in rows)
+
+
+def test_an_error_has_its_place_and_what_the_test_printed() -> None:
+    entry = {
+        "data": {
+            "lines": [">   assert 1 == 2"],
+            "reprfileloc": {"path": "a.py", "lineno": 3, "message": "AssertionError"},
+        }
+    }
+    found = {"longrepr": {"reprtraceback": {"reprentries": [entry]}}, "sections": [["Captured stdout call", "hello"]]}
+    assert words_of(found) == ">   assert 1 == 2\n\na.py:3: AssertionError\n--- Captured stdout call ---\nhello"
