@@ -165,6 +165,9 @@ labelled() { docker "$1" ls -q --filter "label=$cluster_label" "${@:2}"; }
 down() {
     command -v dockerd >/dev/null || { say "cluster: nothing to remove, there is no Docker Engine here"; return; }
     docker version >/dev/null 2>&1 || "$repo_dir/deploy/engine.sh" start >/dev/null
+    # The kernel ends no process that its freezer holds, and a node does not end before its processes.
+    find /sys/fs/cgroup -name freezer.state -path '*/gleaner*' -exec sh -c 'echo THAWED >"$1"' sh {} \; 2>/dev/null || true
+    find /sys/fs/cgroup -name cgroup.freeze -path '*/gleaner*' -exec sh -c 'echo 0 >"$1"' sh {} \; 2>/dev/null || true
     labelled container -a | xargs -r "$docker_client" rm -f -v >/dev/null
     # Containers of glean simulate validate, should one have been left.
     docker container ls -a -q --filter label=org.gleaner.lab | xargs -r "$docker_client" rm -f -v >/dev/null

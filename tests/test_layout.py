@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.suite.run import PARTS
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("agent", "control", "dev")
@@ -132,3 +133,13 @@ def test_the_readme_opens_with_the_picture_and_the_two_commands() -> None:
     opening = "\n".join((ROOT / "README.md").read_text().splitlines()[:20])
     assert [opening.find(sought) > 0 for sought in ("(docs/timeline.png)", "make demo", "make test")] == [True] * 3
     assert opening.index("(docs/timeline.png)") < opening.index("make demo")
+
+
+def test_tests_that_need_containers_are_in_the_folders_that_their_part_reads() -> None:
+    """`make test` collects each part from its own folders only (tests/suite/run.py)."""
+    parts = {part.name: part.folders for part in PARTS}
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text()
+        for mark in ("cluster", "nodes"):
+            if f"mark.{mark}" in text and path != Path(__file__):
+                assert str(path.relative_to(ROOT)).startswith(parts[mark]), f"{path} has tests of the part {mark}"

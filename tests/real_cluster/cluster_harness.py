@@ -22,6 +22,18 @@ def submit_pi(how_many: int, *, samples: str = ENDLESS, cpus: int = IDLE_CPUS) -
     return list(answer["jobs"])
 
 
+AGENT_SETTINGS = "/etc/gleaner/agent.toml"
+"""One file, which all nodes see."""
+
+
+def set_runtime(kind: str) -> None:
+    """Let agents that start from now on use this runtime: `docker`, `criu`, or `auto` as shipped."""
+    shipped = (cluster.ROOT / "deploy" / "settings" / "agent.toml").read_text()
+    changed = shipped if kind == "auto" else f'{shipped}runtime = "{kind}"\n'
+    if cluster.run(cluster.NODES[0], "cat", AGENT_SETTINGS) != changed:
+        cluster.run(cluster.NODES[0], "sh", "-c", f"cat > {AGENT_SETTINGS}", stdin=changed)
+
+
 def submit_pythia(indices: str, events: int, *, cpus: int = 2) -> tuple[int, list[int]]:
     """Runs of the event generator; the campaign and its jobs."""
     answer = cluster.glean(

@@ -6,6 +6,7 @@ Each step is tried, whatever became of the one before; what could not be put rig
 from collections.abc import Callable
 
 from demo import cluster
+from tests.real_cluster import cluster_harness
 from tests.real_cluster import slurm_admin_harness as s
 
 SERVICES_GO_ON = f"""
@@ -33,7 +34,7 @@ def after_a_test(*, and_jobs: bool) -> None:
 def after_a_file() -> None:
     """Put right what a test leaves behind, and the demo's settings."""
     after_a_test(and_jobs=True)
-    _each(lambda: cluster.set_preemption(on=True), shipped_settings)
+    _each(lambda: cluster.set_preemption(on=True), shipped_settings, lambda: cluster_harness.set_runtime("auto"))
 
 
 def _each(*steps: Callable[[], object]) -> None:

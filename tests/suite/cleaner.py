@@ -90,6 +90,16 @@ def _docker(*words: str) -> str:
     return done.stdout
 
 
+def thaw() -> None:
+    """Let go of what a killed test has left frozen: the kernel ends no process that its freezer holds."""
+    for name, word in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+        for switch in Path("/sys/fs/cgroup").glob(f"**/gleaner*/**/{name}"):
+            try:
+                switch.write_text(word)
+            except OSError:  # it has just gone
+                continue
+
+
 def remove_containers(label: str) -> int:
     """Remove the containers with this label; return how many there were."""
     found = _docker("container", "ls", "--all", "--quiet", "--filter", f"label={label}").split()
@@ -105,6 +115,8 @@ def clean(run: str, folder: Path, *, keep_cluster: bool, keep_engine: bool) -> l
     if killed := end_processes(run):
         found.append(f"{killed} processes")
     if engine_runs():
+        if not keep_cluster:
+            thaw()
         remove_containers(f"{LABEL}={run}")
         if not keep_cluster:
             _script("cluster.sh", "down")

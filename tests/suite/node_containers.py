@@ -60,6 +60,8 @@ def up() -> None:
 def down() -> None:
     """Remove the containers."""
     found = _run(*DOCKER, "container", "ls", "--all", "--format={{.Names}}", f"--filter=label={cleaner.LABEL}").split()
+    if set(NAMES) & set(found):
+        cleaner.thaw()
     for name in set(NAMES) & set(found):
         _run(*DOCKER, "container", "rm", "--force", "--volumes", name)
 

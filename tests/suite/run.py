@@ -41,6 +41,8 @@ class Part:
     name: str
     marks: str
     """Which tests, as pytest's -m."""
+    folders: tuple[str, ...] = ("tests",)
+    """Where they are; only these files are read."""
     options: tuple[str, ...] = ()
     needs: str = "venv"
     """The step of the set-up after which the part can begin."""
@@ -49,9 +51,9 @@ class Part:
 
 PARTS = (
     # What waits for a real cluster comes first to a core; the others fill what it leaves.
-    Part("cluster", "cluster", needs="cluster"),
-    Part("nodes", "nodes", needs="nodes", niceness=5),
-    Part("unit", "not cluster and not nodes", ("--numprocesses", "3", "--dist", "worksteal"), niceness=10),
+    Part("cluster", "cluster", ("tests/real_cluster", "tests/slurm"), needs="cluster"),
+    Part("nodes", "nodes", ("tests/runtime", "tests/slurm", "tests/lab"), needs="nodes", niceness=5),
+    Part("unit", "not cluster and not nodes", options=("--numprocesses", "3", "--dist", "worksteal"), niceness=10),
 )
 STATIC = "static"
 
@@ -160,7 +162,7 @@ class Run:
         self.step("environment", "make", "--no-print-directory", "venv")
 
     def set_up_containers(self) -> None:
-        """Build the images, compute what results are compared with, and bring up node containers and the cluster."""
+        """Build the images, and bring up node containers and the cluster."""
         try:
             self.step("engine", "deploy/engine.sh", "start", whole=True)
             self.step("images", "images/build.sh")
@@ -170,7 +172,6 @@ class Run:
                 self.step("node containers", str(BIN / "python"), "-m", "tests.suite.node_containers", "up")
                 self.begin("nodes")
             if self.wants("cluster"):
-                self.step("reference", str(BIN / "python"), "-m", "demo.reference")
                 self.step("cluster", "deploy/cluster.sh", "up")
                 self.begin("cluster")
         except SetUpFailed as error:
@@ -183,7 +184,8 @@ class Run:
         for part in PARTS:
             if part.needs == need and self.wants(part.name) and not self.interrupted:
                 marks = part.marks if self.all else f"({part.marks}) and not extended"
-                self.parts.append(self._start(part, [*part.options, "-m", marks, *self.pytest_options]))
+                where = [] if any("/" in option for option in self.pytest_options) else part.folders
+                self.parts.append(self._start(part, [*part.options, "-m", marks, *self.pytest_options, *where]))
 
     def _start(self, part: Part, options: Sequence[str], *, suffix: str = "") -> Process:
         log, reported = OUTPUT / f"{part.name}{suffix}.log", OUTPUT / f"{part.name}{suffix}.jsonl"
@@ -332,7 +334,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="the extended tests, too")
     parser.add_argument("--only", default="", help="of static,unit,nodes,cluster")
     parser.add_argument("--limit-min", type=float, default=LIMIT_MIN, help="0 for no limit")
-    parser.add_argument("options", nargs="*", help="pytest's own options, or files, behind --")
+    parser.add_argument("options", nargs="*", help="files, and pytest's own options, behind --")
     run = Run(parser.parse_args())
     # Whoever ends what started this run ends the run.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

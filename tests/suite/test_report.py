@@ -5,7 +5,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.suite.report import MOST_FLAKY, Outcome, Reports, as_text, judge, slowest, table, words_of
+from tests.suite.cleaner import ROOT
+from tests.suite.report import MOST_FLAKY, NEVER_AGAIN, Outcome, Reports, as_text, judge, slowest, table, words_of
 
 
 def line(test: str, when: str, outcome: str = "passed", seconds: float = 1.0, **more: Any) -> str:
@@ -44,8 +45,8 @@ def test_a_file_that_cannot_be_collected_makes_the_run_red() -> None:
     assert judge(made.tests.values(), made.broken).red == ("tests/a.py: SyntaxError",)
 
 
-def failed(name: str, *marks: str) -> Outcome:
-    return Outcome(name, failed=True, ended=True, marks=frozenset(marks))
+def failed(name: str, *, is_property: bool = False) -> Outcome:
+    return Outcome(name, failed=True, ended=True, is_property=is_property)
 
 
 def test_a_few_failed_tests_are_run_again_and_more_are_not() -> None:
@@ -58,10 +59,15 @@ def test_a_few_failed_tests_are_run_again_and_more_are_not() -> None:
 
 
 def test_what_is_never_chance_is_never_run_again() -> None:
-    for mark in ("hypothesis", "never_again"):
-        verdict = judge([failed("secure", mark), failed("other")])
+    name = "tests/queue/test_claims.py::test_one"
+    for test in (failed("secure", is_property=True), failed(name)):
+        verdict = judge([test, failed("other")])
         assert verdict.again == ()
-        assert verdict.red == ("secure: failed, and a failure of it is never chance",)
+        assert verdict.red == (f"{test.id}: failed, and a failure of it is never chance",)
+
+
+def test_each_place_whose_tests_are_never_run_again_is_there() -> None:
+    assert [place for place in NEVER_AGAIN if not (ROOT / place).exists()] == []
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 9))))
