@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event, text
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import Ask, Checkpoint, ReturnReason, Saved, SelfSave, Slice, Stream
+from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.queue import attempt_reports, claims, jobs, queries, tokens
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import Refused
@@ -257,6 +258,29 @@ def test_a_hundred_thousand_runs_are_submitted_in_one_go(harness: QueueHarness) 
     assert len(set(made.jobs)) == 100_000
     assert harness.row(made.jobs[77]).index == 77
     assert len(harness.claim(harness.agent("a"))) == 64
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("whole", ["submitted", "cancelled"])
+def test_a_statement_that_writes_a_whole_campaign_may_take_long_and_others_may_not(
+    postgres_url: str, whole: str
+) -> None:
+    """A hundred thousand runs took longer than the ten seconds of every statement on a server with a busy processor."""
+    harness = QueueHarness(connect(postgres_url))
+    made = harness.submit(indices=(1, 2))
+    limit = text("SELECT current_setting('statement_timeout')")
+
+    def limit_during(db: Connection) -> str:
+        if whole == "submitted":
+            submission = Submission(job=JobSpec(name="run", image="pythia"), indices=(1, 2))
+            jobs.submit(db, submission, group="physics", rules=jobs.SubmissionRules(2), now_s=1.0)
+        else:
+            jobs.cancel_campaign(db, made.campaign or 0, now_s=1.0)
+        return str(db.execute(limit).scalar_one())
+
+    assert harness.do(limit_during) == "2min"
+    assert harness.do(lambda db: db.execute(limit).scalar_one()) == "10s"
+    harness.engine.dispose()
 
 
 def test_tokens_are_known_by_their_hash_alone(harness: QueueHarness) -> None:

@@ -27,6 +27,9 @@ from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
 
 BUSY_TIMEOUT_S = 10.0
 """The time that a transaction waits for the database before it gives up as `QueueBusy`."""
+CAMPAIGN_TIMEOUT_S = 120.0
+"""The limit for one statement that writes all jobs of a campaign. A hundred thousand jobs take seconds, and several
+times as long on a busy server."""
 _OPTIONS = (
     "-c plan_cache_mode=force_generic_plan -c jit=off"
     f" -c lock_timeout={BUSY_TIMEOUT_S:.0f}s -c statement_timeout={BUSY_TIMEOUT_S:.0f}s"
@@ -127,6 +130,15 @@ def snapshot(engine: Engine) -> Generator[Connection]:
         if engine.dialect.name == "postgresql":
             db.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         yield db
+
+
+def allow_whole_campaign(db: Connection) -> None:
+    """Let the statements of this transaction take long enough to write all jobs of a campaign.
+
+    SQLite has no limit for a statement: there, other writers wait for the transaction anyway.
+    """
+    if db.dialect.name == "postgresql":
+        db.exec_driver_sql(f"SET LOCAL statement_timeout = '{CAMPAIGN_TIMEOUT_S:.0f}s'")
 
 
 def migrate(engine: Engine) -> None:

@@ -19,6 +19,7 @@ from gleaner.control.models.jobs import Submission, Submitted
 from gleaner.control.policy.quotas import QuotaRules, Whose
 from gleaner.control.policy.resources import stepped, stepped_s
 from gleaner.control.queue import attempts, images, lanes
+from gleaner.control.queue.database import allow_whole_campaign
 from gleaner.control.queue.errors import Invalid, Refused
 from gleaner.control.queue.quotas import check_submission
 from gleaner.control.queue.schema import CAMPAIGN, JOB, SPEC, Ending
@@ -73,6 +74,7 @@ def submit(
     )
     campaign = None
     if indices is not None:
+        allow_whole_campaign(db)
         made = {"name": spec.name, "group": group, "submitted_s": now_s, "submitter": submitter}
         campaign = db.execute(insert(CAMPAIGN).values(made).returning(CAMPAIGN.c.id)).scalar_one()
     stored = insert(SPEC).values(
@@ -219,6 +221,7 @@ def _incomplete(db: Connection, job: int, what: str) -> Any:
 def _locked_ones(db: Connection, campaign: int) -> ColumnElement[bool]:
     """Return the condition for the campaign's jobs that are not Complete, with their rows locked in the order of their
     ids."""
+    allow_whole_campaign(db)
     incomplete = and_(JOB.c.campaign == campaign, JOB.c.state != State.COMPLETE)
     rows = select(JOB.c.id).where(incomplete).order_by(JOB.c.id).with_for_update().subquery()
     db.execute(select(func.count()).select_from(rows))
