@@ -23,7 +23,7 @@ def after_a_test(*, and_jobs: bool) -> None:
     """Everything runs, no node is drained, the shipped settings of the Slurm admin service, and no job of anybody's."""
     _each(
         switch_on_nodes,
-        lambda: cluster.run("head", "sh", "-c", SERVICES_GO_ON),
+        services_go_on,
         control_leads,
         undrain,  # before the jobs: a node that is drained never becomes idle
         forget_jobs if and_jobs else lambda: None,
@@ -33,8 +33,10 @@ def after_a_test(*, and_jobs: bool) -> None:
 
 def after_a_file() -> None:
     """Put right what a test leaves behind, and the demo's settings."""
+    # First the settings: with those of a test that was killed control may not even start.
+    _each(services_go_on, shipped_settings, lambda: cluster_harness.set_runtime("auto"))
     after_a_test(and_jobs=True)
-    _each(lambda: cluster.set_preemption(on=True), shipped_settings, lambda: cluster_harness.set_runtime("auto"))
+    _each(lambda: cluster.set_preemption(on=True))
 
 
 def _each(*steps: Callable[[], object]) -> None:
@@ -45,6 +47,11 @@ def _each(*steps: Callable[[], object]) -> None:
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {error}")
     assert not wrong, f"the cluster could not be put back as it was: {'; '.join(wrong)}"
+
+
+def services_go_on() -> None:
+    """Let go on what a test has stopped."""
+    cluster.run("head", "sh", "-c", SERVICES_GO_ON)
 
 
 def switch_on_nodes() -> None:

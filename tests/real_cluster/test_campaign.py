@@ -12,8 +12,8 @@ from tests.real_cluster import cluster_harness
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 RUNS = 2
-ROUND_S = 25
-RUN_S = 18
+ROUND_S = 30
+RUN_S = 20
 """Processor time of a run: more than a round leaves for computing, so that no run ends in its first slice."""
 TRIAL_EVENTS = 400
 

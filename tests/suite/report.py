@@ -1,4 +1,4 @@
-"""What the test processes reported, and the judgement on it: pure functions on the lines of pytest-reportlog."""
+"""The judgement on a run of the tests: pure functions on the report lines that pytest-reportlog writes."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,12 +47,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What becomes of the run."""
+    """The tests to run again, and the reasons why the run has failed."""
 
     again: tuple[str, ...]
-    """Ids of the tests to run once more, alone."""
+    """Ids of tests."""
     red: tuple[str, ...]
-    """Why the run has failed; empty where it has not (yet)."""
+    """Reasons; none if the run has not failed (yet)."""
 
 
 @dataclass(slots=True)

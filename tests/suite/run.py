@@ -42,7 +42,7 @@ class Part:
     marks: str
     """Which tests, as pytest's -m."""
     folders: tuple[str, ...] = ("tests",)
-    """Where they are; only these files are read."""
+    """Folders of these tests; no other files are read."""
     options: tuple[str, ...] = ()
     needs: str = "venv"
     """The step of the set-up after which the part can begin."""

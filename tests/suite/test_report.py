@@ -1,4 +1,4 @@
-"""What becomes of a run: judged from the lines that the test processes have written."""
+"""A run is judged from the report lines of its test processes."""
 
 import json
 from typing import Any
