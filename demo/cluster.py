@@ -256,8 +256,8 @@ def _toml(value: object) -> str:
 
 
 def kill_control() -> None:
-    """Kill the control program with SIGKILL; the head's supervisor starts it again."""
-    run("head", "pkill", "-KILL", "-u", SERVICE_USER, "-f", "glean control run")
+    """Kill the control program with SIGKILL, if it runs; the head's supervisor starts it again."""
+    run("head", "sh", "-c", f"pkill -KILL -u {SERVICE_USER} -f '[g]lean control run' || true")
 
 
 def hold_control() -> None:
