@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,33 @@ def judged(
     fetched = cluster.fetch_results(campaign, OUTPUT / "results")
     left = [left_by(job, run.index, fetched) for run, job in zip(wanted, jobs, strict=True)]
     at_pace = proof.pace(zip(left, whole, strict=True))
+    lost_nodes_of = agents_that_lost_their_nodes(jobs)
     return [
-        judge(run, job, mine, kept, restores_at_least=restores_at_least, nodes_at_least=nodes_at_least, at_pace=at_pace)
+        judge(
+            run,
+            job,
+            mine,
+            kept,
+            restores_at_least=restores_at_least,
+            nodes_at_least=nodes_at_least,
+            at_pace=at_pace,
+            lost_nodes_of=lost_nodes_of,
+        )
         for run, job, mine, kept in zip(wanted, jobs, left, whole, strict=True)
     ]
+
+
+def agents_that_lost_their_nodes(jobs: Sequence[dict[str, Any]]) -> set[str]:
+    """Return the agents that fell silent since their node died, as Slurm says; any other agent has crashed."""
+    silent = {a["agent"]: a["node"] for job in jobs for a in job["attempts"] if a["ending"] == "lost"}
+    if not silent:
+        return set()
+    numbers = {agent["name"]: agent["scheduler_id"] for agent in cluster.api("GET", "/agents")}
+    return {
+        name
+        for name, node in silent.items()
+        if numbers.get(name) is not None and cluster.has_lost_its_node(numbers[name], node)
+    }
 
 
 def left_by(job: dict[str, Any], index: int, fetched: Path) -> proof.Run:
@@ -97,6 +120,7 @@ def judge(
     restores_at_least: int,
     nodes_at_least: int,
     at_pace: float,
+    lost_nodes_of: Collection[str],
 ) -> dict[str, Any]:
     """Return one job's row: where it ran, how its time was spent, and whether the result stands."""
     attempts = [a for a in job["attempts"] if a["started_s"] is not None]
@@ -104,7 +128,8 @@ def judge(
         run=mine,
         nodes=[a["node"] for a in attempts],
         restores=sum(a["restored_from"] is not None for a in attempts),
-        ended_from_outside=proof.ended_from_outside(job["attempts"]),
+        ended_from_outside=proof.ended_from_outside(job["attempts"], lost_nodes_of=lost_nodes_of),
+        broken=proof.broken(job["attempts"], lost_nodes_of=lost_nodes_of),
     )
     return {
         "job": job["job"]["id"],

@@ -96,6 +96,23 @@ def slurm_job(job: str) -> dict[str, Any]:
     return dict(json.loads(run("head", "scontrol", "show", "job", job, "--json"))["jobs"][0])
 
 
+def has_lost_its_node(job: str, node: str) -> bool:
+    """Return whether Slurm says that a job of ours ended since its node died, or calls the node down now.
+
+    Slurm notices a dead node only after a while (`SlurmdTimeout`). If the job's time is over before that, the job has
+    "timed out", and the state of the node is what is left to see. Wait until Slurm says that the job has ended.
+    """
+    going_on = {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING"}
+    state = until(
+        f"Slurm job {job} to end",
+        lambda: (found := regular_job(job).state) not in going_on and found,
+        timeout_s=PATIENCE_S,
+        every_s=0.2,
+    )
+    shown = run("head", "sinfo", "--noheader", f"--nodes={node}", "--format=%T", "--partition=regular")
+    return state == "NODE_FAIL" or shown.strip().startswith("down")
+
+
 def clear() -> None:
     """Cancel every job, of ours and of the users, and wait until all nodes are idle."""
     for user in USERS:

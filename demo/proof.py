@@ -1,13 +1,18 @@
 """The proof that a job which was cut into slices gave the right result, and really went on. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 CPU_TOLERANCE = 0.15
 PACE_AT_MOST = 1.4
 """A machine may be slower or faster by this factor, and no more: jobs that all computed twice must not hide in it."""
-_OUTSIDE = ("node fault", "storage fault")
+_KILLED = (
+    "node fault: its process was killed from outside",
+    "node fault: its container was removed by somebody else",
+)
+"""The words of an agent, which lives, for a container that somebody else has ended."""
+_AS_IT_SHOULD = {"saved", "succeeded"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +32,67 @@ class SlicedRun:
     restores: int
     ended_from_outside: Sequence[str] = ()
     """In words, what ended a slice from outside of Gleaner: what came after the last checkpoint was computed again."""
+    broken: Sequence[str] = ()
+    """In words, the slices that Gleaner itself has lost."""
 
 
-def ended_from_outside(attempts: Sequence[Mapping[str, object]]) -> list[str]:
+def ended_from_outside(attempts: Sequence[Mapping[str, object]], *, lost_nodes_of: Collection[str]) -> list[str]:
     """Return the slices that something else than Gleaner ended, in words: a node died, a container was killed.
 
-    >>> ended_from_outside([{"ending": "lost", "node": "n1", "detail": "a1 fell silent"}, {"ending": "saved"}])
-    ['slice 1 on n1: lost: a1 fell silent']
+    `lost_nodes_of` are the agents whose nodes Slurm has called down. An agent that fell silent on a node that is up has
+    crashed: that is no outside event.
+
+    >>> attempts = [{"ending": "lost", "agent": "a1", "node": "n1", "detail": "a1 fell silent"}, {"ending": "saved"}]
+    >>> ended_from_outside(attempts, lost_nodes_of={"a1"}), ended_from_outside(attempts, lost_nodes_of=())
+    (['slice 1 on n1: lost: a1 fell silent'], [])
     """
-    found: list[str] = []
-    for number, attempt in enumerate(attempts, start=1):
-        ending, detail = str(attempt.get("ending")), str(attempt.get("detail") or "")
-        if ending == "lost" or (ending == "returned" and detail.startswith(_OUTSIDE)):
-            found.append(f"slice {number} on {attempt.get('node')}: {ending}: {detail}")
-    return found
+    return [
+        _in_words(number, attempt)
+        for number, attempt in enumerate(attempts, start=1)
+        if _is_from_outside(attempt, lost_nodes_of)
+    ]
+
+
+def broken(attempts: Sequence[Mapping[str, object]], *, lost_nodes_of: Collection[str]) -> list[str]:
+    """Return the slices that Gleaner itself has lost, in words. An attempt that computed nothing has lost nothing.
+
+    >>> broken([{"ending": "returned", "node": "n1", "detail": "too late: no checkpoint"}], lost_nodes_of=())
+    ['slice 1 on n1: returned: too late: no checkpoint']
+    >>> broken([{"ending": "returned", "node": "n1", "detail": "unstarted: the agent was ending"}], lost_nodes_of=())
+    []
+    """
+    return [
+        _in_words(number, attempt)
+        for number, attempt in enumerate(attempts, start=1)
+        if attempt.get("ending") not in _AS_IT_SHOULD
+        and not _has_lost_nothing(attempt)
+        and not _is_from_outside(attempt, lost_nodes_of)
+    ]
+
+
+def _is_from_outside(attempt: Mapping[str, object], lost_nodes_of: Collection[str]) -> bool:
+    match attempt.get("ending"):
+        case "lost":
+            return attempt.get("agent") in lost_nodes_of
+        case "returned":
+            return str(attempt.get("detail")).startswith(_KILLED)
+        case _:
+            return False
+
+
+def _has_lost_nothing(attempt: Mapping[str, object]) -> bool:
+    """Return True if the agent was ending when it got the job, or if the answer to its claim never reached it."""
+    match attempt.get("ending"):
+        case "returned":
+            return str(attempt.get("detail")).startswith("unstarted")
+        case "forgotten":
+            return attempt.get("started_s") is None
+        case _:
+            return False
+
+
+def _in_words(number: int, attempt: Mapping[str, object]) -> str:
+    return f"slice {number} on {attempt.get('node')}: {attempt.get('ending')}: {attempt.get('detail') or ''}"
 
 
 def starts(log: Sequence[str]) -> int:
@@ -95,10 +147,11 @@ def doubts(
     """Return everything that speaks against the claim; nothing when the claim is proven.
 
     The claim: the same result, byte for byte, by one process that was saved and restored, on several nodes. Where
-    something outside ended a slice, a part was computed twice, and only the result can be compared. The processor time
-    is compared with the uninterrupted run's, times the `pace` of the campaign.
+    something outside ended a slice, a part was computed twice, and only the result can be compared. A slice that
+    Gleaner itself has lost speaks against the claim, whatever the result. The processor time is compared with the
+    uninterrupted run's, times the `pace` of the campaign.
     """
-    found: list[str] = []
+    found = list(sliced.broken)
     if not whole.files:
         found.append("the uninterrupted run left no files")
     if differing := files_differ(sliced.run, whole):

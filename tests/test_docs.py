@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gleaner.agent.job import lifecycle
+from gleaner.agent.job import job_checkpoints, lifecycle
 from gleaner.agent.settings import AgentSettings
 from gleaner.control.settings import Settings
 from gleaner.control.states import Transition
@@ -173,3 +173,14 @@ def test_the_defaults_in_the_admins_page_are_those_of_the_program() -> None:
             table, _dot, field = key.partition(".")
             found = getattr(control[table], field)
         assert str(found).lower() == default, key
+
+
+def test_the_admin_page_says_which_saves_do_not_read_what_they_share() -> None:
+    """The two saves are those of `test_what_was_just_read_to_restore_a_job_is_not_read_again_to_save_it`."""
+    page = " ".join((ROOT / "docs" / "admin.md").read_text().split())
+    _, found, after = page.partition("A save reads and compares what it shares")
+    assert found
+    said = after[:800]
+    assert job_checkpoints.RELIED_ON_FOR_S == 3600
+    assert "within the last hour: - the first save after a restore" in said
+    assert "- the save at an agent's end reads none of them if the agent has saved the job within the last hour" in said

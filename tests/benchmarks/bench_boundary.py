@@ -27,13 +27,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import docker
-import docker.errors
 import uvicorn
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from sqlalchemy import Engine, delete, select
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.stored_figures import StoredFigures, ended, failure
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.api.app import create_app
@@ -113,35 +116,36 @@ def name_of(case: Case) -> str:
     return f"{case.nodes}-{case.oversubscribed}-{case.storage_mb_s or 'full'}-{case.job_mb}"
 
 
-def main() -> int:
-    options = _options()
+def main(words: list[str] | None = None) -> None:
+    options = _options(words)
     console = Console()
-    rows: list[Row] = []
     wanted = cases(options)
     if not wanted:
-        console.print(f"no row is called {options.only}; they are {', '.join(map(name_of, cases(_options([]))))}")
-        return 2
-    if options.resume:
-        rows += _kept()
-        wanted = [case for case in wanted if not any(_is_of(row, case) for row in rows)]
+        raise SystemExit(f"no row is called {options.only}; they are {', '.join(map(name_of, cases(_options([]))))}")
+    rows = _kept() if options.resume else []
+    wanted = [case for case in wanted if not any(_is_of(row, case) for row in rows)]
+    figures = StoredFigures(OUTPUT, rows=[asdict(row) for row in rows])
+    failures: list[str] = []
     OUTPUT.parent.mkdir(exist_ok=True)
-    _build()
     try:
+        _build()
         with _node() as node, _progress(console, wanted) as advance:
             for case in wanted:
-                rows.append(_measured(node, case, advance))
-                _write(rows)
-    except KeyboardInterrupt:
-        console.print(f"interrupted; {len(rows)} rows are in {OUTPUT}")
-        return 130
-    except (docker.errors.DockerException, subprocess.SubprocessError, OSError, RuntimeError) as error:
-        console.print(f"bench-boundary: {error}; {len(rows)} rows are in {OUTPUT}")
-        return 1
+                try:
+                    row = _measured(node, case, advance)
+                except (SystemExit, Exception) as error:  # one row that fails costs no other
+                    failures.append(f"{name_of(case)}: {failure(error)}")
+                    console.print(failures[-1], markup=False, soft_wrap=True)
+                    figures.note(failures=failures)
+                    continue
+                rows.append(row)
+                figures.add("rows", row)
     finally:
         console.print(_table(rows))
         for line in _sums(rows):
             console.print(line)
-    return 0
+    if failures:
+        raise SystemExit(f"{len(failures)} of {len(wanted)} rows could not be measured, the first: {failures[0]}")
 
 
 def _options(words: list[str] | None = None) -> argparse.Namespace:
@@ -157,20 +161,17 @@ def _options(words: list[str] | None = None) -> argparse.Namespace:
 def _kept() -> list[Row]:
     """Return the rows that were measured before."""
     try:
-        return [Row(**row) for row in json.loads(OUTPUT.read_text())]
+        return [Row(**row) for row in json.loads(OUTPUT.read_text())["rows"]]
     except FileNotFoundError:
         return []
+    except (ValueError, TypeError, KeyError) as error:
+        raise SystemExit(f"{OUTPUT} is no file of this benchmark's: remove it, or leave --resume out") from error
 
 
 def _is_of(row: Row, case: Case) -> bool:
     """Return whether a row is what this case would measure."""
     same = ("nodes", "oversubscribed", "storage_mb_s", "job_mb", "slice_s")
     return row.slices >= case.slices and all(getattr(row, name) == getattr(case, name) for name in same)
-
-
-def _write(rows: list[Row]) -> None:
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
 # ── the node ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -469,4 +470,4 @@ def _sums(rows: list[Row]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main, "make bench-boundary", OUTPUT))

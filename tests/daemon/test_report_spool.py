@@ -10,6 +10,8 @@ from tests.recorded import recording
 from gleaner.agent.messages import Assignment, Checkpoint, Checkpointed, Completed, Farewell, Message, Saved, Slice
 from gleaner.control.daemon.provisioning import sweep_tokens
 from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.queue import attempt_reports, queries
+from gleaner.control.queue.database import snapshot
 
 SLICE = Slice(started_s=1.0)
 
@@ -126,6 +128,33 @@ def test_periodic_saves_that_waited_on_the_storage_count(harness: DaemonHarness)
     leave(harness, agent, 3, f"/agents/{agent}/farewell", Farewell(ended_s=1.0))
     assert take_left_reports(harness.state, harness.now_s) == 3
     assert harness.state_of(given.job) == "Saved"
+
+
+def test_a_periodic_save_that_control_has_heard_both_ways_counts_once(harness: DaemonHarness) -> None:
+    """An agent puts it on the storage before the job goes on, and tells control too."""
+    agent, given = an_agent_with_a_job(harness)
+    path = f"/jobs/{given.job}/attempts/{given.attempt}/checkpointed"
+    told = [
+        Checkpointed(
+            checkpoint=Checkpoint(
+                attempt=given.attempt, number=number, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0
+            ),
+            slice=SLICE,
+        )
+        for number in (1, 2)
+    ]
+    file = leave(harness, agent, 0, path, told[0])
+    file.rename(file.with_name("00000-000000000.json"))
+    for report in told:
+        with harness.state.writing() as db:
+            attempt_reports.record_checkpoint(db, given.job, given.attempt, report, now_s=harness.now_s)
+    take_left_reports(harness.state, harness.now_s)
+    assert unread(harness, agent) == []
+    assert not list((harness.folder / "agents").glob("*/reports"))
+    with snapshot(harness.state.engine) as db:
+        numbers = [checkpoint.number for checkpoint in queries.job_detail(db, given.job).checkpoints]
+    assert sorted(numbers) == [1, 2]
+    assert harness.state_of(given.job) == "Running"
 
 
 def test_reports_that_cannot_be_read_now_hold_up_no_other_agent(harness: DaemonHarness) -> None:

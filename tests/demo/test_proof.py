@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from demo.proof import Run, SlicedRun, doubts, ended_from_outside, pace
+from demo import campaign, cluster
+from demo.proof import Run, SlicedRun, broken, doubts, ended_from_outside, pace
 
 EVENTS = 5
 
@@ -65,18 +66,95 @@ def test_a_machine_that_is_slower_or_faster_changes_all_runs_and_one_that_comput
     assert len(doubts(replace(GOOD, run=run(20.0)), WHOLE, events=EVENTS, at_pace=all_of_them_twice)) == 1
 
 
+LOST: dict[str, object] = {"ending": "lost", "agent": "a1", "node": "node1", "detail": "a1 fell silent"}
+
+
 def test_a_slice_that_a_dead_node_ended_is_named_and_only_the_result_is_compared() -> None:
-    died = ended_from_outside([{"ending": "saved"}, {"ending": "lost", "node": "node1", "detail": "a1 fell silent"}])
+    attempts: list[dict[str, object]] = [{"ending": "saved"}, LOST]
+    died = ended_from_outside(attempts, lost_nodes_of={"a1"})
     assert died == ["slice 2 on node1: lost: a1 fell silent"]
+    assert broken(attempts, lost_nodes_of={"a1"}) == []
     again = SlicedRun(Run(FILES, log(numbers=[1, 2, 1, 2, 3, 4, 5], starts=2)), ["node1", "node2"], 1, died)
     assert doubts(again, WHOLE, events=EVENTS) == []
     wrong = replace(again, run=Run({**FILES, "result.json": b"{ }"}, again.run.log))
     assert doubts(wrong, WHOLE, events=EVENTS) == ["files differ: result.json"]
 
 
-def test_a_slice_that_gleaner_lost_is_no_outside_event() -> None:
-    for detail in ("too late: no checkpoint was published", "save failed: it holds a device", "unstarted: ..."):
-        assert ended_from_outside([{"ending": "returned", "node": "n1", "detail": detail}]) == []
+def test_an_agent_that_crashed_on_a_node_that_is_up_is_no_outside_event_and_fails_the_proof() -> None:
+    assert ended_from_outside([LOST], lost_nodes_of={"a2"}) == []
+    crashed = broken([LOST], lost_nodes_of={"a2"})
+    assert crashed == ["slice 1 on node1: lost: a1 fell silent"]
+    assert doubts(replace(GOOD, broken=crashed), WHOLE, events=EVENTS) == crashed
+    outside = replace(GOOD, broken=crashed, ended_from_outside=["slice 2 on node2: lost: a2 fell silent"])
+    assert doubts(outside, WHOLE, events=EVENTS) == crashed, "an outside event excuses no other slice"
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        "node fault: its process was killed from outside, and not for its memory limit",
+        "node fault: its container was removed by somebody else",
+    ],
+)
+def test_a_container_that_somebody_else_killed_is_an_outside_event(detail: str) -> None:
+    killed = {"ending": "returned", "agent": "a1", "node": "n1", "detail": detail}
+    assert ended_from_outside([killed], lost_nodes_of=()) == [f"slice 1 on n1: returned: {detail}"]
+    assert broken([killed], lost_nodes_of=()) == []
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        "too late: no checkpoint was published before the agent's end",
+        "save failed: it holds a device",
+        "storage fault: no space is left",
+        "node fault: the agent broke: KeyError('c1')",
+        "node fault: the container runtime went away: no answer",
+        "node fault: its container was removed, or the node's helper lost it",
+        "cannot restore: no memory",
+    ],
+)
+def test_a_slice_that_gleaner_lost_is_no_outside_event(detail: str) -> None:
+    lost = {"ending": "returned", "agent": "a1", "node": "n1", "detail": detail}
+    assert ended_from_outside([lost], lost_nodes_of={"a1"}) == []
+    assert broken([lost], lost_nodes_of={"a1"}) == [f"slice 1 on n1: returned: {detail}"]
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        {"ending": "succeeded", "detail": ""},
+        {"ending": "returned", "detail": "unstarted: the agent was ending"},
+        {"ending": "forgotten", "detail": "a1 lives but does not know of it", "started_s": None},
+    ],
+)
+def test_an_attempt_that_lost_nothing_is_no_doubt(attempt: dict[str, object]) -> None:
+    assert broken([attempt], lost_nodes_of=()) == ended_from_outside([attempt], lost_nodes_of=()) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "dead"),
+    [
+        (("NODE_FAIL", "idle"), True),
+        (("TIMEOUT", "down*"), True),
+        (("COMPLETED", "idle"), False),
+        (("FAILED", "idle"), False),
+    ],
+)
+def test_slurm_says_which_silent_agents_have_lost_their_nodes(
+    asked: tuple[str, str], dead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, shown = asked
+    answers = {"sacct": iter(["RUNNING|1|Unknown|node1", f"{state}|1|9|node1"]), "sinfo": iter([f"{shown}\n"])}
+
+    def run(_node: str, *words: str, **_given: object) -> str:
+        program = next(word for word in words if word in {*answers, "scontrol"})
+        return "node1" if program == "scontrol" else next(answers[program])
+
+    monkeypatch.setattr(cluster, "run", run)
+    monkeypatch.setattr(cluster, "api", lambda _method, _path: [{"name": "a1", "scheduler_id": "17"}])
+    jobs = [{"attempts": [{"ending": "saved", "agent": "a0", "node": "node1"}, LOST]}]
+    assert campaign.agents_that_lost_their_nodes(jobs) == ({"a1"} if dead else set())
 
 
 def test_a_run_must_have_been_restored_twice_and_on_two_nodes() -> None:

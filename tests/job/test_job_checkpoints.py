@@ -274,6 +274,26 @@ def test_what_was_just_read_to_restore_a_job_is_not_read_again_to_save_it(
     assert not sizes, "but at the end there is no time for what was written a moment ago"
 
 
+@pytest.mark.parametrize(("ago_s", "reads"), [(0, False), (4000, True)])
+def test_a_save_at_an_agents_end_reads_what_it_shares_unless_the_job_was_saved_within_the_last_hour(
+    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float, reads: bool
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "large").write_bytes(random.Random(1).randbytes(2**20))
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+    sizes: list[int] = []
+
+    def counted(file: int, room: memoryview, offset: int) -> bool:
+        sizes.append(len(room))
+        return pread_into(file, room, offset)
+
+    monkeypatch.setattr(dedup, "pread_into", counted)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + ago_s)
+    attempt.save(at_the_end=True)
+    assert (sum(sizes) > 2**19) is reads
+
+
 def test_it_is_known_for_how_long_the_storage_has_been_busy(storage: FolderStorage, tmp_path: Path) -> None:
     attempt = Attempt(storage, tmp_path / "job")
     assert attempt.stored.inside_s == 0

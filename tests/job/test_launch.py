@@ -49,6 +49,7 @@ class Node:
             storage=storage,
             work=place,
             outbox=Outbox(lambda _path, _body: ""),
+            reports=place / "reports",
             estimates=SaveEstimates(Way.CRIU, at_once=1),
             saves=Limiters(1),
             begins=Limiters(1),

@@ -188,10 +188,10 @@ def test_a_missing_image_is_not() -> None:
     )
 
 
-def test_a_periodic_save_lets_the_job_go_on_and_is_reported() -> None:
+def test_a_periodic_save_is_reported_and_lets_the_job_go_on() -> None:
     task, todos = play(Started(C), SaveDue(), SaveDone(CHECKPOINT), SaveDue(), SaveDone(CHECKPOINT))
     assert task == Running(C)
-    assert todos == [Save(C), GoOn(C), ReportCheckpointed(CHECKPOINT)] * 2
+    assert todos == [Save(C), ReportCheckpointed(CHECKPOINT), GoOn(C)] * 2
 
 
 def test_a_periodic_save_that_fails_only_lets_the_job_go_on_however_often() -> None:
@@ -344,7 +344,7 @@ def test_whatever_happens_there_is_one_report_at_most_and_no_kill_before_a_reaso
         if isinstance(task, Ended) and not isinstance(before, Ended):
             ended_by = event
         if any(isinstance(todo, ReportCheckpointed) for todo in more):
-            assert more == [GoOn(C), ReportCheckpointed(CHECKPOINT)]
+            assert more == [ReportCheckpointed(CHECKPOINT), GoOn(C)]
             assert isinstance(task, Running)
         todos += more
     if Kill(C) in todos:

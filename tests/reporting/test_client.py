@@ -290,3 +290,104 @@ def test_reports_on_the_storage_survive_a_power_cut_with_the_folders_that_lead_t
     assert ("fsync", reports.parent) in calls.all, "the folder's own entry"
     assert ("fsync", reports.parent.parent) in calls.all
     assert sorted(reports.iterdir()) == names
+
+
+def checkpointed(number: int) -> Checkpointed:
+    made = Checkpoint(attempt=1, number=number, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+    return Checkpointed(checkpoint=made, slice=Slice(started_s=1.0))
+
+
+def kept(folder: Path) -> list[str]:
+    """Return what is on the storage, in the order in which control takes it: the attempt, and which report."""
+    found: list[str] = []
+    for file in sorted(folder.glob("[0-9]*.json")):
+        left = json.loads(file.read_text())
+        body = json.loads(left["body"])
+        number = body["checkpoint"]["number"] if "checkpoint" in body else body.get("first", "")
+        found.append(f"{left['path'].removeprefix('/jobs/')} {number}")
+    return found
+
+
+def test_what_must_not_be_lost_with_the_agent_is_on_the_storage_in_order_with_its_output_and_once(
+    tmp_path: Path,
+) -> None:
+    outbox = Outbox(lambda _path, _body: "")
+    reports = tmp_path / "agents" / "a" / "reports"
+    outbox.put("/jobs/8/attempts/1/checkpointed", checkpointed(1))
+    outbox.put(f"{JOB}/log", lines(0))
+    outbox.put(f"{JOB}/checkpointed", checkpointed(1))
+    outbox.keep(f"{JOB}/", reports)
+    first = kept(reports)
+    outbox.put(f"{JOB}/log", lines(1))
+    outbox.put(f"{JOB}/checkpointed", checkpointed(2))
+    with recording() as calls:
+        outbox.keep(f"{JOB}/", reports)
+    assert first == ["7/attempts/1/log 0", "7/attempts/1/checkpointed 1"]
+    assert kept(reports) == [*first, "7/attempts/1/log 1", "7/attempts/1/checkpointed 2"]
+    written = [path for what, path in calls.all if what == "rename"]
+    assert len(written) == 2, "what is there is not written anew"
+    for name in written:
+        draft = name.with_name(f".{name.name}")
+        assert calls.index(("fsync", draft)) < calls.index(("rename", name)) < calls.last(("fsync", reports))
+    assert len(outbox) == 5, "control is told all the same"
+
+
+def test_what_control_has_heard_since_does_not_stay_on_the_storage(tmp_path: Path) -> None:
+    outbox = Outbox(lambda _path, _body: "")
+    outbox.put(f"{JOB}/checkpointed", checkpointed(1))
+    outbox.keep(f"{JOB}/", tmp_path)
+    outbox.deliver()
+    outbox.put(f"{JOB}/checkpointed", checkpointed(2))
+    outbox.keep(f"{JOB}/", tmp_path)
+    assert kept(tmp_path) == ["7/attempts/1/checkpointed 2"]
+
+
+def test_what_is_overtaken_by_newer_saves_does_not_stay_on_the_storage(tmp_path: Path) -> None:
+    """Control refuses a save that is older than one that it knows, and would set it aside for an admin."""
+    outbox = Outbox(lambda _path, _body: "")
+    for number in range(1, PERIODIC_AT_MOST + 3):
+        outbox.put(f"{JOB}/checkpointed", checkpointed(number))
+        outbox.keep(f"{JOB}/", tmp_path)
+    numbers = range(3, PERIODIC_AT_MOST + 3)
+    assert kept(tmp_path) == [f"7/attempts/1/checkpointed {number}" for number in numbers]
+
+
+def test_control_may_have_taken_it_from_there_and_removed_the_folder(tmp_path: Path) -> None:
+    outbox = Outbox(lambda _path, _body: "")
+    reports = tmp_path / "reports"
+    for number in (1, 2):
+        outbox.put(f"{JOB}/checkpointed", checkpointed(number))
+        outbox.keep(f"{JOB}/", reports)
+        for file in reports.iterdir():
+            file.unlink()
+        reports.rmdir()
+    outbox.put(f"{JOB}/checkpointed", checkpointed(3))
+    outbox.keep(f"{JOB}/", reports)
+    assert kept(reports) == ["7/attempts/1/checkpointed 3"]
+
+
+def test_what_was_kept_comes_before_what_is_left_at_the_end(tmp_path: Path) -> None:
+    """Control takes both in the order of their names. What it takes a second time changes nothing."""
+    outbox = Outbox(lambda _path, _body: "")
+    outbox.put(f"{JOB}/checkpointed", checkpointed(1))
+    outbox.keep(f"{JOB}/", tmp_path)
+    outbox.put(f"{JOB}/completed", DONE)
+    outbox.spill_into(tmp_path)
+    assert kept(tmp_path) == [
+        "7/attempts/1/checkpointed 1",
+        "7/attempts/1/checkpointed 1",
+        "7/attempts/1/completed ",
+    ]
+
+
+def test_after_a_write_that_failed_nothing_is_on_the_storage_before_what_precedes_it(tmp_path: Path) -> None:
+    """Control would take the later save, and then refuse the earlier one whenever the agent tells it."""
+    outbox = Outbox(lambda _path, _body: "")
+    outbox.put(f"{JOB}/checkpointed", checkpointed(1))
+    (tmp_path / "reports").touch()
+    with pytest.raises(OSError, match="reports"):
+        outbox.keep(f"{JOB}/", tmp_path / "reports")
+    (tmp_path / "reports").unlink()
+    outbox.put(f"{JOB}/checkpointed", checkpointed(2))
+    outbox.keep(f"{JOB}/", tmp_path / "reports")
+    assert kept(tmp_path / "reports") == [f"7/attempts/1/checkpointed {number}" for number in (1, 2)]

@@ -133,6 +133,7 @@ class Agent:
             storage=self.storage,
             work=self.settings.work,
             outbox=self.outbox,
+            reports=self.settings.storage / "agents" / self.name / "reports",
             estimates=SaveEstimates(self.way, at_once, self.settings.save_bandwidth_mib_s),
             saves=Limiters(at_once),
             begins=Limiters(self.facts.cpus + SPARE_THREADS),
@@ -321,10 +322,9 @@ class Agent:
             was_late=saves.was_late if saves else False,
         )
         self.outbox.put(f"/agents/{self.name}/farewell", farewell)
-        reports = self.settings.storage / "agents" / self.name / "reports"
         hangs = self._probe.out_for_s >= ANSWERS_WITHIN_S
         left_s = max(self.leave_s - self.clock.now_s(), min(1.0, self._last_words_s / 3))
-        await say_farewell(self.outbox, reports, clock=self.clock, within_s=left_s, storage_hangs=hangs)
+        await say_farewell(self.outbox, self._context.reports, clock=self.clock, within_s=left_s, storage_hangs=hangs)
 
     async def _run_out(self) -> None:
         """End all jobs, as the time is over. A call that hangs is left behind: its thread ends with this process."""

@@ -43,6 +43,8 @@ class AgentContext(JobContext):
     storage: Storage
     work: Path
     outbox: Outbox
+    reports: Path
+    """The folder on the storage from which control takes the reports that it was not told."""
     begins: Limiters
     can_save: bool
     """True if this node can save and restore memory; if not, only workloads that save themselves can run here."""

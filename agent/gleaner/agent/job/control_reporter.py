@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -42,7 +43,7 @@ def executor_of(context: AgentContext, assignment: Assignment) -> Executor:
     """Return the executor of a job that control has assigned to this agent."""
     place = context.work / context.agent / f"{assignment.job}-{assignment.attempt}"
     stored = JobCheckpoints(context.storage, assignment, context.facts, place, clock=context.clock)
-    reporter = ControlReporter(context.runtime, context.outbox, stored, context.clock)
+    reporter = ControlReporter(context.runtime, context.outbox, context.reports, stored, context.clock)
     times = Stopwatch(context.clock)
 
     async def launch() -> lifecycle.Started | lifecycle.NotStarted | lifecycle.LimitPassed:
@@ -76,6 +77,8 @@ class ControlReporter:
 
     runtime: Runtime
     outbox: Outbox
+    reports: Path
+    """The agent's folder on the storage, from which control takes what it was not told."""
     stored: JobCheckpoints
     clock: Clock
     _log: JobLog = field(init=False)
@@ -148,6 +151,9 @@ class ControlReporter:
     def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
         self.flush_output()
         self._report("checkpointed", Checkpointed(checkpoint=checkpoint, slice=spent, measured=measured))
+
+    def keep_reports(self) -> None:
+        self.outbox.keep(self._path, self.reports)
 
     def store_results(self, exit_code: int) -> Results:
         return Results(self.stored.publish_output(exit_code))

@@ -40,6 +40,8 @@ TERMINATED = 143
 ENGINE_ENDS_S = 1.0
 RUNTIME_BACK_S = 20.0
 """A runtime may be away for so long before its containers are taken for lost."""
+KEPT_WITHIN_S = 5.0
+"""A container stands still for so long at most until the report of its periodic save is on the storage."""
 SAVE_PAUSE_S = 10.0
 """The longest pause after a save that failed; shorter where there is less time left."""
 
@@ -259,6 +261,7 @@ class Executor:
                 raise AssertionError("what is published is reported at once")
             case lifecycle.ReportCheckpointed(checkpoint):
                 self.reporter.report_checkpointed(checkpoint, self.times.slice(), self._measured)
+                await self._keep_reports()
             case lifecycle.ReportUnstartable(exit_code, reason):
                 self.reporter.report_unstartable(exit_code, reason, self.times.slice())
             case lifecycle.ReportStopped(reason, limit):
@@ -407,6 +410,15 @@ class Executor:
 
     def _note_failure(self, error: Exception) -> None:
         self.storage_fault = str(error) if isinstance(error, StorageError) else ""
+
+    async def _keep_reports(self) -> None:
+        """See that a periodic save is not lost with this process. A storage that hangs does not hold the job up."""
+        self.times.turn_to(Activity.SAVING)
+        try:
+            async with asyncio.timeout(KEPT_WITHIN_S):
+                await asyncio.to_thread(self.reporter.keep_reports)
+        except (TimeoutError, OSError) as error:
+            self.reporter.warn("its save is lost with this agent until control has heard of it", error)
 
     def _go_on(self, container: ContainerId) -> None:
         self.times.turn_to(Activity.COMPUTING)

@@ -2,7 +2,8 @@
 
 The executor (`job.executor`) does them, one after the other, and feeds back what happened. No
 clock and no I/O here; the order of the things to do is what keeps a job safe: a process is killed only after
-its checkpoint is published, and what is published is reported at once, before anything else can go wrong.
+its checkpoint is published, and what is published is reported at once, before anything else can go wrong. A process
+that goes on after its save does so when the report can no longer be lost with the agent.
 
 A workload that saves itself is never saved by us: it is sent its signal, and its folder is published when it has
 exited with its code.
@@ -370,7 +371,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case Saving(container, failed, vacating, periodic), SaveFailed():
             return Running(container, failed + (not periodic), vacating), [GoOn(container)]
         case Saving(container, failed, vacating, periodic=True), SaveDone(checkpoint):
-            return Running(container, failed, vacating), [GoOn(container), ReportCheckpointed(checkpoint)]
+            return Running(container, failed, vacating), [ReportCheckpointed(checkpoint), GoOn(container)]
         case ((Saving(container) | Storing(container)), SaveDone(checkpoint)):
             return Ended(), [ReportSaved(checkpoint), Kill(container), Clean()]
 

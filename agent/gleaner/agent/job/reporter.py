@@ -82,6 +82,13 @@ class Reporter(Protocol):
         """Report the published checkpoint of an attempt that goes on."""
         ...
 
+    def keep_reports(self) -> None:
+        """See that what was reported of the job outlives this process. Raises `OSError`. Blocks.
+
+        The container stands still meanwhile.
+        """
+        ...
+
     def store_results(self, exit_code: int) -> Results:
         """Store what the job has left in its folder. Raises `StorageError` or `OSError`: it is tried again. Blocks."""
         ...

@@ -1,4 +1,8 @@
-"""Remove what earlier agents left on this node, for example because they were killed: containers, folders, sockets."""
+"""Remove what earlier agents left on this node, for example because they were killed: containers, folders, sockets.
+
+The watchdog removes sockets and logs too, but only what is left for some time. A new agent on a node of its own need
+not wait for that.
+"""
 
 import contextlib
 import stat
@@ -8,13 +12,10 @@ from pathlib import Path
 import structlog
 
 from gleaner.agent.checkpoints import workdir_tar as folder
-from gleaner.agent.privileged.common import config
+from gleaner.agent.privileged.common import agent_leftovers, config
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, Runtime
 
 log = structlog.get_logger()
-
-LOG_AGE_S = 7 * 24 * 3600.0
-"""The output of agents is kept for so long, here and in the storage."""
 
 
 def reap(runtime: Runtime, *, agent: str, whole_node: bool, now_s: float) -> list[ContainerId]:
@@ -36,10 +37,8 @@ def reap(runtime: Runtime, *, agent: str, whole_node: bool, now_s: float) -> lis
 
 def sweep(work: Path, *, agent: str, now_s: float) -> None:
     """Remove the jobs' folders that earlier agents left on this node. Only for an agent that has the whole node."""
-    for log_file in work.glob("*.log"):  # of agents that ended when the storage did not answer
-        with contextlib.suppress(OSError):
-            if log_file.stat().st_mtime < now_s - LOG_AGE_S:
-                log_file.unlink()
+    with contextlib.suppress(OSError):  # logs of agents that ended when the storage did not answer
+        agent_leftovers.remove_old_logs(str(work), owner_uid=work.stat().st_uid, now_s=now_s)
     for left in work.iterdir():
         if left.name == agent or not left.is_dir():
             continue

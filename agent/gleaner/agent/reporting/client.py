@@ -1,9 +1,10 @@
 """The agent's way to control: an HTTP client with a token, and an outbox whose reports outlive a silent control."""
 
+import itertools
 import json
 import ssl
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -42,6 +43,8 @@ LOG_BYTES = 16 * 2**20
 LOG_BYTES_A_JOB = 2 * 2**20
 """Lines of output that wait for control take so much memory at most, of all jobs and of each; the rest stays in the
 jobs' own buffers, and then in the containers' logs."""
+KEPT = "00000-"
+"""So begin the names of the files that `Outbox.keep` writes: control takes them before those of the agent's end."""
 PERIODIC_AT_MOST = 16
 """The newest so many periodic saves of an attempt are reported after a silence of control; older ones are not."""
 
@@ -185,13 +188,18 @@ class Outbox:
     output nothing but the lines after them.
 
     What is still here at the agent's end goes to `spill_into`, a folder on the shared storage from which control
-    takes it: a control program that was away loses nothing.
+    takes it: a control program that was away loses nothing. What must not be lost with the agent is put there earlier
+    (`keep`). Control may hear a report both ways, and the second time changes nothing.
     """
 
     send: Callable[[str, str], object]
     _waiting: list[Report] = field(default_factory=list[Report])
     _changing: threading.Lock = field(default_factory=threading.Lock)
     _sending: threading.Lock = field(default_factory=threading.Lock)
+    _keeping: threading.Lock = field(default_factory=threading.Lock)
+    _kept: dict[Report, Path] = field(default_factory=dict[Report, Path])
+    """The files of reports that `keep` has written."""
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -254,6 +262,26 @@ class Outbox:
                 at = self._waiting.index(report)
                 self._waiting[at : at + 1] = others
 
+    def keep(self, prefix: str, folder: Path) -> None:
+        """Write what waits below the path `prefix` into `folder`, unless it is there by now. Raises `OSError`.
+
+        All of it is on the disk when this returns: control takes it from there if this agent is killed. Of one sequence
+        nothing is written before what precedes it, or control would refuse that as too old. Lines of output go along:
+        the job goes on behind them, and does not write them again.
+        """
+        with self._keeping:
+            waiting = self._waiting.copy()
+            for report in self._kept.keys() - set(waiting):  # told, or overtaken by newer ones
+                self._kept.pop(report).unlink(missing_ok=True)
+            new = [report for report in waiting if report.path.startswith(prefix) and report not in self._kept]
+            for report in new:
+                name = f"{KEPT}{next(self._numbers):09}.json"
+                make_folders(folder)  # control removes it when it has taken all that was there
+                write_draft(folder / name, _as_file(report), draft=folder / f".{name}")
+                self._kept[report] = folder / name
+            if new:
+                sync_folder(folder)
+
     def spill_into(self, folder: Path) -> int:
         """Write what waits into `folder`, each report as a whole, numbered file; return how many.
 
@@ -264,10 +292,13 @@ class Outbox:
             return 0
         make_folders(folder)
         for number, report in enumerate(waiting):
-            content = json.dumps({"path": report.path, "body": report.body}).encode()
-            write_draft(folder / f"{number:06}.json", content, draft=folder / f".{number:06}.json")
+            write_draft(folder / f"{number:06}.json", _as_file(report), draft=folder / f".{number:06}.json")
         sync_folder(folder)
         return len(waiting)
+
+
+def _as_file(report: Report) -> bytes:
+    return json.dumps({"path": report.path, "body": report.body}).encode()
 
 
 def _trust(ca_file: Path | None) -> bool | ssl.SSLContext:

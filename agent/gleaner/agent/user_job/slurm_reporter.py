@@ -145,6 +145,9 @@ class SlurmReporter:
         took = f" in {measured.took_s:.1f} s" if measured is not None else ""
         self.say(f"saved{took}; it goes on")
 
+    def keep_reports(self) -> None:
+        """The catalog has the checkpoint since `record_save`."""
+
     def store_results(self, exit_code: int) -> Results:
         """Deliver what the job has left in its folder, once; then nothing that was saved is needed any more."""
         self.exit_code = exit_code

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from gleaner.agent.node.leftovers import LOG_AGE_S
+from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.agent.privileged.common.durable import make_folders, write_whole
 
 

@@ -29,6 +29,8 @@ class Config(NamedTuple):
     runc: str = "/usr/sbin/runc"
     handshakes: str = "/run/gleaner-agent"
     """The one folder in which agents wait for root, each at a socket of its own; the agents' account owns it."""
+    agent_logs: str = "/var/lib/gleaner/work"
+    """The folder for what agents print, as `agent_logs` in control's settings says; the agents' account owns it."""
     own: str = "/run/gleaner-root"
     """A folder that only root can enter, for files that live no longer than a boot."""
     criu: str = "/usr/sbin/criu"

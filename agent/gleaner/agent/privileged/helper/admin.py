@@ -1,14 +1,15 @@
-"""The commands of `gleaner-helper` for an admin or Slurm's Epilog, each in a process of its own."""
+"""The commands of `gleaner-helper` for an admin, Slurm's Epilog or `deploy/watchdog`, each in a process of its own."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
 import os
 import resource
 import sys
+import time
 from contextlib import suppress
 from typing import NoReturn
 
-from ..common import bundle, config
+from ..common import agent_leftovers, bundle, config
 from ..common.request import LABEL_END
 from ..common.slurm_jobs import Slurm
 from ..common.user_jobs import LABEL_SLURM_JOB, UserJobs
@@ -53,4 +54,13 @@ def clear(settings: config.Config, slurm_job: str) -> NoReturn:
                 made.put_off(LABEL_END, "0")  # the watchdog tries again
     if settings.user_jobs_key:
         UserJobs(settings, Slurm(settings.scontrol)).clear(slurm_job)
+    sys.exit(0)
+
+
+def sweep(settings: config.Config) -> NoReturn:
+    """Run `gleaner-helper sweep`, for `deploy/watchdog`: remove the sockets and old logs of agents that are gone."""
+    try:
+        agent_leftovers.remove_all(settings, time.time())
+    except OSError as error:
+        sys.exit(str(error))
     sys.exit(0)

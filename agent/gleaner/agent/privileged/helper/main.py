@@ -312,7 +312,7 @@ def _import(descriptor: int, name: str) -> None:
 
 
 def main() -> NoReturn:
-    """Run the daemon, a command (`import`, `forget`, `clear`), or `monitor ...`, which the daemon itself calls."""
+    """Run the daemon, a command (`import`, `forget`, `clear`, `sweep`), or `monitor ...`, which the daemon calls."""
     os.umask(0o022)  # what must be private lies in folders that only root can enter
     words = sys.argv[1:]
     try:
@@ -326,8 +326,10 @@ def main() -> NoReturn:
             admin.forget(settings, words[1])
         if words[:1] == ["clear"] and len(words) == 2:
             admin.clear(settings, words[1])
+        if words == ["sweep"]:
+            admin.sweep(settings)
         if words:
-            sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME | clear SLURM_JOB]")
+            sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME | clear SLURM_JOB | sweep]")
         bundle.check_place(settings)
         alone = _only_one(settings)
         bundle.sweep(settings)

@@ -1,0 +1,92 @@
+"""Remove what agents have left in folders of the service account: sockets at which nobody waits, and old logs.
+
+The account owns these folders and is not trusted. Each folder is opened without following a link, and nothing is done
+unless the account owns what was opened. From then on every name is used below the open folder, where the account could
+remove everything itself. So no name and no link of the account's leads root anywhere else.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import stat
+from collections.abc import Callable
+
+from . import config
+
+LOG_AGE_S = 7 * 24 * 3600.0
+"""The output of agents is kept for so long, on the node and in the storage."""
+SOCKET_AGE_S = 60.0
+"""A younger socket stays: its name is there a moment before the kernel lists it."""
+_TABLES = ("/proc/1/net/unix", "/proc/self/net/unix")
+"""The kernel's lists of bound sockets, of the node's network and of our own, should we have another."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_all(settings: config.Config, now_s: float) -> int:
+    """Remove what agents that are gone have left on this node; return how many files. Raises `OSError`."""
+    try:
+        sockets = remove_dead_sockets(settings.handshakes, owner_uid=settings.agent_uid, now_s=now_s)
+    finally:  # one folder that cannot be cleaned does not keep the other from it
+        logs = remove_old_logs(settings.agent_logs, owner_uid=settings.agent_uid, now_s=now_s)
+    return sockets + logs
+
+
+def remove_dead_sockets(folder: str, *, owner_uid: int, now_s: float) -> int:
+    """Remove the sockets of a folder that no process holds any more; return how many. Raises `OSError`.
+
+    Nobody connects to find out: an agent would take that for root's handshake.
+    """
+
+    def is_old(facts: os.stat_result) -> bool:
+        return stat.S_ISSOCK(facts.st_mode) and facts.st_ctime < now_s - SOCKET_AGE_S
+
+    held: set[bytes] = set()
+
+    def is_dead(name: str, facts: os.stat_result) -> bool:
+        if not is_old(facts):
+            return False
+        if not held:  # read after the folder, and only if there is a reason
+            held.update(_held_sockets())
+        return os.fsencode(os.path.join(folder, name)) not in held
+
+    return _remove_each(folder, owner_uid, is_dead)
+
+
+def remove_old_logs(folder: str, *, owner_uid: int, now_s: float) -> int:
+    """Remove the logs of a folder to which nobody has written for long; return how many. Raises `OSError`."""
+
+    def is_old_log(name: str, facts: os.stat_result) -> bool:
+        return name.endswith(".log") and stat.S_ISREG(facts.st_mode) and facts.st_mtime < now_s - LOG_AGE_S
+
+    return _remove_each(folder, owner_uid, is_old_log)
+
+
+def _remove_each(folder: str, owner_uid: int, is_left: Callable[[str, os.stat_result], bool]) -> int:
+    try:
+        opened = os.open(folder, _FOLDER)
+    except FileNotFoundError:  # no agent has been here
+        return 0
+    removed = 0
+    try:
+        if os.fstat(opened).st_uid != owner_uid:
+            raise PermissionError(f"{folder} is not the service account's")
+        for name in os.listdir(opened):
+            try:
+                if is_left(name, os.stat(name, dir_fd=opened, follow_symlinks=False)):
+                    os.unlink(name, dir_fd=opened)
+                    removed += 1
+            except FileNotFoundError:  # its agent has just removed it
+                continue
+    finally:
+        os.close(opened)
+    return removed
+
+
+def _held_sockets() -> set[bytes]:
+    """Return the paths of all sockets that a process holds."""
+    held: set[bytes] = set()
+    for table in _TABLES:
+        with open(table, "rb") as file:
+            fields = [line.rstrip(b"\n").split(None, 7) for line in file]
+        held.update(found[7] for found in fields if len(found) == 8)
+    return held

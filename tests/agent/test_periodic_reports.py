@@ -1,0 +1,77 @@
+"""A job that goes on after a periodic save does so when that save can no longer be lost with its agent."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.agent.control_harness import FAR_S, Control
+
+from gleaner.agent.agent import Agent
+from gleaner.agent.job import executor, lifecycle
+from gleaner.agent.reporting.client import Outbox
+from gleaner.agent.runtime.interface import ContainerId
+from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.states import State
+
+pytestmark = pytest.mark.slow
+
+
+async def live(control: Control, agent: Agent) -> None:
+    """Save the agent's job while it goes on, and end the agent after that."""
+    loop = asyncio.get_running_loop()
+
+    def save() -> None:
+        control.go_away()  # control hears nothing from here on
+        for job in agent._jobs:
+            loop.call_soon_threadsafe(job.feed, lifecycle.SaveDue())
+
+    control.once_it_counts(save)
+    await agent.live()
+
+
+def test_a_periodic_save_counts_although_its_agent_is_killed_as_soon_as_the_job_goes_on_and_control_is_away(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
+    unpause = control.runtime.unpause
+    known: list[list[int]] = []
+
+    def go_on(container: ContainerId) -> None:
+        """Take what there is at this instant: it is all that is left of an agent that is killed now."""
+        take_left_reports(control.state, time.time())
+        known.append([checkpoint.number for checkpoint in control.job(job).checkpoints])
+        unpause(container)
+        control.end_soon(agent)
+
+    monkeypatch.setattr(control.runtime, "unpause", go_on)
+    asyncio.run(live(control, agent))
+    assert known[0] == [1]
+
+
+def test_a_storage_that_hangs_then_holds_the_job_up_for_a_bounded_time(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = control.submit("100000")
+    agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
+    unpause = control.runtime.unpause
+    went_on = threading.Event()
+    in_time: list[bool] = []
+
+    def hang(_outbox: Outbox, _prefix: str, _folder: Path) -> None:
+        in_time.append(went_on.wait(30))
+
+    def go_on(container: ContainerId) -> None:
+        unpause(container)
+        went_on.set()
+        control.end_soon(agent)
+
+    monkeypatch.setattr(executor, "KEPT_WITHIN_S", 0.1)
+    monkeypatch.setattr(Outbox, "keep", hang)
+    monkeypatch.setattr(control.runtime, "unpause", go_on)
+    asyncio.run(live(control, agent))
+    assert in_time == [True], "the job went on while the storage hung"
+    take_left_reports(control.state, time.time())
+    assert control.job(job).job.state is State.SAVED
