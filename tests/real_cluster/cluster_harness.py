@@ -1,7 +1,7 @@
 """The harness of the tests on the real cluster: jobs of ours, regular jobs in their way, and waiting."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from demo import cluster, reference
@@ -20,6 +20,12 @@ def submit_pi(how_many: int, *, samples: str = ENDLESS, cpus: int = IDLE_CPUS) -
         "--array", f"1-{how_many}", after=("--samples", samples, "--seed", "{index}", "--out", "."),
     )  # fmt: skip
     return list(answer["jobs"])
+
+
+def configure(changes: Mapping[str, Mapping[str, object]]) -> None:
+    """Give control the demo's settings with these changes; control is restarted only if it has others."""
+    if cluster.run("head", "cat", "/etc/gleaner/gleaner.toml") != cluster.settings_with(changes):
+        cluster.configure(changes)
 
 
 AGENT_SETTINGS = "/etc/gleaner/agent.toml"

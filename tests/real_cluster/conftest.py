@@ -2,11 +2,11 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from demo import cluster
-from tests.real_cluster import restoring
+from tests.real_cluster import cluster_harness, restoring
 from tests.real_cluster.cluster_harness import ROUND_S
 
 
@@ -44,19 +44,26 @@ def left_for_the_next(left_in_order: None, request: pytest.FixtureRequest) -> It
 
 
 @pytest.fixture
-def quiet(left_for_the_next: None) -> Iterator[None]:
-    """No job of ours or of anybody's, all nodes idle, control with the tests' settings; tidied up afterwards."""
-    yield from _quiet({"length_s": ROUND_S})
+def quiet(left_for_the_next: None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """No job of ours or of anybody's, all nodes idle, control with the file's SETTINGS, or else the tests' own."""
+    usual = {"rounds": {"length_s": ROUND_S, "shortest_slice_s": 15}}
+    yield from _quiet(getattr(request.module, "SETTINGS", usual))
+
+
+@pytest.fixture(scope="session")
+def long_round() -> dict[str, object]:
+    """One round that ends long after all tests."""
+    return {"length_s": 30_000, "origin_s": int(time.time()) - 5}
 
 
 @pytest.fixture
-def one_round(left_for_the_next: None) -> Iterator[None]:
+def one_round(left_for_the_next: None, long_round: dict[str, object]) -> Iterator[None]:
     """Do as `quiet` does, and let no round end during the test: its jobs are not saved and claimed anew meanwhile."""
-    yield from _quiet({"length_s": 3000, "origin_s": int(time.time()) - 5})
+    yield from _quiet({"rounds": {"shortest_slice_s": 15, **long_round}})
 
 
-def _quiet(rounds: dict[str, object]) -> Iterator[None]:
-    cluster.configure({"rounds": {"shortest_slice_s": 15, **rounds}})
+def _quiet(settings: Mapping[str, Mapping[str, object]]) -> Iterator[None]:
+    cluster_harness.configure(settings)
     cluster.clear()
     cluster.set_preemption(on=True)
     yield

@@ -1,10 +1,11 @@
 """The owners' jobs on the real cluster, as the tests submit and watch them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from demo import cluster
 from demo.entitlements import ENTITLEMENTS, GRACE_S, USERS_FOLDER
+from tests.real_cluster import cluster_harness
 from tests.real_cluster.cluster_harness import ROUND_S
 
 WITHIN_S = GRACE_S + 10
@@ -17,13 +18,20 @@ SAMPLES = 300_000_000
 CHECKPOINTABLE = "--comment=gleaner:checkpointable"
 
 
+SETTINGS: dict[str, Mapping[str, object]] = {
+    "rounds": {"length_s": 10 * ROUND_S, "shortest_slice_s": 15},
+    "entitlements": dict(ENTITLEMENTS),
+}
+"""The demo's entitlements, and rounds long enough to be in nobody's way."""
+
+
 def enforce(**changes: object) -> None:
-    """Control with the demo's entitlements; rounds long enough to be in nobody's way."""
-    cluster.configure(
-        {"rounds": {"length_s": 10 * ROUND_S, "shortest_slice_s": 15}, "entitlements": {**ENTITLEMENTS, **changes}}
-    )
+    """Let control enforce the entitlements, with these changes; Slurm itself preempts nobody."""
+    cluster_harness.configure({**SETTINGS, "entitlements": {**ENTITLEMENTS, **changes}})
     cluster.set_preemption(on=False)
     cluster.until("control to look at the owners", lambda: status()["read_s"], timeout_s=30)
+    alive = ("test", "-e", "/run/gleaner/alive")  # the heartbeat without which Slurm holds no job for us
+    cluster.until("control's heartbeat", lambda: cluster.run("head", *alive) == "", timeout_s=30, every_s=0.2)
 
 
 def status() -> dict[str, Any]:

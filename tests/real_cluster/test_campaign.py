@@ -12,7 +12,7 @@ from tests.real_cluster import cluster_harness
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 RUNS = 2
-ROUND_S = 30
+SETTINGS = {"rounds": {"length_s": 30, "shortest_slice_s": 10}}
 RUN_S = 20
 """Processor time of a run: more than a round leaves for computing, so that no run ends in its first slice."""
 TRIAL_EVENTS = 400
@@ -54,7 +54,6 @@ def test_a_campaign_saved_on_one_node_and_completed_on_another_gives_the_identic
 ) -> None:
     cluster.set_preemption(on=False)
     cluster_harness.set_runtime(runtime)
-    cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 10}})
     campaign, jobs = cluster_harness.submit_pythia(f"1-{RUNS}", whole.events, cpus=1)
     (first,) = set(cluster_harness.wait_running(jobs).values())
     assert bool(cluster.containers(first)) == (runtime == "docker")
@@ -74,7 +73,6 @@ def test_a_campaign_saved_on_one_node_and_completed_on_another_gives_the_identic
 @pytest.mark.extended
 def test_a_fresh_start_in_place_of_a_restore_is_found_out(quiet: None, whole: Whole, tmp_path: Path) -> None:
     """The proof must be able to fail: here all that was saved is broken, so the job has to start over."""
-    cluster.configure({"rounds": {"length_s": ROUND_S, "shortest_slice_s": 10}})
     campaign, jobs = cluster_harness.submit_pythia("1-1", whole.events, cpus=1)
     cluster_harness.wait_running(jobs)
     cluster.until("the first slice's end", lambda: cluster_harness.states(jobs) == ["Saved"], timeout_s=80)

@@ -17,6 +17,8 @@ from gleaner.control.policy.replay import REPLAYS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
+SETTINGS = owners_harness.SETTINGS
+
 
 @pytest.fixture
 def enforced(quiet: None) -> Iterator[None]:

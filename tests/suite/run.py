@@ -300,8 +300,8 @@ class Run:
             print(f"FAILED: {reason}")
         failed = sum(test.failed for test in tests) - len(flaky)
         skipped = sum(test.skipped for test in tests)
-        print(f"{len(tests) - failed - skipped} passed, {failed} failed, {skipped} skipped")
         self.say(f"the whole run: {'red' if self.red or self.interrupted else 'green'}")
+        print(f"{len(tests) - failed - skipped} passed, {failed} failed, {skipped} skipped", flush=True)
 
     def say(self, words: str) -> None:
         """Print a line with the time since the beginning."""
