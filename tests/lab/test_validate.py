@@ -244,10 +244,8 @@ def test_a_driver_that_fails_is_one_line(fakes: Path, script: str, said: str) ->
 
 
 def test_a_driver_that_is_silent_is_ended_in_time(fakes: Path) -> None:
-    began_s = time.monotonic()
     with pytest.raises(ReplayFailed, match="took too long"):
         run("import sys; sys.stdin.read()", longest_s=0.5)
-    assert time.monotonic() - began_s < 10
 
 
 def test_the_driver_ends_all_it_started_when_whoever_started_it_is_gone(tmp_path: Path) -> None:

@@ -203,17 +203,23 @@ def test_who_keeps_root_waiting_while_it_restores_waits_no_longer_than_its_job_r
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(containers, "_LOOK_S", 0.05)
-    monkeypatch.setattr(sys, "argv", ["-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(sys, "argv", ["-c", "import time; time.sleep(3600)"])
     monkeypatch.setattr(sys, "executable", str(node.place / "monitor"))
-    (node.place / "monitor").write_text("#!/bin/sh\nexec sleep 60\n")
+    begun = node.place / "begun"
+    (node.place / "monitor").write_text(f"#!/bin/sh\n: >{begun}\nexec sleep 3600\n")
     (node.place / "monitor").chmod(0o755)
     folder = node.ask(ALICE, do="admit", slurm_job="66")["folder"]
     node.made(MINE, ALICE)
     descriptor = os.open(folder, os.O_PATH)
-    threading.Timer(0.3, lambda: (node.knows(job_state=["CANCELLED"]), node.forget())).start()
-    began_s = time.monotonic()
+
+    def cancel_when_root_waits() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        node.knows(job_state=["CANCELLED"])
+        node.forget()
+
+    threading.Thread(target=cancel_when_root_waits, daemon=True).start()
     assert "has ended" in node.ask(ALICE, descriptor, do="run", name=MINE)["why"]
-    assert 0.2 < time.monotonic() - began_s < 5
     os.close(descriptor)
 
 

@@ -125,6 +125,10 @@ class Pretending:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
+    def is_there(self) -> bool:
+        """Return True if it has not ended."""
+        return self._process.poll() is None
+
     def until(self, step: str) -> list[str]:
         """Wait until it has got there; all lines until then."""
         assert self._process.stdout is not None

