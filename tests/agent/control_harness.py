@@ -227,8 +227,10 @@ def controlled(tmp_path: Path, *, assumed_mtbf_days: float = 30) -> Iterator[Con
     state.clock, state.steady_clock = lambda: clock.true_s, clock.monotonic_s
     state.usage_cache = UsageCache(clock.monotonic_s)
     transport = ControlTransport(create_app(state))
-    yield Control(state, FolderStorage(tmp_path / "storage"), tmp_path, clock, PretendedRuntime(clock), transport)
-    transport.stop()
+    try:
+        yield Control(state, FolderStorage(tmp_path / "storage"), tmp_path, clock, PretendedRuntime(clock), transport)
+    finally:
+        transport.stop()
 
 
 def job_spec(
