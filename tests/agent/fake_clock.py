@@ -125,13 +125,12 @@ class FakeClock:
         self._give_up_s = self.passed_s + LONGEST_S
         try:
             with asyncio.Runner(loop_factory=lambda: _Loop(self)) as runner:
-                result = runner.run(life)
+                return runner.run(life)
         finally:
             self._give_up_s = math.inf
             self._end_others()
-        if self._failed:
-            raise self._failed.pop()
-        return result
+            if self._failed:
+                raise self._failed[0]
 
     # ── whose turn it is ──
 

@@ -30,8 +30,8 @@ from gleaner.agent.runtime.interface import (
 STEP_S = 0.01
 """A process counts up by one in so long, and exits one step after its goal."""
 FREEZES_IN_S = 0.03
-LOOKS_EVERY_S = 0.05
-"""Whoever reads a process's output looks for news so often."""
+LOOKS_EVERY_S = 0.07
+"""Whoever reads a process's output looks for news so often: at most saves, some of it has yet to come."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 from tests.agent.control_harness import FAR_S, Control
 
-from gleaner.agent.agent import NO_SLURM, Agent
+from gleaner.agent.agent import NO_SLURM, TICK_S, Agent
 from gleaner.agent.messages import Farewell
 from gleaner.agent.node import slurm_job
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId
@@ -228,7 +228,7 @@ def test_an_agent_that_is_to_go_leaves_at_once_and_has_the_time_that_slurm_gives
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     told = signalled(control, number)
     control.live(agent)
-    assert control.now_s - told[0] < 15
+    assert control.now_s - told[0] < 5
     assert control.job(job).job.state is State.SAVED
 
 
@@ -291,9 +291,8 @@ def test_an_agent_that_control_has_closed_leaves_the_node(control: Control) -> N
             agents.record_farewell(db, "a1", Farewell(ended_s=control.now_s, reason="by an admin"), now_s=control.now_s)
 
     control.once_it_counts(close)
-    began_s = control.now_s
     control.live(control.agent("a1", lives_s=FAR_S))
-    assert control.now_s - began_s < FAR_S / 2
+    assert control.clock.passed_s < 2
 
 
 def test_a_workloads_own_failure_costs_a_retry_and_then_is_final(control: Control) -> None:
@@ -325,7 +324,7 @@ def test_a_job_that_has_computed_as_long_as_it_may_fails_for_good_and_its_agent_
     assert detail.failed_because == "compute limit 1 s reached"
     (attempt,) = detail.attempts
     assert (attempt.ending, attempt.detail) == ("failed", "compute limit 1 s reached")
-    assert 1 <= attempt.compute_s < FAR_S / 2
+    assert 1 <= attempt.compute_s <= 1 + TICK_S
     assert "event 1" in control.log(job).lines
     assert control.job(job + 1).job.outcome is Outcome.SUCCEEDED
 
@@ -338,7 +337,7 @@ def test_the_time_that_a_job_may_compute_is_that_of_all_its_slices(control: Cont
     control.live(control.agent("a2", lives_s=FAR_S))
     detail = control.job(job)
     assert detail.failed_because == "compute limit 3 s reached"
-    assert detail.attempts[1].compute_s >= 3 - before_s
+    assert 3 - before_s <= detail.attempts[1].compute_s <= 3 - before_s + TICK_S
     assert detail.counted_s == before_s + detail.attempts[1].compute_s
 
 
@@ -389,9 +388,8 @@ def test_a_missing_image_holds_the_job_with_its_name(control: Control) -> None:
 
 def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Control) -> None:
     jobs = [control.submit("5", image="impossible") for _ in range(3)]
-    began_s = control.now_s
     assert control.live(control.agent("a1", lives_s=FAR_S)) == 1
-    assert control.now_s - began_s < FAR_S / 2
+    assert control.clock.passed_s < 1
     assert all(control.job(job).job.state is State.NEW for job in jobs)
     with snapshot(control.state.engine) as db:
         (row,) = queries.agent_rows(db, now_s=control.now_s)

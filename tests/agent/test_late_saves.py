@@ -167,9 +167,9 @@ def test_jobs_that_wait_for_their_save_stand_still(control: Control) -> None:
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=4), jobs=3)
     control.live(agent)
     saves = [attempt.save_s for job in jobs for attempt in control.job(job).attempts]
-    assert max(saves) > 1.5 * min(saves), "those that were saved later have waited for it, without computing"
+    assert max(saves) > 2.5 * min(saves), "those that were saved later have waited for it, without computing"
     counted = [len(control.whole_log(job).lines) for job in jobs]
-    assert max(counted) < 1.5 * min(counted)
+    assert max(counted) == min(counted)
 
 
 def test_a_wall_clock_that_is_set_back_does_not_make_an_agent_late(control: Control) -> None:

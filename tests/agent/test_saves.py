@@ -186,9 +186,8 @@ def test_a_held_workload_saves_itself_although_the_agent_goes_on(control: Contro
             jobs.hold(db, job, reason="by its owner", now_s=control.now_s)
 
     control.once_it_counts(hold)
-    began_s = control.now_s
     control.live(control.agent("a1", lives_s=FAR_S, idle_s=1))
-    assert control.now_s - began_s < FAR_S / 2
+    assert control.clock.passed_s < 3
     assert control.job(job).job.state is State.SAVED
 
 
@@ -196,7 +195,7 @@ def test_a_workload_that_does_not_heed_its_signal_loses_only_this_slice(control:
     job = control.submit("100000", "0", "deaf", saves_itself=SelfSave())
     agent = control.brief("a1")
     control.live(agent)
-    assert control.now_s <= agent.end_s + 0.5
+    assert control.now_s <= agent.end_s
     detail = control.job(job)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)
     assert "save failed" in " ".join(event.detail for event in detail.events)

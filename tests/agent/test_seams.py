@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import math
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,3 +154,17 @@ def test_the_systems_clock_waits_as_long_as_it_is_told() -> None:
     clock.pause(0.02)
     asyncio.run(clock.sleep(0.02))
     assert clock.monotonic_s() - began_s >= 0.04
+
+
+def test_a_thread_that_the_systems_clock_starts_can_be_waited_for() -> None:
+    clock, event = SystemClock(), threading.Event()
+    lock = clock.lock()
+
+    def thread() -> None:
+        with lock:
+            event.set()
+
+    with lock:
+        clock.start(thread)
+        assert not clock.wait(event, 0.01)
+    assert clock.wait(event, 60)
