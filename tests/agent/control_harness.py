@@ -55,8 +55,7 @@ class ControlTransport(httpx.BaseTransport):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.is_away = False
-        """Nobody listens there."""
+        self.is_away = False  # nobody listens there
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_away:

@@ -44,8 +44,7 @@ class _Thread:
 
     ident: int | None
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    is_met: Callable[[], bool] = _never
-    """True if what it waits for has happened."""
+    is_met: Callable[[], bool] = _never  # what it waits for has happened
     until_s: float = math.inf
     was_met: bool = False
     is_over: bool = False
@@ -57,14 +56,12 @@ class FakeClock:
     def __init__(self, now_s: float = 1_790_000_000.0) -> None:
         self.began_s = now_s
         self.passed_s = 0.0
-        self.shift_s = 0.0
-        """The node's wall clock has been set by so much."""
+        self.shift_s = 0.0  # the node's wall clock has been set by so much
         self._node = SystemClock(wall=lambda: self.true_s + self.shift_s, steady=lambda: self.passed_s)
         self._owner = self._current = _Thread(threading.get_ident())
         self._ready: deque[_Thread] = deque()
         self._waiting: list[_Thread] = []
-        self._others: list[_Thread] = []
-        """All threads that have not ended, without the owner."""
+        self._others: list[_Thread] = []  # all that have not ended, without the owner
         self._give_up_s = math.inf
         self._problem = ""
         self._failed: list[BaseException] = []

@@ -50,11 +50,9 @@ class _Process:
     killed: bool = False
     counts: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
-    moved: threading.Event = field(default_factory=threading.Event)
-    """Set when it goes on or ends in another way than by itself."""
+    moved: threading.Event = field(default_factory=threading.Event)  # it goes on, or has ended
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _since_s: float = field(init=False)
-    """The instant, by the monotonic clock, up to which it has counted."""
+    _since_s: float = field(init=False)  # by the monotonic clock: it has counted up to this instant
 
     def __post_init__(self) -> None:
         self._since_s = self.clock.monotonic_s()
