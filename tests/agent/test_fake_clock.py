@@ -48,6 +48,20 @@ def test_a_thread_keeps_the_turn_until_it_waits() -> None:
     assert heard == ["a begins", "a goes on", "b begins", "b goes on", "a ends", "b ends"]
 
 
+@pytest.mark.parametrize("threads_come_first", [False, True])
+def test_a_test_says_whether_a_new_thread_has_the_turn_at_once(*, threads_come_first: bool) -> None:
+    clock, heard = FakeClock(), list[str]()
+    clock.threads_come_first = threads_come_first
+
+    async def live() -> None:
+        clock.start(heard.append, "thread")
+        heard.append("loop")
+        await asyncio.sleep(1)
+
+    clock.run(live())
+    assert heard == (["thread", "loop"] if threads_come_first else ["loop", "thread"])
+
+
 def test_what_happens_is_noticed_before_the_time_goes_on() -> None:
     clock, event = FakeClock(), threading.Event()
 

@@ -260,6 +260,7 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To try takes seconds, and is done twice: to let the job stand still, and for its save, which has the lane."""
+    control.clock.threads_come_first = True  # the first try comes before the save has the lane
     bad, good = control.submit("100000"), control.submit("100000")
     given: dict[str, Any] = {
         "margin_s": 10.0,
