@@ -172,6 +172,26 @@ def test_jobs_that_wait_for_their_save_stand_still(control: Control) -> None:
     assert max(counted) == min(counted)
 
 
+def test_when_time_is_short_no_save_begins_that_would_slow_down_another(control: Control) -> None:
+    """Together they would all come too late: they share the storage. One is in time."""
+    jobs = [control.submit("100000") for _ in range(3)]
+    agent = control.agent("a1", lives_s=FAR_S, saves_at_once=3)
+    checkpoint, under_way, seen = control.runtime.checkpoint, list[ContainerId](), list[int]()
+
+    def share(container: ContainerId, draft: Draft) -> None:
+        under_way.append(container)
+        seen.append(len(under_way))
+        control.clock.pause(2 * len(under_way))
+        checkpoint(container, draft)
+        under_way.remove(container)
+
+    control.runtime.checkpoint = share  # type: ignore[method-assign]
+    control.once_it_counts(lambda: control.end_soon(agent, computes_s=0.5), jobs=3)
+    control.live(agent)
+    assert set(seen) == {1}
+    assert [control.job(job).job.state for job in jobs] == [State.SAVED, State.NEW, State.NEW]
+
+
 def test_a_wall_clock_that_is_set_back_does_not_make_an_agent_late(control: Control) -> None:
     """The true time goes on; what the node shows is an hour too little from the middle of the slice on."""
     job = control.submit("100000")
