@@ -3,9 +3,9 @@
 Such a wait ends when the process is killed, as those of NFS and Lustre do.
 """
 
-import json
 import os
 import sys
+import threading
 import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -20,6 +20,8 @@ from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient, Outbox
 from gleaner.agent.settings import AgentSettings
+
+KILL_WAIT_S = 1.0
 
 
 class HangingStorage(FolderStorage):
@@ -39,23 +41,21 @@ class StuckOutbox(Outbox):
     """Whoever looks at it waits for ever, the event loop too."""
 
     def room_bytes(self, path: str) -> int:
-        time.sleep(1000)
+        threading.Event().wait()
         return 0
 
 
 def live() -> None:
-    """Arguments: the control program's address, the folder, the end, and the kill wait."""
-    url, folder, end_s, kill_wait_s = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+    """Arguments: the control program's address, the folder, the agent's token and its end."""
+    url, folder, token, end_s = sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])
     settings = AgentSettings(
         control_url=url,
         storage=folder / "storage",
         work=folder / "work",
         margin_s=4,
         shortest_slice_s=1,
-        idle_s=15,
         early_saves=False,
         images_allowed=("*",),
-        request_timeout_s=1,
     )
     runtime = PretendedRuntime()
     agent = Agent(
@@ -63,18 +63,25 @@ def live() -> None:
         end_s=end_s,
         slurm_job=None,
         settings=settings,
-        client=ControlClient(url=url, name="a1", token="secret-of-a1", ca_file=None, timeout_s=1),
+        client=ControlClient(url=url, name="a1", token=token, ca_file=None, timeout_s=settings.request_timeout_s),
         runtime=runtime,
         storage=FolderStorage(folder / "disk") if "frozen" in sys.argv else HangingStorage(folder / "storage"),
         facts=node_facts(runtime.facts(), cpus=4, memory_mib=1000),
-        kill_wait_s=kill_wait_s,
+        kill_wait_s=KILL_WAIT_S,
     )
     if "stuck" in sys.argv:  # all of it hangs, as when its log is on that storage
         agent.outbox = StuckOutbox(agent.client.report)
         agent._context = replace(agent._context, outbox=agent.outbox)
+    threading.Thread(target=end_soon, args=(agent, runtime), daemon=True).start()
     main.run_to_its_end(agent)
 
 
+def end_soon(agent: Agent, runtime: PretendedRuntime) -> None:
+    """Bring the agent's end forward when its job has begun to count, however long that takes."""
+    while not runtime.counting():
+        time.sleep(0.02)
+    agent.end_earlier(time.time() + agent.settings.margin_s + KILL_WAIT_S, kill_wait_s=KILL_WAIT_S)
+
+
 if __name__ == "__main__":
-    print(json.dumps({"pid": os.getpid()}), flush=True)
     live()

@@ -1,15 +1,16 @@
-"""A runtime for tests of the agent itself: its "processes" are threads that print numbers and can be saved.
+"""A runtime for tests of the agent itself: its "processes" print numbers as the time goes on, and can be saved.
 
 The real runtimes have tests of their own (tests/runtime); here it is the agent's clock, reports and order that count.
 """
 
 import itertools
+import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.runtime.interface import (
@@ -26,36 +27,82 @@ from gleaner.agent.runtime.interface import (
     Usage,
 )
 
+STEP_S = 0.01
+"""A process counts up by one in so long, and exits one step after its goal."""
+FREEZES_IN_S = 0.03
+LOOKS_EVERY_S = 0.07
+"""Whoever reads a process's output looks for news so often: at most saves, some of it has yet to come."""
+
 
 @dataclass
 class _Process:
+    """A function of the time: what it has done is worked out when somebody asks (`catch_up`)."""
+
     spec: ContainerSpec
+    clock: Clock
     count: int
     goal: int
     exit_code: int
-    written: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list[str])
     in_two_parts: bool = False
     paused: bool = False
     exited: int | None = None
     killed: bool = False
     counts: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
+    moved: threading.Event = field(default_factory=threading.Event)  # it goes on, or has ended
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _since_s: float = field(init=False)  # by the monotonic clock: it has counted up to this instant
 
-    def live(self) -> None:
-        while self.exited is None:
-            time.sleep(0.01)
-            if self.paused:
-                continue
-            if self.count >= self.goal:
-                self.exited = self.exit_code
-                break
-            self.count += 1
-            before, after = ("\n" if self.count > 1 else "", "") if self.in_two_parts else ("", "\n")
-            self.written.append(f"{before}event {self.count}{after}")
-            with (self.spec.folder / "events.csv").open("a") as file:
-                file.write(f"{self.count}\n")
-            self.counts = True
+    def __post_init__(self) -> None:
+        self._since_s = self.clock.monotonic_s()
+
+    def catch_up(self) -> "_Process":
+        """Do all that it has to have done by now."""
+        with self._lock:
+            if self.exited is None and not self.paused:
+                steps = int((self.clock.monotonic_s() - self._since_s) / STEP_S + 1e-6)
+                self._since_s += steps * STEP_S
+                more = min(steps, self.goal - self.count)
+                self._count(more)
+                if steps > more:
+                    self._exit(self.exit_code)
+        return self
+
+    def _count(self, more: int) -> None:
+        if not more:
+            return
+        numbers = range(self.count + 1, self.count + more + 1)
+        self.count, self.counts = self.count + more, True
+        for number in numbers:
+            before, after = ("\n" if number > 1 else "", "") if self.in_two_parts else ("", "\n")
+            self.written.append(f"{before}event {number}{after}")
+        with (self.spec.folder / "events.csv").open("a") as file:
+            file.writelines(f"{number}\n" for number in numbers)
+
+    def _exit(self, exit_code: int) -> None:
+        self.exited = exit_code
         self.ended.set()
+        self.moved.set()
+
+    def pause(self) -> None:
+        self.catch_up().paused = True
+
+    def unpause(self) -> None:
+        if self.paused:
+            self._since_s, self.paused = self.clock.monotonic_s(), False
+            self.moved.set()
+
+    def end(self, exit_code: int, *, killed: bool = False) -> None:
+        if self.catch_up().exited is None:
+            self.killed = killed
+            self._exit(exit_code)
+
+    def exits_in_s(self) -> float:
+        """Return how long it takes to exit by itself, as things stand."""
+        if self.paused:
+            return math.inf
+        return (self.goal + 1 - self.count) * STEP_S - (self.clock.monotonic_s() - self._since_s)
 
 
 class PretendedRuntime:
@@ -64,7 +111,8 @@ class PretendedRuntime:
     The image `missing` is missing. Checkpoints can be made to fail.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self._numbers = itertools.count(1)
         self._processes: dict[ContainerId, _Process] = {}
         self.checkpoints_that_fail = 0
@@ -93,9 +141,9 @@ class PretendedRuntime:
             raise RuntimeFault("the engine is broken")
         if spec.image == "missing":
             raise ImageMissing("no image named missing")
-        time.sleep(self.start_takes_s)
+        self._clock.pause(self.start_takes_s)
         goal, exit_code = int(spec.command[1]), int(spec.command[2]) if len(spec.command) > 2 else 0
-        process = _Process(spec, 0, goal, exit_code, [f"{line}\n" for line in self.first_lines])
+        process = _Process(spec, self._clock, 0, goal, exit_code, [f"{line}\n" for line in self.first_lines])
         state = spec.folder / "state"
         if process.spec.command[0] == "save-itself" and state.exists():
             process.count, process.written = int(state.read_text()), []
@@ -105,7 +153,6 @@ class PretendedRuntime:
         process.in_two_parts = self.lines_in_two_parts
         name = ContainerId(f"c{next(self._numbers)}")
         self._processes[name] = process
-        threading.Thread(target=process.live, daemon=True).start()
         return name
 
     def has_image(self, image_id: str) -> bool:
@@ -123,13 +170,13 @@ class PretendedRuntime:
 
     def pause(self, container: ContainerId) -> None:
         process = self._processes[container]
-        process.paused = True
-        time.sleep(0.03)
+        process.pause()
+        self._clock.pause(FREEZES_IN_S)
         if process.exited is not None:
             raise ContainerExited(container)
 
     def unpause(self, container: ContainerId) -> None:
-        self._processes[container].paused = False
+        self._processes[container].unpause()
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
         if self.checkpoints_that_fail > 0:
@@ -137,7 +184,7 @@ class PretendedRuntime:
             raise CannotCheckpoint("it holds a device")
         process = self._processes[container]
         assert process.paused
-        time.sleep(self.checkpoint_takes_s)
+        self._clock.pause(self.checkpoint_takes_s)
         draft.add("memory.tar", [f"{process.count} {process.goal} {process.exit_code}".encode()])
 
     def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
@@ -146,7 +193,7 @@ class PretendedRuntime:
             if len(words) != 3:
                 raise CannotRestore("no memory")
             count, goal, exit_code = map(int, words)
-            return self._run(_Process(spec, count, goal, exit_code))
+            return self._run(_Process(spec, self._clock, count, goal, exit_code))
         finally:  # whoever waits for it finds the process
             self.restores += 1
 
@@ -154,7 +201,7 @@ class PretendedRuntime:
         """Like Docker, it keeps a line to itself that has no end until the process has ended."""
         process, at, kept = self._processes[container], 0, ""
         while True:
-            ended = process.ended.is_set()
+            ended = process.catch_up().ended.is_set()
             new = process.written[at:]
             at += len(new)
             whole, end, kept = (kept + "".join(new)).rpartition("\n")
@@ -162,24 +209,27 @@ class PretendedRuntime:
             if ended:
                 yield 1, kept.encode()
                 return
-            time.sleep(0.01)
+            self._clock.wait(process.ended, LOOKS_EVERY_S)
 
     def live(self, container: ContainerId) -> Iterator[tuple[int, bytes]]:
         process, at = self._processes[container], 0
-        while not process.ended.is_set():
+        while not process.catch_up().ended.is_set():
             new = process.written[at:]
             at += len(new)
             if new:
                 yield 1, "".join(new).encode()
-            time.sleep(0.01)
+            self._clock.wait(process.ended, LOOKS_EVERY_S)
 
     def wait(self, container: ContainerId) -> int:
         process = self._processes[container]
-        process.ended.wait()
-        if process.killed:
-            raise ContainerKilled(container)
-        assert process.exited is not None
-        return process.exited
+        while True:
+            process.moved.clear()
+            exit_code = process.catch_up().exited
+            if process.killed:
+                raise ContainerKilled(container)
+            if exit_code is not None:
+                return exit_code
+            self._clock.wait(process.moved, min(process.exits_in_s(), threading.TIMEOUT_MAX))
 
     def signal(self, container: ContainerId, name: str) -> None:
         """`save-itself` writes its state and exits with 85, `save-itself GOAL 0 deaf` does not hear it."""
@@ -187,19 +237,19 @@ class PretendedRuntime:
         process = self._processes[container]
         assert not process.paused
         if process.spec.command[0] == "save-itself" and "deaf" not in process.spec.command:
-            process.paused = True
-            time.sleep(0.03)
+            process.pause()
+            self._clock.pause(FREEZES_IN_S)
             (process.spec.folder / "state").write_text(str(process.count))
-            process.exited = 85
+            process.end(85)
 
     def kill(self, container: ContainerId) -> None:
-        process = self._processes.get(container)
-        if process and process.exited is None:
-            process.killed, process.exited = True, 137
+        if container in self._processes:
+            self._processes[container].end(137, killed=True)
 
     def counting(self) -> int:
         """So many have counted since they were started or restored, and go on."""
-        return sum(process.counts and process.exited is None for process in list(self._processes.values()))
+        processes = [process.catch_up() for process in list(self._processes.values())]
+        return sum(process.counts and process.exited is None for process in processes)
 
     def kill_all(self) -> None:
         """Kill all containers from outside of the agent."""
@@ -207,13 +257,11 @@ class PretendedRuntime:
             self.kill(container)
 
     def remove(self, container: ContainerId) -> None:
-        time.sleep(self.remove_takes_s)
+        self._clock.pause(self.remove_takes_s)
         self.left_over.pop(container, None)
-        if process := self._processes.get(container):
-            process.ended.wait(1)
 
     def usage(self, containers: Sequence[ContainerId]) -> Mapping[ContainerId, Usage]:
-        return {c: Usage(self.memory_bytes, 0.0) for c in containers if self._processes[c].exited is None}
+        return {c: Usage(self.memory_bytes, 0.0) for c in containers if self._processes[c].catch_up().exited is None}
 
     def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
         return dict(self.left_over)

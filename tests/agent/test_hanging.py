@@ -1,51 +1,166 @@
 """A storage that hangs: the agent is gone in time all the same, so Slurm never finds a process that it cannot kill."""
 
 import contextlib
-import hashlib
+import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.agent.control_harness import Control
+import uvicorn
+from tests.agent.control_harness import Control, control_state, expect_agent, job_spec
+from tests.agent.fake_clock import FakeClock, RunIsOver
 from tests.privileged.root import only_root
 
+from gleaner.agent import main
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.checkpoints.probe import PATIENCE_S, Probe
-from gleaner.control.queue import agents, queries
+from gleaner.agent.reporting.client import Outbox
+from gleaner.control.api.app import create_app
+from gleaner.control.control_state import ControlState
+from gleaner.control.models.jobs import JobDetail
+from gleaner.control.queue import jobs, queries
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.states import State
 
-pytestmark = pytest.mark.slow
-
 KILL_WAIT_S = 4.0
+FAR_S = 3600.0
 ROOT = Path(__file__).parents[2]
 
 
-def expected(control: Control, *more: str) -> tuple[list[str], float]:
-    """The words that start an agent process which control expects, and its end."""
-    end_s = time.time() + 35  # a busy machine takes its time to start it
-    with transaction(control.state.engine) as db:
-        token_hash = hashlib.sha256(b"secret-of-a1").hexdigest()
-        agents.expect(db, name="a1", end_s=end_s, token_hash=token_hash, now_s=time.time())
-    (control.folder / "work").mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "tests.agent.hanging_storage",
-        f"http://127.0.0.1:{control.port}",
-        str(control.folder),
-    ]
-    return [*command, str(end_s), str(KILL_WAIT_S), *more], end_s
+class HangingStorage(FolderStorage):
+    """Its drafts never begin."""
+
+    def __init__(self, root: Path, clock: FakeClock) -> None:
+        super().__init__(root)
+        self._clock = clock
+
+    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
+        self._clock.wait_until(lambda: False)
+        raise AssertionError("nobody waits for ever")
 
 
-def lived(control: Control, *more: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """An agent process on a storage that hangs; how it ended, and how long before its end."""
-    command, end_s = expected(control, *more)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    return done, end_s - time.time()
+def reason(state: ControlState) -> str:
+    with snapshot(state.engine) as db:
+        return next(iter(queries.agent_rows(db, now_s=state.clock()))).reason
+
+
+def test_an_agent_leaves_a_storage_that_hangs_in_time_and_says_why(control: Control) -> None:
+    job = control.submit("100000")
+    control.storage = HangingStorage(control.folder / "storage", control.clock)
+    agent = control.brief("a1", kill_wait_s=KILL_WAIT_S)
+    assert control.live(agent) == 1
+    assert control.now_s <= agent.gone_s == agent.end_s - KILL_WAIT_S
+    assert reason(control.state) == "storage hangs"
+    detail = control.job(job)
+    assert (detail.job.state, detail.failures) == (State.NEW, 0)
+
+
+def test_an_agent_of_which_all_hangs_is_gone_in_time_too(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    control.submit("100000")
+    agent = control.agent("a1", lives_s=60, kill_wait_s=KILL_WAIT_S)
+    left_s: list[float] = []
+
+    class StuckOutbox(Outbox):
+        """Whoever looks at it waits until the process ends, the event loop too."""
+
+        def room_bytes(self, path: str) -> int:
+            control.clock.wait_until(lambda: bool(left_s))
+            raise RunIsOver
+
+    def leave(status: int) -> None:
+        assert status == 1
+        left_s.append(control.now_s)
+        raise RunIsOver
+
+    agent.outbox = StuckOutbox(agent.client.report)
+    agent._context = replace(agent._context, outbox=agent.outbox)
+    monkeypatch.setattr(os, "_exit", leave)
+    control.clock.start(main._leave_in_time, agent)
+    with pytest.raises(RunIsOver):
+        control.live(agent)
+    assert left_s == [pytest.approx(agent.end_s - KILL_WAIT_S, abs=0.001)]
+
+
+def test_a_probe_tells_a_storage_that_hangs_from_one_that_says_no(tmp_path: Path) -> None:
+    clock, storage = FakeClock(), FolderStorage(tmp_path / "storage")
+    no_storage, good, hanging = (
+        Probe(one, "agents/a1/probe", clock) for one in (storage, storage, HangingStorage(tmp_path / "storage", clock))
+    )
+    no_storage.look()
+    clock.pause(0)
+    assert no_storage.out_for_s == 0
+    storage.prepare()
+    good.look()
+    hanging.look()
+    clock.pause(PATIENCE_S / 2)
+    assert good.out_for_s == 0
+    assert not good.hangs
+    assert not hanging.hangs
+    clock.pause(PATIENCE_S / 2)
+    assert hanging.out_for_s == PATIENCE_S > 0
+    assert hanging.hangs
+    assert storage.keys("") == []
+
+
+# ── what only a process shows, in the system's time ──
+
+
+@dataclass
+class AgentProcess:
+    """An agent process on a storage that hangs. Its end comes a few seconds after its job has begun to count."""
+
+    state: ControlState
+    job: int
+    command: list[str]
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self.command, cwd=ROOT)
+
+    def detail(self) -> JobDetail:
+        with snapshot(self.state.engine) as db:
+            return queries.job_detail(db, self.job)
+
+
+@contextlib.contextmanager
+def agent_process(folder: Path, *more: str) -> Iterator[AgentProcess]:
+    """A control program on a real socket, with a job, and an agent process that it expects."""
+    state = control_state(folder)
+    with transaction(state.engine) as db:
+        (job,) = jobs.submit(
+            db, job_spec("100000"), group="physics", rules=jobs.SubmissionRules(0), now_s=time.time()
+        ).jobs
+    end_s = time.time() + FAR_S
+    token = expect_agent(state, "a1", end_s=end_s)
+    (folder / "work").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(create_app(state), log_level="error"))
+        serving = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        serving.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        command = [sys.executable, "-m", "tests.agent.hanging_storage", url, str(folder), token, str(end_s), *more]
+        try:
+            yield AgentProcess(state, job, command)
+        finally:
+            server.should_exit = True
+            serving.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("more", "says"), [((), "storage hangs"), (("stuck",), "")], ids=["storage", "all of it"])
+def test_a_process_that_hangs_ends_all_the_same_and_takes_its_threads_along(
+    tmp_path: Path, more: tuple[str, ...], says: str
+) -> None:
+    with agent_process(tmp_path, *more) as agent:
+        assert agent.start().wait() == 1
+        assert reason(agent.state) == says
 
 
 @contextlib.contextmanager
@@ -73,27 +188,21 @@ def frozen(place: Path) -> Iterator[None]:
         subprocess.run(["fsfreeze", "--unfreeze", str(place)], check=True)
 
 
+@pytest.mark.slow
 @only_root
-def test_an_agent_that_nobody_can_kill_has_said_so_in_time_and_is_gone_with_what_held_it(control: Control) -> None:
+def test_an_agent_that_nobody_can_kill_has_said_so_in_time_and_is_gone_with_what_held_it(tmp_path: Path) -> None:
     """All that can be done where a wait is uninterruptible: Slurm drains the node, and nothing else is late."""
-    job = control.submit("100000")
-    with disk(control.folder / "disk") as place:
+    with agent_process(tmp_path, "frozen") as agent, disk(tmp_path / "disk") as place:
         FolderStorage(place).prepare()
-        command, end_s = expected(control, "frozen")
-        agent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        try:
-            wait_for(lambda: control.job(job).job.state is State.RUNNING, until_s=end_s - 10)
-            with frozen(place):
-                wait_for(lambda: bool(reason(control)), until_s=end_s - KILL_WAIT_S + 0.5)
-                assert reason(control) == "storage hangs"
-                wait_for(lambda: not threads(agent.pid) - {"D", "Z"}, until_s=end_s)
-                assert agent.poll() is None
-            assert agent.wait(10) == 1
-        finally:
-            agent.kill()
-            agent.wait()
-    detail = control.job(job)
-    assert (detail.job.state, detail.failures) == (State.NEW, 0)
+        with frozen(place):
+            process = agent.start()
+            wait_for(lambda: bool(reason(agent.state)))
+            assert reason(agent.state) == "storage hangs"
+            wait_for(lambda: not threads(process.pid) - {"D", "Z"})
+            assert process.poll() is None
+        assert process.wait() == 1
+        detail = agent.detail()
+        assert (detail.job.state, detail.failures) == (State.NEW, 0)
 
 
 def threads(process: int) -> set[str]:
@@ -102,46 +211,6 @@ def threads(process: int) -> set[str]:
     return {one.read_text().rpartition(")")[2].split()[0] for one in found}
 
 
-def reason(control: Control) -> str:
-    with snapshot(control.state.engine) as db:
-        return next(iter(queries.agent_rows(db, now_s=time.time()))).reason
-
-
-def wait_for(is_so: Callable[[], bool], *, until_s: float) -> None:
+def wait_for(is_so: Callable[[], bool]) -> None:
     while not is_so():
-        assert time.time() < until_s
         time.sleep(0.05)
-
-
-def test_an_agent_leaves_a_storage_that_hangs_in_time_and_says_why(control: Control) -> None:
-    job = control.submit("100000")
-    done, early_s = lived(control)
-    assert done.returncode == 1, done.stderr
-    assert early_s > KILL_WAIT_S - 0.5
-    with snapshot(control.state.engine) as db:
-        (row,) = queries.agent_rows(db, now_s=time.time())
-    assert row.reason == "storage hangs"
-    detail = control.job(job)
-    assert (detail.job.state, detail.failures) == (State.NEW, 0)
-
-
-def test_an_agent_of_which_all_hangs_is_gone_in_time_too(control: Control) -> None:
-    control.submit("100000")
-    done, early_s = lived(control, "stuck")
-    assert done.returncode == 1, done.stderr
-    assert early_s > KILL_WAIT_S - 0.5
-
-
-def test_a_probe_tells_a_storage_that_hangs_from_one_that_says_no(tmp_path: Path) -> None:
-    storage = FolderStorage(tmp_path / "storage")
-    no_storage, good = Probe(storage, "agents/a1/probe"), Probe(storage, "agents/a1/probe")
-    no_storage.look()
-    time.sleep(0.5)
-    assert no_storage.out_for_s == 0
-    storage.prepare()
-    good.look()
-    time.sleep(0.5)
-    assert good.out_for_s == 0
-    assert not good.hangs
-    assert storage.keys("") == []
-    assert PATIENCE_S > 0

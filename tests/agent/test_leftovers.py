@@ -1,6 +1,5 @@
 """Sockets in the folder where agents wait for root: those of killed saves go, and no two agents meet in one."""
 
-import asyncio
 import os
 import socket
 import threading
@@ -72,7 +71,7 @@ def test_an_agent_removes_older_agents_sockets_only_from_a_node_that_it_has_as_a
     with left_by_a_killed_agent(folder / "gleaner-1-1"):
         agent = control.agent("a1", lives_s=30)
         agent.slurm_job = "7" if whole_node else None
-        asyncio.run(agent.live())
+        control.live(agent)
         assert (folder / "gleaner-1-1").exists() != whole_node
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -16,18 +15,13 @@ from gleaner.agent import agent as runner
 from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Archive, Draft, StorageFull
+from gleaner.agent.common.clock import Clock
 from gleaner.agent.job import job_checkpoints
 from gleaner.agent.job.control_reporter import ControlReporter
 from gleaner.agent.messages import Checkpointed, Message, SelfSave, Way
 from gleaner.control.queue import agents, jobs
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import Outcome, State
-
-pytestmark = [
-    pytest.mark.slow,
-    # A thread of an agent that is lost here outlives its event loop; a real one ends with its process.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-]
 
 OFTEN: dict[str, Any] = {"periodic_saves": "auto", "shortest_period_s": 0.5}
 A_SECOND = 1 / 86_400
@@ -58,7 +52,7 @@ def saved(control: Control, job: int, *, times: int = 1) -> bool:
 
 def notice_the_loss(control: Control) -> None:
     with transaction(control.state.engine) as db:
-        agents.expire(db, now_s=time.time() + 60, losses_until_held=3)
+        agents.expire(db, now_s=control.now_s + 60, losses_until_held=3)
     control.runtime.kill_all()
 
 
@@ -66,11 +60,11 @@ def test_a_job_whose_node_dies_goes_on_from_its_last_periodic_save_and_its_log_h
     control: Control,
 ) -> None:
     job = control.submit("500")
-    asyncio.run(lost(control, control.agent("a1", lives_s=FAR_S, **OFTEN), job))
+    control.clock.run(lost(control, control.agent("a1", lives_s=FAR_S, **OFTEN), job))
     assert control.job(job).job.state is State.RUNNING
     notice_the_loss(control)
     assert control.job(job).job.state is State.SAVED
-    asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
+    control.live(control.agent("a2", lives_s=30, periodic_saves=False))
     detail = control.job(job)
     assert detail.job.outcome is Outcome.SUCCEEDED
     attempt, number = str(detail.attempts[-1].restored_from).split("/")
@@ -82,10 +76,10 @@ def test_a_job_whose_node_dies_goes_on_from_its_last_periodic_save_and_its_log_h
 def test_a_line_that_is_open_at_a_periodic_save_is_whole_after_a_loss(control: Control) -> None:
     control.runtime.lines_in_two_parts = True
     job = control.submit("450")
-    asyncio.run(lost(control, control.agent("a1", lives_s=FAR_S, **OFTEN), job))
+    control.clock.run(lost(control, control.agent("a1", lives_s=FAR_S, **OFTEN), job))
     notice_the_loss(control)
     assert control.job(job).job.state is State.SAVED
-    asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
+    control.live(control.agent("a2", lives_s=30, periodic_saves=False))
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
     control.in_order(job, 450)
 
@@ -94,9 +88,9 @@ def test_an_agents_final_save_follows_its_periodic_ones(control: Control) -> Non
     job = control.submit("700")
     agent = control.agent("a1", lives_s=FAR_S, **OFTEN)
     control.once(lambda: saved(control, job), lambda: control.end_soon(agent, computes_s=1))
-    asyncio.run(agent.live())
+    control.live(agent)
     assert control.job(job).job.state is State.SAVED
-    asyncio.run(control.agent("a2", lives_s=30, periodic_saves=False).live())
+    control.live(control.agent("a2", lives_s=30, periodic_saves=False))
     detail = control.job(job)
     assert detail.job.outcome is Outcome.SUCCEEDED
     assert int(str(detail.attempts[-1].restored_from).split("/")[1]) >= 2
@@ -106,7 +100,7 @@ def test_an_agents_final_save_follows_its_periodic_ones(control: Control) -> Non
 def test_periodic_saves_that_fail_do_no_harm(control: Control) -> None:
     control.runtime.checkpoints_that_fail = 3
     job = control.submit("200")
-    asyncio.run(control.agent("a1", lives_s=FAR_S, **OFTEN).live())
+    control.live(control.agent("a1", lives_s=FAR_S, **OFTEN))
     assert control.runtime.checkpoints_that_fail < 3
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
     control.in_order(job, 200)
@@ -126,7 +120,7 @@ def test_what_is_to_be_written_as_a_whole_once_more_is_saved_before_the_end_and_
             control.once_it_counts(end_soon)
         else:  # it goes on from the second of a chain
             control.once(lambda: any(one.attempt == 3 for one in control.job(job).checkpoints), end_soon)
-        asyncio.run(agent.live())
+        control.live(agent)
         chains.append([chain_of(control, key) for key in control.storage.keys(f"jobs/{job}/attempt-{attempt}")])
     assert chains == [["1/1"], ["1/1"], ["3/1", "3/1"]]
 
@@ -139,19 +133,19 @@ def chain_of(control: Control, key: str) -> object:
 
 def test_without_periodic_saves_there_is_one_checkpoint_a_slice(control: Control) -> None:
     job = control.submit("100000")
-    asyncio.run(control.brief("a1", computes_s=4, **OFTEN | {"periodic_saves": False}).live())
+    control.live(control.brief("a1", computes_s=4, **OFTEN | {"periodic_saves": False}))
     assert control.storage.keys(f"jobs/{job}") == [f"jobs/{job}/attempt-1/checkpoint-1"]
 
 
 def test_a_node_without_what_the_saving_node_had_refuses_before_it_touches_anything(control: Control) -> None:
     job = control.submit("450")
     better = {"cpu_features": ("amx", "sse")}
-    asyncio.run(control.brief("a1", node=better).live())
+    control.live(control.brief("a1", node=better))
     assert control.job(job).job.state is State.SAVED
-    asyncio.run(control.agent("a2", lives_s=20, idle_s=3, node={"cpu_features": ("sse",), "node": "old"}).live())
+    control.live(control.agent("a2", lives_s=20, idle_s=3, node={"cpu_features": ("sse",), "node": "old"}))
     assert control.runtime.restores == 0
     assert control.job(job).job.state is State.SAVED
-    asyncio.run(control.agent("a3", lives_s=30, node=better).live())
+    control.live(control.agent("a3", lives_s=30, node=better))
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
 
 
@@ -160,14 +154,14 @@ def test_a_manifest_that_demands_what_the_node_lacks_is_refused_once_and_goes_on
     job = control.submit("450")
     first = control.brief("a1", node={"cpu_features": ("amx", "sse")})
     first.facts = first.facts.model_copy(update={"cpu_features": ("sse",)})
-    asyncio.run(first.live())
+    control.live(first)
     assert control.job(job).job.state is State.SAVED
-    asyncio.run(control.agent("a2", lives_s=20, idle_s=12, node={"cpu_features": ("sse",), "node": "old"}).live())
+    control.live(control.agent("a2", lives_s=20, idle_s=12, node={"cpu_features": ("sse",), "node": "old"}))
     detail = control.job(job)
     assert (detail.job.state, detail.failures, len(detail.attempts)) == (State.SAVED, 0, 2)
     assert "CPU feature amx" in " ".join(event.detail for event in detail.events)
     assert control.runtime.restores == 0
-    asyncio.run(control.agent("a3", lives_s=30, node={"cpu_features": ("amx", "sse"), "node": "new"}).live())
+    control.live(control.agent("a3", lives_s=30, node={"cpu_features": ("amx", "sse"), "node": "new"}))
     detail = control.job(job)
     assert (detail.job.outcome, detail.attempts[-1].restored_from) == (Outcome.SUCCEEDED, "1/1")
     control.in_order(job, 450)
@@ -175,10 +169,10 @@ def test_a_manifest_that_demands_what_the_node_lacks_is_refused_once_and_goes_on
 
 def test_a_workload_that_saves_itself_goes_on_anew_from_its_folder_and_its_log_goes_on(control: Control) -> None:
     job = control.submit("450", saves_itself=SelfSave(signal="SIGUSR1"))
-    asyncio.run(control.brief("a1", **OFTEN).live())
+    control.live(control.brief("a1", **OFTEN))
     assert control.job(job).job.state is State.SAVED
     assert control.runtime.signals == ["SIGUSR1"]
-    asyncio.run(control.agent("a2", lives_s=30).live())
+    control.live(control.agent("a2", lives_s=30))
     assert control.job(job).job.outcome is Outcome.SUCCEEDED
     assert control.runtime.restores == 0
     control.in_order(job, 450)
@@ -189,20 +183,19 @@ def test_a_held_workload_saves_itself_although_the_agent_goes_on(control: Contro
 
     def hold() -> None:
         with transaction(control.state.engine) as db:
-            jobs.hold(db, job, reason="by its owner", now_s=time.time())
+            jobs.hold(db, job, reason="by its owner", now_s=control.now_s)
 
     control.once_it_counts(hold)
-    began_s = time.time()
-    asyncio.run(control.agent("a1", lives_s=FAR_S, idle_s=1).live())
-    assert time.time() - began_s < FAR_S / 2
+    control.live(control.agent("a1", lives_s=FAR_S, idle_s=1))
+    assert control.clock.passed_s < 3
     assert control.job(job).job.state is State.SAVED
 
 
 def test_a_workload_that_does_not_heed_its_signal_loses_only_this_slice(control: Control) -> None:
     job = control.submit("100000", "0", "deaf", saves_itself=SelfSave())
     agent = control.brief("a1")
-    asyncio.run(agent.live())
-    assert time.time() <= agent.end_s + 0.5
+    control.live(agent)
+    assert control.now_s <= agent.end_s
     detail = control.job(job)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)
     assert "save failed" in " ".join(event.detail for event in detail.events)
@@ -212,7 +205,7 @@ def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Con
     control.runtime.can_save = False
     itself = control.submit("450", saves_itself=SelfSave())
     other = control.submit("20")
-    asyncio.run(control.brief("a1").live())
+    control.live(control.brief("a1"))
     assert control.job(itself).job.state is State.SAVED
     detail = control.job(other)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)
@@ -222,8 +215,8 @@ def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Con
 def test_an_agent_is_gone_by_the_kill_wait_before_its_end(control: Control) -> None:
     job = control.submit("100000")
     agent = control.brief("a1", kill_wait_s=4)
-    asyncio.run(agent.live())
-    assert time.time() <= agent.end_s - 4
+    control.live(agent)
+    assert control.now_s <= agent.end_s - 4
     assert control.job(job).job.state is State.SAVED
 
 
@@ -231,9 +224,9 @@ def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control:
     job = control.submit("100000")
     first = control.agent("a1", lives_s=FAR_S, **OFTEN)
     control.once(lambda: saved(control, job), lambda: control.end_soon(first, computes_s=1))
-    asyncio.run(first.live())
+    control.live(first)
     second = control.brief("a2")
-    asyncio.run(second.live())
+    control.live(second)
     assert second._context.estimates._told
     assert control.job(job).job.state is State.SAVED
 
@@ -253,22 +246,35 @@ def test_a_save_of_all_that_a_job_has_is_told_but_not_learnt_from(
 
     monkeypatch.setattr(ControlReporter, "_report", listen)
     control.submit("100000")
-    asyncio.run(control.brief("a1", periodic_saves=False).live())
+    control.live(control.brief("a1", periodic_saves=False))
     assert not told
     job = control.submit("100000")
     second = control.agent("a2", lives_s=FAR_S, early_saves=True, periodic_saves=False)
     control.once(lambda: saved(control, job), lambda: control.end_soon(second))
-    asyncio.run(second.live())
+    control.live(second)
     assert [(one.measured.failed, one.measured.expected_s) for one in told if one.measured] == [(0, None)]
 
 
+class SlowStorage(FolderStorage):
+    """Each draft takes a quarter of a second."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        super().__init__(root)
+        self._clock = clock
+
+    def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
+        self._clock.pause(0.25)
+        return super().draft(key, before)
+
+
 def test_a_workload_that_saves_itself_unasked_does_not_seem_slow_to_save(control: Control) -> None:
+    control.storage = SlowStorage(control.folder / "storage", control.clock)
     control.submit("200", "85", saves_itself=SelfSave())
     agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
     measured = agent._context.estimates._own
     control.once(lambda: measured, lambda: control.end_soon(agent))
-    asyncio.run(agent.live())
-    assert 0 < measured[Way.SELF][0].took_s < 1
+    control.live(agent)
+    assert measured[Way.SELF][0].took_s == pytest.approx(0.25)
 
 
 class FullStorage(FolderStorage):
@@ -285,7 +291,7 @@ def test_jobs_that_the_storage_does_not_take_go_back_for_its_fault_and_their_nod
     saved, result = control.submit("100000"), control.submit("50")
     agent = control.agent("a1", lives_s=FAR_S, periodic_saves=False)
     control.once(lambda: len(control.log(result).lines) > 50, lambda: control.end_soon(agent, computes_s=3))
-    assert asyncio.run(agent.live()) == 0
+    assert control.live(agent) == 0
     for job, what in (
         (saved, "no checkpoint was published before the agent's end"),
         (result, "its result was not stored before the agent's end"),

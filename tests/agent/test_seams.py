@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import math
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,9 +24,6 @@ from gleaner.agent.messages import Ask, Assignments, Farewell, Message, Orders, 
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.settings import AgentSettings
-
-LOOPS = 6
-"""Heartbeat, delivery, claims, memory, disk, and the agent's own look at the clock."""
 
 
 class ControlInMemory:
@@ -45,7 +43,6 @@ class ControlInMemory:
         said: Message
         match verb:
             case "register":
-                self.clock.loops = LOOPS
                 said = Welcome(heartbeat_s=10, lease_s=30)
             case "claim":
                 said = Assignments()
@@ -63,7 +60,7 @@ class ControlInMemory:
 
 
 def an_agent(place: Path, clock: FakeClock, control: ControlInMemory, *, seed: int = 1, lives_s: float = 3600) -> Agent:
-    runtime = PretendedRuntime()
+    runtime = PretendedRuntime(clock)
     (place / "work").mkdir(parents=True)
     storage = FolderStorage(place / "storage")
     storage.prepare()
@@ -91,7 +88,7 @@ def an_agent(place: Path, clock: FakeClock, control: ControlInMemory, *, seed: i
 def test_an_agent_without_work_beats_and_claims_in_its_own_time_and_ends(tmp_path: Path) -> None:
     clock = FakeClock()
     control = ControlInMemory(clock)
-    assert asyncio.run(clock.run(an_agent(tmp_path, clock, control).live())) == 0
+    assert clock.run(an_agent(tmp_path, clock, control).live()) == 0
     assert control.times_s("register") == [0]
     assert control.times_s("beat")[:6] == [0, 10, 20, 30, 40, 50]
     assert control.times_s("claim")[:12] == [5.0 * number for number in range(12)]
@@ -103,7 +100,7 @@ def test_an_agent_says_in_each_claim_for_how_long_a_job_may_compute_there(tmp_pa
     clock = FakeClock()
     control = ControlInMemory(clock)
     agent = an_agent(tmp_path, clock, control)
-    asyncio.run(clock.run(agent.live()))
+    clock.run(agent.live())
     asked = [(at_s, Ask.model_validate_json(body)) for at_s, verb, body in control.heard if verb == "claim"]
     margin_s = agent.settings.margin_s
     assert [(round(at_s), ask.left_s and round(ask.left_s)) for at_s, ask in asked] == [
@@ -115,7 +112,7 @@ def test_an_agent_that_control_asks_to_vacate_ends_with_its_next_look_at_the_clo
     clock = FakeClock()
     control = ControlInMemory(clock)
     control.vacates_at_s = 20
-    asyncio.run(clock.run(an_agent(tmp_path, clock, control).live()))
+    clock.run(an_agent(tmp_path, clock, control).live())
     assert Farewell.model_validate_json(control.last("farewell")).reason == "control asked"
     assert 20 <= clock.passed_s <= 20.5
 
@@ -124,7 +121,7 @@ def test_an_agent_that_finds_no_control_tries_again_with_jitter_and_gives_up_in_
     clock = FakeClock()
     control = ControlInMemory(clock)
     control.is_away = lambda: True
-    assert asyncio.run(clock.run(an_agent(tmp_path, clock, control).live())) == 1
+    assert clock.run(an_agent(tmp_path, clock, control).live()) == 1
     tried_s = control.times_s("register")
     pauses_s = [after - before for before, after in itertools.pairwise(tried_s)]
     assert len(set(pauses_s)) > 10
@@ -139,7 +136,7 @@ def test_what_chance_decides_comes_out_the_same_with_the_same_seed(tmp_path: Pat
         clock = FakeClock()
         control = ControlInMemory(clock)
         control.is_away = lambda: True
-        asyncio.run(clock.run(an_agent(tmp_path / str(number), clock, control, seed=one).live()))
+        clock.run(an_agent(tmp_path / str(number), clock, control, seed=one).live())
         tried_s.append(control.times_s("register"))
     assert (tried_s[0] == tried_s[1]) is is_same
 
@@ -147,7 +144,7 @@ def test_what_chance_decides_comes_out_the_same_with_the_same_seed(tmp_path: Pat
 def test_a_registration_names_the_end_by_the_clock_that_was_passed_in(tmp_path: Path) -> None:
     clock = FakeClock(now_s=1000.0)
     control = ControlInMemory(clock)
-    asyncio.run(clock.run(an_agent(tmp_path, clock, control, lives_s=500).live()))
+    clock.run(an_agent(tmp_path, clock, control, lives_s=500).live())
     assert Registration.model_validate_json(control.last("register")).end_s == 1500.0
 
 
@@ -157,3 +154,17 @@ def test_the_systems_clock_waits_as_long_as_it_is_told() -> None:
     clock.pause(0.02)
     asyncio.run(clock.sleep(0.02))
     assert clock.monotonic_s() - began_s >= 0.04
+
+
+def test_a_thread_that_the_systems_clock_starts_can_be_waited_for() -> None:
+    clock, event = SystemClock(), threading.Event()
+    lock = clock.lock()
+
+    def thread() -> None:
+        with lock:
+            event.set()
+
+    with lock:
+        clock.start(thread)
+        assert not clock.wait(event, 0.01)
+    assert clock.wait(event, 60)

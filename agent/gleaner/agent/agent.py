@@ -120,7 +120,7 @@ class Agent:
         # A node may be told to have more cores than there are: it saves no faster for that.
         cores = min(self.facts.cpus, os.cpu_count() or self.facts.cpus)
         at_once = self.settings.saves_at_once or default_saves_at_once(cores)
-        self._probe = Probe(self.storage, f"agents/{self.name}/probe")
+        self._probe = Probe(self.storage, f"agents/{self.name}/probe", self.clock)
         told = self.settings
         limits = DiskLimits(told.disk_mib_per_job, told.inodes_per_job, told.disk_reserve_mib)
         keep_s = told.images_keep_days * 86_400

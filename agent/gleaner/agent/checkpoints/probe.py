@@ -1,9 +1,7 @@
 """Check if a storage still answers, when something with it takes suspiciously long."""
 
-import threading
-import time
-
 from gleaner.agent.checkpoints.interface import Storage, StorageError
+from gleaner.agent.common.clock import Clock
 
 PATIENCE_S = 10.0
 """A storage that does not answer for so long hangs."""
@@ -12,22 +10,23 @@ PATIENCE_S = 10.0
 class Probe:
     """One small write (a read might be answered by a cache), in a thread of its own, since it may never end."""
 
-    def __init__(self, storage: Storage, key: str) -> None:
+    def __init__(self, storage: Storage, key: str, clock: Clock) -> None:
         self._storage = storage
         self._key = key
+        self._clock = clock
         self._out_since_s: float | None = None
 
     def look(self) -> None:
         """Begin a write, unless an earlier one is still under way."""
         if self._out_since_s is None:
-            self._out_since_s = time.monotonic()
-            threading.Thread(target=self._ask, daemon=True).start()
+            self._out_since_s = self._clock.monotonic_s()
+            self._clock.start(self._ask)
 
     @property
     def out_for_s(self) -> float:
         """The time for which a write has been waiting for its answer; 0 if none is under way."""
         since_s = self._out_since_s
-        return 0.0 if since_s is None else time.monotonic() - since_s
+        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 
     @property
     def hangs(self) -> bool:

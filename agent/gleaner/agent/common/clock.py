@@ -1,16 +1,21 @@
 """The one source of time. Whoever reads it, or waits for it, has a clock passed in; a test passes its own.
 
-Time-outs of `asyncio` follow the event loop's time, and waits for a `threading.Event` the system's.
+Threads, and what they wait for, come from the clock too: the clock of a test goes on only when all threads wait for it.
+Time-outs of `asyncio` follow the event loop's time.
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, TypeVarTuple
+
+Given = TypeVarTuple("Given")
 
 
 class Clock(Protocol):
-    """Time, and waiting for it. May be called from any thread."""
+    """Time, and threads that wait for it. May be called from any thread."""
 
     def now_s(self) -> float:
         """Return the time, seconds since the epoch: for instants that others know, such as the agent's end."""
@@ -26,6 +31,18 @@ class Clock(Protocol):
 
     def pause(self, duration_s: float) -> None:
         """Wait so long. Blocks."""
+        ...
+
+    def wait(self, event: threading.Event, patience_s: float) -> bool:
+        """Wait for the event, no longer than so long; return True if it is set. Blocks."""
+        ...
+
+    def start(self, work: Callable[[*Given], object], *given: *Given) -> None:
+        """Do the work in a thread of its own, which does not keep the process from ending."""
+        ...
+
+    def lock(self) -> AbstractContextManager[object]:
+        """Return a lock. Whoever holds it may wait for this clock."""
         ...
 
 
@@ -56,6 +73,15 @@ class SystemClock:
 
     def pause(self, duration_s: float) -> None:
         time.sleep(duration_s)
+
+    def wait(self, event: threading.Event, patience_s: float) -> bool:
+        return event.wait(patience_s)
+
+    def start(self, work: Callable[[*Given], object], *given: *Given) -> None:
+        threading.Thread(target=work, args=given, daemon=True).start()
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.Lock()
 
 
 if TYPE_CHECKING:

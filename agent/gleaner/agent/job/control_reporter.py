@@ -1,7 +1,6 @@
 """Executors for jobs that an agent has claimed: they report to control."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,8 +99,8 @@ class ControlReporter:
     # ── its output ──
 
     def follow(self, container: ContainerId, *, may_wait: Callable[[], bool]) -> None:
-        threading.Thread(target=self._read, args=(container, may_wait), daemon=True).start()
-        threading.Thread(target=self._listen, args=(container,), daemon=True).start()
+        self.clock.start(self._read, container, may_wait)
+        self.clock.start(self._listen, container)
 
     def _read(self, container: ContainerId, may_wait: Callable[[], bool]) -> None:
         try:

@@ -7,9 +7,8 @@ loop, so there is no lock.
 
 import asyncio
 import math
-import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -103,7 +102,7 @@ class Executor:
     """The instant at which the job was told to save itself, by the monotonic clock; 0 if it was not."""
     _measured: Measured | None = None
     """The cost of the latest published checkpoint."""
-    _pausing: threading.Lock = field(default_factory=threading.Lock)
+    _pausing: AbstractContextManager[object] = field(init=False)
     _refused: str = ""
     """Why the job could not be paused, the last time that this failed."""
     _refused_s: float = -math.inf
@@ -113,6 +112,7 @@ class Executor:
 
     def __post_init__(self) -> None:
         self.state = lifecycle.Preparing(self.assignment.saves_itself)
+        self._pausing = self.context.clock.lock()
 
     @property
     def assignment(self) -> Assignment:
@@ -204,7 +204,7 @@ class Executor:
                 self.times.turn_to(Activity.COMPUTING)
                 self.reporter.follow(container, may_wait=lambda: self.is_computing)
                 loop = asyncio.get_running_loop()
-                threading.Thread(target=self._await_exit, args=(container, loop), daemon=True).start()
+                self.context.clock.start(self._await_exit, container, loop)
             while not isinstance(self.state, lifecycle.Ended) or not self._todos.empty():
                 await self._do(await self._todos.get())
         except Exception as error:  # a bug of ours: the process must not go on unseen, and the job not come back here

@@ -134,7 +134,7 @@ class JobCheckpoints:
             except ArchiveMissing as error:
                 if self.clock.monotonic_s() >= give_up_s:
                     raise
-                if self.hurry.wait(MISSING_EVERY_S):
+                if self.clock.wait(self.hurry, MISSING_EVERY_S):
                     raise StorageError(f"{error}; there was no time to look for it again") from error
 
     def lacking(self, archive: Archive | None) -> str:

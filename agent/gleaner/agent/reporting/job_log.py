@@ -176,7 +176,7 @@ class JobLog:
 
     def wait(self) -> None:
         """Wait until all of an ended container's output is here, but no longer than `END_S`."""
-        self._ended.wait(END_S)
+        self.clock.wait(self._ended, END_S)
 
     def open_lines(self) -> dict[Stream, str]:
         """Return the unfinished line of each stream, as in a checkpoint.
