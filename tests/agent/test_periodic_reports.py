@@ -2,20 +2,17 @@
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from tests.agent.control_harness import FAR_S, Control
 
 from gleaner.agent.agent import Agent
-from gleaner.agent.job import executor, lifecycle
+from gleaner.agent.job import lifecycle
 from gleaner.agent.reporting.client import Outbox
 from gleaner.agent.runtime.interface import ContainerId
 from gleaner.control.daemon.report_spool import take_left_reports
 from gleaner.control.states import State
-
-pytestmark = pytest.mark.slow
 
 
 async def live(control: Control, agent: Agent) -> None:
@@ -41,13 +38,13 @@ def test_a_periodic_save_counts_although_its_agent_is_killed_as_soon_as_the_job_
 
     def go_on(container: ContainerId) -> None:
         """Take what there is at this instant: it is all that is left of an agent that is killed now."""
-        take_left_reports(control.state, time.time())
+        take_left_reports(control.state, control.now_s)
         known.append([checkpoint.number for checkpoint in control.job(job).checkpoints])
         unpause(container)
         control.end_soon(agent)
 
     monkeypatch.setattr(control.runtime, "unpause", go_on)
-    asyncio.run(live(control, agent))
+    control.clock.run(live(control, agent))
     assert known[0] == [1]
 
 
@@ -61,17 +58,16 @@ def test_a_storage_that_hangs_then_holds_the_job_up_for_a_bounded_time(
     in_time: list[bool] = []
 
     def hang(_outbox: Outbox, _prefix: str, _folder: Path) -> None:
-        in_time.append(went_on.wait(30))
+        in_time.append(control.clock.wait(went_on, 30))
 
     def go_on(container: ContainerId) -> None:
         unpause(container)
         went_on.set()
         control.end_soon(agent)
 
-    monkeypatch.setattr(executor, "KEPT_WITHIN_S", 0.1)
     monkeypatch.setattr(Outbox, "keep", hang)
     monkeypatch.setattr(control.runtime, "unpause", go_on)
-    asyncio.run(live(control, agent))
+    control.clock.run(live(control, agent))
     assert in_time == [True], "the job went on while the storage hung"
-    take_left_reports(control.state, time.time())
+    take_left_reports(control.state, control.now_s)
     assert control.job(job).job.state is State.SAVED

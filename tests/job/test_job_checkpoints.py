@@ -14,6 +14,7 @@ from gleaner.agent.checkpoints import dedup
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, StorageFull
 from gleaner.agent.checkpoints.openat import pread_into
+from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job.job_checkpoints import JobCheckpoints, Kept, unfit
 from gleaner.agent.messages import Assignment, Checkpoint, NodeFacts, Stream
 from gleaner.agent.reporting.job_log import Mark
@@ -274,6 +275,17 @@ def test_what_was_just_read_to_restore_a_job_is_not_read_again_to_save_it(
     assert not sizes, "but at the end there is no time for what was written a moment ago"
 
 
+class LaterClock(SystemClock):
+    """A clock that has gone on by so much."""
+
+    def __init__(self, by_s: float) -> None:
+        super().__init__()
+        self.by_s = by_s
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.by_s
+
+
 @pytest.mark.parametrize(("ago_s", "reads"), [(0, False), (4000, True)])
 def test_a_save_at_an_agents_end_reads_what_it_shares_unless_the_job_was_saved_within_the_last_hour(
     storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float, reads: bool
@@ -289,7 +301,7 @@ def test_a_save_at_an_agents_end_reads_what_it_shares_unless_the_job_was_saved_w
         return pread_into(file, room, offset)
 
     monkeypatch.setattr(dedup, "pread_into", counted)
-    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + ago_s)
+    attempt.stored.clock = LaterClock(ago_s)
     attempt.save(at_the_end=True)
     assert (sum(sizes) > 2**19) is reads
 
