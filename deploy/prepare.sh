@@ -1,21 +1,31 @@
 #!/usr/bin/env bash
-# All that stands between a fresh machine and a running cluster: prepare.sh [--tests]
+# All that stands between a fresh machine and a running cluster: prepare.sh [--tests|--all]
 #
+# --tests adds what `make test` needs, --all also what its slowest part needs: an image with PySlurm.
 # Every step finds out whether it is needed. The uninterrupted runs that results are compared with are computed
-# while the larger images build.
+# while the larger images build and the cluster starts.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$repo_dir"
 
-deploy/setup.sh "$@"
-make --no-print-directory venv
+case "$*" in
+    "") setup=() ;;
+    --tests | --all) setup=(--tests) ;;
+    *) die "usage: prepare.sh [--tests|--all]" ;;
+esac
+as_root
+deploy/setup.sh "${setup[@]}"
 deploy/engine.sh start
+images/build.sh --only python & # needs nothing of the development environment, which is mostly fetched meanwhile
+first_image=$!
+make --no-print-directory venv
+wait $first_image
 images/build.sh --only pythia
 .venv/bin/python -m demo.reference &
 reference=$!
 trap 'kill $reference 2>/dev/null || true' EXIT
 images/build.sh
-[ "${1:-}" != --tests ] || images/build.sh --only slurm-pyslurm
+[ "$*" != --all ] || images/build.sh --only slurm-pyslurm
+deploy/cluster.sh up
 wait $reference
 trap - EXIT
-deploy/cluster.sh up

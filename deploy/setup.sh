@@ -12,39 +12,55 @@ command -v apt-get >/dev/null || die "this machine has no apt-get; install Docke
 mkdir -p "$data_dir"
 chmod 711 "$data_dir"
 
-# need NAME 'TEST' PACKAGE...: installs the packages unless the test succeeds
+# need NAME 'TEST' PACKAGE...: the packages are wanted unless the test succeeds
 need() {
-    local what=$1 test=$2
-    shift 2
-    if eval "$test" >/dev/null 2>&1; then
-        say "setup: $what: present"
-        return
+    if eval "$2" >/dev/null 2>&1; then
+        say "setup: $1: present"
+    else
+        names+=("$1")
+        checks+=("$2")
+        packages+=("${@:3}")
     fi
+}
+
+# Install all that is wanted in one transaction. dpkg waits for the disk as it always does: what it upgrades on the way
+# belongs to this machine, and has to survive a power failure.
+install_wanted() {
+    [ ${#packages[@]} -gt 0 ] || return 0
     export DEBIAN_FRONTEND=noninteractive
     # One source of several may be broken and the packages still be found, so only the install decides.
     [ -n "$updated" ] || apt-get -q update >>"$log" 2>&1 || true
     updated=yes
     # No service of a package is to start: our engine is started by engine.sh, and PostgreSQL by the tests.
     [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy && trap 'rm -f $policy' EXIT; }
-    apt-get -q install -y --no-install-recommends "$@" >>"$log" 2>&1 || {
+    apt-get -q -o Dpkg::Use-Pty=0 install -y --no-install-recommends "${packages[@]}" >>"$log" 2>&1 || {
         tail -n 15 "$log" >&2
-        die "$what could not be installed (apt-get install $*); see $log, mend apt's sources and run this again"
+        die "not installed: $(listed "${names[@]}") (apt-get install ${packages[*]}); see $log, mend apt's sources and run this again"
     }
-    eval "$test" >/dev/null 2>&1 || die "$what is installed ($*) and still does not work: $test"
-    say "setup: $what: installed"
+    local i
+    for i in "${!names[@]}"; do
+        eval "${checks[i]}" >/dev/null 2>&1 || die "${names[i]} is installed (${packages[*]}) and still does not work: ${checks[i]}"
+        say "setup: ${names[i]}: installed"
+    done
+    names=() checks=() packages=()
 }
+listed() { printf '%s\n' "$@" | paste -sd, | sed 's/,/, /g'; }
 
 policy=/usr/sbin/policy-rc.d
+names=() checks=() packages=()
 : >"$log"
 need "Docker Engine" "command -v dockerd && command -v containerd && command -v runc" docker.io
 need "packet filter" "command -v iptables" iptables
 need "compose" "compose version" docker-compose
 need "openssl" "command -v openssl" openssl
 need "Python's venv" "python3 -c 'import ensurepip, venv'" python3-venv python3-pip
+if [ "${1:-}" = --tests ]; then
+    need "PostgreSQL" "ls /usr/lib/postgresql/*/bin/initdb" postgresql
+    need "Chromium" "command -v chromium" chromium
+    need "munge" "command -v munged && command -v munge && command -v unmunge" munge
+fi
+install_wanted
 "$repo_dir/deploy/engine.sh" start
-# The base image is made from the Debian mirror only where no registry answers.
+# The base image is made from the Debian mirror only where no registry answers: that is known only now.
 need "mmdebstrap, or a registry" "command -v mmdebstrap || docker image inspect debian:trixie-slim || timeout 60 docker pull -q debian:trixie-slim" mmdebstrap
-[ "${1:-}" = --tests ] || exit 0
-need "PostgreSQL" "ls /usr/lib/postgresql/*/bin/initdb" postgresql
-need "Chromium" "command -v chromium" chromium
-need "munge" "command -v munged && command -v munge && command -v unmunge" munge
+install_wanted

@@ -1,5 +1,13 @@
 #!/usr/bin/env bash
-# Build the images, in the order in which they are needed: build.sh [--only base|pythia|pi|node|head|bench|slurm-lab|slurm-pyslurm]
+# Build the images, each after those that it stands on: build.sh [--only NAME]
+#
+#   debian:trixie-slim (base)
+#     python                        Python
+#       pythia, pi                  the workloads
+#       slurm-base                  what head and node have in common
+#         head, node                the project's own code is their last layer
+#           bench                   on node; only with --only
+#     slurm-lab, slurm-pyslurm      only with --only
 #
 # An image carries the digest of all that went into it as a label; the same digest again is not built again.
 set -euo pipefail
@@ -9,8 +17,10 @@ base=debian:trixie-slim
 tag=demo
 work=$data_dir/build
 images_dir=$repo_dir/images
-python=$repo_dir/.venv/bin/python
 log=$work/build.log
+python_version=3.13 # Debian 13's
+site_packages=lib/python$python_version/site-packages
+umask 022 # modes go into the images
 
 # Debian's own mirror as this machine's apt knows it (not its security archive, nor anybody else's packages).
 mirror() {
@@ -27,11 +37,14 @@ build_base() {
         local from
         from=$(mirror)
         [ -n "$from" ] || die "no registry answers, and apt names no Debian mirror; see /etc/apt/sources.list"
-        # Like the public image: without documentation and translations, and nothing that apt downloads is kept.
-        mmdebstrap --quiet --variant=minbase --mode=root --include=ca-certificates \
+        # Like the public image: without documentation and translations, dpkg does not wait for the disk, and nothing that
+        # apt downloads is kept. Certificates only where apt needs them.
+        local include=()
+        [ "${from#https:}" = "$from" ] || include=(--include=ca-certificates)
+        mmdebstrap --quiet --variant=minbase --mode=root "${include[@]}" --dpkgopt=force-unsafe-io \
             --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
             --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
-            --customize-hook='echo "Dir::Cache::pkgcache \"\"; Dir::Cache::srcpkgcache \"\"; Binary::apt::APT::Keep-Downloaded-Packages \"0\";" \
+            --customize-hook='echo "Dir::Cache::pkgcache \"\"; Dir::Cache::srcpkgcache \"\"; Binary::apt::APT::Keep-Downloaded-Packages \"0\"; Acquire::Languages \"none\";" \
                 >"$1/etc/apt/apt.conf.d/docker-clean"; rm -rf "$1"/var/cache/apt/*' \
             trixie "$work/base.tar" "$from" >>"$log" 2>&1 || failed "the base image could not be made from $from"
         docker import "$work/base.tar" $base >/dev/null
@@ -42,63 +55,105 @@ build_base() {
 
 failed() { tail -n 25 "$log" >&2; die "$1; all of it in $log"; }
 
-digest_of() { # digest_of DIR...: of names, contents and the right to execute, not of times
-    find "$@" -type f ! -name '*.pyc' -printf '%p %m ' -exec sha256sum {} \; | sort | sha256sum | cut -c1-24
+digest_of() { # digest_of DIR...: of names, contents and modes, not of times
+    {
+        find "$@" -type f ! -name '*.pyc' -printf '%p %m\n' -o -type l -printf '%p %l\n'
+        find "$@" -type f ! -name '*.pyc' -exec sha256sum {} +
+    } | sort | sha256sum | cut -c1-24
 }
 
-pip() {
-    if [ ! -x "$python" ]; then
-        python=$work/venv/bin/python
-        [ -x "$python" ] || python3 -m venv "$work/venv"
+# tool NAME ARGUMENT...: pip or uv of the development environment, or else of a small one made here.
+tool() {
+    local bin=$repo_dir/.venv/bin name=$1
+    shift
+    if [ ! -x "$bin/uv" ]; then
+        bin=$work/venv/bin
+        if [ ! -x "$bin/uv" ]; then
+            python3 -m venv "$work/venv"
+            sed -n '/^uv==/,/[^\\]$/p' "$repo_dir/locks/dev.lock" >"$work/uv.lock"
+            "$bin/pip" --disable-pip-version-check install --require-hashes -r "$work/uv.lock" >>"$log" 2>&1
+        fi
     fi
-    "$python" -m pip --disable-pip-version-check "$@" >>"$log" 2>&1
+    case $name in
+        pip) "$bin/python" -m pip --disable-pip-version-check "$@" >>"$log" 2>&1 ;;
+        uv) "$bin/uv" "$@" >>"$log" 2>&1 ;;
+    esac
 }
 
-# wheels LOCKFILE TARGET: what the lock file names, for the images' Python (Debian 13's), fetched on this machine,
-# because a container may lack the certificates that this machine trusts.
-wheels() {
+# unpack TARGET REQUIREMENT...: install wheels for the images' Python into TARGET, which becomes /opt/gleaner there. Done on
+# this machine, because a container may lack the certificates that this machine trusts. uv is some ten times faster than
+# pip, but does not read pip's settings, where a site names its index: then pip finds what uv does not.
+unpack() {
+    local target=$1 site=$1/$site_packages machine platform=()
+    machine=$(uname -m)
+    shift
+    for platform_tag in manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_5; do
+        platform+=(--platform "${platform_tag}_$machine")
+    done
+    tool uv pip install --link-mode copy --target "$site" --no-deps --only-binary :all: --python-version $python_version \
+        --python-platform "$machine-manylinux_2_28" "$@" || {
+        rm -rf "$site"
+        tool pip install --no-compile --target "$site" --no-deps --only-binary=:all: --python-version $python_version \
+            --implementation cp "${platform[@]}" "$@"
+    } || return
+    rm -f "$site/.lock"
+    if [ -d "$site/bin" ]; then
+        mv "$site/bin" "$target/bin"
+        sed -i '1s|^#!.*|#!/opt/gleaner/bin/python|' "$target"/bin/*
+    fi
+}
+
+# packages LOCKFILE TARGET: what the lock file names, unpacked once and kept.
+packages() {
     local cache
-    cache=$work/wheels/$(sha256sum <"$1" | cut -c1-24)
+    cache=$work/packages/$(sha256sum <"$1" | cut -c1-24)
     if [ ! -e "$cache/.whole" ]; then
         rm -rf "$cache"
-        pip download --no-deps --require-hashes --only-binary=:all: --python-version 3.13 --implementation cp \
-            --platform "manylinux_2_28_$(uname -m)" --platform "manylinux_2_17_$(uname -m)" \
-            --platform "manylinux2014_$(uname -m)" --platform "manylinux_2_5_$(uname -m)" \
-            -r "$1" -d "$cache" || failed "the wheels of ${1#"$repo_dir/"} could not be fetched"
+        unpack "$cache/packages" --require-hashes -r "$1" || failed "the packages of ${1##*/} could not be fetched"
         touch "$cache/.whole"
     fi
-    mkdir -p "$2"
-    cp "$cache"/*.whl "$2"
+    cp -al "$cache/packages" "$2"
 }
+
+# locked WHICH: of the locks of agent and control, the lines that both have, or that one of them has alone.
+locked() {
+    case $1 in both) set -- -12 ;; agent) set -- -23 ;; control) set -- -13 ;; esac
+    comm "$1" <(one_line_each agent) <(one_line_each control)
+}
+one_line_each() { sed -z 's/ *\\\n */ /g' "$repo_dir/locks/$1.lock" | sort; }
 
 # source_of PACKAGE LOCKFILE TARGET: a package that is published as source only, and built in its image.
 source_of() {
     local cache
-    cache=$work/wheels/$(sha256sum <"$2" | cut -c1-24)
+    cache=$work/sources/$(sha256sum <"$2" | cut -c1-24)
     if [ ! -e "$cache/.whole" ]; then
         rm -rf "$cache"
-        pip download --no-deps --require-hashes --no-binary "$1" -r "$2" -d "$cache" ||
+        tool pip download --no-deps --require-hashes --no-binary "$1" -r "$2" -d "$cache" ||
             failed "the source of $1 could not be fetched"
         touch "$cache/.whole"
     fi
     cp "$cache"/*.tar.gz "$3"
 }
 
-own_wheel() { # own_wheel TARGET: the project itself
+# own: the project itself as it lies below / of an image, made once and kept; prints where.
+own() {
     local cache
     cache=$work/own/$(cd "$repo_dir" && digest_of control agent lab pyproject.toml README.md LICENSE)
     if [ ! -e "$cache/.whole" ]; then
         rm -rf "$work/own"
-        pip wheel --no-deps -w "$cache" "$repo_dir" || failed "the project's wheel could not be built"
+        { tool uv build --wheel -o "$cache" "$repo_dir" || tool pip wheel --no-deps -w "$cache" "$repo_dir"; } &&
+            unpack "$cache/root/opt/gleaner" "$cache"/*.whl || failed "the project's wheel could not be made"
+        mkdir -p "$cache/root/usr/local/bin"
+        ln -s /opt/gleaner/bin/glean /opt/gleaner/bin/glean-agent "$cache/root/usr/local/bin/"
+        mkdir -p "$cache/root/usr/local/libexec/gleaner"
         touch "$cache/.whole"
     fi
-    mkdir -p "$1"
-    cp "$cache"/*.whl "$1"
+    printf '%s\n' "$cache/root"
 }
 
-build() { # build NAME: from the context in $work/NAME
+build() { # build NAME PARENT: from the context in $work/NAME
     local name=$1 image=gleaner/$1:$tag source known
-    source=$(cd "$work/$name" && digest_of .)-$(docker image inspect --format '{{.Id}}' $base | cut -c8-20)
+    source=$(cd "$work/$name" && digest_of .)-$(docker image inspect --format '{{.Id}}' "$2" | cut -c8-20)
     known=$(docker image inspect --format '{{index .Config.Labels "org.gleaner.source"}}' "$image" 2>/dev/null || true)
     if [ "$source" = "$known" ]; then
         say "image $name: unchanged"
@@ -115,54 +170,85 @@ context() { # context NAME: a fresh build context with the image's own files
 }
 
 build_one() {
-    local began_s=$SECONDS
+    local began_s=$SECONDS into=$work/$1
+    log=$work/$1.log
+    : >"$log"
     case $1 in
         base) build_base ;;
-        pythia) context pythia && wheels "$images_dir/pythia/requirements.lock" "$work/pythia/wheels" && build pythia ;;
-        pi) context pi && build pi ;;
+        python) context python && build python $base ;;
+        pythia)
+            context pythia
+            packages "$into/requirements.lock" "$into/unpacked"
+            # The generator's library, and its data but for the manual.
+            mkdir -p "$into/pythia/lib"
+            mv "$into/unpacked/$site_packages"/*.so "$into/pythia/lib"
+            mv "$into/unpacked/$site_packages/share/Pythia8" "$into/pythia/share"
+            rm -rf "$into/unpacked" "$into/pythia/share/htmldoc"
+            build pythia gleaner/python:$tag
+            ;;
+        pi) context pi && build pi gleaner/python:$tag ;;
+        slurm-base)
+            context slurm-base
+            locked both >"$work/both.lock"
+            packages "$work/both.lock" "$into/packages"
+            build slurm-base gleaner/python:$tag
+            ;;
         node)
             context node
-            wheels "$repo_dir/locks/agent.lock" "$work/node/wheels"
-            own_wheel "$work/node/own"
-            mkdir "$work/node/libexec"
-            cp "$repo_dir"/deploy/{epilog.sh,install-node.sh,watchdog} "$work/node/libexec"
-            build node
+            locked agent >"$work/agent.lock"
+            packages "$work/agent.lock" "$into/packages"
+            cp -al "$(own)" "$into/own"
+            cp "$repo_dir"/deploy/{epilog.sh,install-node.sh,watchdog} "$into/own/usr/local/libexec/gleaner"
+            mkdir "$into/own/etc"
+            mv "$into/criu" "$into/own/etc"
+            mv "$into/sbin" "$into/own/usr/local"
+            mv "$into/entry.sh" "$into/own"
+            build node gleaner/slurm-base:$tag
             ;;
         head)
             context head
-            wheels "$repo_dir/locks/control.lock" "$work/head/wheels"
-            own_wheel "$work/head/own"
-            mkdir "$work/head/libexec"
-            cp "$repo_dir/deploy/deadman" "$work/head/libexec"
-            build head
+            locked control >"$work/control.lock"
+            packages "$work/control.lock" "$into/packages"
+            cp -al "$(own)" "$into/own"
+            ln -s /opt/gleaner/bin/gleaner-slurm-admin "$into/own/usr/local/bin/"
+            cp "$repo_dir/deploy/deadman" "$into/own/usr/local/libexec/gleaner"
+            mv "$into/entry.sh" "$into/accounts.sh" "$into/own"
+            build head gleaner/slurm-base:$tag
             ;;
-        bench) # only for make bench-checkpoint
-            context bench
-            docker image inspect --format '{{.Id}}' gleaner/node:$tag >"$work/bench/stands-on"
-            build bench
-            ;;
-        slurm-lab) context slurm-lab && build slurm-lab ;; # only for glean simulate validate
+        bench) context bench && build bench gleaner/node:$tag ;;   # only for make bench-checkpoint
+        slurm-lab) context slurm-lab && build slurm-lab $base ;;   # only for glean simulate validate
         slurm-pyslurm) # only for the tests of the PySlurm backend
             context slurm-pyslurm
-            cp -r "$repo_dir/deploy/pyslurm" "$work/slurm-pyslurm"
-            source_of pyslurm "$repo_dir/deploy/pyslurm/requirements.lock" "$work/slurm-pyslurm/pyslurm"
-            build slurm-pyslurm
+            cp -r "$repo_dir/deploy/pyslurm" "$into"
+            source_of pyslurm "$repo_dir/deploy/pyslurm/requirements.lock" "$into/pyslurm"
+            build slurm-pyslurm $base
             ;;
-        *) die "no image named $1; there are base, pythia, pi, node, head, bench, slurm-lab and slurm-pyslurm" ;;
     esac
 }
 
 as_root
-[ $# = 0 ] || { [ $# = 2 ] && [ "$1" = --only ]; } || die "usage: build.sh [--only NAME]"
+case ${1:-}${2+ $2}${3+ more} in
+    "") wanted=(base python pythia pi slurm-base) ;;
+    "--only base") wanted=(base) ;;
+    "--only python") wanted=(base python) ;;
+    "--only pythia" | "--only pi" | "--only slurm-base") wanted=(base python "$2") ;;
+    "--only node" | "--only head") wanted=(base python slurm-base "$2") ;;
+    "--only bench") wanted=(base python slurm-base node bench) ;;
+    "--only slurm-lab" | "--only slurm-pyslurm") wanted=(base "$2") ;;
+    *) die "usage: build.sh [--only base|python|pythia|pi|slurm-base|node|head|bench|slurm-lab|slurm-pyslurm]" ;;
+esac
 docker version >/dev/null 2>&1 || die "our engine does not answer; run deploy/engine.sh start first"
 mkdir -p "$work"
 exec 9>"$work/lock"
 flock 9 # two builds at once would empty each other's context
-: >"$log"
-if [ $# = 2 ]; then
-    [ "$2" = base ] || build_one base
-    [ "$2" != bench ] || build_one node
-    build_one "$2"
-else
-    for name in base pythia pi node head; do build_one $name; done
+for name in "${wanted[@]}"; do build_one "$name"; done
+if [ $# = 0 ]; then
+    # Side by side: neither needs the other, and what both take, the project's wheel, is made before.
+    own >/dev/null
+    build_one node & node=$!
+    build_one head & head=$!
+    status=0
+    wait $node || status=1
+    wait $head || status=1
+    exit $status
 fi
