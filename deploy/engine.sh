@@ -73,6 +73,9 @@ stop() {
     as_root
     end $run_dir/dockerd.pid dockerd
     end $run_dir/containerd.pid containerd
+    # An engine that was killed leaves mounts in its own folders.
+    awk -v run=$run_dir/ -v data=$data_dir/docker '$5 ~ "^"run || $5 ~ "^"data { print $5 }' /proc/self/mountinfo |
+        sort -r | xargs -r umount --lazy 2>/dev/null || true
     say "engine: stopped"
 }
 

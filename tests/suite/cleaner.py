@@ -3,7 +3,7 @@
     python3 -m tests.suite.cleaner RUN FOLDER [--keep-cluster] [--keep-engine]
 
 It waits until its standard input ends: the kernel closes that when the run is over, however it ended. Every process
-of the run carries GLEANER_TEST_RUN=RUN in its environment. FOLDER holds the run's temporary files.
+of the run carries GLEANER_TEST_RUN=RUN in its environment, or works below FOLDER, where the run's temporary files are.
 """
 
 import argparse
@@ -34,18 +34,19 @@ def of_this_run() -> str:
     return f"{LABEL}={os.environ.get(MARK, 'by-hand')}"
 
 
-def processes_of(run: str) -> Iterator[int]:
-    """Yield the processes that carry the run's mark, without this one."""
-    mark = f"{MARK}={run}".encode()
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+def processes_of(run: str, folder: Path) -> Iterator[int]:
+    """Yield the processes that carry the run's mark or work below its folder, without this one."""
+    mark, below = f"{MARK}={run}".encode(), f"{folder}/"
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
         try:
-            found = mark in (folder / "environ").read_bytes().split(b"\0")
+            if mark in (process / "environ").read_bytes().split(b"\0") or os.readlink(process / "cwd").startswith(
+                below
+            ):
+                yield int(process.name)
         except OSError:
             continue
-        if found:
-            yield int(folder.name)
 
 
 def is_engine(process: int) -> bool:
@@ -56,11 +57,11 @@ def is_engine(process: int) -> bool:
         return False
 
 
-def end_processes(run: str) -> int:
+def end_processes(run: str, folder: Path) -> int:
     """Kill what is left of the run, and what a dying process still starts; return how many processes were killed."""
     killed: set[int] = set()
     give_up_s = time.monotonic() + END_WITHIN_S
-    while (left := [one for one in processes_of(run) if not is_engine(one)]) and time.monotonic() < give_up_s:
+    while (left := [one for one in processes_of(run, folder) if not is_engine(one)]) and time.monotonic() < give_up_s:
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)
@@ -71,18 +72,18 @@ def end_processes(run: str) -> int:
     return len(killed)
 
 
-def mounts_below(folder: Path, table: str) -> list[str]:
-    """Return the mount points below the folder, innermost first, from the text of /proc/self/mountinfo."""
+def mounts_in(folder: Path, table: str) -> list[str]:
+    """Return the mount points at and below the folder, innermost first, from the text of /proc/self/mountinfo."""
     points = (line.split()[4].encode().decode("unicode_escape") for line in table.splitlines())
-    return sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True)
+    return sorted((point for point in points if f"{point}/".startswith(f"{folder}/")), reverse=True)
 
 
 def unmount(folder: Path) -> int:
-    """Detach what is mounted below the folder; return how many mounts there were."""
-    points = mounts_below(folder, Path("/proc/self/mountinfo").read_text())
+    """Detach what is mounted at and below the folder; return how many mounts there were below it."""
+    points = mounts_in(folder, Path("/proc/self/mountinfo").read_text())
     for point in points:
         subprocess.run(["umount", "--lazy", point], check=False, capture_output=True, timeout=60)
-    return len(points)
+    return len([point for point in points if point != str(folder)])
 
 
 def _docker(*words: str) -> str:
@@ -112,7 +113,7 @@ def clean(run: str, folder: Path, *, keep_cluster: bool, keep_engine: bool) -> l
     """Remove everything of the run; return what was found that a run which ends by itself would have removed."""
     found: list[str] = []
     wait_for_step(folder)
-    if killed := end_processes(run):
+    if killed := end_processes(run, folder):
         found.append(f"{killed} processes")
     if engine_runs():
         if not keep_cluster:
