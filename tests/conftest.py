@@ -16,6 +16,7 @@ import structlog
 from hypothesis import settings
 from sqlalchemy import Engine
 from tests.databases import new_sqlite
+from tests.effort import examples
 from tests.postgres import PostgresMissing, Server, running
 from tests.slurm.slurm_harness import FakedSlurm
 
@@ -24,8 +25,8 @@ from gleaner.control.queue.database import connect, migrate
 TEMPLATE = "with_tables"
 
 # What is compiled first, or shares its core with another test, is slow once; that is no fault of the code.
-settings.register_profile("unhurried", settings(), deadline=None)
-# `make check` draws a fifth of the examples: who changes something runs it often, and `make test` draws all.
+settings.register_profile("unhurried", settings(), deadline=None, max_examples=examples(100))
+# `make check` draws a fifth of the examples: who changes something runs it often.
 settings.register_profile("brief", settings(), deadline=None, max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 # Whoever starts the tests in the background has this signal ignored, in all that the tests start too.

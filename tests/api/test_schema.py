@@ -16,6 +16,7 @@ from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig,
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.api.api_harness import ApiHarness, Caller
 from tests.databases import new_sqlite
+from tests.effort import examples
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.api.app import create_app, described
@@ -81,7 +82,7 @@ def callers(tmp_path: Path) -> Iterator[dict[str, Caller]]:
 
 
 @schema.parametrize()
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
+@settings(max_examples=examples(30), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
 def test_the_document_is_true(case: schemathesis.Case, callers: dict[str, Caller]) -> None:
     is_beyond = case.operation.label in BEYOND_A_SCHEMA or _has_a_code_in_both_lists(case.body)
     excluded: list[Any] = [positive_data_acceptance] if is_beyond else []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage, StorageError, checkpoint_key, output_key
 
@@ -33,7 +34,7 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True).filter
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.dictionaries(names, chunked, max_size=4), facts=st.dictionaries(st.text(), st.text() | st.integers()))
 def test_a_archive_comes_back_as_it_was_published(
     storage: Storage, parts: dict[str, list[bytes]], facts: dict[str, object]
@@ -196,7 +197,7 @@ def test_facts_must_be_plain_values(storage: Storage) -> None:
         draft.publish({"node": object()})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_flipped_bit_anywhere_is_found(storage: Storage, root: Path, data: st.DataObject) -> None:
     digest = publish(storage, content=os.urandom(3000))

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, delete, insert, literal, select, text
 from tests.daemon.daemon_harness import DaemonHarness
 from tests.daemon.daemon_harness import settings as of_slurm
 from tests.databases import new_sqlite
+from tests.effort import examples
 from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -237,7 +238,7 @@ steps = st.lists(st.tuples(st.sampled_from(["tick", "write", "pass"]), st.intege
 
 @pytest.mark.slow
 @given(steps)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_whatever_is_stopped_when_no_older_epoch_writes_after_a_newer_one(steps: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = connect(new_sqlite(Path(folder)))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.lab.validation_harness import FULL, MACHINE, WIDE, really, why, workload
 
 from gleaner.control.simulation.replay.dispatch import replay
@@ -105,7 +106,7 @@ TRIES = st.lists(
 
 @pytest.mark.slow
 @given(TRIES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_of_our_own_replay_every_start_is_allowed_at_its_instant(jobs: list[tuple[int, int, int, int]]) -> None:
     told = workload(
         *sorted(((at, nodes, run_s, run_s + more) for at, nodes, run_s, more in jobs), key=lambda job: job[0])

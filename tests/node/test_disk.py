@@ -115,7 +115,7 @@ def test_folders_within_folders_however_deep_hide_nothing(tmp_path: Path) -> Non
     finally:  # so deep that what removes the folders of old tests cannot
         subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
     assert (found.is_whole, found.inodes) == (True, 1502)
-    assert found.size_bytes > MIB
+    assert found.size_bytes >= MIB
     assert not open_below(tmp_path)
 
 
@@ -134,7 +134,7 @@ def test_a_folder_that_is_renamed_before_it_is_entered_is_found_again(tmp_path: 
     while looking.levels:
         looking.step()
     assert looking.is_whole
-    assert looking.size_bytes > MIB
+    assert looking.size_bytes >= MIB
 
 
 def test_a_folder_that_is_moved_while_it_is_looked_through_is_not_taken_for_the_one_above(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_folder_that_its_owner_has_locked_hides_nothing_and_stays_locked(mode:
         found = Taken(*hear.recv())
         process.join()
         assert (found.is_whole, found.inodes) == (True, 5)
-        assert found.size_bytes > 2 * MIB
+        assert found.size_bytes >= 2 * MIB
         assert job.stat().st_mode & 0o777 == mode
         for name in (".", "locked", "locked/inner"):
             (job / name).chmod(0o700)

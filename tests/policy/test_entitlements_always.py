@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.policy.entitlement_views import FIXED, NODES, NOW_S, RULES, SAVED, SHARES, agent, runs, view, wants
 
 from gleaner.control.policy import entitlements
@@ -73,7 +74,7 @@ def victims_of(decisions: tuple[Decision, ...], running: tuple[RunningJob, ...])
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(contended())
 def test_only_who_is_above_its_entitlement_and_may_be_asked_is_a_victim(asked: EntitlementView) -> None:
     decisions = decide(asked)
@@ -93,7 +94,7 @@ def test_only_who_is_above_its_entitlement_and_may_be_asked_is_a_victim(asked: E
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(contended())
 def test_only_claims_preempt_owners_jobs_and_nobody_holds_fixed_jobs_above_its_entitlement(
     asked: EntitlementView,
@@ -136,7 +137,7 @@ def played(asked: EntitlementView, decisions: tuple[Decision, ...]) -> Entitleme
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(contended())
 def test_what_was_vacated_never_takes_back_from_whom_it_went_to(asked: EntitlementView) -> None:
     """The takers are on the nodes, with all that they were given; those who went ask again."""
@@ -150,7 +151,7 @@ def test_what_was_vacated_never_takes_back_from_whom_it_went_to(asked: Entitleme
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(contended())
 def test_where_nothing_comes_and_nothing_ends_everything_comes_to_rest(asked: EntitlementView) -> None:
     asked = replace(asked, rules=replace(asked.rules, saves_left=100))
@@ -164,7 +165,7 @@ def test_where_nothing_comes_and_nothing_ends_everything_comes_to_rest(asked: En
     raise AssertionError("it goes round in circles")
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(contended())
 def test_a_stored_decision_is_decided_the_same_again(decided: EntitlementView) -> None:
     assert entitlements.replay(as_given(decided)) == as_answer(decide(decided))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 from tests.simulation.oracle_priorities import Job, Weights, chosen
 
 from gleaner.control.policy import fair_share
@@ -160,7 +161,7 @@ jobs = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)  # the first may compile
+@settings(max_examples=examples(400), deadline=None)  # the first may compile
 @given(
     waiting=st.lists(jobs, max_size=12),
     could_run=st.lists(st.tuples(jobs, st.integers(-8, 0).map(float)), max_size=6),

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import Engine, select, text
+from tests.effort import examples
 from tests.queue.queue_harness import LEASE_S, QueueHarness
 
 from gleaner.agent.messages import Assignment, Order, ReturnReason
@@ -348,7 +349,7 @@ def test_whatever_the_order_of_events_no_job_is_lost_or_done_twice(queue_engine:
     run_state_machine_as_test(
         Here,
         settings=settings(
-            max_examples=100,
+            max_examples=examples(100),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]

@@ -41,9 +41,8 @@ def processes_of(run: str, folder: Path) -> Iterator[int]:
         if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
         try:
-            if mark in (process / "environ").read_bytes().split(b"\0") or os.readlink(process / "cwd").startswith(
-                below
-            ):
+            is_marked = mark in (process / "environ").read_bytes().split(b"\0")
+            if is_marked or str((process / "cwd").readlink()).startswith(below):
                 yield int(process.name)
         except OSError:
             continue

@@ -112,6 +112,7 @@ class Run:
         self.environment = os.environ | {
             cleaner.MARK: self.id,
             "TMPDIR": str(self.folder),
+            "GLEANER_TESTS": "all" if told.all else "",
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(ROOT / ".venv" / "pycache"),
         }

@@ -1,0 +1,11 @@
+"""The number of examples that a test draws: all of them in `make test-all`, fewer in `make test`."""
+
+import os
+
+IS_WHOLE = os.environ.get("GLEANER_TESTS") == "all"
+LEAST = 10
+
+
+def examples(whole: int) -> int:
+    """Return the number of examples for this run, of a test that draws `whole` of them in `make test-all`."""
+    return whole if IS_WHOLE else max(min(whole, LEAST), whole * 2 // 5)
