@@ -15,7 +15,7 @@ from gleaner.agent.checkpoints.interface import BytesLike, Draft, Part, PartWrit
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore, ContainerId, RuntimeFault
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nodes, pytest.mark.extended, pytest.mark.timeout(300)]
 
 TICKER = """
 import os, time

@@ -7,7 +7,7 @@ import pytest
 from demo import proof, reference
 from tests.runtime.nodes_harness import Node, Work, wait_for
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nodes, pytest.mark.extended, pytest.mark.timeout(900)]
 
 SAVES = 20
 EVENTS = 1500
