@@ -12,9 +12,8 @@ from tests.real_cluster import cluster_harness
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 RUNS = 2
-SETTINGS = {"rounds": {"length_s": 30, "shortest_slice_s": 10}}
-RUN_S = 20
-"""Processor time of a run: more than a round leaves for computing, so that no run ends in its first slice."""
+RUN_S = 12
+"""Processor time of a run: it goes on long after a quarter of it was seen."""
 TRIAL_EVENTS = 400
 
 
@@ -29,7 +28,7 @@ class Whole:
 @pytest.fixture(scope="module")
 def whole() -> Whole:
     """As many events as take this machine RUN_S."""
-    kept = reference.folder(reference.image_id()) / "tests"
+    kept = reference.folder(reference.image_id()) / f"tests-{RUN_S}s"
     kept.mkdir(parents=True, exist_ok=True)
     trial = reference.compute(reference.Wanted(1, TRIAL_EVENTS), kept / "trial")
     events = round(RUN_S * TRIAL_EVENTS / (proof.cpu_s(trial.log) or 1))
@@ -48,19 +47,25 @@ def left_by(job: int, results: Path) -> proof.SlicedRun:
     )
 
 
+def printed(job: int) -> int:
+    """Return how many events a run has printed."""
+    return len(proof.event_numbers(cluster.log_of(job)))
+
+
 @pytest.mark.parametrize("runtime", ["docker", "criu"])
 def test_a_campaign_saved_on_one_node_and_completed_on_another_gives_the_identical_results(
-    quiet: None, whole: Whole, tmp_path: Path, runtime: str
+    one_round: None, whole: Whole, tmp_path: Path, runtime: str
 ) -> None:
-    cluster.set_preemption(on=False)
     cluster_harness.set_runtime(runtime)
     campaign, jobs = cluster_harness.submit_pythia(f"1-{RUNS}", whole.events, cpus=1)
     (first,) = set(cluster_harness.wait_running(jobs).values())
     assert bool(cluster.containers(first)) == (runtime == "docker")
-    # Regular work has that node next, so the second slice is on another one.
-    regular = cluster_harness.occupy([first], wait=False)
+    cluster.until(
+        "a quarter of each run", lambda: min(map(printed, jobs)) > whole.events / 4, timeout_s=300, every_s=0.3
+    )
+    regular = cluster_harness.occupy([first])  # the agent there saves, and the runs go on elsewhere
     cluster.until("the campaign to end", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=900)
-    cluster.run("head", "scancel", regular)
+    cluster_harness.end(regular)
 
     results = cluster.fetch_results(campaign, tmp_path / "results")
     for job, uninterrupted in zip(jobs, whole.runs, strict=True):
@@ -71,13 +76,15 @@ def test_a_campaign_saved_on_one_node_and_completed_on_another_gives_the_identic
 
 
 @pytest.mark.extended
-def test_a_fresh_start_in_place_of_a_restore_is_found_out(quiet: None, whole: Whole, tmp_path: Path) -> None:
+def test_a_fresh_start_in_place_of_a_restore_is_found_out(one_round: None, whole: Whole, tmp_path: Path) -> None:
     """The proof must be able to fail: here all that was saved is broken, so the job has to start over."""
     campaign, jobs = cluster_harness.submit_pythia("1-1", whole.events, cpus=1)
     cluster_harness.wait_running(jobs)
-    cluster.until("the first slice's end", lambda: cluster_harness.states(jobs) == ["Saved"], timeout_s=80)
+    cluster.glean("hold", str(jobs[0]))
+    cluster.until("it to be saved", lambda: cluster_harness.states(jobs) == ["Saved"], timeout_s=80)
     packs = f"/srv/gleaner/jobs/{jobs[0]}/attempt-1/checkpoint-*/blocks.pack"
     cluster.run("head", "sh", "-c", f"for pack in {packs}; do echo broken >> $pack; done", user=cluster.SERVICE_USER)
+    cluster.glean("release", str(jobs[0]))
     cluster.until("the job to end", lambda: cluster_harness.states(jobs) == ["Complete"], timeout_s=300)
     row = cluster_harness.job(jobs[0])
     assert any("broken" in event["what"] + event["detail"] for event in row["events"])

@@ -8,7 +8,8 @@ from tests.real_cluster import cluster_harness, owners_harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-SAMPLES = "500000000"
+SAMPLES = "150000000"
+"""A quarter of a minute of a processor's time."""
 
 
 @pytest.mark.extended
@@ -34,16 +35,11 @@ def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(one_round
 def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: None) -> None:
     jobs = cluster_harness.submit_pi(3, samples=SAMPLES, cpus=3)
     cluster_harness.wait_running(jobs)
-    before = {job: cluster_harness.job(job)["job"]["attempt"] for job in jobs}
     cluster.kill_control()
-    cluster.until("control to lead again", cluster.is_leading, timeout_s=60)
-    time.sleep(8)  # more than one heartbeat
-    assert {job: cluster_harness.job(job)["job"]["attempt"] for job in jobs} == before, (
-        "a live attempt was taken for dead"
-    )
     cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
     assert all(cluster_harness.job(job)["job"]["outcome"] == "succeeded" for job in jobs)
-    assert all(attempt["ending"] != "lost" for job in jobs for attempt in cluster_harness.job(job)["attempts"])
+    endings = [[attempt["ending"] for attempt in cluster_harness.job(job)["attempts"]] for job in jobs]
+    assert endings == [["succeeded"]] * 3, "a live attempt was taken for dead"
 
 
 @pytest.mark.extended
