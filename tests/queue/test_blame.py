@@ -4,6 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select
+from tests.effort import examples
 from tests.queue.agents_harness import AT_ONCE, CORES, WELL, Floor
 from tests.queue.queue_harness import QueueHarness
 
@@ -14,7 +15,7 @@ from gleaner.control.queue.database import connect, migrate
 from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB, Blame
 from gleaner.control.states import Outcome, State
 
-MANY = 300
+MANY = examples(300)
 
 
 def _jobs(harness: QueueHarness, count: int = MANY, *, retries: int = 2) -> tuple[int, ...]:
