@@ -1,10 +1,11 @@
 """Estimate pi by throwing points at a square.
 
-    pi.py --samples N --seed S --out DIR [--memory MIB]
+    pi.py --samples N --seed S --out DIR [--memory MIB] [--rest SECONDS]
 
-It keeps so much random memory in use, as a larger workload would. Standard output: `start ...`, a line `progress P`
-for each percent, `cpu_s SECONDS`. DIR/pi.txt holds the result, which depends on the arguments only. Exit codes: 0 done,
-2 the arguments are wrong.
+It keeps so much random memory in use, as a larger workload would. After each hundred thousand points it rests for so
+long: some tests need a job that goes on, and not the processor. Standard output: `start ...`, a line `progress P` for
+each percent, `cpu_s SECONDS`. DIR/pi.txt holds the result, which depends on the samples and the seed only. Exit codes:
+0 done, 2 the arguments are wrong.
 """
 
 import os
@@ -12,15 +13,16 @@ import random
 import sys
 import time
 
-USAGE = "usage: pi.py --samples N --seed S --out DIR [--memory MIB]"
+USAGE = "usage: pi.py --samples N --seed S --out DIR [--memory MIB] [--rest SECONDS]"
 REQUIRED = {"--samples", "--seed", "--out"}
 MIB = 2**20
+AT_ONCE = 100_000
 
 
-def arguments(words: list[str]) -> tuple[int, int, str, int]:
-    """Samples, seed, folder and memory. (argparse is not in Debian's smallest Python.)"""
+def arguments(words: list[str]) -> tuple[int, int, str, int, float]:
+    """Samples, seed, folder, memory and rest. (argparse is not in Debian's smallest Python.)"""
     given = dict(zip(words[::2], words[1::2], strict=False))
-    if len(words) != 2 * len(given) or set(given) - {"--memory"} != REQUIRED:
+    if len(words) != 2 * len(given) or set(given) - {"--memory", "--rest"} != REQUIRED:
         raise ValueError(USAGE)
     samples, seed = int(given["--samples"]), int(given["--seed"])
     if not 1 <= samples <= 10**12:
@@ -28,12 +30,12 @@ def arguments(words: list[str]) -> tuple[int, int, str, int]:
     memory_mib = int(given.get("--memory", "0"))
     if not 0 <= memory_mib <= 10**6:
         raise ValueError(f"--memory {memory_mib} is not between 0 and 10^6")
-    return samples, seed, given["--out"], memory_mib
+    return samples, seed, given["--out"], memory_mib, float(given.get("--rest", "0"))
 
 
 def main() -> None:
     try:
-        samples, seed, out, memory_mib = arguments(sys.argv[1:])
+        samples, seed, out, memory_mib, rest_s = arguments(sys.argv[1:])
     except ValueError as wrong:
         print(f"pi.py: {wrong}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -45,10 +47,14 @@ def main() -> None:
     cpu_s = before_s = 0.0
     for percent in range(1, 101):
         until = samples * percent // 100
-        for _ in range(until - done):
-            x, y = draw(), draw()
-            inside += x * x + y * y <= 1.0
-        done = until
+        while done < until:
+            step = min(AT_ONCE, until - done)
+            for _ in range(step):
+                x, y = draw(), draw()
+                inside += x * x + y * y <= 1.0
+            done += step
+            if rest_s:
+                time.sleep(rest_s)
         print(f"progress {percent}")
         now_s = time.process_time()
         cpu_s += max(0.0, now_s - before_s)

@@ -8,6 +8,8 @@ from demo import cluster, reference
 
 PI = "gleaner/pi:demo"
 ENDLESS = "1000000000000"
+RESTING = ("--rest", "0.1")
+"""Jobs of the tests go on for a while, and leave most of the processor to others: 10 million points take 12 s."""
 IDLE_CPUS = 6
 ROUND_S = 60
 """Of the tests that have no length of their own."""
@@ -17,7 +19,7 @@ def submit_pi(how_many: int, *, samples: str = ENDLESS, cpus: int = IDLE_CPUS) -
     """Jobs that estimate pi; with the default size one fills a node, and it never ends."""
     answer = cluster.glean(
         "submit", "--group", "physics", "--image", PI, "--name", "pi", "--cpus", str(cpus), "--memory-mib", "200",
-        "--array", f"1-{how_many}", after=("--samples", samples, "--seed", "{index}", "--out", "."),
+        "--array", f"1-{how_many}", after=("--samples", samples, "--seed", "{index}", "--out", ".", *RESTING),
     )  # fmt: skip
     return list(answer["jobs"])
 

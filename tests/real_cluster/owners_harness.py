@@ -13,8 +13,8 @@ WITHIN_S = GRACE_S + 10
 LAUNCH_AGAIN_S = 120
 """After which Slurm itself starts a job again for which it could make no credential (its own fixed time)."""
 PI = "gleaner/pi:demo"
-SAMPLES = 300_000_000
-"""Half a minute of a processor's time."""
+SAMPLES = 30_000_000
+"""Half a minute, with the rests."""
 CHECKPOINTABLE = "--comment=gleaner:checkpointable"
 
 
@@ -60,7 +60,7 @@ def own_run(user: str, seed: int, *, cpus: int = 6) -> str:
     home = f"{USERS_FOLDER}/{user}"
     cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, home)
     words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=600", "--time=20", "--requeue", CHECKPOINTABLE)
-    inner = f"--samples {SAMPLES} --seed {seed} --out ."
+    inner = f"--samples {SAMPLES} --seed {seed} --out . {' '.join(cluster_harness.RESTING)}"
     script = f"exec glean run --storage {home}/.gleaner --results {home}/result-$SLURM_JOB_ID {PI} {inner}"
     return cluster.sbatch(*words, "--open-mode=append", script=script, user=user, output=f"{home}/%j.out")
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from demo import cluster, reference
 from demo.entitlements import USERS_FOLDER
+from tests.real_cluster import cluster_harness
 from tests.runtime import nodes_harness
 from tests.runtime.nodes_harness import Node
 
@@ -17,7 +18,7 @@ NAME = "user-job-test"
 EVENTS = 1600
 SMALL = (f"--job-name={NAME}", "--ntasks=1", "--cpus-per-task=1", "--mem=600", "--time=10", "--partition=regular")
 PI = "gleaner/pi:demo"
-ENDLESS = ("--samples", "1000000000000", "--seed", "1", "--out", ".")
+ENDLESS = ("--samples", "1000000000000", "--seed", "1", "--out", ".", *cluster_harness.RESTING)
 CONNECTED = """
 import socket, time
 listener = socket.create_server(("127.0.0.1", 0))
