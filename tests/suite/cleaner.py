@@ -100,6 +100,15 @@ def thaw() -> None:
                 continue
 
 
+def remove_cgroups() -> None:
+    """Remove the control groups of nodes that are gone."""
+    for group in sorted(Path("/sys/fs/cgroup").glob("**/gleaner*/**/"), reverse=True):
+        try:
+            group.rmdir()
+        except OSError:  # somebody uses it
+            continue
+
+
 def remove_containers(label: str) -> int:
     """Remove the containers with this label; return how many there were."""
     found = _docker("container", "ls", "--all", "--quiet", "--filter", f"label={label}").split()
@@ -125,11 +134,8 @@ def clean(run: str, folder: Path, *, keep_cluster: bool, keep_engine: bool) -> l
     if mounts := unmount(folder):
         found.append(f"{mounts} mounts")
     shutil.rmtree(folder, ignore_errors=True)
-    for group in sorted(Path("/sys/fs/cgroup").glob("**/gleaner-test-node*/**/"), reverse=True):
-        try:
-            group.rmdir()
-        except OSError:  # another run's, or the kernel has not let go of it yet
-            continue
+    if not keep_cluster:
+        remove_cgroups()
     return found
 
 
