@@ -32,7 +32,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 # Whoever starts the tests in the background has this signal ignored, in all that the tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A run that takes too long asks each process where it is (tests/suite/run.py).
-faulthandler.register(signal.SIGUSR1, all_threads=True)
+if stacks := os.environ.get("GLEANER_TEST_STACKS"):
+    faulthandler.register(signal.SIGUSR1, file=Path(stacks, str(os.getpid())).open("w"), all_threads=True)  # noqa: SIM115
 # What loops beside a test say must not come into the output of a command that runs in this process meanwhile.
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 

@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -30,7 +31,7 @@ OUTPUT = ROOT / "test-output"
 BIN = ROOT / ".venv" / "bin"
 LIMIT_MIN = 18
 SAY_EVERY_S = 30.0
-STACKS_WITHIN_S = 5.0
+STACKS, STACKS_WITHIN_S = "stacks", 5.0
 PR_SET_PDEATHSIG = 1
 IN_MEMORY = ("mount", "-t", "tmpfs", "-o", "size=8g", "gleaner-tests")
 
@@ -106,12 +107,10 @@ class Run:
         self.limit_s: float | None = told.limit_min * 60 if told.limit_min else None
         self.id = uuid.uuid4().hex
         self.folder = Path(tempfile.mkdtemp(prefix="gt", dir="/tmp"))  # short: sockets lie in it
-        # In memory where that can be had: a test that commits or syncs then waits for no disk.
-        subprocess.run([*IN_MEMORY, self.folder], check=False, stderr=subprocess.DEVNULL)
-        self.folder.chmod(0o1777)  # as /tmp itself: tests have users of their own
         self.environment = os.environ | {
             cleaner.MARK: self.id,
             "TMPDIR": str(self.folder),
+            "GLEANER_TEST_STACKS": str(self.folder / STACKS),
             "GLEANER_TESTS": "all" if told.all else "",
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(ROOT / ".venv" / "pycache"),
@@ -120,7 +119,6 @@ class Run:
         self.red: list[str] = []
         self.interrupted = False
         self._cleaner: subprocess.Popen[str] | None = None
-        self._steps: dict[str, threading.Event] = {}
 
     # ── set-up ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -130,6 +128,12 @@ class Run:
         words += ["--keep-engine"] if cleaner.engine_runs() else []
         words += ["--keep-cluster"] if cleaner.cluster_runs() else []
         self._cleaner = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, text=True, start_new_session=True)
+
+    def prepare_folder(self) -> None:
+        """Make the folder of all temporary files: in memory where that can be had, so that no test waits for a disk."""
+        subprocess.run([*IN_MEMORY, self.folder], check=False, stderr=subprocess.DEVNULL)
+        self.folder.chmod(0o1777)  # as /tmp itself: tests have users of their own
+        (self.folder / STACKS).mkdir()
 
     def wants(self, name: str) -> bool:
         """Return whether a part is asked for."""
@@ -195,7 +199,8 @@ class Run:
         log, reported = OUTPUT / f"{part.name}{suffix}.log", OUTPUT / f"{part.name}{suffix}.jsonl"
         reported.unlink(missing_ok=True)
         folder = self.folder / f"{part.name[0]}{suffix}"
-        words = [str(BIN / "pytest"), f"--report-log={reported}", f"--basetemp={folder}", *options]
+        words = ["nice", "-n", str(part.niceness)]
+        words += [str(BIN / "pytest"), f"--report-log={reported}", f"--basetemp={folder}", *options]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 words,
@@ -205,7 +210,6 @@ class Run:
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
-                preexec_fn=lambda: os.nice(part.niceness),  # noqa: PLW1509
             )
         return Process(part, process, log, reported, time.monotonic())
 
@@ -247,15 +251,19 @@ class Run:
 
     def _over(self, running: Sequence[Process]) -> None:
         """Say what was running when the limit passed, with the stacks of its threads, and end it."""
-        self.red.append(f"the run took longer than {(self.limit_s or 0) / 60:.0f} min")
+        self.red.append(f"the run took longer than {(self.limit_s or 0) / 60:g} min")
         for one in running:
             began = [test.id for test in one.reports.tests.values() if not test.ended]
-            for process in cleaner.processes_of(self.id, self.folder):
-                if b"pytest" in Path(f"/proc/{process}/cmdline").read_bytes() or is_worker(process):
-                    os.kill(process, signal.SIGUSR1)  # faulthandler writes the stacks, see tests/conftest.py
-            time.sleep(STACKS_WITHIN_S)
-            self.red.append(f"{one.part.name} was in {', '.join(began) or 'a set-up'}\n{tail_of(one.log, 80)}")
+            self.red.append(f"{one.part.name} was in {', '.join(began) or 'a set-up'}")
+        for stacks in (self.folder / STACKS).iterdir():  # each process that has loaded tests/conftest.py has one
+            with suppress(ProcessLookupError):
+                os.kill(int(stacks.name), signal.SIGUSR1)
+        time.sleep(STACKS_WITHIN_S)
+        for stacks in (self.folder / STACKS).iterdir():
+            self.red.append(f"the threads of process {stacks.name}:\n{stacks.read_text()}")
+        for one in running:
             os.killpg(one.process.pid, signal.SIGKILL)
+            one.process.wait()
 
     # ── judging ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -305,8 +313,9 @@ class Run:
             print(f"FAILED: {reason}")
         failed = sum(test.failed for test in tests) - len(flaky)
         skipped = sum(test.skipped for test in tests)
+        passed = sum(test.ended for test in tests) - failed - skipped
         self.say(f"the whole run: {'red' if self.red or self.interrupted else 'green'}")
-        print(f"{len(tests) - failed - skipped} passed, {failed} failed, {skipped} skipped", flush=True)
+        print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
 
     def say(self, words: str) -> None:
         """Print a line with the time since the beginning."""
@@ -318,14 +327,11 @@ class Run:
         for one in self.parts:
             if one.process.poll() is None:
                 os.killpg(one.process.pid, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM):  # once more does not help: all of it is ending
+            signal.signal(number, signal.SIG_IGN)
         if self._cleaner and self._cleaner.stdin:
             self._cleaner.stdin.close()
             self._cleaner.wait()
-
-
-def is_worker(process: int) -> bool:
-    """Return whether a process is one of pytest-xdist's workers."""
-    return b"execnet" in Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 def tail_of(log: Path, lines: int) -> str:
@@ -349,6 +355,7 @@ def main() -> int:
     for old in OUTPUT.iterdir():
         old.unlink()
     run.start_cleaner()
+    run.prepare_folder()
     flaky: list[str] = []
     try:
         run.set_up_environment()
