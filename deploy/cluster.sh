@@ -7,6 +7,7 @@
 #   cluster.sh status                       containers, Slurm's view
 #   cluster.sh exec [-u USER] [-i] WHERE COMMAND...   run a command on head, node1, node2 or node3
 #   cluster.sh load-images [NODE...]        give the workloads' images to each node's engine and helper, where they lack them
+#   cluster.sh thaw [NAME]                  let go what is frozen in control groups whose names begin with NAME (gleaner)
 #
 # GLEANER_UP_WITHIN_S (default 300): how long each of these may take; a busy machine needs a minute for all.
 # GLEANER_GRACE_S (default 60): the grace time of preempted agents; the slurm.conf for real clusters says 120.
@@ -162,12 +163,16 @@ give_to_helper='grep -qs "\"$1\": \"$(docker image inspect --format {{.Id}} "$1"
 
 labelled() { docker "$1" ls -q --filter "label=$cluster_label" "${@:2}"; }
 
+# The kernel ends no process that its freezer holds, and a node does not end before its processes.
+thaw() { # thaw NAME: the control groups whose names begin so
+    find /sys/fs/cgroup -name freezer.state -path "*/$1*" -exec sh -c 'echo THAWED >"$1"' sh {} \; 2>/dev/null || true
+    find /sys/fs/cgroup -name cgroup.freeze -path "*/$1*" -exec sh -c 'echo 0 >"$1"' sh {} \; 2>/dev/null || true
+}
+
 down() {
     command -v dockerd >/dev/null || { say "cluster: nothing to remove, there is no Docker Engine here"; return; }
     docker version >/dev/null 2>&1 || "$repo_dir/deploy/engine.sh" start >/dev/null
-    # The kernel ends no process that its freezer holds, and a node does not end before its processes.
-    find /sys/fs/cgroup -name freezer.state -path '*/gleaner*' -exec sh -c 'echo THAWED >"$1"' sh {} \; 2>/dev/null || true
-    find /sys/fs/cgroup -name cgroup.freeze -path '*/gleaner*' -exec sh -c 'echo 0 >"$1"' sh {} \; 2>/dev/null || true
+    thaw gleaner
     labelled container -a | xargs -r "$docker_client" rm -f -v >/dev/null
     # Containers of glean simulate validate, should one have been left.
     docker container ls -a -q --filter label=org.gleaner.lab | xargs -r "$docker_client" rm -f -v >/dev/null
@@ -176,7 +181,8 @@ down() {
     bridge_rule remove
     # The nodes' Docker data stay, so that images need not be loaded again.
     rm -rf "${cluster_dir:?}"/{storage,users,head,node1,node2,node3,slurm,etc-head,etc-node,secret}
-    find /sys/fs/cgroup -depth -type d -path '*/gleaner-node[123]*' -exec rmdir {} + 2>/dev/null || true
+    find /sys/fs/cgroup -depth -type d \( -path '*/gleaner-node[123]*' -o -path '*/gleaner-test-*' -o -path '*/gleaner/*' \) \
+        -exec rmdir {} + 2>/dev/null || true # those that nobody uses
     say "cluster: down"
 }
 
@@ -204,6 +210,7 @@ case "${1:-}" in
     down) down ;;
     status) status ;;
     exec) shift; run_in "$@" ;;
+    thaw) thaw "${2:-gleaner}" ;;
     load-images)
         shift
         [ $# = 0 ] || nodes=$*
@@ -212,5 +219,5 @@ case "${1:-}" in
         done
         load_images
         ;;
-    *) die "usage: cluster.sh up | down | status | exec [-u USER] [-i] WHERE COMMAND... | load-images [NODE...]" ;;
+    *) die "usage: cluster.sh up | down | status | exec [-u USER] [-i] WHERE COMMAND... | load-images [NODE...] | thaw [NAME]" ;;
 esac

@@ -1,20 +1,15 @@
 #!/usr/bin/env bash
-# All that stands between a fresh machine and a running cluster: prepare.sh [--tests|--all]
+# All that stands between a fresh machine and a running cluster, for the demos. (`make test` has steps of its own, beside
+# which its tests run already: tests/suite/run.py.)
 #
-# --tests adds what `make test` needs, --all also what its slowest part needs: an image with PySlurm.
 # Every step finds out whether it is needed. The uninterrupted runs that results are compared with are computed
 # while the larger images build and the cluster starts.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$repo_dir"
 
-case "$*" in
-    "") setup=() ;;
-    --tests | --all) setup=(--tests) ;;
-    *) die "usage: prepare.sh [--tests|--all]" ;;
-esac
 as_root
-deploy/setup.sh "${setup[@]}"
+deploy/setup.sh
 deploy/engine.sh start
 images/build.sh --only python & # needs nothing of the development environment, which is mostly fetched meanwhile
 first_image=$!
@@ -25,7 +20,6 @@ images/build.sh --only pythia
 reference=$!
 trap 'kill $reference 2>/dev/null || true' EXIT
 images/build.sh
-[ "$*" != --all ] || images/build.sh --only slurm-pyslurm
 deploy/cluster.sh up
 wait $reference
 trap - EXIT

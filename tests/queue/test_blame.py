@@ -168,13 +168,19 @@ def test_a_late_failure_of_a_job_without_retries_is_its_end(harness: QueueHarnes
     assert harness.row(job).outcome is Outcome.FAILED
 
 
-def test_a_quick_failure_does_not_cost_a_job_what_it_has_saved_until_another_node_was_asked(
-    harness: QueueHarness,
-) -> None:
+def _saved_on_n1(harness: QueueHarness) -> int:
+    """Return a job that was saved on n1; there is an agent on the node `bad`, too."""
     (job,) = _jobs(harness, 1)
     for node in ("n1", "bad"):
         harness.agent(node, node=node)
     harness.record_save(job, harness.claim_one("n1").attempt)
+    return job
+
+
+def test_a_quick_failure_does_not_cost_a_job_what_it_has_saved_until_another_node_was_asked(
+    harness: QueueHarness,
+) -> None:
+    job = _saved_on_n1(harness)
     assert _fail(harness, "bad") == job
     assert (harness.row(job).state, harness.detail(job).failures) == (State.SAVED, 0)
     assert harness.detail(job).events[-1].detail == (
@@ -322,10 +328,7 @@ def _lose_all_agents_and_wait(harness: QueueHarness, back: str) -> None:
 def test_a_job_kept_off_a_node_for_a_while_may_go_there_again_though_its_next_agent_was_lost(
     harness: QueueHarness,
 ) -> None:
-    (job,) = _jobs(harness, 1)
-    for node in ("n1", "bad"):
-        harness.agent(node, node=node)
-    harness.record_save(job, harness.claim_one("n1").attempt)
+    job = _saved_on_n1(harness)
     assert _fail(harness, "bad") == job
     harness.now_s += 20
     assert harness.claim("bad") == ()
@@ -337,10 +340,7 @@ def test_a_job_kept_off_a_node_for_a_while_may_go_there_again_though_its_next_ag
 def test_a_node_that_called_a_checkpoint_broken_gets_it_again_though_the_next_agent_was_lost(
     harness: QueueHarness,
 ) -> None:
-    (job,) = _jobs(harness, 1)
-    for node in ("n1", "bad"):
-        harness.agent(node, node=node)
-    harness.record_save(job, harness.claim_one("n1").attempt)
+    job = _saved_on_n1(harness)
     harness.record_return(job, harness.claim_one("bad").attempt, ReturnReason.CHECKPOINT_BROKEN)
     assert harness.claim("bad") == ()
     assert harness.claim_one("n1").job == job

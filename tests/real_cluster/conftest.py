@@ -16,7 +16,7 @@ def cluster_is_up() -> None:
     try:
         nodes = cluster.run("head", "sinfo", "--noheader", "--Node", "--format=%N", "--partition=regular").split()
     except (cluster.ClusterError, subprocess.SubprocessError, OSError) as error:
-        pytest.fail(f"the cluster does not answer; deploy/prepare.sh brings it up ({error})")
+        pytest.fail(f"the cluster does not answer; `make test` or deploy/prepare.sh brings it up ({error})")
     assert sorted(set(nodes)) == sorted(cluster.NODES)
 
 

@@ -90,31 +90,12 @@ def _docker(*words: str) -> str:
     return done.stdout
 
 
-def thaw() -> None:
-    """Let go of what a killed test has left frozen: the kernel ends no process that its freezer holds."""
-    for name, word in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
-        for switch in Path("/sys/fs/cgroup").glob(f"**/gleaner*/**/{name}"):
-            try:
-                switch.write_text(word)
-            except OSError:  # it has just gone
-                continue
-
-
-def remove_cgroups() -> None:
-    """Remove the control groups of nodes that are gone."""
-    for group in sorted(Path("/sys/fs/cgroup").glob("**/gleaner*/**/"), reverse=True):
-        try:
-            group.rmdir()
-        except OSError:  # somebody uses it
-            continue
-
-
-def remove_containers(label: str) -> int:
-    """Remove the containers with this label; return how many there were."""
-    found = _docker("container", "ls", "--all", "--quiet", "--filter", f"label={label}").split()
+def remove_containers(*filters: str) -> None:
+    """Remove the containers that meet docker's filters, also if a killed test has left processes frozen there."""
+    found = _docker("container", "ls", "--all", "--quiet", *(f"--filter={each}" for each in filters)).split()
     if found:
+        _script("cluster.sh", "thaw", "gleaner-test-")
         _docker("container", "rm", "--force", "--volumes", *found)
-    return len(found)
 
 
 def clean(run: str, folder: Path, *, keep_cluster: bool, keep_engine: bool) -> list[str]:
@@ -124,9 +105,7 @@ def clean(run: str, folder: Path, *, keep_cluster: bool, keep_engine: bool) -> l
     if killed := end_processes(run, folder):
         found.append(f"{killed} processes")
     if engine_runs():
-        if not keep_cluster:
-            thaw()
-        remove_containers(f"{LABEL}={run}")
+        remove_containers(f"label={LABEL}={run}")
         if not keep_cluster:
             _script("cluster.sh", "down")
     if not keep_engine:
@@ -134,8 +113,6 @@ def clean(run: str, folder: Path, *, keep_cluster: bool, keep_engine: bool) -> l
     if mounts := unmount(folder):
         found.append(f"{mounts} mounts")
     shutil.rmtree(folder, ignore_errors=True)
-    if not keep_cluster:
-        remove_cgroups()
     return found
 
 

@@ -10,13 +10,11 @@ from typing import Any
 
 import yaml
 from tests.suite import cleaner
+from tests.suite.cleaner import DOCKER, ROOT
 
-ROOT = Path(__file__).parents[2]
-DOCKER = ("docker", "--host", "unix:///run/gleaner/docker.sock")
 NAMES = ("test-node1", "test-node2")
 PLACE = Path("/var/lib/gleaner/test-nodes")
 """Each node's disk. What its engine has of the images stays, so that they are loaded once."""
-ACCOUNT = 4200
 
 
 def options(name: str) -> list[str]:
@@ -59,11 +57,8 @@ def up() -> None:
 
 def down() -> None:
     """Remove the containers."""
-    found = _run(*DOCKER, "container", "ls", "--all", "--format={{.Names}}", f"--filter=label={cleaner.LABEL}").split()
-    if set(NAMES) & set(found):
-        cleaner.thaw()
-    for name in set(NAMES) & set(found):
-        _run(*DOCKER, "container", "rm", "--force", "--volumes", name)
+    for name in NAMES:
+        cleaner.remove_containers(f"label={cleaner.LABEL}", f"name=^/{name}$")
 
 
 def _run(*words: str) -> str:

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO
 
 from tests.suite import cleaner, report
+from tests.suite.cleaner import ROOT
 
-ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "test-output"
 BIN = ROOT / ".venv" / "bin"
 LIMIT_MIN = 18
@@ -42,7 +42,7 @@ class Part:
 
     name: str
     marks: str
-    """Which tests, as pytest's -m."""
+    """Its tests, as pytest's -m."""
     folders: tuple[str, ...] = ("tests",)
     """Folders of these tests; no other files are read."""
     options: tuple[str, ...] = ()
