@@ -181,7 +181,7 @@ down() {
     bridge_rule remove
     # The nodes' Docker data stay, so that images need not be loaded again.
     rm -rf "${cluster_dir:?}"/{storage,users,head,node1,node2,node3,slurm,etc-head,etc-node,secret}
-    find /sys/fs/cgroup -depth -type d \( -path '*/gleaner-node[123]*' -o -path '*/gleaner-test-*' -o -path '*/gleaner/*' \) \
+    find /sys/fs/cgroup -depth -type d \( -path '*/gleaner-node[123]*' -o -path '*/gleaner-test*' -o -path '*/gleaner/*' \) \
         -exec rmdir {} + 2>/dev/null || true # those that nobody uses
     say "cluster: down"
 }
