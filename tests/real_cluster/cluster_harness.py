@@ -137,6 +137,19 @@ def boundary_s(length_s: float, at_s: float | None = None) -> float:
     return (now_s // length_s + 1) * length_s
 
 
+def until_rounds_have_ended(how_many: int) -> None:
+    """Wait until control has come to the next shared end so many times."""
+    ends_s = {shared_end_s()}
+    while len(ends_s) <= how_many:
+        cluster.until("the round to end", lambda: shared_end_s() not in ends_s, timeout_s=10 * ROUND_S)
+        ends_s.add(shared_end_s())
+
+
+def shared_end_s() -> float:
+    """Return when the current round ends, by control."""
+    return float(cluster.api("GET", "/nodes")["boundary_s"])
+
+
 def sleep_until(at_s: float) -> None:
     """Let real time pass; the cluster's clock is this machine's."""
     time.sleep(max(0.0, at_s - time.time()))

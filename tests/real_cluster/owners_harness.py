@@ -58,11 +58,25 @@ def preemptible(user: str, cpus: int) -> str:
 def own_run(user: str, seed: int, *, cpus: int = 6) -> str:
     """A job under `glean run` that estimates pi; its results are in `result_of`."""
     home = f"{USERS_FOLDER}/{user}"
-    cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, home)
+    output = output_of(user)
     words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=600", "--time=20", "--requeue", CHECKPOINTABLE)
     inner = f"--samples {SAMPLES} --seed {seed} --out . {' '.join(cluster_harness.RESTING)}"
     script = f"exec glean run --storage {home}/.gleaner --results {home}/result-$SLURM_JOB_ID {PI} {inner}"
-    return cluster.sbatch(*words, "--open-mode=append", script=script, user=user, output=f"{home}/%j.out")
+    return cluster.sbatch(*words, "--open-mode=append", script=script, user=user, output=output)
+
+
+def output_of(user: str) -> str:
+    """Make the user's folder, and return where Slurm is to write what the user's jobs print."""
+    home = f"{USERS_FOLDER}/{user}"
+    cluster.run("node1", "install", "-d", "-m", "0700", "-o", user, home)
+    return f"{home}/%j.out"
+
+
+def until_it_says(user: str, job: str, words: str) -> None:
+    """Wait until a job with `output_of` has printed these words."""
+    file = f"{USERS_FOLDER}/{user}/{job}.out"
+    read = ("sh", "-c", f"cat {file} 2>/dev/null || true")
+    cluster.until(f"job {job} to say {words!r}", lambda: words in cluster.run("node1", *read), timeout_s=60)
 
 
 def result_of(user: str, job: str) -> str:

@@ -124,8 +124,11 @@ def test_a_held_job_is_saved_and_stays(quiet: None) -> None:
     cluster_harness.wait_running(jobs)
     cluster.glean("hold", str(jobs[0]))
     cluster.until("the job to be saved", lambda: cluster_harness.states(jobs) == ["Saved"], timeout_s=60)
-    time.sleep(10)
+    later = cluster_harness.submit_pi(len(cluster.NODES))
+    cluster_harness.wait_running(later)
     assert cluster_harness.states(jobs) == ["Saved"]
+    for job in later:
+        cluster.glean("cancel", str(job))
     cluster.glean("release", str(jobs[0]))
     cluster_harness.wait_running(jobs)
 

@@ -1,6 +1,5 @@
 """A storage that hangs on one node, and nodes that cannot restore what another has saved: nobody else notices."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -107,7 +106,7 @@ def test_a_job_saved_on_a_better_node_waits_for_one_like_it_and_loops_nowhere(ri
     cluster.api("POST", f"/jobs/{known}/cancel")
     cluster.until("it to be gone", lambda: not cluster_harness.agents(), timeout_s=2 * ROUND_S)
     attempts = len(cluster_harness.job(job)["attempts"])
-    time.sleep(ROUND_S)
+    cluster_harness.until_rounds_have_ended(2)
     row = cluster_harness.job(job)
     assert row["job"]["state"] == "Saved"
     assert FEATURE in row["waits_because"]
