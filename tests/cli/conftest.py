@@ -39,6 +39,7 @@ def admin(service: Service, tmp_path: Path) -> CliHarness:
         "GLEANER_QUEUE__URL": service.state.settings.queue.url,
         "GLEANER_CLIENT__URL": f"http://127.0.0.1:{service.port}",
         "GLEANER_CLIENT__TOKEN_FILE": str(tmp_path / "admin-token"),
+        "GLEANER_CLIENT__TIMEOUT_S": "300",  # on a busy machine no test fails for want of patience
     }
     node = Node(service.state.engine, FolderStorage(tmp_path / "storage"), tmp_path / "work")
     made = CliHarness(folder, environment, node, service.state)
