@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(120
 
 NAME = "my-pi:1"
 TOKEN = "/home/gleaner/.config/gleaner/token-physics"
-SAMPLES = "300000000"
-"""So many that a job outlives a round of 45 s."""
+SAMPLES = "60000000"
+"""So many that a job, with its rests, outlives a round of 45 s."""
 DOCKER = ("docker", "--host", "unix:///run/gleaner/docker.sock")
 
 
@@ -45,7 +45,7 @@ def submit(image: str) -> tuple[int, list[int]]:
     """A campaign of two jobs that estimate pi from the same seeds, whatever the image is called."""
     answer = as_user(
         "submit", "--image", image, "--name", "pi", "--memory-mib", "200", "--array", "1-2",
-        after=("--samples", SAMPLES, "--seed", "{index}", "--out", "."),
+        after=("--samples", SAMPLES, "--seed", "{index}", "--out", ".", *cluster_harness.RESTING),
     )  # fmt: skip
     return answer["campaign"], list(answer["jobs"])
 
