@@ -15,7 +15,7 @@ import pytest
 import structlog
 from hypothesis import settings
 from sqlalchemy import Engine
-from tests.databases import new_sqlite
+from tests.databases import new_sqlite, share_compiled_statements
 from tests.effort import examples
 from tests.postgres import PostgresMissing, Server, running
 from tests.slurm.slurm_harness import FakedSlurm
@@ -64,6 +64,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = {path: place for place, path in enumerate(files)}
     chosen = set(on_cluster)
     items[:] = [item for item in items if item not in chosen] + sorted(on_cluster, key=lambda item: places[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """SQL statements are compiled once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        share_compiled_statements(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

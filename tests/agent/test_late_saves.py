@@ -27,6 +27,8 @@ from gleaner.control.queue import jobs, node_rates, queries
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.states import State
 
+pytestmark = pytest.mark.slow  # whole slices of several agents: half a second of the processor each
+
 TOO_LONG_S = 15.0
 """A save of that length is not done by the end of an agent that ends a few seconds after it began."""
 

@@ -23,6 +23,8 @@ from gleaner.control.queue import agents, jobs
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import Outcome, State
 
+pytestmark = pytest.mark.slow  # whole slices of several agents: half a second of the processor each
+
 OFTEN: dict[str, Any] = {"periodic_saves": "auto", "shortest_period_s": 0.5}
 A_SECOND = 1 / 86_400
 
