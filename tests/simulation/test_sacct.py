@@ -41,7 +41,7 @@ def text(*jobs: dict[str, str], columns: str = HEADER) -> str:
 
 def reading(folder: Path, *jobs: dict[str, str], columns: str = HEADER) -> Trace:
     path = folder / "jobs.txt"
-    path.write_text(text(*jobs, columns=columns), encoding="latin-1")
+    path.write_text(text(*jobs, columns=columns), encoding="utf-8")
     return read(path)
 
 
@@ -191,6 +191,14 @@ def test_owners_do_not_depend_on_the_order_of_the_lines(tmp_path: Path) -> None:
         assert found.users == ("alice", "bob", "carol")
 
 
+def test_names_are_read_as_utf_8_and_where_they_are_not_as_latin_1(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    lines = (text({"JobIDRaw": "1", "User": "müller"}), text({"JobIDRaw": "2", "User": "andré", "Account": "物理"}))
+    path.write_bytes(lines[0].encode("latin-1") + lines[1].encode())
+    found = read(path).workload
+    assert ([found.users[code] for code in found.user], found.groups) == (["müller", "andré"], ("physics", "物理"))
+
+
 @pytest.mark.parametrize(
     ("column", "wrong", "expected"),
     [
@@ -202,6 +210,7 @@ def test_owners_do_not_depend_on_the_order_of_the_lines(tmp_path: Path) -> None:
         ("Submit", "1000000000000000000", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "9" * 30, "a time such as 2026-01-31T12:00:00"),
         ("Submit", "2026-01-31T10:00:00Z", "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "2026-01-31T10:00+02", "a time such as 2026-01-31T12:00:00"),
         ("Eligible", "-7", "a time such as 2026-01-31T12:00:00"),
         ("Start", "yesterday", "a time such as 2026-01-31T12:00:00"),
         ("JobIDRaw", "101+0", "a job's number"),
@@ -310,7 +319,7 @@ def test_what_is_written_is_what_is_read(
 
 ODD = """-1 0 999999999999999999 9999999999999999999999999 1e9 1.5 nan Unknown None 2026-02-30T10:00:00
 0001-01-01T00:00:00 101.batch 101+0 1-1:1:1 1:00:00 UNLIMITED Partition_Limit INVALID \xb2 \0 1K PENDING | 4Gn ? NaT"""
-odd = st.sampled_from(["", " ", "\x1c", "CANCELLED by 0", *ODD.split()])
+odd = st.sampled_from(["", " ", "\x1c", "CANCELLED by 0", *ODD.split()]) | st.text(max_size=19)
 
 
 @settings(deadline=None)
@@ -328,3 +337,16 @@ def test_whatever_a_column_holds_it_is_read_or_refused_in_one_line(
             assert (found.workload.submit_s >= 0).all()
             assert (found.workload.run_s <= found.workload.limit_s).all()
             assert (found.workload.processors > 0).all()
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=30) | st.sampled_from([text({}).encode(), b"|", b"101|" * 12]), max_size=5))
+def test_whatever_bytes_follow_a_header_they_are_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
+    path = tmp_path_factory.mktemp("sacct") / "jobs.txt"
+    path.write_bytes(text({}).encode() + b"".join(pieces))
+    try:
+        read(path)
+    except BadTrace as refused:
+        assert "\n" not in str(refused)

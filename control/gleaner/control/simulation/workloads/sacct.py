@@ -188,7 +188,7 @@ def _plain(texts: Sequence[str]) -> Seconds | None:
     text = "\n".join(texts)
     if "-" in text or "." in text:
         return None
-    rows = plain_rows(text, len(texts), 1) if text.isascii() else None
+    rows = plain_rows(text, len(texts), 1)
     return rows[:, 0] if rows is not None and len(rows) == len(texts) else None
 
 
@@ -199,7 +199,7 @@ def _times(block: _Block, name: str) -> Seconds:
     """
     texts = block.columns[name]
     try:
-        dates = np.array([text if len(text) == _DATE_LENGTH else "NaT" for text in texts], "datetime64[s]")
+        dates = np.array([text if _is_date(text) else "NaT" for text in texts], "datetime64[s]")
         seconds = dates.astype(np.int64).astype(np.float64)
         others = np.flatnonzero(np.isnat(dates))
         seconds[others] = [_instant_s(texts[index]) for index in others.tolist()]
@@ -210,6 +210,11 @@ def _times(block: _Block, name: str) -> Seconds:
     if name == "Submit" and (seconds == UNKNOWN).any():
         raise block.refused(name, _A_TIME, lambda text: text in _UNKNOWN_TIMES)
     return seconds
+
+
+def _is_date(text: str) -> bool:
+    """Return True if the text is as long as a date and has its colons; without them numpy would see a time zone."""
+    return len(text) == _DATE_LENGTH and text[13] == text[16] == ":"
 
 
 def _instant_s(text: str) -> float:
@@ -224,7 +229,7 @@ def _instant_s(text: str) -> float:
 def _is_no_time(text: str) -> bool:
     """Return True if the text is no time. A time before 1970 is none, since there was no Slurm then."""
     try:
-        if len(text) != _DATE_LENGTH:
+        if not _is_date(text):
             _instant_s(text)
             return False
         return bool(np.datetime64(text, "s").astype(np.int64) < UNKNOWN)
