@@ -131,6 +131,21 @@ def test_a_job_that_ran_counts_however_it_ended(tmp_path: Path, state: str) -> N
     assert reading(tmp_path, {"State": state}).cleaning.rules == ()
 
 
+@pytest.mark.parametrize("column", ["Submit", "Eligible", "Start", "ElapsedRaw", "TimelimitRaw"])
+def test_a_time_that_slurm_calls_invalid_costs_its_job_alone(tmp_path: Path, column: str) -> None:
+    invalid = {column: "INVALID"}
+    found = reading(tmp_path, {"JobIDRaw": "102.batch", **invalid}, {"JobIDRaw": "102", **invalid}, {"User": "INVALID"})
+    assert found.workload.users == ("INVALID",)
+    assert found.cleaning.rules == (("left out: a step of a job", 1), ("left out: a time that Slurm calls INVALID", 1))
+
+
+def test_a_log_of_which_all_times_are_invalid_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadTrace, match=r"none of its 1 jobs can be simulated \(left out: a time that Slurm calls INVALID: 1"
+    ):
+        reading(tmp_path, {"Start": "INVALID"})
+
+
 def test_of_a_requeued_job_the_last_run_counts(tmp_path: Path) -> None:
     runs = [("101", "NODE_FAIL", 60), ("100", "COMPLETED", 50), ("101", "REQUEUED", 70), ("101", "COMPLETED", 80)]
     lines = [{"JobIDRaw": job, "State": state, "ElapsedRaw": str(run_s)} for job, state, run_s in runs]
@@ -269,6 +284,45 @@ def test_a_truncated_line_is_named(tmp_path: Path) -> None:
     path.write_text(text({}, {})[:-30])
     with pytest.raises(BadTrace, match=r"jobs\.txt, line 3: expected 12 columns as in the header, found 9$"):
         read(path)
+
+
+ASK = f"ask sacct for --parsable2 --format {HEADER}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "line", "found"),
+    [
+        (f"JobName,{HEADER}", "a|b", 3, 14),
+        (f"JobName,{HEADER}", "a\nb", 3, 1),
+        (f"{HEADER},JobName", "a\nb", 4, 1),
+    ],
+)
+def test_a_name_that_breaks_its_line_is_named_with_what_to_ask_for(
+    tmp_path: Path, columns: str, name: str, line: int, found: int
+) -> None:
+    with pytest.raises(BadTrace) as refused:
+        reading(tmp_path, {"JobName": "one"}, {"JobName": name}, {"JobName": "one"}, columns=columns)
+    wrong = f"line {line}: expected 13 columns as in the header, found {found}"
+    assert str(refused.value) == f"{tmp_path / 'jobs.txt'}, {wrong}; a name may hold '|' or a line end: {ASK}"
+
+
+def test_a_log_without_its_header_says_what_to_ask_for(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text({}).partition("\n")[2])
+    with pytest.raises(BadTrace) as refused:
+        read(path)
+    assert (
+        str(refused.value) == f"{path}, line 1: the header with the columns' names is missing: {ASK}, and no --noheader"
+    )
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "^", ":::", " ", "\x1f"])
+def test_another_delimiter_says_what_to_ask_for(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text({}).replace("|", delimiter))
+    with pytest.raises(BadTrace) as refused:
+        read(path)
+    assert str(refused.value) == f"{path}: its columns are not separated by '|': {ASK}, and no --delimiter"
 
 
 def test_a_file_without_a_needed_column_says_which_and_how_to_get_it(tmp_path: Path) -> None:

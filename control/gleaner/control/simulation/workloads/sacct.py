@@ -18,7 +18,9 @@ components of a heterogeneous job have numbers of their own, and are jobs of the
 
 import functools
 import math
+import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -33,6 +35,8 @@ from gleaner.control.simulation.workloads.digits import plain_rows
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
+ASK = f"ask sacct for --parsable2 --format {COLUMNS}"
+"""What a user can do about a file that cannot be read. None of these columns holds a text that users choose."""
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
 _ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitRaw", "AllocNodes": "NNodes"}
@@ -46,6 +50,9 @@ _RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SI
 _GIVEN_UP = {"CANCELLED", "DEADLINE", "REVOKED"}
 _A_TIME = "a time such as 2026-01-31T12:00:00"
 _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
+_INVALID = "INVALID"
+"""Slurm's own word for a time that makes no sense, such as an end before the start."""
+_MAY_BE_INVALID = ("Submit", "Eligible", "Start", "ElapsedRaw", "TimelimitRaw")
 _TIMES = {"Submit", "Eligible", "Start"}
 _OWNERS = {"User", "Account"}
 _MOSTLY_PLAIN = {"JobIDRaw", "ElapsedRaw"}
@@ -87,7 +94,8 @@ class _Log:
     """The blocks of each column. The column `ReqMem of` tells what each size of `ReqMem` is of."""
     codes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     """For each column of names: the number that stands for a name."""
-    steps: int = 0
+    passed_over: Counter[str] = field(default_factory=Counter[str])
+    """The rules by which lines were left out, with their counts."""
 
     def column(self, name: str) -> Seconds:
         """Return the whole column; `UNKNOWN` for each job where the file has no such column."""
@@ -132,37 +140,54 @@ def _blocks(path: Path, blocks: Blocks, log: _Log) -> Iterator[_Block]:
         if not header:
             header = next(filter(None, rows), "")
             places, width = _places(path, first + rows.index(header), header.split("|")), header.count("|") + 1
+        is_cut_short = not lines[-1].endswith("\n")
         numbers = [number for number, row in enumerate(rows, first) if row and row != header]
         rows = [rows[number - first] for number in numbers]
         for number, row in zip(numbers, rows, strict=True):
             if row.count("|") != width - 1:
-                found = row.count("|") + 1
-                raise BadTrace(f"{path}, line {number}: expected {width} columns as in the header, found {found}")
+                wrong = f"expected {width} columns as in the header, found {row.count('|') + 1}"
+                hint = "" if number == numbers[-1] and is_cut_short else f"; a name may hold '|' or a line end: {ASK}"
+                raise BadTrace(f"{path}, line {number}: {wrong}{hint}")
         # One split of all is much faster than one of each line.
         texts = "|".join(rows).split("|") if rows else []
         block = _Block(path, numbers, {name: texts[place::width] for name, place in places.items()})
-        yield _without_steps(block, log)
+        yield _jobs(block, log)
 
 
-def _without_steps(block: _Block, log: _Log) -> _Block:
-    """Return the block without the steps of jobs, which are counted: `101.batch` and `101.0` are steps of job 101."""
-    is_job = ["." not in text for text in block.columns["JobIDRaw"]]
-    if all(is_job):
+def _jobs(block: _Block, log: _Log) -> _Block:
+    """Return the block without the lines that are no jobs, or whose times nobody knows. They are counted.
+
+    `101.batch` and `101.0` are steps of job 101.
+    """
+    block = _without("a step of a job", ["." in text for text in block.columns["JobIDRaw"]], block, log)
+    times = [block.columns[name] for name in _MAY_BE_INVALID if _INVALID in block.columns.get(name, ())]
+    is_invalid = [_INVALID in one for one in zip(*times, strict=True)]
+    return _without("a time that Slurm calls INVALID", is_invalid, block, log)
+
+
+def _without(rule: str, is_met: Sequence[bool], block: _Block, log: _Log) -> _Block:
+    if not any(is_met):
         return block
-    log.steps += is_job.count(False)
-    columns = {name: list(compress(texts, is_job)) for name, texts in block.columns.items()}
-    return _Block(block.path, list(compress(block.lines, is_job)), columns)
+    log.passed_over[rule] += sum(is_met)
+    stays = list(map(operator.not_, is_met))
+    columns = {name: list(compress(texts, stays)) for name, texts in block.columns.items()}
+    return _Block(block.path, list(compress(block.lines, stays)), columns)
 
 
 def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
-    """Return the place of each column that is used. Raise `BadTrace` if the header lacks a column."""
+    """Return the place of each column that is used. Raise `BadTrace` if the header lacks a column, or if there is none.
+
+    No column's name begins with a digit, and every job's number does.
+    """
+    if any(name[:1].isdecimal() for name in header):
+        raise BadTrace(f"{path}, line {line}: the header with the columns' names is missing: {ASK}, and no --noheader")
     places = {_ALSO.get(name, name): place for place, name in reversed(list(enumerate(header)))}
     missing = [name for name in _NEEDED if name not in places]
     if not any(name in places for name in _SIZES):
         missing.append(_SIZES[0])
     if missing:
         lacks = f"the header has no column {', '.join(missing)}"
-        raise BadTrace(f"{path}, line {line}: {lacks}; ask sacct for --parsable2 --format {COLUMNS}")
+        raise BadTrace(f"{path}, line {line}: {lacks}; {ASK}")
     return {name: place for name, place in places.items() if name in _PARSERS or name in _TIMES or name in _OWNERS}
 
 
@@ -353,7 +378,7 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
         ending=log.column("State").astype(np.int8),
         users=users,
         groups=groups,
-        passed_over=(("a step of a job", log.steps),) if log.steps else (),
+        passed_over=tuple(log.passed_over.items()),
         told=told,
     )
     return _last_runs(records), midnight_s
