@@ -100,6 +100,14 @@ def test_the_columns_that_are_not_raw_are_read_too(tmp_path: Path) -> None:
             {"State": "PENDING", "Start": "Unknown", "ElapsedRaw": "0"},
             "left out: still waiting when the log was written",
         ),
+        *(
+            (
+                {"State": state, "Start": "Unknown", "ElapsedRaw": "0"},
+                "left out: still waiting when the log was written",
+            )
+            for state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED", "REQUEUED")
+        ),
+        ({"State": "FAILED", "Start": "None", "ElapsedRaw": "0"}, "left out: it never started"),
         ({"State": "RUNNING"}, "left out: still running when the log was written"),
         ({"AllocCPUS": "0"}, "left out: no number of processors"),
         ({"JobIDRaw": "102.batch"}, "left out: a step of a job"),
@@ -125,6 +133,7 @@ def test_what_cannot_be_simulated_is_left_out_and_counted(tmp_path: Path, change
         "OUT_OF_MEMORY",
         "PREEMPTED",
         "CANCELLED by 1000",
+        "SPECIAL_EXIT",
     ],
 )
 def test_a_job_that_ran_counts_however_it_ended(tmp_path: Path, state: str) -> None:

@@ -64,6 +64,10 @@ class Ending(IntEnum):
     """The job had not started when the log was written."""
     RUNNING = 4
     """The job had not ended when the log was written."""
+    REQUEUED = 5
+    """Slurm ended the run and queued the job again, or may have."""
+    NEVER_STARTED = 6
+    """The job ended without a start: for example, its launch failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +189,7 @@ def _unusable(records: Records, processors: int | None, conventions: Conventions
     rules = [
         ("one part of a job that another line sums up", records.ending == Ending.PART),
         ("cancelled before it started", (records.ending == Ending.CANCELLED) & ~ran),
+        ("it never started", records.ending == Ending.NEVER_STARTED),
         ("still waiting when the log was written", records.ending == Ending.WAITING),
         ("still running when the log was written", records.ending == Ending.RUNNING),
         ("submitted at a negative time", records.submit_s < 0),

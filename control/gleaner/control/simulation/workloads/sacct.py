@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.workload import Codes, Counts, Seconds
+from gleaner.control.simulation.workload import Classes, Codes, Counts, Seconds
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, Size, differing
 from gleaner.control.simulation.workloads.digits import plain_rows
 from gleaner.control.simulation.workloads.trace_file import Blocks
@@ -48,6 +48,7 @@ _PARTITION_LIMIT = -2.0
 """The mark for a job with its partition's limit: the accounting does not say how long that limit is."""
 _RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
 _GIVEN_UP = {"CANCELLED", "DEADLINE", "REVOKED"}
+_REQUEUED = {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "PREEMPTED", "NODE_FAIL"}
 _A_TIME = "a time such as 2026-01-31T12:00:00"
 _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
 _INVALID = "INVALID"
@@ -332,6 +333,8 @@ def _ending(text: str) -> float:
         return Ending.WAITING
     if state in _GIVEN_UP:
         return Ending.CANCELLED
+    if state in _REQUEUED:
+        return Ending.REQUEUED
     return Ending.RUNNING if state in _RUNNING else Ending.ENDED
 
 
@@ -375,13 +378,20 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
         memory_mib=memory_mib * factor,
         user=user,
         group=group,
-        ending=log.column("State").astype(np.int8),
+        ending=_endings(log.column("State"), (start_s == UNKNOWN) & (log.column("ElapsedRaw") <= 0)),
         users=users,
         groups=groups,
         passed_over=tuple(log.passed_over.items()),
         told=told,
     )
     return _last_runs(records), midnight_s
+
+
+def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
+    """Return how each job ended. A job that was queued again and has not started since is still waiting."""
+    waits = is_without_start & (ending == Ending.REQUEUED)
+    ended = is_without_start & (ending == Ending.ENDED)
+    return np.select([waits, ended], [Ending.WAITING, Ending.NEVER_STARTED], ending).astype(np.int8)
 
 
 def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
