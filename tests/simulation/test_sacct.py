@@ -163,6 +163,34 @@ def test_of_a_requeued_job_the_last_run_counts(tmp_path: Path) -> None:
     assert found.cleaning.rules == (("left out: an earlier run of a job that was requeued", 2),)
 
 
+REQUEUED = "left out: an earlier run of a job that was requeued"
+# Slurm gives a job that it queues again a new time of submission: the end of the run before, and what its end took.
+AGAIN = {"Submit": "2026-01-31T10:10:35", "Eligible": "2026-01-31T10:10:35", "Start": "2026-01-31T10:11:00"}
+
+
+@pytest.mark.parametrize("state", ["REQUEUED", "PREEMPTED", "NODE_FAIL"])
+def test_a_requeued_job_has_its_number_and_a_later_submission(tmp_path: Path, state: str) -> None:
+    for runs in ([{"State": state}, AGAIN], [AGAIN, {"State": state}]):
+        found = reading(tmp_path, *runs)
+        assert found.workload.submit_s.tolist() == [36_635]
+        assert found.cleaning.rules == ((REQUEUED, 1),)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"State": "COMPLETED"},
+        {"State": "NODE_FAIL", "User": "bob"},
+        {"State": "PREEMPTED", "Submit": "2026-01-30T10:00:00", "Start": "2026-01-30T10:00:30"},
+    ],
+    ids=["the first was not requeued", "of two users", "a day lies between them"],
+)
+def test_two_jobs_may_have_one_number(tmp_path: Path, first: dict[str, str]) -> None:
+    found = reading(tmp_path, {**first, "Eligible": "Unknown"}, AGAIN)
+    assert found.workload.job.tolist() == [101, 101]
+    assert found.cleaning.rules == ()
+
+
 def test_each_task_of_an_array_is_a_job(tmp_path: Path) -> None:
     found = reading(tmp_path, *({"JobIDRaw": str(job)} for job in (103, 101, 102)))
     assert found.workload.job.tolist() == [101, 102, 103]

@@ -49,6 +49,8 @@ _PARTITION_LIMIT = -2.0
 _RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
 _GIVEN_UP = {"CANCELLED", "DEADLINE", "REVOKED"}
 _REQUEUED = {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "PREEMPTED", "NODE_FAIL"}
+_QUEUED_AGAIN_WITHIN_S = 3600.0
+"""The longest time for which Slurm cleans the nodes of a run before it queues the job again."""
 _A_TIME = "a time such as 2026-01-31T12:00:00"
 _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
 _INVALID = "INVALID"
@@ -122,8 +124,9 @@ class _Log:
 def read_sacct(path: Path, lines: Blocks, *, size: Size) -> tuple[Records, float]:
     """Return the jobs in the lines of a file, and the midnight (UTC) before the first job was submitted.
 
-    The jobs' times are seconds since that midnight. Job steps are left out. Of a job that was requeued only the last
-    run is kept. Raise `BadTrace` with file, line and column for a value that Slurm does not write.
+    The jobs' times are seconds since that midnight. Job steps and jobs with invalid times are left out. Of a job that
+    was requeued only the last run is kept. Raise `BadTrace` with file, line and column for a value that Slurm does not
+    write.
     """
     log = _Log()
     for block in _blocks(path, lines, log):
@@ -384,7 +387,8 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
         passed_over=tuple(log.passed_over.items()),
         told=told,
     )
-    return _last_runs(records), midnight_s
+    end_s = np.where(start_s == UNKNOWN, submitted_s, start_s) + np.maximum(records.run_s, 0)
+    return _last_runs(records, submitted_s, end_s), midnight_s
 
 
 def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
@@ -419,11 +423,26 @@ def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
     return np.where(is_partitions, longest_s, limit_s), is_partitions
 
 
-def _last_runs(records: Records) -> Records:
-    """Return only the last line of each job, as sacct itself does without `--duplicates`."""
-    _, from_the_end = np.unique(records.job[::-1], return_index=True)
-    earlier = len(records) - len(from_the_end)
-    if not earlier:
+def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Records:
+    """Return only the last run of each job. Two jobs may have one number: Slurm begins again after its highest.
+
+    Two lines with one number and one time of submission are one run, as in two files where it is in both. A job that
+    Slurm queues again gets a new time of submission, as soon as its nodes are free of it.
+    """
+    lines = np.lexsort((submitted_s, records.job))  # the order of the file stays among equals
+    line, following = lines[:-1], lines[1:]
+    after_s = submitted_s[following] - end_s[line]
+    is_queued_again = (
+        (records.ending[line] == Ending.REQUEUED)
+        & (records.user[line] == records.user[following])
+        & (after_s >= 0)
+        & (after_s <= _QUEUED_AGAIN_WITHIN_S)
+    )
+    is_one_run = submitted_s[line] == submitted_s[following]
+    earlier = line[(records.job[line] == records.job[following]) & (is_one_run | is_queued_again)]
+    if not len(earlier):
         return records
-    last = records.only(np.sort(len(records) - 1 - from_the_end).astype(np.int64))
-    return replace(last, passed_over=(*records.passed_over, ("an earlier run of a job that was requeued", earlier)))
+    rule = ("an earlier run of a job that was requeued", len(earlier))
+    stays = np.ones(len(records), bool)
+    stays[earlier] = False
+    return replace(records.only(stays), passed_over=(*records.passed_over, rule))
