@@ -8,6 +8,7 @@ from gleaner.control.api.access import Admin, User
 from gleaner.control.api.problems import documented
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import avoided_nodes, drains
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Unknown
@@ -55,6 +56,7 @@ def cluster(caller: User) -> ClusterStatus:
                 avoided_until_s=avoided_until_s if avoided_until_s and avoided_until_s > now_s else None,
                 doubted=failed.reason if failed else "",
                 drained=_drained(drained[node.name]) if node.name in drained and "drain" in node.state else "",
+                wrong=(NO_REAL_MEMORY,) if lacks_real_memory(node.memory_mib) else (),
             )
         )
     return ClusterStatus(

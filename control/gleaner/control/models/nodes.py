@@ -20,6 +20,8 @@ class NodeRow(Reply):
     """The reason why the node gets one job at a time or none; empty if the node is trusted."""
     drained: str = ""
     """The user who drained the node through Gleaner, and what is left there; empty otherwise."""
+    wrong: tuple[str, ...] = ()
+    """What an admin has to mend on the node or in slurm.conf, one line each."""
 
 
 class ClusterStatus(Reply):
