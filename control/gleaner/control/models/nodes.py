@@ -21,7 +21,7 @@ class NodeRow(Reply):
     drained: str = ""
     """The user who drained the node through Gleaner, and what is left there; empty otherwise."""
     wrong: tuple[str, ...] = ()
-    """What an admin has to mend on the node or in slurm.conf, one line each."""
+    """Faults of the node or of slurm.conf that an admin has to mend, one line each."""
 
 
 class ClusterStatus(Reply):

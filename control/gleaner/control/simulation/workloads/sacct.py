@@ -36,7 +36,7 @@ from gleaner.control.simulation.workloads.trace_file import Blocks
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
 ASK = f"ask sacct for --parsable2 --format {COLUMNS}"
-"""What a user can do about a file that cannot be read. None of these columns holds a text that users choose."""
+"""The advice to a user whose file cannot be read. None of these columns holds a text that users choose."""
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
 _ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitRaw", "AllocNodes": "NNodes"}
