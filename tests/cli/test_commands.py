@@ -342,6 +342,13 @@ def test_a_node_that_slurm_conf_gives_no_memory_is_named_with_what_to_do(harness
     assert "an admin sets RealMemory for n1 in slurm.conf" in line
 
 
+def test_a_node_whose_clock_is_wrong_is_named_until_its_agent_says_that_it_is_mended(harness: CliHarness) -> None:
+    harness.state.cluster = ClusterView(time.time(), (ClusterNode("n1", 4, 2048, idle=True, state="IDLE"),), ())
+    harness.state.wrong_clocks = {"n1": -2.5}
+    _, row, _ = harness.good("nodes").splitlines()
+    assert "its clock is 2.5 s or more behind control's: let both follow one time server" in row
+
+
 def test_what_a_workload_writes_goes_through_unchanged_to_a_pipe(harness: CliHarness) -> None:
     job = submit(harness)
     (claimed,) = harness.node.claim()
