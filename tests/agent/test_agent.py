@@ -283,6 +283,16 @@ def test_a_held_job_is_saved_and_a_cancelled_one_is_dropped(control: Control) ->
     assert control.job(cancelled).job.outcome is Outcome.CANCELLED
 
 
+def test_control_hears_of_a_nodes_wrong_clock_and_that_it_was_mended(control: Control) -> None:
+    control.clock.shift_s = 5.0
+    control.submit("100000")
+    control.live(control.agent("a1", lives_s=FAR_S))
+    assert control.state.wrong_clocks == {control.agent("a2", lives_s=FAR_S).facts.node: 5.0}
+    control.clock.shift_s = 0.0
+    control.live(control.agent("a3", lives_s=FAR_S))
+    assert control.state.wrong_clocks == {}
+
+
 def test_an_agent_that_control_has_closed_leaves_the_node(control: Control) -> None:
     control.submit("100000")
 

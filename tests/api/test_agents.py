@@ -5,6 +5,7 @@ from tests.api.api_harness import FACTS, SLICE, START_S, ApiHarness, detail
 
 from gleaner.control.queue import agents, attempt_reports
 from gleaner.control.queue.database import transaction
+from gleaner.control.slurm.agents_view import ClusterView, Node
 
 
 def _metrics(harness: ApiHarness) -> dict[str, float]:
@@ -86,10 +87,31 @@ def test_a_beat_hears_of_cancelling_holding_and_vacating(harness: ApiHarness) ->
     harness.user.post(f"/v1/jobs/{jobs[0]}/cancel")
     harness.user.post(f"/v1/jobs/{jobs[1]}/hold")
     beat = {"attempts": [{"job": job, "attempt": 1} for job in jobs]}
-    assert agent.ask("beat", beat).json() == {"version": 1, "orders": ["drop", "vacate", "go-on"], "vacate": False}
+    answer = {"version": 1, "now_s": harness.now_s}
+    assert agent.ask("beat", beat).json() == answer | {"orders": ["drop", "vacate", "go-on"], "vacate": False}
     with transaction(harness.state.engine) as db:
         agents.vacate(db, agent.name)
-    assert agent.ask("beat", beat).json() == {"version": 1, "orders": ["drop", "vacate", "vacate"], "vacate": True}
+    assert agent.ask("beat", beat).json() == answer | {"orders": ["drop", "vacate", "vacate"], "vacate": True}
+
+
+def test_a_clock_that_is_wrong_is_named_and_counted_until_it_is_mended(harness: ApiHarness) -> None:
+    nodes = tuple(Node(name, 8, 16384, idle=True, state="IDLE") for name in ("n1", "n2", "n3"))
+    harness.state.cluster = ClusterView(harness.now_s, nodes, ())
+    first, second, third = (harness.agent(node.name) for node in nodes)
+
+    def wrong() -> tuple[list[list[str]], float]:
+        rows = harness.user.get("/v1/nodes").json()["nodes"]
+        return [row["wrong"] for row in rows], _metrics(harness)["gleaner_nodes_clock_wrong"]
+
+    assert wrong() == ([[], [], []], 0)
+    for agent, ahead_s in ((first, 1.5), (second, -90.0), (third, -1.0)):
+        assert agent.ask("beat", {"clock_ahead_s": ahead_s}).status_code == 200
+    advice = "control's: let both follow one time server (chrony or NTP)"
+    ahead, behind = f"its clock is 1.5 s or more ahead of {advice}", f"its clock is 90.0 s or more behind {advice}"
+    assert wrong() == ([[ahead], [behind], []], 2)
+    first.ask("beat", {})
+    second.ask("beat", {"clock_ahead_s": 0.0})
+    assert wrong() == ([[ahead], [], []], 1)
 
 
 def test_an_agent_that_has_ended_is_refused(harness: ApiHarness) -> None:

@@ -37,6 +37,14 @@ def test_a_job_larger_than_any_node_names_both_sizes() -> None:
     assert line == ("larger than any node: it needs 5 cores and 512 MiB, the largest node has 4 cores and 2048 MiB")
 
 
+def test_nodes_without_their_memory_in_slurm_conf_are_named_with_what_to_do() -> None:
+    unset, small = Place(cpus=4, memory_mib=1, name="n1"), Place(cpus=2, memory_mib=4096, name="n2")
+    line = waits_because(Wish(cpus=4, memory_mib=512), replace(CALM, nodes=(unset, small)))
+    assert line == "no node has 512 MiB for it by what Slurm says: an admin sets RealMemory for n1 in slurm.conf"
+    line = waits_because(Wish(cpus=8, memory_mib=512), replace(CALM, nodes=(unset, small)))
+    assert line.startswith("larger than any node: it needs 8 cores")
+
+
 def test_before_the_first_look_nothing_is_claimed_about_the_cluster() -> None:
     assert waits_because(SMALL, replace(CALM, nodes=None)) == "the cluster is not read yet"
     assert "slurmctld is away" in waits_because(SMALL, replace(CALM, nodes=None, problem="slurmctld is away"))

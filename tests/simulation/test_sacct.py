@@ -41,7 +41,7 @@ def text(*jobs: dict[str, str], columns: str = HEADER) -> str:
 
 def reading(folder: Path, *jobs: dict[str, str], columns: str = HEADER) -> Trace:
     path = folder / "jobs.txt"
-    path.write_text(text(*jobs, columns=columns), encoding="latin-1")
+    path.write_text(text(*jobs, columns=columns), encoding="utf-8")
     return read(path)
 
 
@@ -100,6 +100,14 @@ def test_the_columns_that_are_not_raw_are_read_too(tmp_path: Path) -> None:
             {"State": "PENDING", "Start": "Unknown", "ElapsedRaw": "0"},
             "left out: still waiting when the log was written",
         ),
+        *(
+            (
+                {"State": state, "Start": "Unknown", "ElapsedRaw": "0"},
+                "left out: still waiting when the log was written",
+            )
+            for state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED", "REQUEUED")
+        ),
+        ({"State": "FAILED", "Start": "None", "ElapsedRaw": "0"}, "left out: it never started"),
         ({"State": "RUNNING"}, "left out: still running when the log was written"),
         ({"AllocCPUS": "0"}, "left out: no number of processors"),
         ({"JobIDRaw": "102.batch"}, "left out: a step of a job"),
@@ -125,10 +133,26 @@ def test_what_cannot_be_simulated_is_left_out_and_counted(tmp_path: Path, change
         "OUT_OF_MEMORY",
         "PREEMPTED",
         "CANCELLED by 1000",
+        "SPECIAL_EXIT",
     ],
 )
 def test_a_job_that_ran_counts_however_it_ended(tmp_path: Path, state: str) -> None:
     assert reading(tmp_path, {"State": state}).cleaning.rules == ()
+
+
+@pytest.mark.parametrize("column", ["Submit", "Eligible", "Start", "ElapsedRaw", "TimelimitRaw"])
+def test_a_time_that_slurm_calls_invalid_costs_its_job_alone(tmp_path: Path, column: str) -> None:
+    invalid = {column: "INVALID"}
+    found = reading(tmp_path, {"JobIDRaw": "102.batch", **invalid}, {"JobIDRaw": "102", **invalid}, {"User": "INVALID"})
+    assert found.workload.users == ("INVALID",)
+    assert found.cleaning.rules == (("left out: a step of a job", 1), ("left out: a time that Slurm calls INVALID", 1))
+
+
+def test_a_log_of_which_all_times_are_invalid_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadTrace, match=r"none of its 1 jobs can be simulated \(left out: a time that Slurm calls INVALID: 1"
+    ):
+        reading(tmp_path, {"Start": "INVALID"})
 
 
 def test_of_a_requeued_job_the_last_run_counts(tmp_path: Path) -> None:
@@ -137,6 +161,34 @@ def test_of_a_requeued_job_the_last_run_counts(tmp_path: Path) -> None:
     found = reading(tmp_path, *lines)
     assert (found.workload.job.tolist(), found.workload.run_s.tolist()) == ([100, 101], [50, 80])
     assert found.cleaning.rules == (("left out: an earlier run of a job that was requeued", 2),)
+
+
+REQUEUED = "left out: an earlier run of a job that was requeued"
+# Slurm gives a job that it queues again a new time of submission: the end of the run before, and what its end took.
+AGAIN = {"Submit": "2026-01-31T10:10:35", "Eligible": "2026-01-31T10:10:35", "Start": "2026-01-31T10:11:00"}
+
+
+@pytest.mark.parametrize("state", ["REQUEUED", "PREEMPTED", "NODE_FAIL"])
+def test_a_requeued_job_has_its_number_and_a_later_submission(tmp_path: Path, state: str) -> None:
+    for runs in ([{"State": state}, AGAIN], [AGAIN, {"State": state}]):
+        found = reading(tmp_path, *runs)
+        assert found.workload.submit_s.tolist() == [36_635]
+        assert found.cleaning.rules == ((REQUEUED, 1),)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"State": "COMPLETED"},
+        {"State": "NODE_FAIL", "User": "bob"},
+        {"State": "PREEMPTED", "Submit": "2026-01-30T10:00:00", "Start": "2026-01-30T10:00:30"},
+    ],
+    ids=["the first was not requeued", "of two users", "a day lies between them"],
+)
+def test_two_jobs_may_have_one_number(tmp_path: Path, first: dict[str, str]) -> None:
+    found = reading(tmp_path, {**first, "Eligible": "Unknown"}, AGAIN)
+    assert found.workload.job.tolist() == [101, 101]
+    assert found.cleaning.rules == ()
 
 
 def test_each_task_of_an_array_is_a_job(tmp_path: Path) -> None:
@@ -191,6 +243,14 @@ def test_owners_do_not_depend_on_the_order_of_the_lines(tmp_path: Path) -> None:
         assert found.users == ("alice", "bob", "carol")
 
 
+def test_names_are_read_as_utf_8_and_where_they_are_not_as_latin_1(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    lines = (text({"JobIDRaw": "1", "User": "müller"}), text({"JobIDRaw": "2", "User": "andré", "Account": "物理"}))
+    path.write_bytes(lines[0].encode("latin-1") + lines[1].encode())
+    found = read(path).workload
+    assert ([found.users[code] for code in found.user], found.groups) == (["müller", "andré"], ("physics", "物理"))
+
+
 @pytest.mark.parametrize(
     ("column", "wrong", "expected"),
     [
@@ -202,6 +262,7 @@ def test_owners_do_not_depend_on_the_order_of_the_lines(tmp_path: Path) -> None:
         ("Submit", "1000000000000000000", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "9" * 30, "a time such as 2026-01-31T12:00:00"),
         ("Submit", "2026-01-31T10:00:00Z", "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "2026-01-31T10:00+02", "a time such as 2026-01-31T12:00:00"),
         ("Eligible", "-7", "a time such as 2026-01-31T12:00:00"),
         ("Start", "yesterday", "a time such as 2026-01-31T12:00:00"),
         ("JobIDRaw", "101+0", "a job's number"),
@@ -262,6 +323,45 @@ def test_a_truncated_line_is_named(tmp_path: Path) -> None:
         read(path)
 
 
+ASK = f"ask sacct for --parsable2 --format {HEADER}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "line", "found"),
+    [
+        (f"JobName,{HEADER}", "a|b", 3, 14),
+        (f"JobName,{HEADER}", "a\nb", 3, 1),
+        (f"{HEADER},JobName", "a\nb", 4, 1),
+    ],
+)
+def test_a_name_that_breaks_its_line_is_named_with_what_to_ask_for(
+    tmp_path: Path, columns: str, name: str, line: int, found: int
+) -> None:
+    with pytest.raises(BadTrace) as refused:
+        reading(tmp_path, {"JobName": "one"}, {"JobName": name}, {"JobName": "one"}, columns=columns)
+    wrong = f"line {line}: expected 13 columns as in the header, found {found}"
+    assert str(refused.value) == f"{tmp_path / 'jobs.txt'}, {wrong}; a name may hold '|' or a line end: {ASK}"
+
+
+def test_a_log_without_its_header_says_what_to_ask_for(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text({}).partition("\n")[2])
+    with pytest.raises(BadTrace) as refused:
+        read(path)
+    assert (
+        str(refused.value) == f"{path}, line 1: the header with the columns' names is missing: {ASK}, and no --noheader"
+    )
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "^", ":::", " ", "\x1f"])
+def test_another_delimiter_says_what_to_ask_for(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text({}).replace("|", delimiter))
+    with pytest.raises(BadTrace) as refused:
+        read(path)
+    assert str(refused.value) == f"{path}: its columns are not separated by '|': {ASK}, and no --delimiter"
+
+
 def test_a_file_without_a_needed_column_says_which_and_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"line 1: the header has no column Start, AllocCPUS; ask sacct for --parsable2"):
         reading(tmp_path, {}, columns="JobIDRaw,Submit,ElapsedRaw,TimelimitRaw,State")
@@ -310,7 +410,7 @@ def test_what_is_written_is_what_is_read(
 
 ODD = """-1 0 999999999999999999 9999999999999999999999999 1e9 1.5 nan Unknown None 2026-02-30T10:00:00
 0001-01-01T00:00:00 101.batch 101+0 1-1:1:1 1:00:00 UNLIMITED Partition_Limit INVALID \xb2 \0 1K PENDING | 4Gn ? NaT"""
-odd = st.sampled_from(["", " ", "\x1c", "CANCELLED by 0", *ODD.split()])
+odd = st.sampled_from(["", " ", "\x1c", "CANCELLED by 0", *ODD.split()]) | st.text(max_size=19)
 
 
 @settings(deadline=None)
@@ -328,3 +428,16 @@ def test_whatever_a_column_holds_it_is_read_or_refused_in_one_line(
             assert (found.workload.submit_s >= 0).all()
             assert (found.workload.run_s <= found.workload.limit_s).all()
             assert (found.workload.processors > 0).all()
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=30) | st.sampled_from([text({}).encode(), b"|", b"101|" * 12]), max_size=5))
+def test_whatever_bytes_follow_a_header_they_are_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
+    path = tmp_path_factory.mktemp("sacct") / "jobs.txt"
+    path.write_bytes(text({}).encode() + b"".join(pieces))
+    try:
+        read(path)
+    except BadTrace as refused:
+        assert "\n" not in str(refused)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gleaner.control.cli.simulate_options import seconds
@@ -201,3 +202,12 @@ def test_how_far_reading_and_replaying_are_is_told(tmp_path: Path) -> None:
     told.clear()
     run_all(cases(scenario, (Discipline.FCFS, Discipline.EASY), (60.0, 90.0)), ground, progress)
     assert told == [(done, 6) for done in range(6)]
+
+
+@pytest.mark.parametrize(("keep_waiting", "started_s"), [(0, [86_400.0, 86_410.0]), (1, [0.0, 10.0])])
+def test_the_replay_stops_at_a_time_after_its_begin(tmp_path: Path, keep_waiting: int, started_s: list[float]) -> None:
+    lines = [f"{job} {86_400 + 10 * job} -1 10 1 -1 -1 1 10 -1 1 1 1 -1 -1 -1 -1 -1\n" for job in range(4)]
+    (tmp_path / "jobs.swf").write_text("; MaxProcs: 1\n" + "".join(lines))
+    scenario = read(tmp_path, f"[workload]\ntrace = 'jobs.swf'\nuntil_s = 20\nkeep_waiting = {keep_waiting}\n")
+    start_s = run(scenario, prepare(scenario), label="").schedule.start_s
+    assert start_s[~np.isnan(start_s)].tolist() == started_s

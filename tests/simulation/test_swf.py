@@ -113,6 +113,7 @@ GOOD = "1 10 5 60 4 -1 512 8 120 1024 1 7 3 -1 -1 -1 -1 -1"
     ("line", "what"),
     [
         (GOOD.replace(" 60 ", " 6o "), ", field 4 (run time): expected a number, found '6o'"),
+        (GOOD.replace(" 60 ", " 6\u0663 "), ", field 4 (run time): expected a number, found '6\u0663'"),
         (GOOD.replace(" 60 ", " nan "), ", field 4 (run time): expected a number, found 'nan'"),
         (GOOD.replace(" 60 ", " 6_0 "), ", field 4 (run time): expected a number, found '6_0'"),
         (GOOD.replace(" 4 ", " 4.5 "), ", field 5 (allocated processors): expected a whole number, found '4.5'"),
@@ -177,17 +178,38 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> N
 
 
 fragments = st.sampled_from(
-    ["1", "-1", "2.5", "x", "1e9", "nan", ";", "|", "\n", " ", "\0", "\xa0", "\x1c", GOOD, "\n" + GOOD]
-)
+    [
+        "1",
+        "-1",
+        "2.5",
+        "x",
+        "1e9",
+        "nan",
+        ";",
+        "|",
+        "\n",
+        " ",
+        "\0",
+        "\xa0",
+        "\u3000",
+        "\x1c",
+        "\u0663",
+        GOOD,
+        "\n" + GOOD,
+    ]
+).map(str.encode)
 
 
 @settings(deadline=None)  # the first call may compile
-@given(text=st.lists(fragments, max_size=40).map(" ".join), is_after_a_good_line=st.booleans())
+@given(
+    data=st.lists(fragments | st.binary(max_size=8), max_size=40).map(b" ".join),
+    before=st.sampled_from([b"", GOOD.encode() + b"\n", GOOD.encode()[:-2]]),
+)
 def test_whatever_a_file_holds_it_is_read_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, text: str, is_after_a_good_line: bool
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, before: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "log.swf"
-    path.write_bytes((GOOD + "\n" + text if is_after_a_good_line else text).encode("latin-1"))
+    path.write_bytes(before + data)
     try:
         read(path)
     except BadTrace as refused:

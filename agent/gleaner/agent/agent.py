@@ -11,6 +11,7 @@ saves to the storage, and leaves its reports there.
 import asyncio
 import os
 import signal
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ from gleaner.agent.reporting.shutdown import say_farewell
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
 from gleaner.agent.timing.checkpoint_interval import early_save_s, interval_s, is_due
+from gleaner.agent.timing.clock_difference import EXCHANGES, Exchange, least_ahead_s
 from gleaner.agent.timing.deadlines import LAST_WORDS_S, gone_s, last_words_s, save_point_s, saving_order
 from gleaner.agent.timing.save_estimates import SaveEstimates
 
@@ -109,6 +111,8 @@ class Agent:
     _mtbf_s: float | None = None
     _is_asking: bool = False
     """True while control has a claim to answer, perhaps with work."""
+    _exchanges: deque[Exchange] = field(default_factory=lambda: deque[Exchange](maxlen=EXCHANGES))
+    """The newest heartbeats and control's answers, which tell if the two clocks agree."""
     _context: AgentContext = field(init=False)
     _probe: Probe = field(init=False)
     _disk: DiskWatch = field(init=False)
@@ -417,8 +421,10 @@ class Agent:
             # that was returned is not named, or control would take it for alive.
             jobs = [job for job in self._jobs if not job.is_given_up]
             beat = Heartbeat(
-                attempts=tuple(AttemptRef(job=s.assignment.job, attempt=s.assignment.attempt) for s in jobs)
+                attempts=tuple(AttemptRef(job=s.assignment.job, attempt=s.assignment.attempt) for s in jobs),
+                clock_ahead_s=least_ahead_s(self._exchanges) if self._exchanges else None,
             )
+            sent_s = self.clock.now_s()
             try:
                 orders = await asyncio.to_thread(self.client.beat, beat)
             except ControlSilent as error:
@@ -428,6 +434,8 @@ class Agent:
                 if error.status == CLOSED:
                     self._vacate("control has closed this agent")
             else:
+                if orders.now_s is not None:
+                    self._exchanges.append(Exchange(sent_s, orders.now_s, self.clock.now_s()))
                 for job, order in zip(jobs, orders.orders, strict=False):
                     if order is Order.DROP:
                         job.feed(lifecycle.DropAsked())

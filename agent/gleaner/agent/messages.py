@@ -280,6 +280,8 @@ class Heartbeat(VersionedMessage):
     """A heartbeat: the attempts that the agent still works on."""
 
     attempts: Annotated[tuple[AttemptRef, ...], Field(max_length=4096)] = ()
+    clock_ahead_s: Seconds | None = None
+    """The least by which the agent's clock is ahead of control's; below 0: behind. None: not measured."""
 
 
 class Order(StrEnum):
@@ -298,6 +300,8 @@ class Orders(VersionedMessage):
     orders: tuple[Order, ...] = ()
     vacate: bool = False
     """Save everything and end."""
+    now_s: Seconds | None = None
+    """Control's clock, between the heartbeat and this answer."""
 
 
 class RestoreMeasured(Message):

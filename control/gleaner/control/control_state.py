@@ -61,6 +61,9 @@ class ControlState:
     """Per cent by account, if `[groups] from_slurm` asks for the shares and Slurm has answered; None otherwise."""
     usage_cache: UsageCache = field(default_factory=UsageCache)
     """A cache that the threads that answer agents change in place, unlike the other fields."""
+    wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By node, the seconds by which its clock is ahead of control's, where that is too much. The threads that answer
+    agents replace it; of two at once one may be lost until its agent's next heartbeat."""
     stored: Stored = field(default_factory=Stored)
     """A cache that the threads that answer agents and users change in place."""
     images_turn: threading.Lock = field(default_factory=threading.Lock)

@@ -10,6 +10,7 @@ from gleaner.control.api import examples
 from gleaner.control.api.access import OwnAgent, User
 from gleaner.control.api.problems import documented
 from gleaner.control.models.agents import AgentRow
+from gleaner.control.policy.node_clocks import is_wrong, wrong_clocks
 from gleaner.control.queue import agents, claims, node_rates, queries
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"])
@@ -63,9 +64,13 @@ def claim(caller: OwnAgent, ask: Annotated[Ask, examples.AN_ASK]) -> Response:
 @router.post("/{name}/beat", response_model=Orders, responses=documented(404, 409, 413, 422))
 def beat(caller: OwnAgent, beat: Annotated[Heartbeat, examples.A_BEAT]) -> Response:
     """Renew the lease of the agent and of the attempts named. Return what to do with each attempt."""
-    lease_s = caller.state.settings.queue.lease_s
+    state, lease_s = caller.state, caller.state.settings.queue.lease_s
     with caller.writing() as db:
         orders = agents.record_heartbeat(db, caller.identity.name, beat, lease_s=lease_s, now_s=caller.now_s)
+        ahead_s = beat.clock_ahead_s
+        if ahead_s is not None and (is_wrong(ahead_s) or state.wrong_clocks):  # else nothing is to be changed
+            node = agents.node_of(db, caller.identity.name)
+            state.wrong_clocks = wrong_clocks(state.wrong_clocks, node, ahead_s)
     return _answer(orders)
 
 

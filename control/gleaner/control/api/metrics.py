@@ -55,6 +55,11 @@ def _gauges(caller: Caller) -> Gauges:
             "",
             {"": len(doubted)},
         ),
+        "gleaner_nodes_clock_wrong": (
+            "Nodes whose clock differs from control's by more than a second",
+            "",
+            {"": len(state.wrong_clocks)},
+        ),
         "gleaner_leader": ("1 if this control program leads", "", {"": int(state.is_leader)}),
         "gleaner_node_mtbf_seconds": ("Mean time between losses of an agent without notice", "", {"": mtbf_s}),
         "gleaner_decisions_unrecorded": (

@@ -8,9 +8,12 @@ from gleaner.control.api.access import Admin, User
 from gleaner.control.api.problems import documented
 from gleaner.control.control_state import ControlState
 from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.policy.node_clocks import wrong_clock
+from gleaner.control.policy.resources import NO_REAL_MEMORY, lacks_real_memory
 from gleaner.control.queue import avoided_nodes, drains
 from gleaner.control.queue.drains import StoredDrain
 from gleaner.control.queue.errors import Unknown
+from gleaner.control.slurm.agents_view import Node
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
@@ -22,6 +25,11 @@ POLLS_UNTIL_STALE = 3
 def is_stale(state: ControlState, now_s: float) -> bool:
     """Return True if the last look at the cluster is too old to be trusted."""
     return state.cluster is None or now_s - state.cluster.read_s > POLLS_UNTIL_STALE * state.settings.rounds.poll_s
+
+
+def _wrong(node: Node, clock_ahead_s: float | None) -> tuple[str, ...]:
+    memory = (NO_REAL_MEMORY,) if lacks_real_memory(node.memory_mib) else ()
+    return memory if clock_ahead_s is None else (*memory, wrong_clock(clock_ahead_s))
 
 
 def _drained(drain: StoredDrain) -> str:
@@ -55,6 +63,7 @@ def cluster(caller: User) -> ClusterStatus:
                 avoided_until_s=avoided_until_s if avoided_until_s and avoided_until_s > now_s else None,
                 doubted=failed.reason if failed else "",
                 drained=_drained(drained[node.name]) if node.name in drained and "drain" in node.state else "",
+                wrong=_wrong(node, state.wrong_clocks.get(node.name)),
             )
         )
     return ClusterStatus(

@@ -391,6 +391,7 @@ def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
             note = f"{note or 'gets one job at a time'}: {node.doubted}"
         if node.drained:
             note = f"drained {node.drained}" + (f"; {note}" if note else "")
+        note = "; ".join((*node.wrong, *filter(None, (note,))))
         used = ", ".join(users) or ("idle" if node.idle else "")
         _add(table, node.name, node.state, used, node.cpus, node.memory_mib, note)
     if value.nodes:

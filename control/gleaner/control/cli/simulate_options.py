@@ -161,7 +161,8 @@ ConventionChoices: TypeAlias = Annotated[
     ),
 ]
 Until: TypeAlias = Annotated[
-    float | None, typer.Option(parser=_time, metavar="TIME", help="Stop the replay at this time.")
+    float | None,
+    typer.Option(parser=_time, metavar="TIME", help="Stop the replay this long after the first submission."),
 ]
 KeepWaiting: TypeAlias = Annotated[
     int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")

@@ -20,6 +20,8 @@ class NodeRow(Reply):
     """The reason why the node gets one job at a time or none; empty if the node is trusted."""
     drained: str = ""
     """The user who drained the node through Gleaner, and what is left there; empty otherwise."""
+    wrong: tuple[str, ...] = ()
+    """Faults of the node or of slurm.conf that an admin has to mend, one line each."""
 
 
 class ClusterStatus(Reply):

@@ -32,6 +32,14 @@ class Resources:
 
 NOTHING = Resources(0, 0)
 
+NO_REAL_MEMORY = "slurm.conf has no RealMemory for it: set what `slurmd -C` prints on the node"
+_SLURMS_DEFAULT_MIB = 1
+
+
+def lacks_real_memory(memory_mib: int) -> bool:
+    """Return True if this is the memory of a node for which slurm.conf names none: Slurm takes 1 MiB then."""
+    return memory_mib <= _SLURMS_DEFAULT_MIB
+
 
 _STRETCHES_S = tuple(60 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720))
 

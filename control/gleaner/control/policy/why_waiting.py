@@ -9,6 +9,7 @@ from datetime import UTC, datetime, tzinfo
 
 from gleaner.agent.common.durations import in_words
 from gleaner.control.policy.group_shares import Shares
+from gleaner.control.policy.resources import lacks_real_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,16 @@ def too_large(wish: Wish, nodes: Sequence[Place]) -> str:
 
     >>> too_large(Wish(64, 512), [Place(4, 2048, is_free=True)])
     'larger than any node: it needs 64 cores and 512 MiB, the largest node has 4 cores and 2048 MiB'
+    >>> too_large(Wish(4, 512), [Place(4, 1, name=f"n{number}") for number in range(9)])
+    'no node has 512 MiB for it by what Slurm says: an admin sets RealMemory for n0, n1, n2 and 6 more in slurm.conf'
     """
+    unset = [node.name for node in nodes if node.cpus >= wish.cpus and lacks_real_memory(node.memory_mib)]
+    if unset:
+        names = ", ".join(unset[:3]) + (f" and {len(unset) - 3} more" if len(unset) > 3 else "")
+        return (
+            f"no node has {wish.memory_mib} MiB for it by what Slurm says: "
+            f"an admin sets RealMemory for {names} in slurm.conf"
+        )
     largest = max(nodes, key=lambda node: (node.cpus, node.memory_mib))
     return (
         f"larger than any node: it needs {cores(wish.cpus)} and {wish.memory_mib} MiB, "

@@ -91,7 +91,12 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
         for each in beat.attempts
     )
     _take_unnamed(db, name, beat.attempts, before_s=now_s - lease_s, now_s=now_s)
-    return Orders(orders=orders, vacate=alive.vacate)
+    return Orders(orders=orders, vacate=alive.vacate, now_s=now_s)
+
+
+def node_of(db: Connection, name: str) -> str:
+    """Return the node that the agent has registered from."""
+    return str(db.execute(select(AGENT.c.node).where(AGENT.c.name == name)).scalar_one())
 
 
 def _known(db: Connection, named: Sequence[AttemptRef]) -> Mapping[tuple[int, int], Any]:

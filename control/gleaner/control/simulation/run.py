@@ -182,12 +182,14 @@ def odd(outcome: Outcome) -> tuple[str, ...]:
 
 def _replay(scenario: Scenario, ground: Ground, agents: AgentSettings | None) -> Schedule:
     settings = scenario.workload
+    # With `keep_waiting` the replay begins at 0, whatever the trace says of submissions.
+    begin_s = 0.0 if settings.keep_waiting else float(ground.workload.submit_s[0])
     return replay(
         ground.workload,
         ground.machine,
         scenario.scheduler,
         agents,
-        until_s=settings.until_s,
+        until_s=None if settings.until_s is None else begin_s + settings.until_s,
         keep_waiting=settings.keep_waiting,
     )
 

@@ -43,7 +43,7 @@ class WorkloadSettings(_Table):
     conventions: Conventions = USUAL
     """`[workload.conventions]`: the conventions for what a job of the trace is."""
     until_s: float | None = Field(default=None, gt=0)
-    """The time at which the replay stops."""
+    """The time after the first submission at which the replay stops; with `keep_waiting`, after the begin."""
     keep_waiting: int = Field(default=0, ge=0, le=MOST)
     """The number of jobs that wait at any time, whatever the trace says of submissions; 0: as in the trace."""
 

@@ -64,6 +64,10 @@ class Ending(IntEnum):
     """The job had not started when the log was written."""
     RUNNING = 4
     """The job had not ended when the log was written."""
+    REQUEUED = 5
+    """Slurm ended the run and queued the job again, or may have."""
+    NEVER_STARTED = 6
+    """The job ended without a start: for example, its launch failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +138,10 @@ def clean(path: Path, records: Records, *, processors: int | None, conventions: 
     for: in a log with whole seconds it means less than half a second. Raise `BadTrace` if no job is left. The error
     names the rules that took the jobs.
     """
-    if not len(records):
-        raise BadTrace(f"{path}: it holds no jobs")
     met = [(f"left out: {rule}", count) for rule, count in records.passed_over]
+    read = len(records) + sum(count for _, count in records.passed_over)
+    if not read:
+        raise BadTrace(f"{path}: it holds no jobs")
     left = np.ones(len(records), bool)
     for rule, mask in _unusable(records, processors, conventions):
         count = int((left & mask).sum())
@@ -144,14 +149,13 @@ def clean(path: Path, records: Records, *, processors: int | None, conventions: 
         if count:
             met.append((f"left out: {rule}", count))
     if not left.any():
-        raise BadTrace(_nothing_left(path, records, met, processors))
+        raise BadTrace(_nothing_left(path, records, read, met, processors))
     chosen = np.flatnonzero(left)
     order = (
         (records.submit_s[chosen],) if conventions.ties == "file" else (records.job[chosen], records.submit_s[chosen])
     )
     kept, changes = _changed(records.only(chosen[np.lexsort(order)]), processors, conventions)
     met.extend((rule, int(mask.sum())) for rule, mask in (*kept.told, *changes) if mask.any())
-    read = len(records) + sum(count for _, count in records.passed_over)
     wait_s = np.where(kept.wait_s < 0, np.nan, kept.wait_s)
     return Cleaned(_workload(kept), wait_s, Cleaning(read, tuple(met)))
 
@@ -185,6 +189,7 @@ def _unusable(records: Records, processors: int | None, conventions: Conventions
     rules = [
         ("one part of a job that another line sums up", records.ending == Ending.PART),
         ("cancelled before it started", (records.ending == Ending.CANCELLED) & ~ran),
+        ("it never started", records.ending == Ending.NEVER_STARTED),
         ("still waiting when the log was written", records.ending == Ending.WAITING),
         ("still running when the log was written", records.ending == Ending.RUNNING),
         ("submitted at a negative time", records.submit_s < 0),
@@ -216,10 +221,10 @@ def _workload(kept: Records) -> Workload:
     )
 
 
-def _nothing_left(path: Path, records: Records, met: list[tuple[str, int]], processors: int | None) -> str:
+def _nothing_left(path: Path, records: Records, read: int, met: list[tuple[str, int]], processors: int | None) -> str:
     sizes = records.processors[records.processors > 0]
     if processors is not None and len(sizes) and sizes.min() > processors:
         fit = f"fits on {processors} processors; the smallest asks for {sizes.min()}"
         return f"{path}: none of its {len(records)} jobs {fit}"
     reasons = "; ".join(f"{rule}: {count}" for rule, count in met)
-    return f"{path}: none of its {len(records)} jobs can be simulated ({reasons or 'it holds none'})"
+    return f"{path}: none of its {read} jobs can be simulated ({reasons})"

@@ -21,8 +21,10 @@ def plain_rows(text: str, lines: int, width: int) -> NDArray[np.float64] | None:
 
     Return None if a line is anything else.
     """
+    if not text.isascii():
+        return None
     rows = np.empty((lines, width))
-    count = _fill(np.frombuffer(text.encode("latin-1"), np.uint8), rows, _POWERS)
+    count = _fill(np.frombuffer(text.encode("ascii"), np.uint8), rows, _POWERS)
     return None if count < 0 else rows[:count]
 
 

@@ -18,7 +18,9 @@ components of a heterogeneous job have numbers of their own, and are jobs of the
 
 import functools
 import math
+import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -27,12 +29,14 @@ from pathlib import Path
 import numpy as np
 
 from gleaner.control.simulation.errors import BadTrace
-from gleaner.control.simulation.workload import Codes, Counts, Seconds
+from gleaner.control.simulation.workload import Classes, Codes, Counts, Seconds
 from gleaner.control.simulation.workloads.cleaning import UNKNOWN, Ending, Mask, Records, Size, differing
 from gleaner.control.simulation.workloads.digits import plain_rows
 from gleaner.control.simulation.workloads.trace_file import Blocks
 
 COLUMNS = "JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,AllocCPUS,NNodes,ReqMem,User,Account,State"
+ASK = f"ask sacct for --parsable2 --format {COLUMNS}"
+"""The advice to a user whose file cannot be read. None of these columns holds a text that users choose."""
 _NEEDED = ("JobIDRaw", "Submit", "Start", "ElapsedRaw", "TimelimitRaw", "State")
 _SIZES = ("AllocCPUS", "ReqCPUS", "NNodes")
 _ALSO = {"NCPUS": "AllocCPUS", "Elapsed": "ElapsedRaw", "Timelimit": "TimelimitRaw", "AllocNodes": "NNodes"}
@@ -44,8 +48,14 @@ _PARTITION_LIMIT = -2.0
 """The mark for a job with its partition's limit: the accounting does not say how long that limit is."""
 _RUNNING = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED"}
 _GIVEN_UP = {"CANCELLED", "DEADLINE", "REVOKED"}
+_REQUEUED = {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "PREEMPTED", "NODE_FAIL"}
+_QUEUED_AGAIN_WITHIN_S = 3600.0
+"""The longest time for which Slurm cleans the nodes of a run before it queues the job again."""
 _A_TIME = "a time such as 2026-01-31T12:00:00"
 _UNKNOWN_TIMES = {"Unknown", "None", "N/A", ""}
+_INVALID = "INVALID"
+"""Slurm's own word for a time that makes no sense, such as an end before the start."""
+_MAY_BE_INVALID = ("Submit", "Eligible", "Start", "ElapsedRaw", "TimelimitRaw")
 _TIMES = {"Submit", "Eligible", "Start"}
 _OWNERS = {"User", "Account"}
 _MOSTLY_PLAIN = {"JobIDRaw", "ElapsedRaw"}
@@ -87,7 +97,8 @@ class _Log:
     """The blocks of each column. The column `ReqMem of` tells what each size of `ReqMem` is of."""
     codes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     """For each column of names: the number that stands for a name."""
-    steps: int = 0
+    passed_over: Counter[str] = field(default_factory=Counter[str])
+    """The rules by which lines were left out, with their counts."""
 
     def column(self, name: str) -> Seconds:
         """Return the whole column; `UNKNOWN` for each job where the file has no such column."""
@@ -113,8 +124,9 @@ class _Log:
 def read_sacct(path: Path, lines: Blocks, *, size: Size) -> tuple[Records, float]:
     """Return the jobs in the lines of a file, and the midnight (UTC) before the first job was submitted.
 
-    The jobs' times are seconds since that midnight. Job steps are left out. Of a job that was requeued only the last
-    run is kept. Raise `BadTrace` with file, line and column for a value that Slurm does not write.
+    The jobs' times are seconds since that midnight. Job steps and jobs with invalid times are left out. Of a job that
+    was requeued only the last run is kept. Raise `BadTrace` with file, line and column for a value that Slurm does not
+    write.
     """
     log = _Log()
     for block in _blocks(path, lines, log):
@@ -132,37 +144,54 @@ def _blocks(path: Path, blocks: Blocks, log: _Log) -> Iterator[_Block]:
         if not header:
             header = next(filter(None, rows), "")
             places, width = _places(path, first + rows.index(header), header.split("|")), header.count("|") + 1
+        is_cut_short = not lines[-1].endswith("\n")
         numbers = [number for number, row in enumerate(rows, first) if row and row != header]
         rows = [rows[number - first] for number in numbers]
         for number, row in zip(numbers, rows, strict=True):
             if row.count("|") != width - 1:
-                found = row.count("|") + 1
-                raise BadTrace(f"{path}, line {number}: expected {width} columns as in the header, found {found}")
+                wrong = f"expected {width} columns as in the header, found {row.count('|') + 1}"
+                hint = "" if number == numbers[-1] and is_cut_short else f"; a name may hold '|' or a line end: {ASK}"
+                raise BadTrace(f"{path}, line {number}: {wrong}{hint}")
         # One split of all is much faster than one of each line.
         texts = "|".join(rows).split("|") if rows else []
         block = _Block(path, numbers, {name: texts[place::width] for name, place in places.items()})
-        yield _without_steps(block, log)
+        yield _jobs(block, log)
 
 
-def _without_steps(block: _Block, log: _Log) -> _Block:
-    """Return the block without the steps of jobs, which are counted: `101.batch` and `101.0` are steps of job 101."""
-    is_job = ["." not in text for text in block.columns["JobIDRaw"]]
-    if all(is_job):
+def _jobs(block: _Block, log: _Log) -> _Block:
+    """Return the block without the lines that are no jobs, or whose times nobody knows. They are counted.
+
+    `101.batch` and `101.0` are steps of job 101.
+    """
+    block = _without("a step of a job", ["." in text for text in block.columns["JobIDRaw"]], block, log)
+    times = [block.columns[name] for name in _MAY_BE_INVALID if _INVALID in block.columns.get(name, ())]
+    is_invalid = [_INVALID in one for one in zip(*times, strict=True)]
+    return _without("a time that Slurm calls INVALID", is_invalid, block, log)
+
+
+def _without(rule: str, is_met: Sequence[bool], block: _Block, log: _Log) -> _Block:
+    if not any(is_met):
         return block
-    log.steps += is_job.count(False)
-    columns = {name: list(compress(texts, is_job)) for name, texts in block.columns.items()}
-    return _Block(block.path, list(compress(block.lines, is_job)), columns)
+    log.passed_over[rule] += sum(is_met)
+    stays = list(map(operator.not_, is_met))
+    columns = {name: list(compress(texts, stays)) for name, texts in block.columns.items()}
+    return _Block(block.path, list(compress(block.lines, stays)), columns)
 
 
 def _places(path: Path, line: int, header: Sequence[str]) -> dict[str, int]:
-    """Return the place of each column that is used. Raise `BadTrace` if the header lacks a column."""
+    """Return the place of each column that is used. Raise `BadTrace` if the header lacks a column, or if there is none.
+
+    No column's name begins with a digit, and every job's number does.
+    """
+    if any(name[:1].isdecimal() for name in header):
+        raise BadTrace(f"{path}, line {line}: the header with the columns' names is missing: {ASK}, and no --noheader")
     places = {_ALSO.get(name, name): place for place, name in reversed(list(enumerate(header)))}
     missing = [name for name in _NEEDED if name not in places]
     if not any(name in places for name in _SIZES):
         missing.append(_SIZES[0])
     if missing:
         lacks = f"the header has no column {', '.join(missing)}"
-        raise BadTrace(f"{path}, line {line}: {lacks}; ask sacct for --parsable2 --format {COLUMNS}")
+        raise BadTrace(f"{path}, line {line}: {lacks}; {ASK}")
     return {name: place for name, place in places.items() if name in _PARSERS or name in _TIMES or name in _OWNERS}
 
 
@@ -188,7 +217,7 @@ def _plain(texts: Sequence[str]) -> Seconds | None:
     text = "\n".join(texts)
     if "-" in text or "." in text:
         return None
-    rows = plain_rows(text, len(texts), 1) if text.isascii() else None
+    rows = plain_rows(text, len(texts), 1)
     return rows[:, 0] if rows is not None and len(rows) == len(texts) else None
 
 
@@ -199,7 +228,7 @@ def _times(block: _Block, name: str) -> Seconds:
     """
     texts = block.columns[name]
     try:
-        dates = np.array([text if len(text) == _DATE_LENGTH else "NaT" for text in texts], "datetime64[s]")
+        dates = np.array([text if _is_date(text) else "NaT" for text in texts], "datetime64[s]")
         seconds = dates.astype(np.int64).astype(np.float64)
         others = np.flatnonzero(np.isnat(dates))
         seconds[others] = [_instant_s(texts[index]) for index in others.tolist()]
@@ -210,6 +239,11 @@ def _times(block: _Block, name: str) -> Seconds:
     if name == "Submit" and (seconds == UNKNOWN).any():
         raise block.refused(name, _A_TIME, lambda text: text in _UNKNOWN_TIMES)
     return seconds
+
+
+def _is_date(text: str) -> bool:
+    """Return True if the text is as long as a date and has its colons; without them numpy would see a time zone."""
+    return len(text) == _DATE_LENGTH and text[13] == text[16] == ":"
 
 
 def _instant_s(text: str) -> float:
@@ -224,7 +258,7 @@ def _instant_s(text: str) -> float:
 def _is_no_time(text: str) -> bool:
     """Return True if the text is no time. A time before 1970 is none, since there was no Slurm then."""
     try:
-        if len(text) != _DATE_LENGTH:
+        if not _is_date(text):
             _instant_s(text)
             return False
         return bool(np.datetime64(text, "s").astype(np.int64) < UNKNOWN)
@@ -302,6 +336,8 @@ def _ending(text: str) -> float:
         return Ending.WAITING
     if state in _GIVEN_UP:
         return Ending.CANCELLED
+    if state in _REQUEUED:
+        return Ending.REQUEUED
     return Ending.RUNNING if state in _RUNNING else Ending.ENDED
 
 
@@ -345,13 +381,21 @@ def _records(name: str, log: _Log, size: Size) -> tuple[Records, float]:
         memory_mib=memory_mib * factor,
         user=user,
         group=group,
-        ending=log.column("State").astype(np.int8),
+        ending=_endings(log.column("State"), (start_s == UNKNOWN) & (log.column("ElapsedRaw") <= 0)),
         users=users,
         groups=groups,
-        passed_over=(("a step of a job", log.steps),) if log.steps else (),
+        passed_over=tuple(log.passed_over.items()),
         told=told,
     )
-    return _last_runs(records), midnight_s
+    end_s = np.where(start_s == UNKNOWN, submitted_s, start_s) + np.maximum(records.run_s, 0)
+    return _last_runs(records, submitted_s, end_s), midnight_s
+
+
+def _endings(ending: Seconds, is_without_start: Mask) -> Classes:
+    """Return how each job ended. A job that was queued again and has not started since is still waiting."""
+    waits = is_without_start & (ending == Ending.REQUEUED)
+    ended = is_without_start & (ending == Ending.ENDED)
+    return np.select([waits, ended], [Ending.WAITING, Ending.NEVER_STARTED], ending).astype(np.int8)
 
 
 def _sizes(log: _Log, size: Size) -> tuple[Counts, Counts, Mask]:
@@ -379,11 +423,26 @@ def _with_partition_limits(limit_s: Seconds) -> tuple[Seconds, Mask]:
     return np.where(is_partitions, longest_s, limit_s), is_partitions
 
 
-def _last_runs(records: Records) -> Records:
-    """Return only the last line of each job, as sacct itself does without `--duplicates`."""
-    _, from_the_end = np.unique(records.job[::-1], return_index=True)
-    earlier = len(records) - len(from_the_end)
-    if not earlier:
+def _last_runs(records: Records, submitted_s: Seconds, end_s: Seconds) -> Records:
+    """Return only the last run of each job. Two jobs may have one number: Slurm begins again after its highest.
+
+    Two lines with one number and one time of submission are one run, as in two files where it is in both. A job that
+    Slurm queues again gets a new time of submission, as soon as its nodes are free of it.
+    """
+    lines = np.lexsort((submitted_s, records.job))  # the order of the file stays among equals
+    line, following = lines[:-1], lines[1:]
+    after_s = submitted_s[following] - end_s[line]
+    is_queued_again = (
+        (records.ending[line] == Ending.REQUEUED)
+        & (records.user[line] == records.user[following])
+        & (after_s >= 0)
+        & (after_s <= _QUEUED_AGAIN_WITHIN_S)
+    )
+    is_one_run = submitted_s[line] == submitted_s[following]
+    earlier = line[(records.job[line] == records.job[following]) & (is_one_run | is_queued_again)]
+    if not len(earlier):
         return records
-    last = records.only(np.sort(len(records) - 1 - from_the_end).astype(np.int64))
-    return replace(last, passed_over=(*records.passed_over, ("an earlier run of a job that was requeued", earlier)))
+    rule = ("an earlier run of a job that was requeued", len(earlier))
+    stays = np.ones(len(records), bool)
+    stays[earlier] = False
+    return replace(records.only(stays), passed_over=(*records.passed_over, rule))

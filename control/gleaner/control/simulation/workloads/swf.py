@@ -127,7 +127,7 @@ def _expected(text: str, *, is_whole: bool) -> str:
         value = float(text)
     except ValueError:
         return "a number"
-    if not np.isfinite(value) or "_" in text:
+    if not np.isfinite(value) or "_" in text or not text.isascii():
         return "a number"
     if is_whole and value != round(value):
         return "a whole number"

@@ -29,18 +29,28 @@ def lines_of(path: Path, progress: Progress = nobody) -> Blocks:
     """Yield all lines of a file in blocks. The file is read once, so it may be a pipe.
 
     `progress` is told MiB of the file as it is on the disk, compressed or not. The file's first bytes, not its name,
-    tell whether it is compressed. Bytes beyond ASCII, which logs have in comments and names, are read as Latin-1. There
-    every byte is a character, so no line is ever refused for such a byte. Raise `BadTrace` if there is no such file, or
-    if the file cannot be read or uncompressed.
+    tell whether it is compressed. Raise `BadTrace` if there is no such file, or if the file cannot be read or
+    uncompressed.
     """
     with _failures(path), path.open("rb") as raw:
         first, whole_mib = 1, -(-os.fstat(raw.fileno()).st_size // _MIB)
         with gzip.open(raw) if raw.peek(len(_GZIP)).startswith(_GZIP) else raw as file:
             while lines := file.readlines(_BLOCK_BYTES):
-                yield first, [line.decode("latin-1") for line in lines]
+                yield first, list(map(_text, lines))
                 first += len(lines)
                 if whole_mib:
                     progress(-(-raw.tell() // _MIB), whole_mib)
+
+
+def _text(line: bytes) -> str:
+    """Return a line as text. Logs have names and comments beyond ASCII: in UTF-8, or in old ones in Latin-1.
+
+    In Latin-1 every byte is a character, so no line is ever refused for such a byte.
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("latin-1")
 
 
 @contextmanager

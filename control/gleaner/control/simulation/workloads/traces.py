@@ -9,7 +9,7 @@ from pathlib import Path
 from gleaner.control.simulation.errors import BadTrace
 from gleaner.control.simulation.workload import Cleaning, Seconds, Workload
 from gleaner.control.simulation.workloads.cleaning import USUAL, Conventions, clean
-from gleaner.control.simulation.workloads.sacct import read_sacct
+from gleaner.control.simulation.workloads.sacct import ASK, read_sacct
 from gleaner.control.simulation.workloads.swf import read_swf
 from gleaner.control.simulation.workloads.trace_file import Blocks, Progress, lines_of, nobody
 
@@ -74,6 +74,8 @@ def _is_sacct(path: Path, blocks: Blocks) -> tuple[bool, list[tuple[int, list[st
 def _is_header_of_sacct(path: Path, line: str) -> bool:
     if line.startswith(";"):
         return False
+    if "JobID" in line and "|" not in line:
+        raise BadTrace(f"{path}: its columns are not separated by '|': {ASK}, and no --delimiter")
     if line.replace("\t", " ").isprintable():
         if "|" in line:
             return True

@@ -1,0 +1,33 @@
+"""The clocks of nodes. An agent and control agree on the end of a round only if their clocks do. Pure."""
+
+from collections.abc import Mapping
+
+_MOST_S = 1.0
+"""The largest difference that is in order: agents plan their ends by the second."""
+
+
+def is_wrong(ahead_s: float) -> bool:
+    """Return True if a clock that is so far ahead of control's, or behind it, is wrong."""
+    return abs(ahead_s) > _MOST_S
+
+
+def wrong_clocks(known: Mapping[str, float], node: str, ahead_s: float) -> Mapping[str, float]:
+    """Return by how many seconds each wrong clock is ahead of control's, now that one node's is known.
+
+    >>> wrong_clocks({"n1": 3.0}, "n2", -2.5)
+    {'n1': 3.0, 'n2': -2.5}
+    >>> wrong_clocks({"n1": 3.0}, "n1", -0.5)
+    {}
+    """
+    others = {name: told_s for name, told_s in known.items() if name != node}
+    return others | {node: ahead_s} if is_wrong(ahead_s) else others
+
+
+def wrong_clock(ahead_s: float) -> str:
+    """Return what is wrong and what to do, in one line.
+
+    >>> wrong_clock(-2.5)
+    "its clock is 2.5 s or more behind control's: let both follow one time server (chrony or NTP)"
+    """
+    way = "ahead of" if ahead_s > 0 else "behind"
+    return f"its clock is {abs(ahead_s):.1f} s or more {way} control's: let both follow one time server (chrony or NTP)"
