@@ -36,10 +36,23 @@ def stop_if_beyond(init_pid: int, uid: int) -> str | None:
 def _first_beyond(pids: list[int], uid: int) -> str | None:
     for pid in pids:
         for thread in _numbers(f"/proc/{pid}/task"):
-            why = beyond(_status(f"/proc/{pid}/task/{thread}/status"), uid)
-            if why is not None:
+            about = f"/proc/{pid}/task/{thread}/status"
+            why = beyond(_status(about), uid)
+            if why is not None and not has_ended(_status(about)):
                 return why
     return None
+
+
+def has_ended(status: dict[str, list[str]]) -> bool:
+    """Return True for a thread that will never run again, by its `status` in /proc, which was read after its rights.
+
+    CRIU makes the zombies of a container anew as root, and gives them no rights of their own: a zombie is no more than
+    an exit code. The other threads of a process whose first thread has ended are looked at each by itself.
+
+    >>> has_ended({"State": ["Z", "(zombie)"]}), has_ended({"State": ["t", "(tracing", "stop)"]}), has_ended({})
+    (True, False, False)
+    """
+    return status.get("State", ["?"])[0] in ("Z", "X")
 
 
 def beyond(status: dict[str, list[str]], uid: int) -> str | None:
