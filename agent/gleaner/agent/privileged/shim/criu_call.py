@@ -18,7 +18,7 @@ import sys
 from typing import NoReturn
 
 from ..common import config, freezing, processes, symlink_guard
-from . import credential_check, deleted_files, mount_confinement
+from . import credential_check, deleted_files, mount_confinement, timers
 from .protobuf import NotUnderstood, Value, field, fields, number_in
 from .transfer import is_held
 
@@ -277,8 +277,10 @@ def _objection(action: bytes, pid: int, *, saved: int, uid: int) -> str | None:
         return deleted_files.refused(saved)  # it may differ from before: now all processes stand still
     if action == b"post-setup-namespaces":
         return _not_confined(pid)
-    if action == b"pre-resume" and (why := _must_not_go_on(pid, uid)) is not None:
-        return f"the checkpoint is not what a job of ours can have been: {why}"
+    if action == b"pre-resume":
+        if (why := _must_not_go_on(pid, uid)) is not None:
+            return f"the checkpoint is not what a job of ours can have been: {why}"
+        return _not_ready(pid)
     return None
 
 
@@ -307,6 +309,15 @@ def _must_not_go_on(pid: int, uid: int) -> str | None:
     if pid <= 1:
         raise NotUnderstood("CRIU does not say what it has brought back")
     return credential_check.stop_if_beyond(pid, uid)
+
+
+def _not_ready(pid: int) -> str | None:
+    """Mend what CRIU restores wrongly. Return the reason if that cannot be done."""
+    try:
+        timers.start_again(pid)
+    except OSError as error:
+        return f"its periodic timers cannot be started again: {error}"
+    return None
 
 
 def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:
