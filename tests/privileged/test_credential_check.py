@@ -113,7 +113,7 @@ def running(program: str) -> Iterator["subprocess.Popen[bytes]"]:
 @only_root
 def test_a_child_that_has_ended_has_no_rights_that_count() -> None:
     with running(CHILD_ENDED) as found:
-        assert [has_ended(credential_check._status(f"/proc/{pid}/status")) for pid in family(found.pid)] == [
+        assert [has_ended(credential_check.status(f"/proc/{pid}/status")) for pid in family(found.pid)] == [
             False,
             True,
         ]
@@ -125,7 +125,7 @@ def test_a_child_that_has_ended_has_no_rights_that_count() -> None:
 
 def test_a_thread_that_lives_counts_though_the_first_one_has_ended() -> None:
     with running(FIRST_THREAD_ENDED) as found:
-        assert has_ended(credential_check._status(f"/proc/{found.pid}/status"))
+        assert has_ended(credential_check.status(f"/proc/{found.pid}/status"))
         assert stop_if_beyond(found.pid, os.getuid() + 1) == f"it would run as uid {os.getuid()}"
         assert found.wait(10) == -signal.SIGKILL
 
@@ -149,6 +149,6 @@ def test_what_cannot_be_looked_at_is_killed(
     def lost(_path: str) -> dict[str, list[str]]:
         raise FileNotFoundError("status")
 
-    monkeypatch.setattr(credential_check, "_status", lost)
+    monkeypatch.setattr(credential_check, "status", lost)
     assert "cannot be looked at" in str(stop_if_beyond(process.pid, os.getuid()))
     assert process.wait(10) == -signal.SIGKILL
