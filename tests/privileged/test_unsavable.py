@@ -18,6 +18,10 @@ PROGRAMS = {
     "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
     "traced": "child = os.fork(); child or time.sleep(60); ctypes.CDLL(None).ptrace(0x4206, child, None, None)",
     "semaphore": "held = os.eventfd(3, os.EFD_SEMAPHORE)",
+    "in no file": (
+        "f = os.memfd_create('x'); os.write(f, open('/bin/sleep', 'rb').read());"
+        " os.posix_spawn(f'/proc/self/fd/{f}', ['sleep', '60'], {})"
+    ),
     "nothing": "held = os.eventfd(3), os.fork()",
 }
 

@@ -155,6 +155,8 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
         _know_kernel(settings)
         root = _text(said.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
+    if kind == DUMP:
+        words.append("--link-remap")  # see `deleted_files`
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     if kind == RESTORE and symlink_guard.are_kept_in(own):
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile

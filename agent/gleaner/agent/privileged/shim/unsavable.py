@@ -5,7 +5,9 @@ They are looked for before CRIU is called, while the container stands still.
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import errno
 import os
+from contextlib import suppress
 
 from . import credential_check
 
@@ -21,7 +23,8 @@ def refused(init_pid: int, freezer: str) -> str | None:
     is_version_1 = os.path.exists(os.path.join(freezer, "freezer.state"))
     try:
         for pid in credential_check.family(init_pid):
-            why = (_is_stopped(pid) if is_version_1 else None) or _is_traced(pid) or _has_semaphore(pid)
+            why = (_is_stopped(pid) if is_version_1 else None) or _is_traced(pid) or _has_no_file(pid)
+            why = why or _has_semaphore(pid)
             if why is not None:
                 status = credential_check.status(f"/proc/{pid}/status")
                 return f"its process {status['NSpid'][-1]} ({' '.join(status['Name'])!r}) {why}"
@@ -53,12 +56,29 @@ def _is_traced(pid: int) -> str | None:
     return None
 
 
+def _has_no_file(pid: int) -> str | None:
+    """Return the reason if a process runs a program that is in memory alone: CRIU 4 saves it and cannot restore it."""
+    with suppress(FileNotFoundError):  # a zombie
+        if _link(f"/proc/{pid}/exe").startswith("/memfd:"):
+            return "runs a program that is in no file (memfd): it can be saved if the program is run from a file"
+    return None
+
+
 def _has_semaphore(pid: int) -> str | None:
     """Return the reason if an eventfd counts as a semaphore: CRIU 4 restores it as one that does not."""
     about = f"/proc/{pid}"
     for name in os.listdir(f"{about}/fd"):
-        if os.readlink(f"{about}/fd/{name}") == _EVENTS:
+        if _link(f"{about}/fd/{name}") == _EVENTS:
             with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
                 if any(line.split() == ["eventfd-semaphore:", "1"] for line in file):
                     return "holds an eventfd with EFD_SEMAPHORE, which CRIU does not keep: it can be saved without that"
     return None
+
+
+def _link(entry: str) -> str:
+    try:
+        return os.readlink(entry)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # `deleted_files` says so
+            return ""
+        raise
