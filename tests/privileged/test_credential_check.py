@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
+from tests.privileged.root import only_root
 
 from gleaner.agent.privileged.shim import credential_check
-from gleaner.agent.privileged.shim.credential_check import beyond, family, stop_if_beyond
+from gleaner.agent.privileged.shim.credential_check import beyond, family, has_ended, stop_if_beyond
 
 JOB = {
     "Uid": ["4200"] * 4,
@@ -64,6 +66,70 @@ def test_a_process_with_the_wrong_uid_is_killed(process: "subprocess.Popen[bytes
     assert process.wait(10) == -signal.SIGKILL
 
 
+# As CRIU leaves it: the process is the job's, and its child, which has ended, is root's.
+CHILD_ENDED = """
+import ctypes, os, time
+child = os.fork()
+if child == 0:
+    os._exit(3)
+os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+prctl = ctypes.CDLL(None).prctl
+for capability in range(64):
+    prctl(24, capability, 0, 0, 0)  # out of the bounding set
+prctl(38, 1, 0, 0, 0)  # no new privileges
+os.setgroups([])
+os.setresgid(4200, 4200, 4200)
+os.setresuid(4200, 4200, 4200)
+os.write(1, b"up\\n")
+time.sleep(60)
+"""
+FIRST_THREAD_ENDED = """
+import ctypes, os, threading, time
+def other():
+    with open("/proc/self/stat") as stat:
+        while stat.read().rpartition(")")[2].split()[0] != "Z":
+            stat.seek(0)
+            time.sleep(0.01)
+    os.write(1, b"up\\n")
+    time.sleep(60)
+threading.Thread(target=other).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)  # this thread alone
+"""
+
+
+@contextmanager
+def running(program: str) -> Iterator["subprocess.Popen[bytes]"]:
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as found:
+        assert found.stdout is not None
+        assert found.stdout.readline() == b"up\n"
+        try:
+            yield found
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(found.pid, signal.SIGKILL)
+
+
+@only_root
+def test_a_child_that_has_ended_has_no_rights_that_count() -> None:
+    with running(CHILD_ENDED) as found:
+        assert [has_ended(credential_check.status(f"/proc/{pid}/status")) for pid in family(found.pid)] == [
+            False,
+            True,
+        ]
+        assert stop_if_beyond(found.pid, 4200) is None
+        assert found.poll() is None
+        assert stop_if_beyond(found.pid, 4201) == "it would run as uid 4200"
+        assert found.wait(10) == -signal.SIGKILL
+
+
+def test_a_thread_that_lives_counts_though_the_first_one_has_ended() -> None:
+    with running(FIRST_THREAD_ENDED) as found:
+        assert has_ended(credential_check.status(f"/proc/{found.pid}/status"))
+        assert stop_if_beyond(found.pid, os.getuid() + 1) == f"it would run as uid {os.getuid()}"
+        assert found.wait(10) == -signal.SIGKILL
+
+
 def test_no_child_is_overlooked() -> None:
     program = "import os, time; os.fork() or os.fork(); os.write(1, b'up\\n'); time.sleep(20)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True) as first:
@@ -83,6 +149,6 @@ def test_what_cannot_be_looked_at_is_killed(
     def lost(_path: str) -> dict[str, list[str]]:
         raise FileNotFoundError("status")
 
-    monkeypatch.setattr(credential_check, "_status", lost)
+    monkeypatch.setattr(credential_check, "status", lost)
     assert "cannot be looked at" in str(stop_if_beyond(process.pid, os.getuid()))
     assert process.wait(10) == -signal.SIGKILL

@@ -188,6 +188,18 @@ def test_a_save_of_which_gleaner_runc_was_killed_leaves_nothing_frozen(
     assert (tmp_path / "freezer.state").read_text() == left
 
 
+@pytest.mark.parametrize(
+    ("last", "came_of_it"),
+    [("pre-dump", "CRIU could not stop all its processes within 0 s"), ("network-lock", "0")],
+    ids=["before all stand still", "after it"],
+)
+def test_a_criu_that_waits_for_a_process_in_vain_is_ended_before_it_changes_anything(
+    tmp_path: Path, last: str, came_of_it: str
+) -> None:
+    fake = f"{SIBLING}\nnotified('pre-dump')\nnotified({last!r})\ntime.sleep(2)"
+    assert hear(tmp_path, fake, "criu._STOP_WITHIN_S = criu._LOOK_S = 0.2", saved=1) == came_of_it
+
+
 def test_what_a_killed_criu_has_brought_back_goes_at_once(tmp_path: Path) -> None:
     """Before it is looked for: it goes on when CRIU is gone, and nobody may have judged it."""
     fake = f"""{SIBLING}

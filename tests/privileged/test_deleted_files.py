@@ -1,6 +1,7 @@
 """Before CRIU saves: what is deleted and open must not lie behind a symbolic link, for CRIU would follow it."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,6 +83,41 @@ def test_memory_with_the_name_of_a_path_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
     with holding(tmp_path, f"held = os.memfd_create('{tmp_path}/link/x')", "pass") as pid:
         assert deleted_files.refused(pid) is None
+
+
+LINKED = "held = open(d + '/x', 'w'); os.link(held.name, d + '/y'); os.unlink(held.name)"
+
+
+@only_root
+def test_a_deleted_file_with_another_name_is_refused(tmp_path: Path) -> None:
+    with holding(tmp_path, LINKED, "pass") as pid:
+        why = deleted_files.refused(pid)
+    assert why is not None
+    assert f"'{tmp_path}/a/d/x' is deleted and still open, and the file has another name by now" in why
+
+
+@only_root
+def test_in_shared_memory_a_deleted_file_may_have_another_name() -> None:
+    """Python's semaphores have such names."""
+    place = Path(f"/dev/shm/gleaner-tests-{os.getpid()}")
+    try:
+        with holding(place, LINKED, "pass") as pid:
+            assert deleted_files.refused(pid) is None
+    finally:
+        shutil.rmtree(place)
+
+
+@only_root
+def test_a_file_that_is_there_and_says_deleted_itself_may_be_saved(tmp_path: Path) -> None:
+    with holding(tmp_path, "held = open(d + '/x (deleted)', 'w')", "pass") as pid:
+        assert deleted_files.refused(pid) is None
+
+
+@only_root
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    how = "[(os.mkdir('n' * 200), os.chdir('n' * 200)) for n in range(30)]"
+    with holding(tmp_path, f"os.chdir(d); {how}", "pass") as pid:
+        assert "path is too long" in str(deleted_files.refused(pid))
 
 
 SENT = (

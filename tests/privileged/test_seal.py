@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.runtime.account_harness import acting_as
 from gleaner.agent.privileged.common import handshake
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.shim import img_streamer, main, seal, transfer, vdso
+from gleaner.agent.privileged.shim.protobuf import field
 from gleaner.agent.privileged.shim.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
 
 KEY, UID = b"k" * 32, 4301
@@ -26,18 +28,25 @@ IMAGES = {
     "empty.img": b"",
 }
 
+SLOW = "pagemap-2.img"
+"""An image that the user's program is long in sending."""
+
 
 class Place:
     """CRIU on one side of a relay, a user's program with its images on the other."""
 
-    def __init__(self, place: Path, sealed: Sealed | None, stored: dict[str, bytes]) -> None:
+    def __init__(
+        self, place: Path, sealed: Sealed | None, stored: dict[str, bytes], guard: vdso.Guard | None = None
+    ) -> None:
         self.stored = stored
+        self.held: list[int] = []
+        guard = vdso.Guard() if sealed else guard
         listener = handshake.listening(str(place), "criu")
         users = handshake.listening(str(place), "users")
-        self.relay = Relay(listener, str(place / "users"), sealed, vdso.Guard() if sealed else None)
+        self.relay = Relay(listener, str(place / "users"), sealed, guard)
         self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.criu.connect(str(place / "criu"))
-        serve = self._serve if sealed else self._capture
+        serve = self._serve if guard else self._capture
         self.user = threading.Thread(target=serve, args=(users,), daemon=True)
         self.user.start()
 
@@ -51,7 +60,9 @@ class Place:
         connection, _ = users.accept()
         while (name := img_streamer.asked(connection)) is not None:
             img_streamer.answer(connection, exists=name in self.stored)
-            if name in self.stored:
+            if name == SLOW:
+                self.held.append(img_streamer.taken_pipe(connection))
+            elif name in self.stored:
                 with os.fdopen(img_streamer.taken_pipe(connection), "wb") as sink:
                     try:
                         sink.write(self.stored[name])
@@ -67,14 +78,21 @@ class Place:
         with os.fdopen(ours, "wb") as sink:
             sink.write(content)
 
-    def restored(self, name: str) -> bytes | None:
-        """Return the bytes of an image that CRIU gets; None if there is none. Raises if CRIU would wait for ever."""
+    def asked(self, name: str) -> int | None:
+        """Return CRIU's end of the pipe for an image; None if there is none."""
         img_streamer.ask(self.criu, name)
         if not img_streamer.answered(self.criu):
             return None
         ours, theirs = os.pipe()
         img_streamer.give_pipe(self.criu, theirs)
         os.close(theirs)
+        return ours
+
+    def restored(self, name: str) -> bytes | None:
+        """Return the bytes of an image that CRIU gets; None if there is none. Raises if CRIU would wait for ever."""
+        ours = self.asked(name)
+        if ours is None:
+            return None
         got = b""
         with os.fdopen(ours, "rb", buffering=0) as source:
             while True:
@@ -167,6 +185,36 @@ def test_no_image_is_added_taken_away_or_put_in_the_place_of_another(
 def test_memory_may_be_what_it_likes(checkpoint: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:
     text, kept = checkpoint
     assert restoring(tmp_path, text, kept | {"pages-1.img": b"other"}).restored("pages-1.img") == b"other"
+
+
+def pagemap(runs: int) -> bytes:
+    """Return the image that says which pages a process has; they are in pages-1.img."""
+    messages = [field(1, 1), *(field(1, at << 13) + field(4, 4) + field(5, 1) for at in range(runs))]
+    return bytes(8) + b"".join(struct.pack("<I", len(one)) + one for one in messages)
+
+
+def test_a_process_gets_its_pages_while_the_images_of_another_one_are_still_on_their_way(tmp_path: Path) -> None:
+    """CRIU restores the processes of a job at the same time, and each asks for its own images."""
+    stored = {"pagemap-1.img": pagemap(1), SLOW: b"", "pages-1.img": b"x" * 4096}
+    at = Place(tmp_path, None, stored, vdso.Guard())
+    assert at.restored("pagemap-1.img") == stored["pagemap-1.img"]
+    pending = at.asked(SLOW)
+    assert at.restored("pages-1.img") == stored["pages-1.img"]
+    assert pending is not None
+    for one in (pending, *at.held):
+        os.close(one)
+
+
+def test_criu_asks_for_the_pages_when_it_has_read_the_beginning_of_what_says_where_they_are(tmp_path: Path) -> None:
+    stored = {"pagemap-1.img": pagemap(200_000), "pages-1.img": b"x" * 4096}
+    assert len(stored["pagemap-1.img"]) > 2 * BLOCK_BYTES
+    at = Place(tmp_path, None, stored, vdso.Guard())
+    begun = at.asked("pagemap-1.img")
+    assert begun is not None
+    head = os.read(begun, 16)
+    assert at.restored("pages-1.img") == stored["pages-1.img"]
+    with os.fdopen(begun, "rb") as rest:
+        assert head + rest.read() == stored["pagemap-1.img"]
 
 
 def test_a_name_like_that_of_pages_is_none() -> None:

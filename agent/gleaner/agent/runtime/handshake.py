@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
-from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, checked_name, peer
+from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, Message, checked_name, peer
+from gleaner.agent.privileged.shim.img_streamer import StreamBroken
 from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
 
 DESCRIPTORS_PART = "descriptors.json"
@@ -32,12 +33,7 @@ class TransferFailed(Exception):
 
 def save(handshake: Handshake, draft: Draft) -> None:
     """Write what CRIU saves to the draft. Raises `TransferFailed`, `HandshakeFailed`, or the draft's own errors."""
-    _, descriptor = handshake.hear()
-    with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
-        capture(listener, draft, handshake.connection)
-    last, _ = handshake.hear()
-    if last.get("status") != 0:
-        raise TransferFailed(int(last.get("status", -1)), str(last.get("log", "")))
+    last = _end(handshake, lambda listener: capture(listener, draft, handshake.connection))
     draft.add(DESCRIPTORS_PART, [str(last.get("descriptors", "")).encode()])
     if "seal" in last:
         draft.add(SEAL_PART, [str(last["seal"]).encode()])
@@ -48,12 +44,31 @@ def restore(handshake: Handshake, archive: Archive) -> None:
     handshake.hear()
     parts = {"descriptors": DESCRIPTORS_PART} | ({"seal": SEAL_PART} if SEAL_PART in archive.parts else {})
     handshake.say({name: b"".join(archive.read(part)).decode("utf-8") for name, part in parts.items()})
+    _end(handshake, lambda listener: serve(listener, archive, handshake.connection))
+
+
+def _end(handshake: Handshake, stream: Callable[[socket.socket], None]) -> Message:
+    """Let the images `stream`, and return the privileged side's last message.
+
+    A stream that breaks off is raised only where CRIU does not say why: mostly CRIU has failed, and so stopped asking.
+    """
+    broken: StreamBroken | None = None
     _, descriptor = handshake.hear()
     with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
-        serve(listener, archive, handshake.connection)
-    last, _ = handshake.hear()
-    if last.get("status") != 0:
-        raise TransferFailed(int(last.get("status", -1)), str(last.get("log", "")))
+        try:
+            stream(listener)
+        except StreamBroken as error:
+            broken = error
+    try:
+        last, _ = handshake.hear()
+    except HandshakeFailed as error:
+        raise broken or error from broken
+    log = str(last.get("log", ""))
+    if last.get("status") != 0 and (log or broken is None):
+        raise TransferFailed(int(last.get("status", -1)), log) from broken
+    if broken is not None:
+        raise broken
+    return last
 
 
 def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Done]) -> Done:

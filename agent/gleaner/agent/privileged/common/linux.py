@@ -11,6 +11,7 @@ _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x1000, 0x4000, 0x40000, 0x80000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MOUNT_SETATTR = 442  # the same number on every architecture
+_PIDFD_GETFD = 438  # the same
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 READ_ONLY, NO_LINKS = 0x1, 0x200000
 """Attributes of a mount, for `change_mount`: nothing on it can be written; no symbolic link on it is followed."""
@@ -88,6 +89,18 @@ def bind(descriptor: int, target: str) -> None:
     source = f"/proc/self/fd/{descriptor}".encode()
     _checked(_libc.mount(source, os.fsencode(target), None, _MS_BIND, None), f"mount {target}")
     _checked(_libc.mount(None, os.fsencode(target), None, _MS_PRIVATE, None), f"mount {target}")
+
+
+def take_file(process: int, number: int) -> int:
+    """Return a descriptor of the file that another process (a pidfd) has open under this number. Needs Linux 5.6."""
+    found: int = _libc.syscall(ctypes.c_long(_PIDFD_GETFD), process, number, 0)
+    _checked(min(found, 0), "pidfd_getfd")
+    return found
+
+
+def set_timer(timer: int, *, first_ns: int, period: tuple[int, int]) -> None:
+    """Set a timer that is an open file: it expires in `first_ns`, and then in each period (seconds, nanoseconds)."""
+    _checked(_libc.timerfd_settime(timer, 0, struct.pack("@4l", *period, 0, first_ns), None), "timerfd_settime")
 
 
 def sync(folder: str) -> None:

@@ -36,27 +36,40 @@ def stop_if_beyond(init_pid: int, uid: int) -> str | None:
 def _first_beyond(pids: list[int], uid: int) -> str | None:
     for pid in pids:
         for thread in _numbers(f"/proc/{pid}/task"):
-            why = beyond(_status(f"/proc/{pid}/task/{thread}/status"), uid)
-            if why is not None:
+            about = f"/proc/{pid}/task/{thread}/status"
+            why = beyond(status(about), uid)
+            if why is not None and not has_ended(status(about)):
                 return why
     return None
 
 
-def beyond(status: dict[str, list[str]], uid: int) -> str | None:
+def has_ended(said: dict[str, list[str]]) -> bool:
+    """Return True for a thread that will never run again, by its `status` in /proc, which was read after its rights.
+
+    CRIU makes the zombies of a container anew as root, and gives them no rights of their own: a zombie is no more than
+    an exit code. The other threads of a process whose first thread has ended are looked at each by itself.
+
+    >>> has_ended({"State": ["Z", "(zombie)"]}), has_ended({"State": ["t", "(tracing", "stop)"]}), has_ended({})
+    (True, False, False)
+    """
+    return said.get("State", ["?"])[0] in ("Z", "X")
+
+
+def beyond(said: dict[str, list[str]], uid: int) -> str | None:
     """Return what a thread may do that a job's may not, by its `status` in /proc; None if there is nothing.
 
     >>> beyond({"Uid": ["0"] * 4}, 4200)
     'it would run as uid 0'
     """
-    for one in status.get("Uid", ["?"]):
+    for one in said.get("Uid", ["?"]):
         if one != str(uid):
             return f"it would run as uid {one}"
-    if "0" in (*status.get("Gid", ["0"]), *status.get("Groups", [])):
+    if "0" in (*said.get("Gid", ["0"]), *said.get("Groups", [])):
         return "it would run with root's group"
     for name in _NO_CAPABILITY:
-        if int(status.get(name, ["1"])[0], 16) != 0:
+        if int(said.get(name, ["1"])[0], 16) != 0:
             return "it would have capabilities"
-    if status.get("NoNewPrivs") != ["1"]:
+    if said.get("NoNewPrivs") != ["1"]:
         return "it could gain privileges"
     return None
 
@@ -81,6 +94,7 @@ def _numbers(folder: str) -> list[int]:
     return [int(name) for name in os.listdir(folder) if name.isdigit()]
 
 
-def _status(path: str) -> dict[str, list[str]]:
+def status(path: str) -> dict[str, list[str]]:
+    """Return the words after each name in a `status` file of /proc."""
     with open(path, encoding="ascii", errors="replace") as file:
         return {name: rest.split() for name, _, rest in (line.partition(":") for line in file)}

@@ -15,10 +15,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import NoReturn
 
 from ..common import config, freezing, processes, symlink_guard
-from . import credential_check, deleted_files, mount_confinement
+from . import credential_check, deleted_files, mount_confinement, timers, unsavable
 from .protobuf import NotUnderstood, Value, field, fields, number_in
 from .transfer import is_held
 
@@ -28,7 +29,12 @@ _MODES = ("ignore", "none", "props", "soft", "full", "strict", "soft")
 _NEW_NET = 0x40000000
 _KERNEL_FACTS = "/run/criu.kdat"
 _LOOK_S = 1.0
-"""The time between two checks that what CRIU restores is still there."""
+"""The time between two checks that what CRIU restores is still there, and that CRIU does not hang."""
+_STOP_WITHIN_S = 60.0
+"""The time in which CRIU must have stopped a container's threads, before it changes anything. CRIU itself gives up
+after 10 s (its --timeout), but hears nothing while the kernel keeps it waiting for a thread."""
+_BEFORE_ALL_STAND = (b"pre-stream", b"pre-dump")
+"""CRIU's notifications in a save before it has stopped all threads."""
 
 # Fields of criu_opts that are a switch, and their options. None: our command line has it, or it means nothing here.
 _SWITCHES: dict[int, str | None] = {
@@ -140,12 +146,17 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     words += options(wanted, os.getppid())
     uid, said = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
     saved, root = number_in(said.get(2, 0)), None
-    if kind == DUMP and (why := deleted_files.refused(saved)) is not None:
-        raise NotUnderstood(why)
+    if kind == DUMP:
+        freezer = words[words.index("--freeze-cgroup") + 1] if "--freeze-cgroup" in words else ""
+        why = unsavable.refused(saved, freezer) or deleted_files.refused(saved)
+        if why is not None:
+            raise NotUnderstood(why)
     if kind == RESTORE:
         _know_kernel(settings)
         root = _text(said.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
+    if kind == DUMP:
+        words.append("--link-remap")  # see `deleted_files`
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     if kind == RESTORE and symlink_guard.are_kept_in(own):
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile
@@ -223,8 +234,9 @@ def _passed_on(
     """Return CRIU's exit status, after all notifications were passed on.
 
     What CRIU says counts first, then its own end, then runc's end. A save is not broken off when runc ends: CRIU hears
-    a no, and undoes what it has begun. A restore is broken off when runc ends, or when what CRIU restores ends, since
-    CRIU would wait for ever. Raises `NotUnderstood` then.
+    a no, and undoes what it has begun. It is broken off if CRIU cannot stop the container's threads. A restore is
+    broken off when runc ends, or when what CRIU restores ends, since CRIU would wait for ever. Raises `NotUnderstood`
+    then.
     """
     ended = os.pidfd_open(criu.pid)
     may_go, restored, lost = False, 0, None
@@ -233,6 +245,7 @@ def _passed_on(
         watched.register(one, select.POLLIN)
     watched.register(runc, 0)  # only whether it has hung up
     heard: bytes = b""
+    all_stand, until_s = not saved, time.monotonic() + _STOP_WITHIN_S
     while True:
         ready = dict(watched.poll(_LOOK_S * 1000))
         if ended in ready and hearing not in ready:
@@ -244,6 +257,8 @@ def _passed_on(
             if saved:
                 if runc.fileno() in ready:
                     watched.unregister(runc)
+                if not all_stand and time.monotonic() > until_s:
+                    raise NotUnderstood(f"CRIU could not stop all its processes within {_STOP_WITHIN_S:.0f} s")
                 continue
             if ready:
                 raise NotUnderstood("runc has gone")
@@ -259,6 +274,7 @@ def _passed_on(
             line, _, heard = heard.partition(b"\n")
             action, _, number = line.partition(b" ")
             pid = int(number or b"0")
+            all_stand = all_stand or action not in _BEFORE_ALL_STAND
             agreed = _notified(runc, action, pid) and is_held(own)
             if (why := _objection(action, pid, saved=saved, uid=uid)) is not None:
                 _log(own, why)
@@ -277,8 +293,10 @@ def _objection(action: bytes, pid: int, *, saved: int, uid: int) -> str | None:
         return deleted_files.refused(saved)  # it may differ from before: now all processes stand still
     if action == b"post-setup-namespaces":
         return _not_confined(pid)
-    if action == b"pre-resume" and (why := _must_not_go_on(pid, uid)) is not None:
-        return f"the checkpoint is not what a job of ours can have been: {why}"
+    if action == b"pre-resume":
+        if (why := _must_not_go_on(pid, uid)) is not None:
+            return f"the checkpoint is not what a job of ours can have been: {why}"
+        return _not_ready(pid)
     return None
 
 
@@ -307,6 +325,15 @@ def _must_not_go_on(pid: int, uid: int) -> str | None:
     if pid <= 1:
         raise NotUnderstood("CRIU does not say what it has brought back")
     return credential_check.stop_if_beyond(pid, uid)
+
+
+def _not_ready(pid: int) -> str | None:
+    """Mend what CRIU restores wrongly. Return the reason if that cannot be done."""
+    try:
+        timers.start_again(pid)
+    except OSError as error:
+        return f"its periodic timers cannot be started again: {error}"
+    return None
 
 
 def _notified(runc: socket.socket, action: bytes, pid: int) -> bool:

@@ -4,10 +4,15 @@ CRIU keeps such a file under the path that the kernel tells, and makes it anew b
 The kernel tells the path that the file had. Since then its folders may have been replaced by symbolic links, which
 would lead CRIU out of the container. Where a folder is missing, CRIU takes the one above it: so each folder that is
 there counts. A container that holds a file with such a link in its path is not saved.
+
+A file that has lost this name and has another one (a hard link) gets a third one from CRIU (--link-remap), under which
+CRIU looks for it when it restores. That name travels with the checkpoint only where CRIU itself saves the files: in
+/dev/shm, where Python's multiprocessing keeps its semaphores. Elsewhere the container is not saved.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -18,6 +23,8 @@ from . import credential_check
 _DELETED = " (deleted)"
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST = 200
+_NAMELESS = ("/[aio]", "/secretmem")
+"""Files of the kernel's own, which count as having a name and never had one."""
 
 
 def refused(init_pid: int) -> str | None:
@@ -32,25 +39,35 @@ def refused(init_pid: int) -> str | None:
                     "it has sent an open file through a socket, which nobody has received yet, so nobody can look at"
                     " it: it can be saved when that has been received"
                 )
-            for path in sorted(_held(pid)):
+            for path, has_other_name in sorted(_held(pid)):
                 link = link_on_the_way(f"/proc/{pid}/root", path)
                 if link is not None:
                     return (
                         f"{path[:_LONGEST]!r} is deleted and still open, and {link[:_LONGEST]!r} is a symbolic link by"
                         " now: it can be saved when the job has closed the one or removed the other"
                     )
+                if has_other_name:
+                    return (
+                        f"{path[:_LONGEST]!r} is deleted and still open, and the file has another name by now (a hard"
+                        " link): it can be saved when the job has closed the file"
+                    )
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return "it has a file or folder open whose path is too long (4096 bytes): it can be saved without that"
         return f"its deleted files cannot be looked at, so it is not saved: {error}"
     return None
 
 
-def _held(pid: int) -> set[str]:
-    """Return the paths of all files and folders that a process holds and that have no name any more."""
+def _held(pid: int) -> set[tuple[str, bool]]:
+    """Return the paths of all files and folders that a process holds and that are deleted.
+
+    With each goes True if the file has another name outside of /dev/shm.
+    """
     about = f"/proc/{pid}"
     entries = [f"{about}/{name}" for name in ("cwd", "root", "exe")]
     for folder in ("fd", "map_files"):
         entries += [f"{about}/{folder}/{name}" for name in os.listdir(f"{about}/{folder}")]
-    return {path for entry in entries for path in _deleted(entry)}
+    return {found for entry in entries for found in _deleted(entry, f"{about}/root")}
 
 
 def _has_sent_files(pid: int) -> bool:
@@ -69,12 +86,40 @@ def holds_sent_files(about: str, name: str) -> bool:
         return any(line.startswith("scm_fds:") and line.split()[1] != "0" for line in file)
 
 
-def _deleted(entry: str) -> Iterator[str]:
-    """Yield the path that a deleted file had, without the kernel's remark; nothing if the file is not deleted."""
+def _deleted(entry: str, root: str) -> Iterator[tuple[str, bool]]:
+    """Yield the path that a deleted file had, without the kernel's remark, and True if the file has another name.
+
+    Yield nothing if the file is not deleted. In /dev/shm another name does not count.
+    """
     with suppress(FileNotFoundError):  # a zombie's, or an entry that is no longer mapped
         path = os.readlink(entry)
-        if path.startswith("/") and (path.endswith(_DELETED) or os.stat(entry).st_nlink == 0):
-            yield path[: -len(_DELETED)] if path.endswith(_DELETED) else path
+        if not path.startswith("/"):
+            return
+        names = os.stat(entry).st_nlink
+        if path.endswith(_DELETED):
+            gone = path[: -len(_DELETED)]
+            yield (
+                gone,
+                names > 0
+                and gone not in _NAMELESS
+                and not _is_in_shm(entry, root)
+                and not _is_there(entry, root, path),
+            )
+        elif names == 0:
+            yield path, False
+
+
+def _is_in_shm(entry: str, root: str) -> bool:
+    with suppress(FileNotFoundError):
+        return os.stat(entry).st_dev == os.lstat(f"{root}/dev/shm").st_dev  # noqa: S108 - the container's own
+    return False
+
+
+def _is_there(entry: str, root: str, path: str) -> bool:
+    """Return True for a file that is not deleted, whose name says so itself."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return link_on_the_way(root, path) is None and os.path.samestat(os.stat(entry), os.lstat(root + path))
+    return False
 
 
 def link_on_the_way(root: str, path: str) -> str | None:

@@ -20,7 +20,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..common import linux
@@ -161,8 +161,8 @@ class Relay:
         if not exists:
             return
         sink = img_streamer.taken_pipe(criu)
-        seen, parts = guard.reads(name), guard.parts(name) if is_pages else []
-        if noted is None and seen is None and not parts:
+        noting, parts = guard if guard.reads(name) else None, guard.parts(name) if is_pages else []
+        if noted is None and noting is None and not parts:
             with _closing(sink):
                 img_streamer.give_pipe(streamer, sink)
             return
@@ -172,7 +172,7 @@ class Relay:
         if is_pages:
             self._pump(_looking, ours, sink, parts)
         else:
-            self._pump(_comparing, ours, sink, noted, name, seen)
+            self._pump(_comparing, ours, sink, noted, name, noting)
 
     def _pump(self, act: Callable[..., None], *given: object) -> None:
         thread = threading.Thread(target=self._guarded, args=(act, *given), daemon=True)
@@ -191,31 +191,50 @@ def _noting(source: int, sink: int, noted: list[str]) -> None:
             _write(sink, block)
 
 
-def _comparing(source: int, sink: int, noted: list[str] | None, name: str, seen: bytearray | None) -> None:
-    """Pass on the blocks that were noted, or all if `noted` is None, and put them into `seen` before. Raises `Broken`.
+def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard: vdso.Guard | None) -> None:
+    """Pass on the blocks that were noted, or all if `noted` is None. Raises `Broken`.
+
+    With a `guard`, CRIU gets nothing before the guard has noted the whole image: CRIU asks for pages as soon as it has
+    read the beginning of the image that says what they are.
 
     When another block comes, or one is missing, `sink` stays open: CRIU must be killed while it waits, and must never
     take what it has for the whole image.
     """
     with _closing(source):
-        for number in itertools.count():
-            block = _block(source)
-            if noted is not None and number < len(noted):
-                if not hmac.compare_digest(hashlib.sha256(block).hexdigest(), noted[number]):
-                    raise Broken(f"{name} is not what was saved")
-            elif not block:
-                break
-            elif noted is not None:
-                raise Broken(f"{name} is longer than what was saved")
-            if seen is not None:
-                seen += block
-                if len(seen) > _MOST_SEEN_BYTES:
-                    raise Broken(f"{name} has more than {_MOST_SEEN_BYTES >> 20} MiB")
-            try:
+        blocks = _compared(source, noted, name)
+        if guard is not None:
+            whole = _whole(blocks, name)
+            guard.note(name, whole)
+            blocks = iter([whole])
+        try:
+            for block in blocks:
                 _write(sink, block)
-            except BrokenPipeError:  # CRIU has read all that it wants
-                return
+        except BrokenPipeError:  # CRIU has read all that it wants
+            return
     os.close(sink)
+
+
+def _compared(source: int, noted: list[str] | None, name: str) -> Iterator[bytes]:
+    """Yield the blocks of an image. Raises `Broken` for one that was not noted, or is missing."""
+    for number in itertools.count():
+        block = _block(source)
+        if noted is not None and number < len(noted):
+            if not hmac.compare_digest(hashlib.sha256(block).hexdigest(), noted[number]):
+                raise Broken(f"{name} is not what was saved")
+        elif not block:
+            return
+        elif noted is not None:
+            raise Broken(f"{name} is longer than what was saved")
+        yield block
+
+
+def _whole(blocks: Iterator[bytes], name: str) -> bytes:
+    found = bytearray()
+    for block in blocks:
+        found += block
+        if len(found) > _MOST_SEEN_BYTES:
+            raise Broken(f"{name} has more than {_MOST_SEEN_BYTES >> 20} MiB")
+    return bytes(found)
 
 
 def _looking(source: int, sink: int, parts: list[vdso.Part]) -> None:

@@ -143,16 +143,23 @@ class Guard:
     """The images of one restore, as far as they were read. Each method may be called by another thread."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, bytearray] = {}
+        self._seen: dict[str, bytes] = {}
 
-    def reads(self, name: str) -> bytearray | None:
-        """Return where to put an image's bytes before CRIU gets them; None if the image is of no interest."""
-        return self._seen.setdefault(name, bytearray()) if _IS_READ.match(name) else None
+    @staticmethod
+    def reads(name: str) -> bool:
+        """Return True for an image that has to be noted."""
+        return _IS_READ.match(name) is not None
+
+    def note(self, name: str, content: bytes) -> None:
+        """Note a whole image before CRIU gets its first byte. Raises `Forged` if it was another one before."""
+        if self._seen.setdefault(name, content) != content:
+            raise Forged(f"{name} is not the same when it is read again")
 
     def parts(self, pages: str) -> list[Part]:
         """Return what has to be looked at in an image of pages, in order. Raises `Forged`.
 
-        Call this when CRIU asks for the pages: by then CRIU has read the images that say what they are.
+        Call this when CRIU asks for the pages: by then the images that say what they are have been noted. CRIU restores
+        several processes at the same time, so other processes' images may not be there yet.
         """
         found: list[Part] = []
         for name, content in list(self._seen.items()):
@@ -161,12 +168,12 @@ class Guard:
                 continue
             process = matched.group(1)
             try:
-                messages = _messages(bytes(content))
+                messages = _messages(content)
                 head = next(messages, None)
                 if head is None:
                     raise ValueError("it is empty")
                 if f"pages-{_number(dict(fields(head)), 1)}.img" == pages:
-                    areas = _vdso_areas(bytes(self._seen.get(f"mm-{process}.img", b"")), process)
+                    areas = _vdso_areas(self._seen.get(f"mm-{process}.img", b""), process)
                     found += _places(messages, areas, process)
             except (NotUnderstood, ValueError, struct.error) as error:
                 raise Forged(f"what is said of the memory of process {process} cannot be read: {error}") from error

@@ -1,0 +1,70 @@
+"""Periodic timers that are open files (timerfd), which CRIU restores as if they were switched off.
+
+The kernel starts the next period of such a timer when its expiry is read. Until then the remaining time is 0, and CRIU
+sets the timer to that (criu/timerfd.c): 0 means off, so a program that waits for the timer would wait for ever. While a
+job is paused its timers go on, so this meets nearly all timers with a short period.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import re
+
+from ..common import linux
+from . import credential_check
+
+_LINK = "anon_inode:[timerfd]"
+_FACTS = re.compile(
+    r"^ticks: (?P<ticks>\d+)$.*^it_value: \(0, 0\)$.*^it_interval: \((?P<s>\d+), (?P<ns>\d+)\)$",
+    re.MULTILINE | re.DOTALL,
+)
+_SOON_NS = 1
+
+
+def start_again(init_pid: int) -> None:
+    """Start each periodic timer that had expired when it was saved. The processes stand still. Raises `OSError`.
+
+    Such a timer expires at once, as one that the program is late to read.
+    """
+    for pid in credential_check.family(init_pid):
+        about = f"/proc/{pid}"
+        for name in os.listdir(f"{about}/fd"):
+            period = _period_of_expired(about, name)
+            if period is not None:
+                _start(pid, int(name), *period)
+
+
+def _period_of_expired(about: str, name: str) -> tuple[int, int] | None:
+    """Return the period (seconds, nanoseconds) of an expired periodic timer; None for all other files."""
+    if os.readlink(f"{about}/fd/{name}") != _LINK:
+        return None
+    with open(f"{about}/fdinfo/{name}", encoding="ascii", errors="replace") as file:
+        return period_of_expired(file.read())
+
+
+def period_of_expired(facts: str) -> tuple[int, int] | None:
+    r"""Return the period (seconds, nanoseconds) by a timer's `fdinfo` (proc(5)); None if it runs, is off or fires once.
+
+    A timer that is off has no expiry to be read, whatever its period.
+
+    >>> period_of_expired("clockid: 1\nticks: 1\nsettime flags: 00\nit_value: (0, 0)\nit_interval: (0, 10000000)\n")
+    (0, 10000000)
+    >>> period_of_expired("clockid: 1\nticks: 0\nsettime flags: 00\nit_value: (0, 0)\nit_interval: (0, 10000000)\n")
+    """
+    found = _FACTS.search(facts)
+    if found is None or found["ticks"] == "0":
+        return None
+    period = int(found["s"]), int(found["ns"])
+    return period if any(period) else None
+
+
+def _start(pid: int, number: int, seconds: int, nanoseconds: int) -> None:
+    process = os.pidfd_open(pid)
+    try:
+        timer = linux.take_file(process, number)
+        try:
+            linux.set_timer(timer, first_ns=_SOON_NS, period=(seconds, nanoseconds))
+        finally:
+            os.close(timer)
+    finally:
+        os.close(process)
