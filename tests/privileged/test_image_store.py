@@ -90,7 +90,7 @@ def test_an_image_is_found_by_its_name_and_its_id(settings: Config, form: Callab
         assert found.config["config"] == {"Cmd": ["sh"]}
     assert found is not None
     files = {str(path.relative_to(found.rootfs)) for path in Path(found.rootfs).rglob("*") if path.is_file()}
-    assert files == {"etc/two", "new", "etc/hosts", "etc/hostname", "etc/resolv.conf"}
+    assert files == {"etc/two", "new", "etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/passwd"}
     assert find(settings, "a/b:2") is None
     assert find(settings, f"sha256:{'0' * 64}") is None
     forget(settings, "a/b:1")

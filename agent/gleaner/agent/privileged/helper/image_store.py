@@ -47,7 +47,7 @@ _DEEPEST_INDEX = 3
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NAME_KEYS = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 _MOUNT_POINTS = ("dev", "proc", "sys", "etc", "job")
-_MOUNT_FILES = ("hosts", "hostname", "resolv.conf")
+_MOUNT_FILES = ("hosts", "hostname", "resolv.conf", "passwd")
 """In /etc."""
 
 
