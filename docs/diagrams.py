@@ -57,11 +57,13 @@ def sample_values(kind: Any) -> Iterator[Any]:
         yield next(iter(kind))
     elif isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind.model_construct()
+    elif dataclasses.is_dataclass(kind):
+        yield from samples(kind)
     else:
         raise TypeError(f"docs/diagrams.py knows no value of {kind}: teach it one")
 
 
-def samples(kind: type) -> Iterator[Any]:
+def samples(kind: Any) -> Iterator[Any]:
     """Yield instances of a state's or an event's class, with all combinations of sample values."""
     hints = get_type_hints(kind)
     fields = [field.name for field in dataclasses.fields(kind)]

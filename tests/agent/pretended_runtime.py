@@ -116,6 +116,8 @@ class PretendedRuntime:
         self._numbers = itertools.count(1)
         self._processes: dict[ContainerId, _Process] = {}
         self.checkpoints_that_fail = 0
+        self.unsavable = ""
+        """The reason why its processes cannot be saved; empty if they can."""
         self.memory_bytes = 1_000_000
         self.first_lines = ["start"]
         self.lines_in_two_parts = False
@@ -179,6 +181,8 @@ class PretendedRuntime:
         self._processes[container].unpause()
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
+        if self.unsavable:
+            raise CannotCheckpoint(self.unsavable, lasts=True)
         if self.checkpoints_that_fail > 0:
             self.checkpoints_that_fail -= 1
             raise CannotCheckpoint("it holds a device")

@@ -203,6 +203,20 @@ def test_a_workload_that_does_not_heed_its_signal_loses_only_this_slice(control:
     assert "save failed" in " ".join(event.detail for event in detail.events)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_job_that_cannot_be_saved_is_held_with_the_reason_after_two_slices(control: Control, *, early: bool) -> None:
+    control.runtime.unsavable = "it has a POSIX message queue (mq_open): use a pipe"
+    job = control.submit("100000")
+    for name in ("a1", "a2"):
+        assert not control.job(job).job.held
+        control.live(control.brief(name, node={"node": f"on-{name}"}, early_saves=early))
+    detail = control.job(job)
+    assert (detail.job.state, detail.job.held, detail.failures) == (State.NEW, True, 0)
+    assert detail.unsaved_because == "cannot be saved: it has a POSIX message queue (mq_open): use a pipe"
+    assert [attempt.detail for attempt in detail.attempts] == [detail.unsaved_because] * 2
+    assert detail.events[-1].detail == f"{detail.unsaved_because}; found 2 times, on on-a1, on-a2"
+
+
 def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Control) -> None:
     control.runtime.can_save = False
     itself = control.submit("450", saves_itself=SelfSave())

@@ -21,7 +21,18 @@ from sqlalchemy import Engine
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import output_key
 from gleaner.agent.checkpoints.workdir_tar import pack
-from gleaner.agent.messages import Ask, Assignment, Completed, LogLines, NodeFacts, Output, Registration, Slice
+from gleaner.agent.messages import (
+    Ask,
+    Assignment,
+    Completed,
+    LogLines,
+    NodeFacts,
+    Output,
+    Registration,
+    Returned,
+    ReturnReason,
+    Slice,
+)
 from gleaner.control.api.app import create_app
 from gleaner.control.cli import app
 from gleaner.control.control_state import ControlState
@@ -58,6 +69,12 @@ class Node:
         """Lines of the job's output."""
         with transaction(self.engine) as db:
             logs.append(db, job.job, job.attempt, LogLines(first=first, lines=lines), most_bytes=2**26)
+
+    def record_return(self, job: Assignment, why: ReturnReason, detail: str) -> None:
+        """Nothing came of the attempt."""
+        with transaction(self.engine) as db:
+            report = Returned(why=why, detail=detail)
+            attempt_reports.record_return(db, job.job, job.attempt, report, now_s=time.time())
 
     def complete(self, job: Assignment, *, exit_code: int = 0, files: Mapping[str, bytes] | None = None) -> None:
         """The workload's exit, with these files in its folder."""

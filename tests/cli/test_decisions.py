@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.cli.cli_harness import CliHarness
 
+from gleaner.agent.messages import ReturnReason
 from gleaner.control.policy.entitlements_view import Decision, Verdict, as_answer
 from gleaner.control.queue import decisions
 from gleaner.control.queue.database import transaction
@@ -92,6 +93,21 @@ def test_a_job_that_waits_says_for_what(harness: CliHarness) -> None:
     harness.good("hold", str(job))
     said = harness.good("why", str(job))
     assert "waits: held: by alice (release it with `glean release`)" in said
+
+
+def test_a_job_says_why_its_last_slice_could_not_be_saved(harness: CliHarness) -> None:
+    job = submit(harness)
+    reason = "it has a POSIX message queue (mq_open): use a pipe"
+    harness.node.record_return(harness.node.claim()[0], ReturnReason.UNSAVABLE, reason)
+    said = f"cannot be saved: {reason}"
+    assert f" Its last slice was lost: {said}." in harness.good("why", str(job))
+    assert ["last", "slice", "lost", *said.split()] in [
+        line.split() for line in harness.good("show", str(job)).splitlines()
+    ]
+    harness.node.record_return(harness.node.claim()[0], ReturnReason.UNSAVABLE, reason)
+    why = harness.good("why", str(job))
+    assert f"waits: held: {said}; found 2 times, on node1 (release it with `glean release`)." in why
+    assert why.count(reason) == 1
 
 
 def test_a_job_that_has_ended_or_started_without_a_question_says_so(harness: CliHarness) -> None:

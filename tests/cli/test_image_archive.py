@@ -48,14 +48,17 @@ def test_an_archive_with_both_forms_in_it_is_read() -> None:
     assert is_whole(opened(tar(image.oci_files(packed=False) | image.files())), image)
 
 
-def test_a_layer_that_is_there_twice_may_be_a_link() -> None:
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_a_layer_that_is_there_twice_may_be_a_link(kind: bytes) -> None:
     once = tar({"a": b"1"})
     image = MadeImage((once, tar({"b": b"2"}), once))
     files = image.files()
     (entry,) = json.loads(files["manifest.json"])
     entry["Layers"][2] = "again/layer.tar"
     files["manifest.json"] = json.dumps([entry]).encode()
-    assert is_whole(opened(tar(files, link("again/layer.tar", f"../{entry['Layers'][0]}"))), image)
+    first = entry["Layers"][0]
+    again = link("again/layer.tar", f"../{first}" if kind == tarfile.SYMTYPE else first, kind)
+    assert is_whole(opened(tar(files, again)), image)
 
 
 @settings(deadline=None, max_examples=25)

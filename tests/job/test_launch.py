@@ -24,7 +24,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.control_reporter import executor_of
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
-from gleaner.agent.job.launch import begin
+from gleaner.agent.job.launch import begin, spec_of
 from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReason, SelfSave, Way
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import Outbox
@@ -86,6 +86,14 @@ def storage(tmp_path: Path) -> FolderStorage:
     made = FolderStorage(tmp_path / "storage")
     made.prepare()
     return made
+
+
+def test_home_is_the_jobs_folder_unless_the_job_says_otherwise(storage: FolderStorage, tmp_path: Path) -> None:
+    node = Node(tmp_path, storage, "sse")
+    for given, home in (({}, "/job"), ({"HOME": "/tmp/me", "A": "b"}, "/tmp/me")):
+        _, stored = node.begin(environment=given)
+        made = spec_of(node.context, stored.assignment, stored)
+        assert made.environment == {**given, "HOME": home}
 
 
 def test_a_checkpoint_that_demands_what_the_node_lacks_is_refused_and_not_harmed(

@@ -50,6 +50,8 @@ C = ContainerId("c1")
 CHECKPOINT = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
 REPORTS = (ReportSaved, ReportStopped, ReportUnstartable, ReportReturned, Finish)
 HOW = SelfSave(signal="SIGUSR1", exit_code=85)
+FULL = SaveFailed("disk full")
+UNSAVABLE = SaveFailed("it has a queue: use a pipe", lasts=True)
 
 
 def _times(number: int, *events: Event) -> list[Event]:
@@ -83,20 +85,20 @@ def test_an_exit_during_the_save_wins_whichever_comes_first() -> None:
 
 
 def test_a_failed_save_lets_the_job_go_on() -> None:
-    assert play(Started(C), VacateAsked(), SaveFailed("disk full")) == (Running(C, 1), [Save(C), GoOn(C)])
+    assert play(Started(C), VacateAsked(), FULL) == (Running(C, 1, failure=FULL), [Save(C), GoOn(C)])
 
 
 def test_a_save_that_keeps_failing_is_given_up_but_the_job_runs_to_the_end() -> None:
     events: list[Event] = [Started(C)]
     for _ in range(SAVE_TRIES):
-        events += [VacateAsked(), SaveFailed("disk full")]
+        events += [VacateAsked(), FULL]
     task, todos = play(*events, VacateAsked())
-    assert task == Running(C, SAVE_TRIES)
+    assert task == Running(C, SAVE_TRIES, failure=FULL)
     assert todos.count(Save(C)) == SAVE_TRIES
     task, todos = step(task, OutOfTime())
     assert task == Ended()
     assert todos == [
-        ReportReturned(ReturnReason.SAVE_FAILED, "no checkpoint was published before the agent's end"),
+        ReportReturned(ReturnReason.SAVE_FAILED, "disk full"),
         Kill(C),
         Clean(),
     ]
@@ -112,17 +114,17 @@ def test_a_save_that_comes_too_late_is_no_failure_of_the_job_and_counts_if_it_is
 
 
 def test_saves_that_failed_early_do_not_count_at_the_agents_end() -> None:
-    early: list[Event] = [Started(C), *_times(SAVE_TRIES, VacateAsked(), SaveFailed("disk full"))]
+    early: list[Event] = [Started(C), *_times(SAVE_TRIES, VacateAsked(), FULL)]
     assert play(*early, AgentEnds(), SaveDone(CHECKPOINT))[1][-3:] == [ReportSaved(CHECKPOINT), Kill(C), Clean()]
-    task, todos = play(*early, *_times(SAVE_TRIES, AgentEnds(), SaveFailed("disk full")), AgentEnds(), VacateAsked())
-    assert task == Running(C, SAVE_TRIES, vacating=True)
+    task, todos = play(*early, *_times(SAVE_TRIES, AgentEnds(), FULL), AgentEnds(), VacateAsked())
+    assert task == Running(C, SAVE_TRIES, vacating=True, failure=FULL)
     assert todos.count(Save(C)) == 2 * SAVE_TRIES
 
 
 def test_a_save_under_way_when_the_agent_ends_is_the_first_of_the_new_count() -> None:
-    early: list[Event] = [Started(C), *_times(SAVE_TRIES - 1, VacateAsked(), SaveFailed("disk full")), VacateAsked()]
-    task, todos = play(*early, AgentEnds(), SaveFailed("disk full"))
-    assert task == Running(C, 1, vacating=True)
+    early: list[Event] = [Started(C), *_times(SAVE_TRIES - 1, VacateAsked(), FULL), VacateAsked()]
+    task, todos = play(*early, AgentEnds(), FULL)
+    assert task == Running(C, 1, vacating=True, failure=FULL)
     assert todos.count(Save(C)) == SAVE_TRIES
 
 
@@ -195,10 +197,36 @@ def test_a_periodic_save_is_reported_and_lets_the_job_go_on() -> None:
 
 
 def test_a_periodic_save_that_fails_only_lets_the_job_go_on_however_often() -> None:
-    task, todos = play(Started(C), *_times(10, SaveDue(), SaveFailed("disk full")))
+    task, todos = play(Started(C), *_times(10, SaveDue(), FULL))
     assert task == Running(C)
     assert todos == [Save(C), GoOn(C)] * 10
     assert isinstance(step(task, VacateAsked())[0], Saving)
+
+
+def test_the_first_reason_goes_with_a_job_that_could_not_be_saved() -> None:
+    end: list[Event] = [Started(C), AgentEnds(), SaveFailed("first"), AgentEnds(), SaveFailed("second"), OutOfTime()]
+    assert ReportReturned(ReturnReason.SAVE_FAILED, "first") in play(*end)[1]
+
+
+def test_a_reason_in_the_job_itself_is_reported_whenever_it_was_found() -> None:
+    back = ReportReturned(ReturnReason.UNSAVABLE, UNSAVABLE.detail)
+    found: list[list[Event]] = [
+        [Started(C), SaveDue(), UNSAVABLE],
+        [Started(C), SaveDue(), UNSAVABLE, AgentEnds()],
+        [Started(C), SaveDue(), UNSAVABLE, AgentEnds(), FULL],
+        [Started(C), AgentEnds(), FULL, AgentEnds(), UNSAVABLE],
+    ]
+    for events in found:
+        assert back in play(*events, OutOfTime())[1]
+        assert (
+            ReportReturned(ReturnReason.STORAGE_FAULT, "no checkpoint was published before the agent's end: it hangs")
+            in (play(*events, OutOfTime("it hangs"))[1])
+        )
+
+
+def test_a_save_that_succeeds_shows_that_the_job_can_be_saved() -> None:
+    events: list[Event] = [Started(C), SaveDue(), UNSAVABLE, SaveDue(), SaveDone(CHECKPOINT), AgentEnds(), OutOfTime()]
+    assert any(isinstance(todo, ReportReturned) and todo.why is ReturnReason.TOO_LATE for todo in play(*events)[1])
 
 
 def test_a_periodic_save_under_way_is_the_final_one_when_the_job_is_to_go() -> None:
@@ -209,8 +237,8 @@ def test_a_periodic_save_under_way_is_the_final_one_when_the_job_is_to_go() -> N
 
 
 def test_a_periodic_save_that_became_the_final_one_and_fails_is_tried_again_like_any() -> None:
-    task, todos = play(Started(C), SaveDue(), AgentEnds(), SaveFailed("disk full"))
-    assert task == Running(C, 1, vacating=True)
+    task, todos = play(Started(C), SaveDue(), AgentEnds(), FULL)
+    assert task == Running(C, 1, vacating=True, failure=FULL)
     assert step(task, AgentEnds())[1] == [Save(C)]
     assert todos == [Save(C), GoOn(C)]
 
@@ -288,7 +316,7 @@ def test_what_the_storage_did_not_take_is_the_storages_fault_and_not_the_jobs() 
     end = OutOfTime("disk full")
     saving: list[list[Event]] = [
         [Started(C), AgentEnds()],
-        [Started(C), AgentEnds(), SaveFailed("disk full")],
+        [Started(C), AgentEnds(), FULL],
     ]
     for events in saving:
         assert ReportReturned(ReturnReason.STORAGE_FAULT, published) in play(*events, end)[1]
@@ -321,6 +349,7 @@ def test_a_job_that_does_not_save_itself_in_time_is_to_blame_whatever_the_storag
                 LimitPassed("too large"),
                 SaveDone(CHECKPOINT),
                 SaveFailed("x"),
+                UNSAVABLE,
             ]
         ),
         max_size=12,

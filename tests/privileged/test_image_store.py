@@ -60,9 +60,13 @@ def layout(*layers: bytes, name: str = "a/b:1", **index: Any) -> dict[str, bytes
     return {"oci-layout": b"{}", "index.json": json.dumps({"manifests": [entry]}).encode()} | blobs
 
 
-def take(settings: Config, files: dict[str, bytes], name: str = "a/b:1") -> str:
+def take(settings: Config, files: dict[str, bytes], name: str = "a/b:1", *links: tarfile.TarInfo) -> str:
     with tempfile.TemporaryFile() as file:
         file.write(tar(**files))
+        file.seek(0)
+        with tarfile.open(fileobj=file, mode="a") as archive:
+            for one in links:
+                archive.addfile(one)
         file.flush()
         return take_in(settings, file.fileno(), name)
 
@@ -86,12 +90,65 @@ def test_an_image_is_found_by_its_name_and_its_id(settings: Config, form: Callab
         assert found.config["config"] == {"Cmd": ["sh"]}
     assert found is not None
     files = {str(path.relative_to(found.rootfs)) for path in Path(found.rootfs).rglob("*") if path.is_file()}
-    assert files == {"etc/two", "new", "etc/hosts", "etc/hostname", "etc/resolv.conf"}
+    assert files == {"etc/two", "new", "etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/passwd"}
     assert find(settings, "a/b:2") is None
     assert find(settings, f"sha256:{'0' * 64}") is None
     forget(settings, "a/b:1")
     assert find(settings, image_id) is None
     assert kept(settings) == []
+
+
+def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.uid, made.gid = kind, to, os.getuid(), os.getgid()
+    return made
+
+
+def linking(*links: tarfile.TarInfo) -> bytes:
+    """A layer of links alone."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for one in links:
+            archive.addfile(one)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        link("again/layer.tar", "../blobs/sha256/0"),
+        link("again/layer.tar", "blobs/sha256/0", tarfile.LNKTYPE),
+    ],
+    ids=["symbolic", "hard"],
+)
+def test_a_layer_that_is_there_twice_may_be_a_link(settings: Config, again: tarfile.TarInfo) -> None:
+    files = saved(LAYERS[0], LAYERS[0])
+    del files["blobs/sha256/1"]
+    files["manifest.json"] = files["manifest.json"].replace(b"blobs/sha256/1", b"again/layer.tar")
+    with pytest.raises(Hostile, match=r"there is no 'again/layer\.tar' in it"):
+        take(settings, files, "a/b:1", link("again/layer.tar", "/etc/passwd"))
+    take(settings, files, "a/b:1", again)
+
+
+@pytest.mark.parametrize("name", ["etc", "dev", "proc", "sys", "job"])
+def test_an_image_with_a_link_where_runc_mounts_a_folder_is_refused_in_one_line(settings: Config, name: str) -> None:
+    image = saved(tar(real__file=b"1"), linking(link(name, "real")))
+    with pytest.raises(Hostile, match=f"its /{name} is no folder but a link or a file: build it with a folder there"):
+        take(settings, image)
+    assert kept(settings) == []
+
+
+def test_a_link_where_runc_mounts_a_file_is_replaced_by_a_file(settings: Config, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("kept")
+    image_id = take(settings, saved(linking(link("etc/resolv.conf", str(outside)), link("etc/hosts", "../none"))))
+    found = find(settings, image_id)
+    assert found is not None
+    for name in ("resolv.conf", "hosts", "hostname"):
+        path = Path(found.rootfs) / "etc" / name
+        assert path.is_file()
+        assert not path.is_symlink()
+    assert outside.read_text() == "kept"
 
 
 def kept(settings: Config) -> list[str]:

@@ -15,6 +15,7 @@ PROGRAM = (
     f"import sys; sys.path.insert(0, {str(PACKAGE)!r}); from privileged.shim.main import main; main(sys.argv.pop(1))"
 )
 SLOW = {"json", "typing", "subprocess", "re", "socket", "collections", "privileged.config", "privileged.transfer"}
+PROCESS = {"user": {"uid": 4200, "gid": 4201}}
 
 
 class Shim:
@@ -31,7 +32,7 @@ class Shim:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     def bundle(self, **config: object) -> str:
-        (self.folder / "config.json").write_text(json.dumps(config))
+        (self.folder / "config.json").write_text(json.dumps({"process": PROCESS, "mounts": [], **config}))
         return str(self.folder)
 
     def container(self, name: str, **state: object) -> Path:
@@ -237,9 +238,30 @@ def test_containers_of_others_keep_their_filter(shim: Shim) -> None:
         assert let(shim, DOCKERS, annotations=annotations) == DOCKERS["syscalls"]
 
 
-def test_a_filter_that_cannot_be_read_is_one_line_and_no_container(shim: Shim) -> None:
-    folder = shim.bundle(annotations=OURS, linux={"seccomp": {"syscalls": [{"no": "names"}]}})
-    said = shim("create", "--bundle", folder, "c")
+def test_the_user_of_a_job_of_ours_gets_a_name_and_nobody_else_does(shim: Shim) -> None:
+    mounts = [{"destination": "/proc"}]
+    for annotations, is_ours in ((OURS, True), ({}, False)):
+        folder = shim.bundle(annotations=annotations, mounts=mounts)
+        assert shim("create", "--bundle", folder, "c").returncode == 7
+        made = json.loads((shim.folder / "config.json").read_text())["mounts"]
+        assert made[:1] == mounts
+        assert [(one["destination"], one["source"]) for one in made[1:]] == is_ours * [
+            ("/etc/passwd", f"{folder}/passwd")
+        ]
+    assert "gleaner:x:4200:4201:" in (shim.folder / "passwd").read_text()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"linux": {"seccomp": {"syscalls": [{"no": "names"}]}}},
+        {"process": {"user": {"uid": "nobody's"}}},
+        {"process": {}},
+        {"mounts": None},
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_one_line_and_no_container(shim: Shim, wrong: dict[str, object]) -> None:
+    said = shim("create", "--bundle", shim.bundle(annotations=OURS, **wrong), "c")
     assert said.returncode == 1
-    assert said.stderr.startswith("gleaner-runc: the container's filter of system calls cannot be set: ")
+    assert said.stderr.startswith("gleaner-runc: the container's configuration cannot be changed: ")
     assert said.stderr.count("\n") == 1

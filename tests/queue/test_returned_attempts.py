@@ -107,6 +107,46 @@ def test_a_job_that_comes_to_nothing_five_times_is_held_also_where_there_is_one_
     )
 
 
+NO_QUEUE = "it has a POSIX message queue (mq_open): use a pipe"
+
+
+def _unsavable(harness: QueueHarness, job: int, node: str) -> None:
+    agent = harness.agent(f"on-{node}-{harness.row(job).attempt}", node=node)
+    harness.record_return(job, harness.claim_one(agent).attempt, ReturnReason.UNSAVABLE, NO_QUEUE)
+
+
+def test_a_job_that_two_nodes_cannot_save_for_a_reason_of_its_own_is_held_with_it(harness: QueueHarness) -> None:
+    job = harness.job()
+    harness.agent("other", node="n2")
+    _unsavable(harness, job, "n1")
+    assert not harness.row(job).held
+    assert harness.claim(harness.agent("again", node="n1")) == ()  # another node is to try it
+    _unsavable(harness, job, "n2")
+    assert harness.row(job).held
+    assert harness.look(queries.hold_reason, job) == f"cannot be saved: {NO_QUEUE}; found 2 times, on n1, n2"
+    assert harness.detail(job).failures == 0
+    harness.release(job)
+    _unsavable(harness, job, "n1")
+    assert not harness.row(job).held  # the count began anew
+
+
+def test_where_there_is_one_node_it_has_to_say_so_twice(harness: QueueHarness) -> None:
+    job = harness.job()
+    _unsavable(harness, job, "only")
+    assert not harness.row(job).held
+    _unsavable(harness, job, "only")
+    assert harness.look(queries.hold_reason, job) == f"cannot be saved: {NO_QUEUE}; found 2 times, on only"
+
+
+def test_a_job_shows_why_its_last_slice_could_not_be_saved_until_one_is(harness: QueueHarness) -> None:
+    job = harness.job()
+    assert harness.detail(job).unsaved_because is None
+    _unsavable(harness, job, "n1")
+    assert harness.detail(job).unsaved_because == f"cannot be saved: {NO_QUEUE}"
+    harness.record_save(job, harness.claim_one(harness.agent("a", node="n1")).attempt)
+    assert harness.detail(job).unsaved_because is None
+
+
 def test_a_fault_of_the_storage_never_counts_against_the_job(harness: QueueHarness) -> None:
     job = harness.job()
     for number in range(10):

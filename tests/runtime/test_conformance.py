@@ -100,6 +100,35 @@ def test_what_was_written_after_the_save_is_undone_by_a_restore_on_the_same_node
     assert not (work.folder(node) / "later").exists()
 
 
+WHO = """
+import os, pwd, subprocess, time
+names = open("/etc/passwd")
+names.readline()
+def who():
+    user = pwd.getpwuid(os.getuid())
+    print(user.pw_name, user.pw_dir, subprocess.run(["whoami"], capture_output=True, text=True).stdout.strip())
+who()
+while not os.path.exists("/job/stop"):
+    time.sleep(0.02)
+print(names.readline().split(":")[0])
+who()
+print("end")
+"""
+
+
+@pytest.mark.nodes
+def test_the_user_of_a_job_has_a_name_also_after_a_restore(pair: tuple[Node, Node], work: Work) -> None:
+    container = work.start(pair[0], WHO)
+    work.until("gleaner /job gleaner")
+    saved = work.save(pair[0], container)
+    work.end(pair[0], container)
+    container = work.restore(pair[1], saved, WHO)
+    (work.folder(pair[1]) / "stop").touch()
+    assert pair[1].runtime.wait(container) == 0
+    work.read_to_end()
+    assert work.lines == ["gleaner /job gleaner", "gleaner", "gleaner /job gleaner", "end"]
+
+
 @pytest.mark.nodes
 def test_two_nodes_can_restore_the_same_checkpoint(pair: tuple[Node, Node], work: Work) -> None:
     container = work.start(pair[0], COUNTER, "1")

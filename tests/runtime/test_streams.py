@@ -1,4 +1,4 @@
-"""Docker's streams taken apart, without an engine: log frames, the written layer, CRIU's log."""
+"""Docker's streams taken apart, without an engine: log frames, and the written layer."""
 
 import io
 import struct
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.runtime.docker_http import criu_reason
 from gleaner.agent.runtime.docker_layer import layer
 from gleaner.agent.runtime.log_frames import MOST_BYTES, Lines, messages
 
@@ -142,19 +141,3 @@ def test_a_cut_off_layer_is_an_error() -> None:
     (whole,) = packed(file=b"x" * 3000)
     with pytest.raises(tarfile.TarError):
         unpacked(layer([whole[:2000]], without=(), deleted=(), below=nothing_below))
-
-
-DUMP_LOG = """\
-(00.000528) Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted
-(00.041) Warn  (criu/sk-unix.c:1): unix: something
-(00.165190) Error (criu/files-reg.c:1839): Can't create link remap for /job/x. Use link-remap option.
-(00.165195) Error (criu/cr-dump.c:1720): Dump files (pid: 151) failed with -1
-(00.241007) Error (criu/cr-dump.c:2111): Dumping FAILED.
-"""
-
-
-def test_the_reason_is_the_first_error_that_matters() -> None:
-    assert criu_reason(DUMP_LOG) == "Can't create link remap for /job/x. Use link-remap option."
-    assert criu_reason("(00.1) pie: 1: Error (criu/pie/restorer.c:1): no pages\n") == "no pages"
-    assert criu_reason("(00.1)      7: Error (criu/mem.c:1): no memory\n") == "no memory"
-    assert criu_reason("(00.1) Running scripts\n") == ""

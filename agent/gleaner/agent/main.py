@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.node import slurm_job
+from gleaner.agent.node import internet_sockets, slurm_job
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import chosen
@@ -104,6 +104,9 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         given = slurm_job.lower_end(job, end_s)
         memory_mib = memory_mib or given.memory_mib
         end_s = min(end_s, given.end_s) if given.end_s is not None else end_s
+    facts = node_facts(able, cpus=settings.cpus, memory_mib=memory_mib)
+    if said := internet_sockets.warning(facts.criu, facts.kernel, is_asked_in_vain=internet_sockets.is_asked_in_vain()):
+        log.warning(said)
     return Agent(
         name=name,
         end_s=end_s,
@@ -118,7 +121,7 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         ),
         runtime=runtime,
         storage=FolderStorage(settings.storage, writer=name),
-        facts=node_facts(able, cpus=settings.cpus, memory_mib=memory_mib),
+        facts=facts,
         way=able.way,
         can_save=able.checkpoints,
         kill_wait_s=kill_wait_s,

@@ -420,7 +420,9 @@ class ReturnReason(StrEnum):
     """This node lacks what the checkpoint needs, found before anything was touched. `detail` says what. The
     checkpoint counts as whole as before, and the job is not offered to this node again."""
     SAVE_FAILED = "save failed"
-    """The job ran, and could not be saved: every try failed."""
+    """The job ran, and could not be saved: every try failed. `detail` says why the first did."""
+    UNSAVABLE = "cannot be saved"
+    """The same, and what the job's program does is the reason: another try will fail, too. `detail` says what to do."""
     TOO_LATE = "too late"
     """The job ran, and was not saved at the agent's end, or its result was not stored: no fault of the job. If the save
     is done after all, the agent reports so: that counts until another agent has claimed the job."""

@@ -378,7 +378,7 @@ class Executor:
             self._failed += 1
             left_s = context.cut_s() - context.clock.now_s()
             self.save_again_s = context.clock.now_s() + min(SAVE_PAUSE_S, max(0.0, left_s) / (lifecycle.SAVE_TRIES + 1))
-            return lifecycle.SaveFailed(str(error))
+            return lifecycle.SaveFailed(str(error), lasts=isinstance(error, CannotCheckpoint) and error.lasts)
         finally:
             self.since_s = context.clock.now_s()
 

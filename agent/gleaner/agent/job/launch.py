@@ -11,6 +11,7 @@ from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, ReturnReason, Way
 from gleaner.agent.runtime import allowed_images, pushed_images
 from gleaner.agent.runtime.interface import (
+    FOLDER_IN_CONTAINER,
     LABEL_AGENT,
     LABEL_ATTEMPT,
     LABEL_END,
@@ -120,7 +121,7 @@ def spec_of(context: AgentContext, given: Assignment, stored: JobCheckpoints) ->
         name=f"gleaner-{given.job}-{given.attempt}",
         image=given.image,
         command=given.command,
-        environment=given.environment,
+        environment={"HOME": FOLDER_IN_CONTAINER, **given.environment},
         cpus=given.cpus,
         memory_mib=given.memory_mib,
         folder=stored.folder,

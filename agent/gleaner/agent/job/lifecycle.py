@@ -18,6 +18,7 @@ from gleaner.agent.runtime.interface import ContainerId
 
 SAVE_TRIES = 3
 """After so many failures a save is not tried again for the same reason."""
+UNPUBLISHED = "no checkpoint was published before the agent's end"
 
 
 class Unexpected(Exception):
@@ -40,13 +41,15 @@ class Preparing:
 class Running:
     """Its process runs. `vacating`: its agent ends; the failed saves are counted from that on.
 
-    Periodic saves that fail are not counted.
+    Periodic saves that fail are not counted. `failure`: the failed save that tells most: the first one that counts, or
+    one whose reason lies in the job.
     """
 
     container: ContainerId
     failed_saves: int = 0
     vacating: bool = False
     saves_itself: SelfSave | None = None
+    failure: "SaveFailed | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Saving:
     failed_saves: int = 0
     vacating: bool = False
     periodic: bool = False
+    failure: "SaveFailed | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +175,10 @@ class SaveDone:
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
-    """No checkpoint was published; the container is still there."""
+    """No checkpoint was published; the container is still there. `lasts`: the next try will fail, too."""
 
     detail: str
+    lasts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +323,7 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
     """Return the state after `event`, and what must be done about it, in order.
 
     >>> step(Running(ContainerId("c1")), VacateAsked())
-    (Saving(container='c1', failed_saves=0, vacating=False, periodic=False), [Save(container='c1')])
+    (Saving(container='c1', failed_saves=0, vacating=False, periodic=False, failure=None), [Save(container='c1')])
     """
     match task, event:
         case Ended(late=True), SaveDone(checkpoint):
@@ -346,8 +351,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case Preparing(), DropAsked():
             return replace(task, dropped=True), []
 
-        case Running(container, failed, vacating=False, saves_itself=None), SaveDue():
-            return Saving(container, failed, periodic=True), [Save(container)]
+        case Running(container, failed, vacating=False, saves_itself=None, failure=failure), SaveDue():
+            return Saving(container, failed, periodic=True, failure=failure), [Save(container)]
         case _, SaveDue():  # it saves itself, or it is being saved for another reason
             return task, []
 
@@ -357,19 +362,21 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             return replace(task, vacating=True), [Signal(container, how.signal)]
 
         # The agent's end is a reason of its own: what failed earlier may work by now, and there is no later chance.
-        case Running(container, vacating=False), AgentEnds():
-            return Saving(container, 0, vacating=True), [Save(container)]
+        case Running(container, vacating=False, failure=failure), AgentEnds():
+            return Saving(container, 0, vacating=True, failure=failure), [Save(container)]
         case Saving(vacating=False), AgentEnds():
             return replace(task, failed_saves=0, vacating=True, periodic=False), []
         # It has not run since the periodic save began, and does not run again before that is published.
         case Saving(periodic=True), VacateAsked():
             return replace(task, periodic=False), []
-        case Running(container, failed, vacating), VacateAsked() | AgentEnds():
+        case Running(container, failed, vacating, failure=failure), VacateAsked() | AgentEnds():
             if failed >= SAVE_TRIES:
                 return task, []
-            return Saving(container, failed, vacating), [Save(container)]
-        case Saving(container, failed, vacating, periodic), SaveFailed():
-            return Running(container, failed + (not periodic), vacating), [GoOn(container)]
+            return Saving(container, failed, vacating, failure=failure), [Save(container)]
+        case Saving(container, failed, vacating, periodic, failure), SaveFailed(lasts=lasts):
+            if not periodic or lasts:
+                failure = _more_telling(failure, event)
+            return Running(container, failed + (not periodic), vacating, failure=failure), [GoOn(container)]
         case Saving(container, failed, vacating, periodic=True), SaveDone(checkpoint):
             return Running(container, failed, vacating), [ReportCheckpointed(checkpoint), GoOn(container)]
         case ((Saving(container) | Storing(container)), SaveDone(checkpoint)):
@@ -400,11 +407,18 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
         case (Signalled(container), OutOfTime()):
             back = ReportReturned(ReturnReason.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
             return Ended(), [back, Kill(container), Clean()]
-        case ((Running(container, failed) | Saving(container, failed)), OutOfTime(fault)) if failed:
-            back = _unstored(ReturnReason.SAVE_FAILED, "no checkpoint was published before the agent's end", fault)
+        case (
+            (
+                Running(container, failed, failure=SaveFailed() as failure)
+                | Saving(container, failed, failure=SaveFailed() as failure)
+            ),
+            OutOfTime(fault),
+        ) if failed or failure.lasts:
+            why = ReturnReason.UNSAVABLE if failure.lasts else ReturnReason.SAVE_FAILED
+            back = _unstored(why, UNPUBLISHED, fault, detail=failure.detail)
             return Ended(late=isinstance(task, Saving)), [back, Kill(container), Clean()]
         case ((Running(container) | Saving(container) | Storing(container)), OutOfTime(fault)):
-            back = _unstored(ReturnReason.TOO_LATE, "no checkpoint was published before the agent's end", fault)
+            back = _unstored(ReturnReason.TOO_LATE, UNPUBLISHED, fault)
             return Ended(late=not isinstance(task, Running)), [back, Kill(container), Clean()]
         case (
             (Running(container) | Saving(container) | Signalled(container) | Storing(container) | Finishing(container)),
@@ -421,9 +435,14 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             raise Unexpected(f"{event} in {task}")
 
 
-def _unstored(why: ReturnReason, detail: str, storage_fault: str) -> ReportReturned:
+def _more_telling(first: SaveFailed | None, then: SaveFailed) -> SaveFailed:
+    """Return the failure to report: the first, unless only the later one will not pass."""
+    return then if first is None or (then.lasts and not first.lasts) else first
+
+
+def _unstored(why: ReturnReason, what: str, storage_fault: str, *, detail: str = "") -> ReportReturned:
     return (
-        ReportReturned(ReturnReason.STORAGE_FAULT, f"{detail}: {storage_fault}")
+        ReportReturned(ReturnReason.STORAGE_FAULT, f"{what}: {storage_fault}")
         if storage_fault
-        else ReportReturned(why, detail)
+        else ReportReturned(why, detail or what)
     )

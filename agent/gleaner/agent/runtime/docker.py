@@ -204,14 +204,9 @@ class DockerRuntime:
         with translated(f"cannot save {container[:12]}"):
             inspected = self._engine.inspect(container)
             self._must_be_paused(container, inspected["State"])
-            try:
-                if self._streamed is None or inspected["HostConfig"]["Runtime"] != RUNTIME:
-                    raise CannotCheckpoint("it does not run with Gleaner's runtime, without which nothing is saved")
-                self._streamed.save(inspected, draft)
-            except CannotCheckpoint as error:
-                advice = "It goes on; if that stays so, it must fit into one slice."
-                reason = str(error).rstrip(". ")
-                raise CannotCheckpoint(f"CRIU cannot save its memory: {reason}. {advice}") from error
+            if self._streamed is None or inspected["HostConfig"]["Runtime"] != RUNTIME:
+                raise CannotCheckpoint("it does not run with Gleaner's runtime, without which nothing is saved")
+            self._streamed.save(inspected, draft)
             self._must_be_paused(container, self._state(container))
 
     def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:

@@ -4,7 +4,6 @@ The checkpoint calls are in no release of docker-py and in no API description; t
 `daemon/server/router/checkpoint`, and need a daemon with `experimental` on.
 """
 
-import re
 import secrets
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -317,18 +316,3 @@ def _checked(answer: requests.Response) -> None:
         answer.raise_for_status()
     except requests.HTTPError as error:
         docker.errors.create_api_error_from_http_exception(error)
-
-
-_CRIU_ERROR = re.compile(r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \([\w./-]+:\d+\):\s*(.+?)\s*$", re.MULTILINE)
-_HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
-"""Errors that CRIU reports although all goes well."""
-
-
-def criu_reason(log: str) -> str:
-    r"""Return CRIU's first error that matters; those after it are consequences. "" if there is none.
-
-    >>> criu_reason("(00.1) Error (criu/x.c:1): files: no\n(00.2) Error (criu/cr-dump.c:2111): Dumping FAILED.\n")
-    'files: no'
-    """
-    errors: list[str] = _CRIU_ERROR.findall(log)
-    return next((error for error in errors if not _HARMLESS.search(error)), "")

@@ -19,10 +19,11 @@ from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
-from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, criu_reason, new_checkpoint
+from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, criu_reason
+from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, new_checkpoint
 from gleaner.agent.runtime.docker_layer_access import LAYER_PART, UPPER_LAYER, carrier, save_layer
 from gleaner.agent.runtime.handshake import TransferFailed, during_handshake, restore, save
-from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, CannotCheckpoint, CannotRestore, RuntimeFault
+from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, CannotRestore, RuntimeFault
 
 RUNTIME = "gleaner"
 """The shim's name among the engine's runtimes."""
@@ -64,7 +65,7 @@ class DockerStreaming:
                 lambda: self._engine.create_checkpoint(container, checkpoint),
             )
         except TransferFailed as error:
-            raise CannotCheckpoint(criu_reason(error.log) or str(error)) from error
+            raise cannot_checkpoint(error.log, str(error)) from error
         except (HandshakeFailed, StreamBroken) as error:
             raise RuntimeFault(f"cannot save {name}: {error}") from error
         finally:

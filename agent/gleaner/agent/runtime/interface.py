@@ -38,7 +38,14 @@ class CannotStart(Exception):
 
 
 class CannotCheckpoint(Exception):
-    """The memory could not be saved. The message is one line that says why; the container is still there."""
+    """The memory could not be saved. The message is one line that says why; the container is still there.
+
+    `lasts`: the program is the reason, so the next try will fail for the same one.
+    """
+
+    def __init__(self, message: str, *, lasts: bool = False) -> None:
+        super().__init__(message)
+        self.lasts = lasts
 
 
 class CannotRestore(Exception):

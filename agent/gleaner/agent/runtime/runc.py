@@ -20,7 +20,7 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
-from gleaner.agent.runtime.docker_http import criu_reason
+from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, criu_reason
 from gleaner.agent.runtime.docker_layer_access import LAYER_PART
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
 from gleaner.agent.runtime.helper_client import HelperClient, Refusal, opened, translated
@@ -128,9 +128,7 @@ class RuncRuntime:
                     lambda: self._helper.ask("checkpoint", name=container),
                 )
             except TransferFailed as error:
-                reason = (criu_reason(error.log) or str(error)).rstrip(". ")
-                advice = "It goes on; if that stays so, it must fit into one slice."
-                raise CannotCheckpoint(f"CRIU cannot save its memory: {reason}. {advice}") from error
+                raise cannot_checkpoint(error.log, str(error)) from error
             except (HandshakeFailed, StreamBroken) as error:
                 raise RuntimeFault(f"cannot save {container}: {error}") from error
             if self._helper.ask("about", name=container).said["written"]:

@@ -21,7 +21,7 @@ from gleaner.agent.node.facts import node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_jobs import SlurmJob, Unknown
 from gleaner.agent.runtime.helper_client import HelperClient, Refusal, translated
-from gleaner.agent.runtime.interface import ContainerId, ContainerSpec, RuntimeFault
+from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, RuntimeFault
 from gleaner.agent.runtime.runc import RuncRuntime
 from gleaner.agent.user_job.catalog import Catalog, program_of
 from gleaner.agent.user_job.program import Happenings, UserJob, listening
@@ -283,7 +283,7 @@ def spec_of(asked: Asked, admitted: Mapping[str, Any]) -> ContainerSpec:
         name=str(admitted["name"]),
         image=asked.image,
         command=asked.command,
-        environment=asked.environment,
+        environment={"HOME": FOLDER_IN_CONTAINER, **asked.environment},
         cpus=asked.cpus or int(admitted["cpus"]),
         memory_mib=asked.memory_mib or max(int(has_mib) - _RESERVE_MIB, _LEAST_MIB),
         folder=Path(str(admitted["folder"])),

@@ -65,11 +65,12 @@ def about_job(detail: JobDetail, last: DecisionRow | None) -> str:
     row, name = detail.job, job_subject(detail.job.id)
     if row.state is State.COMPLETE:
         return f"{name} has ended: {row.outcome}."
+    unsaved = f" Its last slice was lost: {detail.unsaved_because}." if detail.unsaved_because and not row.held else ""
     if row.state is not State.RUNNING:
-        said = f"{name} is {row.state} and waits: {detail.waits_because}."
+        said = f"{name} is {row.state} and waits: {detail.waits_because}.{unsaved}"
         return said + (f" {_said(last, name)}" if last else "")
     slice_ = detail.attempts[-1]
-    said = f"{name} runs on {row.node} since {moment(slice_.claimed_s)}."
+    said = f"{name} runs on {row.node} since {moment(slice_.claimed_s)}.{unsaved}"
     if last is None:
         return f"{said} It fitted what an agent there had free, and nothing about it is recorded."
     return f"{said} {_said(last, name)}"

@@ -124,6 +124,8 @@ def _members(file: BinaryIO) -> dict[str, _Place]:
                 raise NotAnImage(f"{name[:80]!r} stands in it twice")
             if member.issym():  # Docker before version 25 writes a layer that is there twice so
                 links[name] = _inside(posixpath.join(posixpath.dirname(name), member.linkname), member.name)
+            elif member.islnk():
+                links[name] = _inside(member.linkname, member.name)
             elif member.isreg() and not member.issparse():
                 found[name] = _Place(member.offset_data, member.size)
             elif not member.isdir():

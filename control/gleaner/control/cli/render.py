@@ -317,10 +317,11 @@ def _job(detail: JobDetail) -> Iterator[Table | str]:
     if row.campaign is not None:
         _add(facts, "campaign", f"{row.campaign}, index {row.index}")
     _add(facts, "state", _state(row) + (f" on {row.node}" if row.node else ""))
-    if detail.failed_because:
-        _add(facts, "because", detail.failed_because)
-    if detail.waits_because:
-        _add(facts, "waits", detail.waits_because)
+    unsaved = "" if row.held else detail.unsaved_because
+    reasons = {"because": detail.failed_because, "waits": detail.waits_because, "last slice lost": unsaved}
+    for what, reason in reasons.items():
+        if reason:
+            _add(facts, what, reason)
     _add(facts, "runs", shlex.join((detail.image, *detail.command)))
     if detail.image_id is not None:
         _add(facts, "image", f"{detail.image_id}, pushed by the group")

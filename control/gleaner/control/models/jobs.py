@@ -217,6 +217,8 @@ class JobDetail(Reply):
     """The reason why the job has failed, in one line; None if it has not."""
     saves_itself: SelfSave | None
     failures: int
+    unsaved_because: str | None = None
+    """The reason why the newest slice to end could not be saved, in one line; None if it was, or did not need to be."""
     waits_because: str | None
     """The reason why the job does not run now, in one line; None unless the job waits."""
     attempts: tuple[AttemptRow, ...]

@@ -33,7 +33,10 @@ TRIES_UNTIL_HELD = 5
 """A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
 the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included. The
 job may be the cause, and would go on for ever."""
-MAY_FOLLOW = (ReturnReason.TOO_LATE, ReturnReason.SAVE_FAILED, ReturnReason.STORAGE_FAULT)
+NODES_UNTIL_UNSAVABLE = 2
+"""A job is held when so many nodes could not save it for a reason that lies in its program, or, where there are fewer
+nodes, when it was tried in vain so often: each such attempt loses a slice, and says the same."""
+MAY_FOLLOW = (ReturnReason.TOO_LATE, *attempts.UNSAVED, ReturnReason.STORAGE_FAULT)
 """An attempt that was returned for such a reason may still report that it was saved, or what its result is."""
 AT_ONCE_S = 5.0
 """A job that has saved itself so soon after its start, `TRIES_UNTIL_HELD` times in a row, is held too: it computes
@@ -240,9 +243,24 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         _keep_off(db, row, told, now_s)
     if speaks_against_it and not is_broken:
         _ask_another_node(db, row, told, now_s)
-    if report.why in attempts.FUTILE:
+    is_held = report.why is ReturnReason.UNSAVABLE and _hold_if_unsavable(db, row, told, now_s)
+    if report.why in attempts.FUTILE and not is_held:
         _hold_if_futile(db, row, told, now_s)
     return True
+
+
+def _hold_if_unsavable(db: Connection, row: Any, told: str, now_s: float) -> bool:
+    """Hold a job that cannot be saved on any node, and return True; else let another node try it."""
+    tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
+    tried = [node for node, why in tries if why is ReturnReason.UNSAVABLE]
+    nodes = list(dict.fromkeys(tried))
+    elsewhere = pauses.unless_nowhere_else(db, row.id, nodes)
+    if len(nodes) >= NODES_UNTIL_UNSAVABLE or (len(tried) >= NODES_UNTIL_UNSAVABLE and not elsewhere):
+        put_on_hold(db, row, reason=f"{told}; found {len(tried)} times, on {', '.join(nodes)}", now_s=now_s)
+        return True
+    if elsewhere:
+        pauses.keep_off(db, row.id, row.attempt, elsewhere, now_s=now_s)
+    return False
 
 
 def _hold_if_futile(db: Connection, row: Any, told: str, now_s: float) -> None:

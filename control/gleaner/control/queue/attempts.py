@@ -13,7 +13,9 @@ from gleaner.control.queue.transitions import run
 
 NEWEST_NAMED = 2
 """So many of a job's newest whole checkpoints stay named, and one more if it shares no file with the newest."""
-FUTILE = (ReturnReason.NODE_FAULT, ReturnReason.SAVE_FAILED)
+UNSAVED = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
+"""Why attempts are returned whose save failed."""
+FUTILE = (ReturnReason.NODE_FAULT, *UNSAVED)
 """Why attempts are returned that computed, or could have, and came to nothing, perhaps because of the job itself.
 
 A fault of the storage is not one of them: all jobs share the storage, so whatever is at the front of the queue would be

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,7 +142,7 @@ def job_detail(db: Connection, job: int) -> JobDetail:
         .where(JOB.c.id == job)
     ).one()
     command, environment = filled_in(more.command, more.environment, row.index)
-    events = tuple(_events(db, job))
+    events, slices = tuple(_events(db, job)), tuple(_attempts(db, job))
     return JobDetail(
         job=row,
         image=more.image,
@@ -159,7 +159,8 @@ def job_detail(db: Connection, job: int) -> JobDetail:
         saves_itself=self_save(more.saves_itself),
         failures=more.failures,
         waits_because=None,
-        attempts=tuple(_attempts(db, job)),
+        unsaved_because=_unsaved_because(slices),
+        attempts=slices,
         events=events,
         checkpoints=tuple(_checkpoints(db, row)),
         output_bytes=more.output_bytes,
@@ -183,6 +184,11 @@ def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
             compute_s=row.compute_s,
             save_s=row.save_s,
         )
+
+
+def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
+    ended = [row for row in slices if row.ending is not None]
+    return ended[-1].detail if ended and ended[-1].detail.startswith(attempts.UNSAVED) else None
 
 
 def _events(db: Connection, job: int) -> Iterator[EventRow]:

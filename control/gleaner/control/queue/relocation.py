@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, false, func, insert, or_, select
 
-from gleaner.agent.messages import NodeRates, ReturnReason
+from gleaner.agent.messages import NodeRates
 from gleaner.control.policy.rebalancing import AgentNode, RunningJob
 from gleaner.control.policy.why_waiting import cores
 from gleaner.control.queue import attempts, lanes, node_rates, pauses
@@ -29,7 +29,7 @@ SAVE_HAS_FAILED = exists().where(
     _EARLIER.c.job == JOB.c.id,
     _EARLIER.c.attempt > JOB.c.sound_attempt,
     _EARLIER.c.ending == Ending.RETURNED,
-    _EARLIER.c.detail.startswith(str(ReturnReason.SAVE_FAILED)),
+    or_(*(_EARLIER.c.detail.startswith(why) for why in attempts.UNSAVED)),
 )
 """A condition on a job: since it was last sound, an attempt of it could not be saved."""
 

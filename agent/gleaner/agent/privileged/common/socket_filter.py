@@ -5,11 +5,7 @@ For other families the kernel would load modules that are hardly maintained (AF_
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import json
-import os
 from typing import Any
-
-from . import durable
 
 _FAMILIES = (1, 2, 10)
 """UNIX, INET, INET6."""
@@ -36,24 +32,18 @@ def denied() -> list[dict[str, Any]]:
     ]
 
 
-def restrict(bundle: str, annotation: str) -> None:
-    """Restrict the sockets of a container that is about to be made, if it carries the annotation.
+def restrict(config: dict[str, Any]) -> None:
+    """Restrict the sockets in the configuration of a container that is about to be made.
 
     In a filter that lets through only what it names, such as Docker's, `socketcall` of i386 stays open: libseccomp
     takes a rule that allows `socket` as one for the old call too, and then no other rule can deny that. If the engine
-    is told to use no filter at all, none is added. Raises `OSError`, or any other error that a malformed configuration
-    causes.
+    is told to use no filter at all, none is added. A malformed configuration raises whatever error it causes.
     """
-    path = os.path.join(bundle, "config.json")
-    with open(path, encoding="utf-8") as file:
-        config: dict[str, Any] = json.load(file)
     linux: dict[str, Any] = config.get("linux") or dict[str, Any]()
     seccomp: dict[str, Any] | None = linux.get("seccomp")
-    if not seccomp or annotation not in (config.get("annotations") or ()):
-        return
-    rules: list[dict[str, Any]] | None = seccomp.get("syscalls")
-    seccomp["syscalls"] = _restricted(seccomp.get("defaultAction"), rules or [])
-    durable.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)
+    if seccomp:
+        rules: list[dict[str, Any]] | None = seccomp.get("syscalls")
+        seccomp["syscalls"] = _restricted(seccomp.get("defaultAction"), rules or [])
 
 
 def _restricted(default: object, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:

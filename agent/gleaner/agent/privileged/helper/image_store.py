@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 from ..common import bundle, config, durable, folders, linux
 from ..common.request import is_image_id
-from .untar import Hostile, Limit, steps, unpack
+from .untar import Hostile, Limit, delete, steps, unpack
 
 _UNREADABLE = (
     tarfile.TarError,
@@ -47,7 +47,8 @@ _DEEPEST_INDEX = 3
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NAME_KEYS = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 _MOUNT_POINTS = ("dev", "proc", "sys", "etc", "job")
-_MOUNT_FILES = ("etc/hosts", "etc/hostname", "etc/resolv.conf")
+_MOUNT_FILES = ("hosts", "hostname", "resolv.conf", "passwd")
+"""In /etc."""
 
 
 class Image(NamedTuple):
@@ -150,10 +151,18 @@ class _Archive:
         self._places: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> _Archive:
+        links: dict[str, str] = {}
         with tarfile.open(fileobj=self._file, mode="r:") as archive:
             for member in archive:
+                name = "/".join(steps(member.name))
                 if member.isreg() and not member.issparse():
-                    self._places["/".join(steps(member.name))] = (member.offset_data, member.size)
+                    self._places[name] = (member.offset_data, member.size)
+                elif member.issym():
+                    links[name] = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
+                elif member.islnk():
+                    links[name] = os.path.normpath(member.linkname)
+        # Docker before version 25 writes a layer that is there twice as a link. A link to anything else is no file.
+        self._places.update({name: self._places[at] for name, at in links.items() if at in self._places})
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -266,16 +275,24 @@ def _unpack_layer(archive: _Archive, name: str, diff: object, target: int, limit
 
 
 def _make_mount_points(target: int) -> None:
-    """Make the places that runc mounts on, so that runc need not write into a container's own layer."""
+    """Make the places that runc mounts on, so that runc need not write into a container's own layer.
+
+    A place must not be a link: CRIU would not find there what runc has mounted. Raises `Hostile` for a folder; a file
+    is never seen by a job, so it is made anew.
+    """
     for name in _MOUNT_POINTS:
         with suppress(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=target)
+        if not stat.S_ISDIR(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
+            raise Hostile(f"its /{name} is no folder but a link or a file: build it with a folder there")
     etc = os.open("etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
     try:
         for name in _MOUNT_FILES:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with suppress(FileExistsError):
-                os.close(os.open(os.path.basename(name), flags, 0o644, dir_fd=etc))
+            with suppress(FileNotFoundError):
+                if stat.S_ISREG(os.stat(name, dir_fd=etc, follow_symlinks=False).st_mode):
+                    continue
+            delete(etc, name)
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=etc))
     finally:
         os.close(etc)
 

@@ -89,9 +89,9 @@ def unpack(archive: tarfile.TarFile, target: int, limit: Limit, *, is_image: boo
                 _empty(parent, tuple(path[:-1]), new)
             elif is_image and path[-1].startswith(_MARK):
                 if steps(path[-1][len(_MARK) :]):
-                    _delete(parent, path[-1][len(_MARK) :])
+                    delete(parent, path[-1][len(_MARK) :])
             elif links is not None and member.issym():
-                _delete(parent, path[-1])
+                delete(parent, path[-1])
                 if len(links) >= _MOST_LINKS or len(member.linkname) > _LONGEST_LINK:
                     raise Hostile("it has more links, or longer ones, than this node may keep")
                 links.append(["/".join(path), member.linkname, member.uid, member.gid])
@@ -138,7 +138,7 @@ def _put(
         finally:
             os.close(folder)
         return
-    _delete(parent, name)
+    delete(parent, name)
     if member.isreg() and not member.issparse():
         _write(archive, member, parent, name, limit)
     elif member.issym():
@@ -203,7 +203,7 @@ def _link(target: int, linkname: str, parent: int, name: str) -> None:
         os.close(other)
 
 
-def _delete(parent: int, name: str) -> None:
+def delete(parent: int, name: str) -> None:
     """Delete whatever has this name; links are not followed."""
     try:
         os.unlink(name, dir_fd=parent)
@@ -213,7 +213,7 @@ def _delete(parent: int, name: str) -> None:
         folder = os.open(name, _FOLDER, dir_fd=parent)
         try:
             for inside in os.listdir(folder):
-                _delete(folder, inside)
+                delete(folder, inside)
         finally:
             os.close(folder)
         os.rmdir(name, dir_fd=parent)
@@ -224,7 +224,7 @@ def _empty(folder: int, path: tuple[str, ...], new: set[tuple[str, ...]]) -> Non
     for name in os.listdir(folder):
         inside = (*path, name)
         if inside not in new:
-            _delete(folder, name)
+            delete(folder, name)
         elif stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             below = os.open(name, _FOLDER, dir_fd=folder)
             try:

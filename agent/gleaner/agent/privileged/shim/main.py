@@ -5,7 +5,7 @@ that carry an agent's annotation `org.gleaner.handshake`, which comes from the e
 container image nor from a job's environment:
 
 - `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
-- `create`: the container may make sockets of the usual kinds only (`socket_filter`).
+- `create`: the container may make sockets of the usual kinds only, and its user gets a name (`own_config`).
 - `pause`: a container that cannot be frozen goes on (`freezing`).
 - `resume`: a container that goes on already, since CRIU was killed, is no error: else the engine would take it for
   paused for ever.
@@ -140,14 +140,14 @@ def main(runc: str | None = None) -> NoReturn:
     if call is not None:
         if call.command == "start" and _was_restored(call):
             sys.exit(0)
+        if call.command == "create" and _says(_config_of(call), ANNOTATION_HANDSHAKE):
+            _change_config(call)
         if call.command in ("create", "checkpoint") and may_be_ours(call):
             from . import transfer
 
             status = transfer.run(call)
             if status is not None:
                 sys.exit(status)
-        if call.command == "create" and _says(_config_of(call), ANNOTATION_HANDSHAKE):
-            _restrict_sockets(call)
         if call.command == "delete" and os.path.isdir(os.path.join(call.folder, "criu-root")):
             from . import transfer
 
@@ -184,13 +184,13 @@ def _says(path: str, sought: str) -> bool:
         return False
 
 
-def _restrict_sockets(call: Call) -> None:
-    from ..common import socket_filter
+def _change_config(call: Call) -> None:
+    from . import own_config
 
     try:
-        socket_filter.restrict(os.path.dirname(_config_of(call)), ANNOTATION_HANDSHAKE)
+        own_config.change(os.path.dirname(_config_of(call)), ANNOTATION_HANDSHAKE)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        sys.stderr.write(f"gleaner-runc: the container's filter of system calls cannot be set: {error}\n")
+        sys.stderr.write(f"gleaner-runc: the container's configuration cannot be changed: {error}\n")
         sys.exit(1)
 
 

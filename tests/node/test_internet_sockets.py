@@ -1,0 +1,22 @@
+"""Internet sockets: the answer of this kernel, and the line for an admin whose CRIU cannot save them."""
+
+import platform
+
+import pytest
+
+from gleaner.agent.node.compatibility import version
+from gleaner.agent.node.internet_sockets import is_asked_in_vain, warning
+
+
+def test_a_kernel_of_today_does_not_answer() -> None:
+    assert is_asked_in_vain() or version(platform.release()) < version("6.16")
+
+
+@pytest.mark.parametrize(
+    ("criu", "is_in_vain", "warns"),
+    [("4.1.1", True, True), ("3.19", True, True), ("4.1.1", False, False), ("4.2.1", True, False), ("", True, False)],
+)
+def test_an_admin_is_warned_where_criu_is_too_old_for_the_kernel(criu: str, *, is_in_vain: bool, warns: bool) -> None:
+    said = warning(criu, "6.18.44", is_asked_in_vain=is_in_vain)
+    assert bool(said) == warns
+    assert not said or said.endswith("on Linux 6.18.44: install CRIU 4.2 or newer")

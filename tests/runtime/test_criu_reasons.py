@@ -1,0 +1,83 @@
+"""CRIU's log in plain words. The lines are those that CRIU 4.1.1 wrote, each for a program that has what is named."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gleaner.agent.runtime.criu_reasons import KINDS, cannot_checkpoint, criu_reason
+
+DUMP_LOG = """\
+(00.000528) Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted
+(00.041) Warn  (criu/sk-unix.c:1): unix: something
+{error}
+(00.165195) Error (criu/cr-dump.c:1720): Dump files (pid: 151) failed with -1
+(00.241007) Error (criu/cr-dump.c:2111): Dumping FAILED.
+"""
+SAID = {
+    "sockets.c:628): sockets: Can't get 1:16 opt: Operation not supported": (
+        "it has an internet socket open, and this node's CRIU is too old to save one with Linux 6.16 or newer: "
+    ),
+    "sk-inet.c:188): inet: Connected TCP socket, consider using --tcp-established option.": "it has an open TCP conn",
+    "fsnotify.c:284): fsnotify: \tCan't dump that handle": "it watches a file or a folder outside of /job (inotify): ",
+    "files-reg.c:1790): Can't lookup mount=397 for fd=3 path=/q": "it has /q open, which lies on no disk of its con",
+    "filesystems.c:650): mqueue isn't empty": "it has a POSIX message queue (mq_open): use a pipe or a Unix socket",
+    "files-reg.c:1122): Can't create link remap for /job/a b. Use link-remap option.": "it holds /job/a b open, whi",
+    "files-reg.c:1009): Can't dump ghost file /job/big of 3221225472 size, increase limit": (
+        "it holds /job/big open, a deleted file of 3221225472 bytes, and at most 1 GiB is saved of such a file: "
+    ),
+    "files-ext.c:94): Can't dump file 5 of that type [20666] (chr 195:255 /dev/nvidia0)": (
+        "it has something open that cannot be saved (chr 195:255 /dev/nvidia0), as a GPU or another device: let the "
+    ),
+    "pipes.c:514): The packetized mode for pipes is not supported yet": "it has a pipe in packet mode (O_DIRECT): make",
+    "seize.c:335): zombie 5994 (comm gdb) found while seizing": "it has a process that another one traces, as a debugg",
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_what_criu_says_is_put_in_plain_words_with_what_to_do_and_the_words_of_criu(said: str) -> None:
+    found = cannot_checkpoint(DUMP_LOG.format(error=f"(00.165190) Error (criu/{said}"), "")
+    assert str(found).startswith(SAID[said])
+    criu = " ".join(said.partition("): ")[2].split())
+    assert str(found).endswith(f" (CRIU: {criu})")
+    assert found.lasts
+
+
+def test_what_may_pass_is_not_called_lasting() -> None:
+    log = DUMP_LOG.format(error="(00.1) Error (criu/seize.c:1): Unable to freeze cgroup /x (100 x 100ms attempts)")
+    assert not cannot_checkpoint(log, "").lasts
+
+
+def test_what_is_not_in_the_table_stays_the_first_error_of_criu_in_one_clean_bounded_line() -> None:
+    log = DUMP_LOG.format(error=f"(00.1) Error (criu/x.c:1): bad \x1b[31m\t{'x' * 5000}")
+    found = cannot_checkpoint(log, "")
+    assert re.fullmatch(r"CRIU cannot save it: bad \[31m x{100,400}", str(found))
+    assert not found.lasts
+    assert str(cannot_checkpoint("", "exit status\n 1")) == "CRIU cannot save it: exit status 1"
+
+
+def test_the_reasons_of_the_shim_are_plain_words_already() -> None:
+    log = "(00.1) Error (criu.py:0): it has sent an open file through a socket\n" + DUMP_LOG
+    assert str(cannot_checkpoint(log, "")) == "it has sent an open file through a socket"
+
+
+@given(st.text())
+def test_whatever_a_log_holds_the_reason_is_one_line(text: str) -> None:
+    found = str(cannot_checkpoint(f"(00.1) Error (criu/x.c:1): {text}", text))
+    assert found.isprintable()
+    assert len(found) < 1000
+
+
+def test_each_kind_says_what_to_do() -> None:
+    for kind in KINDS:
+        assert kind.advice
+        assert not kind.advice.endswith(".")
+
+
+def test_the_reason_is_the_first_error_that_matters() -> None:
+    log = DUMP_LOG.format(error="(00.1) Error (criu/files-reg.c:1839): Can't create link remap for /job/x.")
+    assert criu_reason(log) == "Can't create link remap for /job/x."
+    assert criu_reason("(00.1) pie: 1: Error (criu/pie/restorer.c:1): no pages\n") == "no pages"
+    assert criu_reason("(00.1)      7: Error (criu/mem.c:1): no memory\n") == "no memory"
+    assert criu_reason("(00.1) Running scripts\n") == ""
