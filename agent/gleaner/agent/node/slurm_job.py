@@ -5,12 +5,13 @@ Slurm takes limits in whole minutes; the owner of a running job may lower its En
 """
 
 import re
-import subprocess
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
+
+from gleaner.agent.privileged.common import system_programs
 
 log = structlog.get_logger()
 
@@ -122,11 +123,11 @@ def _shown(job: str) -> str:
 
 def _scontrol(*words: str) -> str | None:
     try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = system_programs.run(["scontrol", *words], within_s=TIMEOUT_S)
+    except OSError as error:
         log.warning("scontrol does not work", words=words, error=str(error))
         return None
-    if done.returncode != 0:
+    if done.status != 0:
         log.warning("scontrol says no", words=words, error=done.stderr.strip())
         return None
     return done.stdout

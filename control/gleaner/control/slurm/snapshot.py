@@ -132,8 +132,12 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Nodes by name, and jobs, as of `read_s` in seconds since the epoch. `read_s` is not later than the question."""
+    """Nodes by name, and jobs, as of `read_s` in seconds since the epoch. `read_s` is not later than the question.
+
+    `unread` is a line about the nodes and jobs whose records cannot be read, and that are left out; empty if none is.
+    """
 
     read_s: float
     nodes: Mapping[str, SlurmNode] = field(default_factory=lambda: MappingProxyType({}))
     jobs: tuple[SlurmJob, ...] = ()
+    unread: str = ""
