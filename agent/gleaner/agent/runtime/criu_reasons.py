@@ -11,6 +11,8 @@ from gleaner.agent.runtime.interface import CannotCheckpoint
 _LONGEST = 300
 _OURS = "criu.py"
 """The shim writes its own reasons into CRIU's log under this name. They are plain words already."""
+_IF_THE_PROGRAM_CHANGES = "it can be saved "
+"""These words are in each reason of the shim's that lies in the program. What follows is what to do."""
 _ERROR = re.compile(
     r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<said>.+?)\s*$", re.MULTILINE
 )
@@ -43,7 +45,7 @@ KINDS = (
     ),
     Kind(r"inet: Connected TCP socket", "has an open TCP connection", _NO_NETWORK),
     Kind(
-        r"inet: (Unsupported|Unknown|Can't dump)|sockets: (Unsupported|Unknown)|Unknown socket family",
+        r"inet: (Unsupported|Unknown|Can't dump)|sockets: (Unknown|Sockets .* are not collected)|Unknown socket family",
         "has a socket open of a kind that cannot be saved",
         _NO_NETWORK,
     ),
@@ -54,7 +56,7 @@ KINDS = (
         lasts=False,
     ),
     Kind(
-        r"unix: (External socket is used|Can't dump half of stream)",
+        r"unix: (External socket is used|Can't dump half of stream|Can't dump name-less external)",
         "is connected to a program outside of its container",
         "close the connection",
     ),
@@ -69,11 +71,6 @@ KINDS = (
         _NO_QUEUE,
     ),
     Kind(r"mqueue isn't empty", "has a POSIX message queue (mq_open)", _NO_QUEUE),
-    Kind(
-        r"Can't create link remap for (?P<path>.+)\. Use link-remap option",
-        "holds {path} open, which is deleted or replaced, and which has another name still (a hard link)",
-        "close the file, or delete its other names too",
-    ),
     Kind(
         r"Can't link remap to (?P<path>[^:]+)|Unaccessible path opened",
         "holds a file open that is deleted or replaced, and that has another name still (a hard link)",
@@ -98,11 +95,6 @@ KINDS = (
         r"packetized mode for pipes",
         "has a pipe in packet mode (O_DIRECT)",
         "make the pipe without O_DIRECT",
-    ),
-    Kind(
-        r"zombie \d+ \(comm (?P<name>.*)\) found while seizing|Unseizable non-zombie",
-        "has a process that another one traces, as a debugger or strace does",
-        "run it without the tracer",
     ),
     Kind(r"running in 32-bit mode", "runs a program for 32-bit processors", "build the program for 64 bit"),
     Kind(
@@ -137,7 +129,7 @@ def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
     errors = _errors(log)
     for file, said in errors:
         if file == _OURS:
-            return CannotCheckpoint(said)
+            return CannotCheckpoint(said, lasts=_IF_THE_PROGRAM_CHANGES in said)
         for kind in KINDS:
             if (found := re.search(kind.said, said)) is not None:
                 reason = kind.reason.format(**found.groupdict(default="a file"))
