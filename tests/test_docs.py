@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gleaner.agent.job import job_checkpoints, lifecycle
+from gleaner.agent.runtime import criu_reasons
 from gleaner.agent.settings import AgentSettings
 from gleaner.control.settings import Settings
 from gleaner.control.states import Transition
@@ -65,6 +66,12 @@ def test_the_readme_fits_on_two_screens() -> None:
     before, heading, _ = (ROOT / "README.md").read_text().partition("\n## Where to read on\n")
     assert heading
     assert len(before.splitlines()) <= 80
+
+
+def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
+    names = {"path": "FILE", "size": "N", "what": "X"}
+    said = [[kind.reason.format(**names), kind.advice] for kind in criu_reasons.KINDS]
+    assert _rows(ROOT / "docs" / "saving.md", "| it ... | what to do |") == said
 
 
 def test_the_transitions_of_the_design_page_are_those_of_the_code() -> None:

@@ -72,7 +72,7 @@ KINDS = (
     ),
     Kind(r"mqueue isn't empty", "has a POSIX message queue (mq_open)", _NO_QUEUE),
     Kind(
-        r"Can't link remap to (?P<path>[^:]+)|Unaccessible path opened",
+        r"Can't link remap to|Unaccessible path opened",
         "holds a file open that is deleted or replaced, and that has another name still (a hard link)",
         "close the file, or delete its other names too",
     ),
