@@ -63,6 +63,7 @@ def test_no_job_is_begun_when_the_time_left_is_not_worth_it(control: Control) ->
     assert not control.job(job).attempts
 
 
+@pytest.mark.slow
 def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
     job = control.submit("1500")
     agent = control.agent("a1", lives_s=12)
@@ -76,6 +77,7 @@ def test_what_one_agent_saves_another_goes_on_with(control: Control) -> None:
     control.in_order(job, 1500)
 
 
+@pytest.mark.slow
 def test_a_pushed_image_is_taken_in_by_the_node_that_restores_the_job_too(control: Control) -> None:
     image_id = control.push_image("counter:mine", b"the first one")
     job = control.submit("1500", image="counter:mine")
@@ -232,6 +234,7 @@ def test_an_agent_that_is_to_go_leaves_at_once_and_has_the_time_that_slurm_gives
     assert control.job(job).job.state is State.SAVED
 
 
+@pytest.mark.slow
 def test_jobs_that_are_slow_to_start_do_not_silence_their_agent(control: Control) -> None:
     control.runtime.start_takes_s = 5  # longer than the lease
     jobs = [control.submit("5") for _ in range(15)]
@@ -260,6 +263,7 @@ def test_what_is_published_counts_although_its_container_cannot_be_removed_in_ti
     assert attempt.ending == "saved"
 
 
+@pytest.mark.slow
 def test_long_lines_reach_control_in_pieces_that_it_takes(control: Control) -> None:
     control.runtime.first_lines = ["\x01" * 60_000 for _ in range(100)]
     job = control.submit("5")
@@ -283,6 +287,7 @@ def test_a_held_job_is_saved_and_a_cancelled_one_is_dropped(control: Control) ->
     assert control.job(cancelled).job.outcome is Outcome.CANCELLED
 
 
+@pytest.mark.slow
 def test_control_hears_of_a_nodes_wrong_clock_and_that_it_was_mended(control: Control) -> None:
     control.clock.shift_s = 5.0
     control.submit("100000")
@@ -305,6 +310,7 @@ def test_an_agent_that_control_has_closed_leaves_the_node(control: Control) -> N
     assert control.clock.passed_s < 2
 
 
+@pytest.mark.slow
 def test_a_workloads_own_failure_costs_a_retry_and_then_is_final(control: Control) -> None:
     job = control.submit("5", "3", retries=1)
     agent = control.agent("a1", lives_s=2 * FAR_S, idle_s=FAR_S)  # a retry waits for some seconds
@@ -406,6 +412,7 @@ def test_an_agent_on_a_node_that_cannot_run_jobs_ends_and_says_so(control: Contr
     assert "cannot run jobs" in row.reason
 
 
+@pytest.mark.slow
 def test_a_broken_checkpoint_is_never_restored_and_the_job_starts_over(control: Control) -> None:
     job = control.submit("450")
     control.live(control.brief("a1"))

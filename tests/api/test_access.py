@@ -58,6 +58,7 @@ def test_health_tells_no_secrets(harness: ApiHarness) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_user_sees_and_changes_only_the_own_groups_jobs(harness: ApiHarness) -> None:
     job = harness.user.submit()
     stranger = harness.caller("user", "carol", "cms")
@@ -186,6 +187,7 @@ def test_a_revoked_token_ends_within_seconds(harness: ApiHarness) -> None:
     detail(harness.user.get("/v1/status"), 401)
 
 
+@pytest.mark.slow
 def test_the_openapi_document_needs_a_token_and_says_so_of_every_call(harness: ApiHarness) -> None:
     document = harness.user.get("/openapi.json").json()
     assert document["security"] == [{"token": []}]

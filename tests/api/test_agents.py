@@ -151,6 +151,7 @@ def test_a_bad_report_is_bad_input_and_changes_nothing(harness: ApiHarness, kind
     assert harness.user.get(f"/v1/jobs/{job}").json()["job"]["state"] == "Running"
 
 
+@pytest.mark.slow
 def test_a_periodic_save_counts_under_the_reports_guards(harness: ApiHarness) -> None:
     job = harness.user.submit()
     agent, other = harness.agent("n1"), harness.agent("n2")

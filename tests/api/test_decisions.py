@@ -89,6 +89,7 @@ def test_bad_questions_are_one_clear_line(harness: ApiHarness) -> None:
     detail(harness.agent().get("/v1/decisions", subject="job 7"), 403)
 
 
+@pytest.mark.slow
 def test_claims_whose_decisions_are_not_recorded_are_counted(harness: ApiHarness, other: Caller) -> None:
     harness.state.usage_cache = UsageCache(lambda: 0.0)
     while harness.state.usage_cache.may_record():

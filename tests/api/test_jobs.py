@@ -137,6 +137,7 @@ def test_an_unknown_campaign_is_not_found(harness: ApiHarness) -> None:
     assert "campaign 7" in detail(harness.user.post("/v1/campaigns/7/cancel"), 404)
 
 
+@pytest.mark.slow
 def test_unknown_paths_methods_and_filters_are_problems_too(harness: ApiHarness) -> None:
     detail(harness.user.get("/v1/nowhere"), 404)
     detail(harness.user.get("/health/"), 404)

@@ -95,6 +95,7 @@ def test_a_job_that_waits_says_for_what(harness: CliHarness) -> None:
     assert "waits: held: by alice (release it with `glean release`)" in said
 
 
+@pytest.mark.slow
 def test_a_job_says_why_its_last_slice_could_not_be_saved(harness: CliHarness) -> None:
     job = submit(harness)
     reason = "it has a POSIX message queue (mq_open): use a pipe"
@@ -110,6 +111,7 @@ def test_a_job_says_why_its_last_slice_could_not_be_saved(harness: CliHarness) -
     assert why.count(reason) == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_has_ended_or_started_without_a_question_says_so(harness: CliHarness) -> None:
     job = submit(harness)
     (claimed,) = harness.node.claim()

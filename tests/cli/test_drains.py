@@ -104,6 +104,7 @@ def test_a_user_may_not_drain(harness: CliHarness, nodes: MadeNodes) -> None:
     assert nodes.acts == []
 
 
+@pytest.mark.slow
 def test_a_user_moves_a_running_job_of_the_own_group(harness: CliHarness) -> None:
     harness.good("submit", "--image", "gleaner/pi")
     assert "does not run, it is New" in harness.refused("migrate", "1", code=1)

@@ -208,6 +208,7 @@ JSONS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(["manifest.json", "index.json"]), JSONS)
 def test_any_json_in_place_of_the_table_of_contents_is_refused(name: str, said: object) -> None:

@@ -52,6 +52,7 @@ def refusal(glean: Glean, *arguments: str) -> str:
     return err.removeprefix("glean: ").rstrip()
 
 
+@pytest.mark.slow
 def test_a_run_writes_the_schedule_with_whole_numbers_as_such(glean: Glean, tmp_path: Path) -> None:
     code, out, err = glean("run", "trace.swf", "--scheduler", "easy", "--schedule", "s.csv")
     assert code == 0
@@ -88,6 +89,7 @@ def test_json_has_the_figures_of_the_schedule(glean: Glean, tmp_path: Path) -> N
     }
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(glean: Glean, tmp_path: Path) -> None:
     files = ("s.csv", "r.json", "r.html")
     outputs = ("--schedule", "s.csv", "--json", "r.json", "--report", "r.html")

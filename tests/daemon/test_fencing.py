@@ -306,6 +306,7 @@ def test_a_leader_that_is_succeeded_while_it_writes_a_token_submits_no_agent(
     assert faked.calls("sbatch") == []
 
 
+@pytest.mark.slow
 def test_pending_agents_are_withdrawn_by_the_leader_only(harness: DaemonHarness, faked: FakedSlurm) -> None:
     faked.switch("stuck")
     harness.submit_jobs(1)

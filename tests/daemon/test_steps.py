@@ -130,6 +130,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "PAUSE_S", 0.0)
 
 
+@pytest.mark.slow
 def test_ten_minutes_of_control_go_by_without_a_thread_and_the_same_way_each_time(tmp_path: Path) -> None:
     lives = [ByHand(tmp_path / name) for name in ("first", "second")]
     for life in lives:
@@ -146,6 +147,7 @@ def test_ten_minutes_of_control_go_by_without_a_thread_and_the_same_way_each_tim
     assert rounds == {"provisioning": 30, "checkpoint gc": 2}
 
 
+@pytest.mark.slow
 def test_with_entitlements_provisioning_asks_slurm_nothing_of_its_own(tmp_path: Path) -> None:
     """In a dry run, so that no rights are needed. Both loops look; only one of them asks."""
     control = ByHand(tmp_path / "control", mode="dry-run")

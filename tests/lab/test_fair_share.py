@@ -17,6 +17,7 @@ def row(comparison: Comparison, beginning: str) -> Row:
     return next(row for row in comparison.rows if row.what.startswith(beginning))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "least", "most"),
     [

@@ -53,6 +53,7 @@ def test_agents_with_one_end_cost_regular_jobs_less_than_agents_of_one_length() 
     assert before.wait_s.mean() < one_end.wait_s.mean() < one_length.wait_s.mean()
 
 
+@pytest.mark.slow
 def test_a_log_that_is_not_there_is_said_and_the_model_stands_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_folder_that_is_not_there_takes_nothing(tmp_path: Path) -> None:
     assert count(tmp_path / "nothing") == Taken()
 
 
+@pytest.mark.slow
 def test_the_count_stops_soon_after_a_limit_is_passed(tmp_path: Path) -> None:
     for number in range(3000):
         (tmp_path / f"{number}").touch()
@@ -78,6 +79,7 @@ def test_the_count_stops_soon_after_a_limit_is_passed(tmp_path: Path) -> None:
     assert not count(tmp_path, most_bytes=1000).is_whole
 
 
+@pytest.mark.slow
 def test_the_count_takes_no_longer_than_it_may(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number}").mkdir()
@@ -104,6 +106,7 @@ def nested(place: Path, depth: int) -> int:
     return here
 
 
+@pytest.mark.slow
 def test_folders_within_folders_however_deep_hide_nothing(tmp_path: Path) -> None:
     deepest = nested(tmp_path, 1500)
     file = os.open("large", os.O_CREAT | os.O_WRONLY, dir_fd=deepest)

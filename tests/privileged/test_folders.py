@@ -35,6 +35,7 @@ def made(tmp_path: Path) -> tuple[Config, Bundle]:
     return settings, found
 
 
+@pytest.mark.slow
 def test_what_is_very_deep_is_counted_and_removed(made: tuple[Config, Bundle]) -> None:
     settings, found = made
     dig(Path(found.inside("upper")), DEEPER_THAN_PYTHON_RECURSES)
@@ -43,6 +44,7 @@ def test_what_is_very_deep_is_counted_and_removed(made: tuple[Config, Bundle]) -
     assert kept(settings) == []
 
 
+@pytest.mark.slow
 def test_a_helper_starts_whatever_was_left_behind(made: tuple[Config, Bundle]) -> None:
     settings, found = made
     dig(Path(found.inside("upper")), DEEPER_THAN_PYTHON_RECURSES)

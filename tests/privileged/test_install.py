@@ -102,6 +102,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path / "node")
 
 
+@pytest.mark.slow
 def test_it_is_installed_once_and_removed_to_the_byte(node: Node) -> None:
     before = node.files()
     first = node.install()
@@ -136,6 +137,7 @@ def test_programs_are_roots_to_change_and_everybodys_to_read(node: Node) -> None
     assert program.endswith("main('/usr/sbin/runc')\n")
 
 
+@pytest.mark.slow
 def test_settings_that_are_there_are_kept_and_survive_the_removal(node: Node) -> None:
     kept = '{"agent_uid": 77, "runc": "/usr/sbin/runc", "criu": "/usr/sbin/criu", "own": "/run/x"}'
     node.put("etc/gleaner/privileged.json", kept)
@@ -163,6 +165,7 @@ def test_a_daemon_json_that_is_malformed_is_one_line_and_nothing_is_changed(node
     assert node.files() == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_and_does_nothing(node: Node) -> None:
     node.put(DAEMON_JSON, '{\n    "debug": true\n}\n')
     before = node.files()
@@ -185,6 +188,7 @@ def test_nothing_is_changed_while_nobody_agrees(node: Node) -> None:
     assert node.files() == before
 
 
+@pytest.mark.slow
 def test_the_mode_of_daemon_json_stays_and_the_one_before_is_kept(node: Node) -> None:
     before = '{"debug": true}'
     node.put(DAEMON_JSON, before).chmod(0o600)
@@ -214,6 +218,7 @@ def test_what_others_could_change_is_not_made_roots_program(node: Node) -> None:
     assert "is not root's alone" in said.stderr
 
 
+@pytest.mark.slow
 def test_a_file_that_was_changed_since_is_not_removed_and_an_old_module_is(node: Node) -> None:
     node.install()
     library = node.root / "usr/local/lib/gleaner"

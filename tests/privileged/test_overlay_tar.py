@@ -105,6 +105,7 @@ def test_a_hostile_layer_is_refused(tmp_path: Path) -> None:
             put_back(content, tmp_path / "target")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deep", [MOST_STEPS - 1, MOST_STEPS])
 def test_what_can_be_saved_can_be_put_back(upper: Path, tmp_path: Path, deep: int) -> None:
     """A layer that is refused only when it is put back would be a save that is lost."""

@@ -63,6 +63,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(field=st.sampled_from([*HOSTILE]), value=json_values)
 def test_whatever_is_taken_cannot_loosen_the_container(field: str, value: object) -> None:
     try:

@@ -205,6 +205,7 @@ def test_a_process_gets_its_pages_while_the_images_of_another_one_are_still_on_t
         os.close(one)
 
 
+@pytest.mark.slow
 def test_criu_asks_for_the_pages_when_it_has_read_the_beginning_of_what_says_where_they_are(tmp_path: Path) -> None:
     stored = {"pagemap-1.img": pagemap(200_000), "pages-1.img": b"x" * 4096}
     assert len(stored["pagemap-1.img"]) > 2 * BLOCK_BYTES

@@ -75,6 +75,7 @@ def _saved_twice(harness: QueueHarness, count: int) -> tuple[int, ...]:
     return jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", [ReturnReason.CHECKPOINT_BROKEN, ReturnReason.CANNOT_RESTORE])
 def test_one_node_that_calls_every_checkpoint_broken_destroys_none_and_the_jobs_go_on_elsewhere(
     harness: QueueHarness, why: ReturnReason

@@ -145,6 +145,7 @@ def test_six_thousand_long_lines_take_little_of_the_agents_memory_while_control_
     assert last.first + len(last.lines) == 6000, "and the others keep their numbers"
 
 
+@pytest.mark.slow
 def test_what_a_running_job_prints_waits_in_its_containers_log_when_there_is_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

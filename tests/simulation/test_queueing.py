@@ -183,6 +183,7 @@ def test_what_is_known_of_a_block_of_the_queue_is_of_its_user_jobs() -> None:
         assert scheduled("easy", workload, 4).start_s.tolist() == starts("easy", jobs_of(workload), 4), refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_long_queue_is_scheduled_as_a_short_one(seed: int) -> None:
     """The queue is as long as several of the blocks in which a queue is passed over."""

@@ -87,6 +87,7 @@ def test_agents_that_would_compute_nothing_are_left_out_and_named(tmp_path: Path
     assert [one.evidence.setting.length_s for one in found.tried] == [3600.0]
 
 
+@pytest.mark.slow
 def test_a_limit_in_per_cent_of_no_wait_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadScenario, match="no regular job waits at all"):
         tune(busy(), of_processors(10**6), SchedulerSettings(), asked(), state=tmp_path, workers=1)
