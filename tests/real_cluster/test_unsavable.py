@@ -1,0 +1,70 @@
+"""A job that no node can save, for a reason in its own program, is held soon, and its owner reads what to do."""
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from demo import cluster
+from tests.real_cluster import cluster_harness
+from tests.real_cluster.test_own_image import DOCKER
+
+pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(900)]
+
+SETTINGS = {"rounds": {"length_s": 45, "shortest_slice_s": 10}}
+IMAGE = "unsavable:1"
+QUEUE = """
+import ctypes, os, time
+assert ctypes.CDLL(None).mq_open(b"/queue", os.O_CREAT | os.O_RDWR, 0o600, None) >= 0
+while True:
+    print("goes on", flush=True)
+    time.sleep(1)
+"""
+REASON = "cannot be saved: it has /queue open, which lies on no disk of its container, as a POSIX message queue"
+
+
+@pytest.fixture
+def image(quiet: None) -> Iterator[str]:
+    """An image whose command is Python, pushed by an admin for the group."""
+    built = subprocess.run(
+        [*DOCKER, "build", "--quiet", "-"],
+        input=f'FROM {cluster_harness.PI}\nENTRYPOINT ["python3", "-c"]\n',
+        text=True, capture_output=True, check=True, timeout=300,
+    ).stdout.strip()  # fmt: skip
+    saved = subprocess.run([*DOCKER, "save", built], capture_output=True, check=True, timeout=300).stdout
+    send = [
+        str(cluster.SCRIPT),
+        "exec",
+        "-i",
+        "-u",
+        cluster.SERVICE_USER,
+        "head",
+        "sh",
+        "-c",
+        "cat > /tmp/unsavable.tar",
+    ]
+    subprocess.run(send, input=saved, check=True, timeout=300)
+    cluster.glean("image", "push", "--group", "physics", IMAGE, "/tmp/unsavable.tar")
+    yield IMAGE
+    cluster.glean("image", "rm", "--group", "physics", IMAGE)
+    subprocess.run([*DOCKER, "image", "rm", built], check=False, capture_output=True, timeout=60)
+
+
+@pytest.fixture
+def job(image: str) -> Iterator[int]:
+    """One that holds a POSIX queue, on a cluster of which control knows several nodes."""
+    others = cluster_harness.submit_pi(2)
+    cluster_harness.wait_running(others)
+    cluster.glean("cancel", *map(str, others))
+    told = cluster.glean("submit", "--group", "physics", "--image", image, "--memory-mib", "200", after=(QUEUE,))
+    yield told["jobs"][0]
+    cluster.glean("cancel", str(told["jobs"][0]))
+
+
+def test_it_is_held_after_two_nodes_have_said_so_and_the_hold_says_why(job: int) -> None:
+    cluster.until("the job to be held", lambda: cluster_harness.job(job)["job"]["held"], timeout_s=400)
+    shown = cluster_harness.job(job)
+    tried = [attempt for attempt in shown["attempts"] if attempt["detail"].startswith(REASON)]
+    assert len(tried) == len({attempt["node"] for attempt in tried}) == 2
+    assert shown["waits_because"].startswith(f"held: {REASON}")
+    assert "use a pipe or a Unix socket instead (CRIU: Can't lookup mount=" in shown["waits_because"]
+    assert shown["failures"] == 0
