@@ -419,7 +419,7 @@ def test_a_job_has_no_rights_no_network_and_one_mount(node: Node, work: Work) ->
     assert seen["no_new_privileges"] == "1"
     assert seen["seccomp"] == "2"
     assert set(seen["interfaces"]) <= {"lo"}
-    of_the_system = ("/proc", "/sys", "/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
+    of_the_system = ("/proc", "/sys", "/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/passwd")
     assert [mount for mount in seen["mounts"] if not mount.startswith(of_the_system)] == ["/", "/job"]
     assert (seen["here"], seen["greeting"], seen["terminal"], seen["cpus"]) == ("/job", "hello", False, "100000")
 
