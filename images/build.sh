@@ -159,7 +159,7 @@ build() { # build NAME PARENT: from the context in $work/NAME
         say "image $name: unchanged"
         return
     fi
-    docker build --network=host --label "org.gleaner.source=$source" -t "$image" "$work/$name" >>"$log" 2>&1 ||
+    docker build --force-rm --network=host --label "org.gleaner.source=$source" -t "$image" "$work/$name" >>"$log" 2>&1 ||
         failed "image $name could not be built"
     say "image $name: built ($((SECONDS - began_s)) s)"
 }

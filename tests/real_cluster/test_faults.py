@@ -8,8 +8,8 @@ from tests.real_cluster import cluster_harness, owners_harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-SAMPLES = "15000000"
-"""A quarter of a minute, with the rests."""
+SAMPLES = "30000000"
+"""Half a minute, with the rests."""
 
 
 @pytest.mark.extended
@@ -35,6 +35,7 @@ def test_the_jobs_of_a_node_that_is_killed_outright_complete_elsewhere(one_round
 def test_control_killed_and_restarted_in_mid_campaign_loses_nothing(one_round: None) -> None:
     jobs = cluster_harness.submit_pi(3, samples=SAMPLES, cpus=3)
     cluster_harness.wait_running(jobs)
+    assert cluster_harness.states(jobs) == ["Running"] * 3
     cluster.kill_control()
     cluster.until("all jobs to complete", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=300)
     assert all(cluster_harness.job(job)["job"]["outcome"] == "succeeded" for job in jobs)
@@ -65,10 +66,11 @@ def test_a_killed_agent_leaves_nothing_of_ours_to_the_next_regular_job(one_round
     (node,) = cluster_harness.wait_running(jobs).values()
     assert cluster.containers(node)
     cluster.run(node, "pkill", "-KILL", "-f", "glean-agent run")
-    regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 20", user="alice")
-    cluster.until("the regular job", lambda: cluster.regular_job(regular).state == "RUNNING", timeout_s=90)
+    regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=10", script="sleep 600", user="alice")
+    cluster.until("the regular job", lambda: cluster_harness.has_started(regular), timeout_s=90)
     assert cluster.containers(node) == []
     assert cluster.run(node, "sh", "-c", "pgrep -f [p]i.py || true").strip() == ""
+    cluster_harness.end(regular)
 
 
 @pytest.mark.extended
@@ -99,7 +101,7 @@ def test_a_job_that_slurm_preempts_is_saved_within_the_grace_time(one_round: Non
     jobs = cluster_harness.submit_pi(1)
     (node,) = cluster_harness.wait_running(jobs).values()
     regular = cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=2", script="sleep 10", user="alice")
-    cluster.until("the regular job", lambda: cluster.regular_job(regular).state == "RUNNING", timeout_s=100)
+    cluster.until("the regular job", lambda: cluster_harness.has_started(regular), timeout_s=100)
     assert owners_harness.waited_s(regular) <= 75, "the grace time of the demo is 60 s"
     row = cluster_harness.job(jobs[0])
     assert row["attempts"][0]["ending"] == "saved"

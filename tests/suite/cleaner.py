@@ -1,6 +1,6 @@
 """Removes what a run of the tests leaves, also after a run that was killed: a process of its own that outlives it.
 
-    python3 -m tests.suite.cleaner RUN FOLDER [--keep-cluster] [--keep-engine]
+    python3 -m tests.suite.cleaner RUN FOLDER
 
 It waits until its standard input ends: the kernel closes that when the run is over, however it ended. Every process
 of the run carries GLEANER_TEST_RUN=RUN in its environment, or works below FOLDER, where the run's temporary files are.
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +25,8 @@ ENGINE = ("dockerd", "containerd")
 """Programs of our engine. They are stopped by engine.sh, which lets their containers end."""
 STEP = "step.pid"
 """In the run's folder: a step of the set-up that must not be broken off, such as one of apt's."""
+ENGINE_IS_OURS, CLUSTER_IS_OURS = "engine-is-ours", "cluster-is-ours"
+"""Files in the run's folder: the run has started the engine, the cluster."""
 STEP_WITHIN_S = 600.0
 END_WITHIN_S = 10.0
 
@@ -98,22 +100,33 @@ def remove_containers(*filters: str) -> None:
         _docker("container", "rm", "--force", "--volumes", *found)
 
 
-def clean(run: str, folder: Path, *, keep_cluster: bool, keep_engine: bool) -> list[str]:
-    """Remove everything of the run; return what was found that a run which ends by itself would have removed."""
+def clean(run: str, folder: Path) -> tuple[list[str], list[str]]:
+    """Remove everything of the run. Return what a run that ends by itself would have removed, and what has failed.
+
+    Each step is tried, whatever the steps before it did: an engine that hangs keeps no mount.
+    """
     found: list[str] = []
+    wrong: list[str] = []
+
+    def attempt(step: Callable[[], object]) -> None:
+        try:
+            step()
+        except (OSError, subprocess.SubprocessError) as error:
+            wrong.append(str(error))
+
     wait_for_step(folder)
     if killed := end_processes(run, folder):
         found.append(f"{killed} processes")
     if engine_runs():
-        remove_containers(f"label={LABEL}={run}")
-        if not keep_cluster:
-            _script("cluster.sh", "down")
-    if not keep_engine:
-        _script("engine.sh", "stop")
+        attempt(lambda: remove_containers(f"label={LABEL}={run}"))
+        if (folder / CLUSTER_IS_OURS).exists():
+            attempt(lambda: _script("cluster.sh", "down"))
+    if (folder / ENGINE_IS_OURS).exists() and not cluster_runs():  # somebody may have started a demo meanwhile
+        attempt(lambda: _script("engine.sh", "stop"))
     if mounts := unmount(folder):
         found.append(f"{mounts} mounts")
     shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return found, wrong
 
 
 def wait_for_step(folder: Path) -> None:
@@ -137,30 +150,32 @@ def engine_runs() -> bool:
 
 def cluster_runs() -> bool:
     """Return whether the demo's cluster is there, whole or in part."""
-    return engine_runs() and bool(
-        _docker("ps", "--all", "--quiet", "--filter", "label=org.gleaner.cluster=demo").strip()
-    )
+    try:
+        return bool(_docker("ps", "--all", "--quiet", "--filter", "label=org.gleaner.cluster=demo").strip())
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def _script(*words: str) -> None:
-    subprocess.run([ROOT / "deploy" / words[0], *words[1:]], check=False, capture_output=True, timeout=300)
+    subprocess.run([ROOT / "deploy" / words[0], *words[1:]], check=True, capture_output=True, timeout=300)
 
 
-def main() -> None:
-    """Wait for the end of the run, and clean."""
+def main() -> int:
+    """Wait for the end of the run, and clean; 1 if something is left."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--keep-cluster", action="store_true")
-    parser.add_argument("--keep-engine", action="store_true")
     told = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.read()
-    found = clean(told.run, told.folder, keep_cluster=told.keep_cluster, keep_engine=told.keep_engine)
+    found, wrong = clean(told.run, told.folder)
     if found:
         print(f"cleaner: the run left {' and '.join(found)}; they are gone", flush=True)
+    for one in wrong:
+        print(f"cleaner: {one}", flush=True)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

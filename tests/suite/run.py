@@ -8,6 +8,7 @@ prints also lies in test-output/: a log and a report for each part, summary.json
 
 import argparse
 import ctypes
+import fcntl
 import json
 import os
 import shlex
@@ -58,6 +59,12 @@ PARTS = (
     Part("unit", "not cluster and not nodes", options=("--numprocesses", "3", "--dist", "worksteal"), niceness=10),
 )
 STATIC = "static"
+LOCK = Path("/tmp/gleaner-tests.lock")
+"""Held by a run and by its cleaner: node containers, cluster and engine are one for the machine."""
+
+
+class AlreadyRuns(Exception):
+    """Another run of the tests goes on on this machine."""
 
 
 class SetUpFailed(Exception):
@@ -118,16 +125,26 @@ class Run:
         self.parts: list[Process] = []
         self.red: list[str] = []
         self.interrupted = False
+        self.is_over = False
+        """The limit has passed: nothing more begins."""
+        self.step_now = ""
+        """The step of the set-up that is going on."""
         self._cleaner: subprocess.Popen[str] | None = None
 
     # ── set-up ────────────────────────────────────────────────────────────────────────────────────────────
 
     def start_cleaner(self) -> None:
         """Start what removes everything when this process ends, however it ends."""
+        lock = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.folder.rmdir()
+            raise AlreadyRuns from None
         words = [sys.executable, "-m", "tests.suite.cleaner", self.id, str(self.folder)]
-        words += ["--keep-engine"] if cleaner.engine_runs() else []
-        words += ["--keep-cluster"] if cleaner.cluster_runs() else []
-        self._cleaner = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        self._cleaner = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.PIPE, text=True, start_new_session=True, pass_fds=(lock,)
+        )
 
     def prepare_folder(self) -> None:
         """Make the folder of all temporary files: in memory where that can be had, so that no test waits for a disk."""
@@ -156,7 +173,12 @@ class Run:
             )
             if whole:
                 (self.folder / cleaner.STEP).write_text(str(process.pid))
-            process.wait()
+            self.step_now = name
+            try:
+                process.wait(self.left_s())
+            except subprocess.TimeoutExpired:
+                raise SetUpFailed(f"{name} goes on although the run should be over: see {log.name}") from None
+            self.step_now = ""
             (self.folder / cleaner.STEP).unlink(missing_ok=True)
         if process.returncode:
             raise SetUpFailed(f"{shlex.join(words)} failed; the end of {log.relative_to(ROOT)}:\n{tail_of(log, 25)}")
@@ -172,6 +194,8 @@ class Run:
     def set_up_containers(self) -> None:
         """Build the images, and bring up node containers and the cluster."""
         try:
+            if not cleaner.engine_runs():
+                (self.folder / cleaner.ENGINE_IS_OURS).touch()
             self.step("engine", "deploy/engine.sh", "start", whole=True)
             self.step("images", "images/build.sh")
             if self.all:
@@ -180,17 +204,21 @@ class Run:
                 self.step("node containers", str(BIN / "python"), "-m", "tests.suite.node_containers", "up")
                 self.begin("nodes")
             if self.wants("cluster"):
+                if not cleaner.cluster_runs():
+                    (self.folder / cleaner.CLUSTER_IS_OURS).touch()
                 self.step("cluster", "deploy/cluster.sh", "up")
                 self.begin("cluster")
         except SetUpFailed as error:
             self.red.append(str(error))
+        except Exception as error:  # this is a thread: nobody else would hear of it
+            self.red.append(f"the set-up broke: {error!r}")
 
     # ── the parts ─────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, need: str) -> None:
         """Start the parts that waited for this step."""
         for part in PARTS:
-            if part.needs == need and self.wants(part.name) and not self.interrupted:
+            if part.needs == need and self.wants(part.name) and not (self.interrupted or self.is_over):
                 marks = part.marks if self.all else f"({part.marks}) and not extended"
                 where = [] if any("/" in option for option in self.pytest_options) else part.folders
                 self.parts.append(self._start(part, [*part.options, "-m", marks, *self.pytest_options, *where]))
@@ -225,8 +253,10 @@ class Run:
         """Wait for everything, say how far it is, and end what takes longer than the limit."""
         said_s = time.monotonic()
         while True:
-            running = [one for one in self.parts if one.process.poll() is None]
-            for one in self.parts:
+            is_preparing = preparing.is_alive()  # before the look at the parts: its last act may be to add one
+            parts = [*self.parts]
+            running = [one for one in parts if one.process.poll() is None]
+            for one in parts:
                 one.read()
                 if one not in running and not one.took_s:
                     one.took_s = time.monotonic() - one.began_s
@@ -234,33 +264,44 @@ class Run:
             if static and static.poll() is not None:
                 self._judge_static(static)
                 static = None
-            if not running and not preparing.is_alive() and not static:
+            if not running and not is_preparing and not static:
                 return
-            if self.limit_s and time.monotonic() - self.began_s > self.limit_s:
-                self._over(running)
+            if self.left_s() == 0:
+                self._over(running, static)
                 return
             if time.monotonic() - said_s > SAY_EVERY_S:
                 said_s = time.monotonic()
                 self.say(", ".join(one.line for one in running) or "preparing")
             time.sleep(0.2)
 
+    def left_s(self) -> float | None:
+        """Return the time that is left for the run; None if it has no limit."""
+        return None if self.limit_s is None else max(0.0, self.began_s + self.limit_s - time.monotonic())
+
     def _judge_static(self, static: "subprocess.Popen[bytes]") -> None:
         self.say(f"static checks: {'passed' if static.returncode == 0 else 'FAILED'}")
         if static.returncode:
             self.red.append("static checks:\n" + tail_of(OUTPUT / "static.log", 40))
 
-    def _over(self, running: Sequence[Process]) -> None:
+    def _over(self, running: Sequence[Process], static: "subprocess.Popen[bytes] | None") -> None:
         """Say what was running when the limit passed, with the stacks of its threads, and end it."""
+        self.is_over = True
         self.red.append(f"the run took longer than {(self.limit_s or 0) / 60:g} min")
+        if self.step_now:
+            self.red.append(f"the set-up was in {self.step_now}")
+        if static:
+            self.red.append("the static checks were going on")
         for one in running:
             began = [test.id for test in one.reports.tests.values() if not test.ended]
             self.red.append(f"{one.part.name} was in {', '.join(began) or 'a set-up'}")
-        for stacks in (self.folder / STACKS).iterdir():  # each process that has loaded tests/conftest.py has one
+        ours = {str(process) for process in cleaner.processes_of(self.id, self.folder)}
+        files = [file for file in (self.folder / STACKS).iterdir() if file.name in ours]
+        for file in files:  # each process that has loaded tests/conftest.py has one
             with suppress(ProcessLookupError):
-                os.kill(int(stacks.name), signal.SIGUSR1)
+                os.kill(int(file.name), signal.SIGUSR1)
         time.sleep(STACKS_WITHIN_S)
-        for stacks in (self.folder / STACKS).iterdir():
-            self.red.append(f"the threads of process {stacks.name}:\n{stacks.read_text()}")
+        for file in files:
+            self.red.append(f"the threads of process {file.name}:\n{file.read_text()}")
         for one in running:
             os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()
@@ -272,21 +313,41 @@ class Run:
         tests = [test for one in self.parts for test in one.reports.tests.values()]
         broken = [error for one in self.parts for error in one.reports.broken]
         for one in self.parts:
-            # 0: passed, 1: tests failed, 5: nothing was selected. Else pytest itself has ended early.
-            if one.process.returncode not in {0, 1, 5}:
-                self.red.append(f"{one.part.name} ended with {one.process.returncode}:\n{tail_of(one.log, 40)}")
-        verdict = report.judge(tests, broken)
+            tests_of = one.reports.tests.values()
+            wrong = report.broken_off(one.part.name, one.process.returncode, tests_of, may_be_empty=self.is_chosen)
+            self.red += [f"{reason}:\n{tail_of(one.log, 40)}" for reason in wrong]
+        begun = {one.part.name for one in self.parts}
+        if not self.red:
+            self.red += [
+                f"{part.name} never began" for part in PARTS if self.wants(part.name) and part.name not in begun
+            ]
+        verdict = report.judge(tests, broken, run_again=not self.is_chosen)
         self.red += verdict.red
         if self.red:
             return []
-        flaky: list[str] = []
-        for one in self.parts:
-            for name in (id for id in one.reports.tests if id in verdict.again):
-                self.say(f"again, alone: {name}")
-                again = self._start(one.part, ["-p", "no:xdist", name], suffix="-again")
-                again.process.wait()
-                (flaky if again.process.returncode == 0 else self.red).append(name)
-        return flaky
+        flaky = [(one.part, name) for one in self.parts for name in one.reports.tests if name in verdict.again]
+        return [name for number, (part, name) in enumerate(flaky) if self._passes_alone(part, name, number)]
+
+    @property
+    def is_chosen(self) -> bool:
+        """Return whether files or pytest's options were given: then a part may be empty, and nothing is run again."""
+        return bool(self.pytest_options)
+
+    def _passes_alone(self, part: Part, name: str, number: int) -> bool:
+        """Run one test again; if it does not pass, the run is red."""
+        self.say(f"again, alone: {name}")
+        again = self._start(part, ["-p", "no:xdist", name], suffix=f"-again{number}")
+        try:
+            again.process.wait(self.left_s())
+        except subprocess.TimeoutExpired:
+            os.killpg(again.process.pid, signal.SIGKILL)
+            again.process.wait()
+        again.read()
+        test = again.reports.tests.get(name)
+        if again.process.returncode == 0 and test and test.passed:
+            return True
+        self.red.append(f"{name} did not pass when it was run again, alone:\n{tail_of(again.log, 40)}")
+        return False
 
     def say_all(self, flaky: Sequence[str]) -> None:
         """Write the summary, and print it."""
@@ -312,8 +373,8 @@ class Run:
         for reason in self.red:
             print(f"FAILED: {reason}")
         failed = sum(test.failed for test in tests) - len(flaky)
-        skipped = sum(test.skipped for test in tests)
-        passed = sum(test.ended for test in tests) - failed - skipped
+        skipped = sum(test.skipped and not test.failed for test in tests)
+        passed = sum(test.passed for test in tests) + len(flaky)
         self.say(f"the whole run: {'red' if self.red or self.interrupted else 'green'}")
         print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
 
@@ -331,7 +392,9 @@ class Run:
             signal.signal(number, signal.SIG_IGN)
         if self._cleaner and self._cleaner.stdin:
             self._cleaner.stdin.close()
-            self._cleaner.wait()
+            if self._cleaner.wait():
+                self.red.append("not everything of the run could be removed")
+                print(f"FAILED: {self.red[-1]}", flush=True)
 
 
 def tail_of(log: Path, lines: int) -> str:
@@ -346,15 +409,22 @@ def main() -> int:
     parser.add_argument("--only", default="", help="of static,unit,nodes,cluster")
     parser.add_argument("--limit-min", type=float, default=LIMIT_MIN, help="0 for no limit")
     parser.add_argument("options", nargs="*", help="files, and pytest's own options, behind --")
-    run = Run(parser.parse_args())
+    told = parser.parse_args()
+    unknown = {*filter(None, told.only.split(","))} - {STATIC, *(part.name for part in PARTS)}
+    if unknown:
+        parser.error(f"--only: there is no part {', '.join(sorted(unknown))}")
+    run = Run(told)
     # Whoever ends what started this run ends the run.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run.start_cleaner()
+    except AlreadyRuns:
+        parser.error("another run of the tests goes on on this machine; wait for its end")
     OUTPUT.mkdir(exist_ok=True)
     for old in OUTPUT.iterdir():
         old.unlink()
-    run.start_cleaner()
     run.prepare_folder()
     flaky: list[str] = []
     try:
@@ -369,7 +439,7 @@ def main() -> int:
         run.red.append(str(error))
     except KeyboardInterrupt:
         run.interrupted = True
-        print("\ninterrupted; everything that was started is removed", flush=True)
+        print("\ninterrupted; everything that was started is being removed", flush=True)
     try:
         run.say_all(flaky)
     finally:

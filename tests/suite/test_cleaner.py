@@ -32,7 +32,7 @@ def test_the_processes_of_a_killed_run_are_ended_and_no_others(tmp_path: Path) -
     (folder / "left").touch()
     marked, inside, theirs = start(run, tmp_path), start(other, folder / "inner"), start(other, tmp_path)
     try:
-        words = [sys.executable, "-m", "tests.suite.cleaner", run, str(folder), "--keep-cluster", "--keep-engine"]
+        words = [sys.executable, "-m", "tests.suite.cleaner", run, str(folder)]
         done = subprocess.run(
             words, cwd=cleaner.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
         )

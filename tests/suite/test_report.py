@@ -3,10 +3,22 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.suite.cleaner import ROOT
-from tests.suite.report import MOST_FLAKY, NEVER_AGAIN, Outcome, Reports, as_text, judge, slowest, table, words_of
+from tests.suite.report import (
+    MOST_FLAKY,
+    NEVER_AGAIN,
+    Outcome,
+    Reports,
+    as_text,
+    broken_off,
+    judge,
+    slowest,
+    table,
+    words_of,
+)  # fmt: skip
 
 
 def line(test: str, when: str, outcome: str = "passed", seconds: float = 1.0, **more: Any) -> str:
@@ -94,3 +106,35 @@ def test_an_error_has_its_place_and_what_the_test_printed() -> None:
     }
     found = {"longrepr": {"reprtraceback": {"reprentries": [entry]}}, "sections": [["Captured stdout call", "hello"]]}
     assert words_of(found) == ">   assert 1 == 2\n\na.py:3: AssertionError\n--- Captured stdout call ---\nhello"
+
+
+PASSED, FAILED, OPEN = Outcome("t0", ended=True), Outcome("t1", failed=True, ended=True), Outcome("t2")
+CRASHED = Outcome("t3", failed=True)
+"""With xdist: the worker died in this test, and the report says so."""
+
+
+@pytest.mark.parametrize("tests", [[PASSED], [PASSED, FAILED], [CRASHED]])
+def test_a_part_whose_tests_say_how_they_ended_is_judged_by_them(tests: list[Outcome]) -> None:
+    status = int(any(test.failed for test in tests))
+    assert broken_off("unit", status, tests, may_be_empty=False) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "tests", "reason"),
+    [
+        (1, [], "unit ended with 1 after 0 tests"),
+        (1, [PASSED], "unit ended with 1 after 1 tests"),
+        (1, [FAILED, OPEN], "unit ended with 1 in the middle of t2"),
+        (0, [OPEN], "unit ended with 0 in the middle of t2"),
+        (3, [FAILED], "unit ended with 3 after 1 tests"),
+        (5, [], "unit ended with 5 after 0 tests"),
+    ],
+)
+def test_a_part_that_broke_off_or_ran_nothing_makes_the_run_red(status: int, tests: list[Outcome], reason: str) -> None:
+    assert broken_off("unit", status, tests, may_be_empty=False) == [reason]
+
+
+def test_a_part_may_be_empty_where_files_were_given_and_then_nothing_is_run_again() -> None:
+    assert broken_off("unit", 5, [], may_be_empty=True) == []
+    assert judge([FAILED], run_again=False).again == ()
+    assert judge([FAILED], run_again=False).red == ("t1: failed",)
