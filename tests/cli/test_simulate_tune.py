@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.simulation.shipped import PATH
 from gleaner.control.cli import app
 
 GLEAN = str(Path(sys.executable).with_name("glean"))
+PATIENCE_S = 200
 FEW = ("--lengths", "30m,1h", "--margins", "30", "--synchronised", "--seeds", "2", "--workers", "1")
 
 
@@ -162,13 +165,9 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(tmp_path: Path, workers
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as running:
-        try:
-            _wait_for_lines(state, 3)
-        except AssertionError:
-            running.kill()
-            raise
+        _wait_until(running, lambda: _lines(state) >= 3)
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does: the workers get it too
-        out, err = running.communicate(timeout=20)
+        out, err = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 130
     assert out == ""
     assert len(err.splitlines()) == 1
@@ -188,18 +187,20 @@ def test_ctrl_c_while_workers_start_is_one_line_too(tmp_path: Path) -> None:
         [*command, "--workers", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as running:
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-        until_s = time.monotonic() + 60
-        while len(children.read_text().split()) < 3 and time.monotonic() < until_s:  # one tracks what they share
-            time.sleep(0.01)
+        _wait_until(running, lambda: len(children.read_text().split()) >= 3)  # one tracks what they share
         os.killpg(running.pid, signal.SIGINT)
-        _, err = running.communicate(timeout=20)
+        _, err = running.communicate(timeout=PATIENCE_S)
     assert (running.returncode, len(err.splitlines())) == (130, 1), err
 
 
-def _wait_for_lines(state: Path, lines: int) -> None:
-    until_s = time.monotonic() + 200
-    while _lines(state) < lines:
-        assert time.monotonic() < until_s, "the sweep did not begin"
+def _wait_until(running: "subprocess.Popen[str]", has_come: Callable[[], bool]) -> None:
+    """Wait for the program; fail, and end it with its workers, if it ends before or takes very long."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not has_come():
+        if running.poll() is not None or time.monotonic() > until_s:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            pytest.fail(f"what is waited for has not come; the program's status is {running.poll()}")
         time.sleep(0.02)
 
 

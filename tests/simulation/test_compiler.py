@@ -52,6 +52,17 @@ def run(folder: Path, *, file: str = "a_loop.py", **environment: str) -> str:
     ).stdout.strip()
 
 
+def began(folder: Path, said: str) -> subprocess.Popen[str]:
+    command: list[str | Path] = [sys.executable, folder / "types_of_it.py", said]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache")}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def waits_for(process: subprocess.Popen[str], lock: Path) -> bool:
+    assert process.poll() is None
+    return any(os.path.realpath(entry) == str(lock) for entry in Path(f"/proc/{process.pid}/fd").iterdir())
+
+
 @pytest.mark.slow
 def test_a_change_of_a_core_reaches_the_loop_of_another_file_into_which_it_was_compiled(tmp_path: Path) -> None:
     write(tmp_path / "a_loop.py", textwrap.dedent(LOOP.format(folder=str(tmp_path))))
@@ -100,29 +111,32 @@ print(doubled(float(said) if "." in said else int(said)), sum(doubled.stats.cach
 
 
 @pytest.mark.slow
-def test_processes_that_compile_for_different_types_at_once_save_one_after_the_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lock", "words", "first", "later"),
+    [
+        ("doubled.lock", ("21", "1.5"), ["3.0 0", "42 0"], ["3.0 1", "42 1"]),
+        ("doubled-*.lock", ("21", "21"), ["42 0", "42 1"], ["42 1", "42 1"]),
+    ],
+    ids=["different types are saved one after the other", "the same types are compiled once"],
+)
+def test_processes_that_need_a_function_at_once(
+    tmp_path: Path, lock: str, words: tuple[str, str], first: list[str], later: list[str]
+) -> None:
     """Neither writes to the index before it has the lock, so neither writes over what the other has saved."""
-    cache = tmp_path / "cache"
-    cache.mkdir()
     write(tmp_path / "types_of_it.py", TYPES)
-
-    def began(said: str) -> subprocess.Popen[str]:
-        command: list[str | Path] = [sys.executable, tmp_path / "types_of_it.py", said]
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-
-    def waits_for(process: subprocess.Popen[str], lock: Path) -> bool:
-        assert process.poll() is None
-        return any(os.path.realpath(entry) == str(lock) for entry in Path(f"/proc/{process.pid}/fd").iterdir())
-
-    with (cache / "lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        both = [began("21"), began("1.5")]
-        while not all(waits_for(process, cache / "lock") for process in both):
+    cache = tmp_path / "cache"
+    assert began(tmp_path, "7").communicate()[0].strip() == "14 0"
+    (path,) = cache.rglob(lock)
+    for file in cache.rglob("*.nb[ci]"):
+        file.unlink()
+    with path.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        both = [began(tmp_path, word) for word in words]
+        while not all(waits_for(process, path) for process in both):
             time.sleep(0.05)
         assert not list(cache.rglob("*.nb[ci]"))
-    assert [process.communicate()[0].strip() for process in both] == ["42 0", "3.0 0"]
-    assert [began(said).communicate()[0].strip() for said in ("21", "1.5")] == ["42 1", "3.0 1"]
+    assert sorted(process.communicate()[0].strip() for process in both) == first
+    assert sorted(began(tmp_path, word).communicate()[0].strip() for word in words) == later
 
 
 @pytest.mark.slow

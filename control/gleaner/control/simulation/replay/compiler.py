@@ -28,6 +28,7 @@ from typing import IO, Any, ParamSpec, TypeVar, cast
 
 import numba
 from numba.core import event
+from numba.core.caching import FunctionCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +37,9 @@ _UNUSED_S = 30 * 24 * 3600
 _STARTING_S = 10
 """The time after a change in which code compiled from a file is not cached: the file may have been imported as it was
 before."""
+_PATIENCE_S = 300.0
+"""The longest wait for another process. The slowest compilation takes half a minute; a stopped process never ends."""
+_LOOK_AGAIN_S = 0.05
 _IMPORTS = re.compile(r"^(?:from|import) +([\w.]+)(?: +import +(\([^)]*\)|[^\n(]+))?", re.MULTILINE)
 
 
@@ -75,12 +79,15 @@ def _made(function: Callable[P, R], *, is_cached: bool, **options: bool) -> Call
     config: Any = cast("Any", numba).config
     plain = _with_callees(cast("FunctionType", function), options)
     folder = _folder(Path(plain.__code__.co_filename), str(sorted(options.items()))) if is_cached else None
-    users = config.CACHE_DIR
-    config.CACHE_DIR = str(folder)
-    try:
-        return cast("Callable[P, R]", njit(error_model="numpy", cache=folder is not None, **options)(plain))
-    finally:
-        config.CACHE_DIR = users
+    made = njit(error_model="numpy", **options)(plain)
+    if folder is not None and made is not plain:  # the compiler may be off
+        users = config.CACHE_DIR
+        config.CACHE_DIR = str(folder)
+        try:
+            made._cache = _OneByOne(plain, folder)
+        finally:
+            config.CACHE_DIR = users
+    return cast("Callable[P, R]", made)
 
 
 def _with_callees(plain: FunctionType, options: dict[str, bool]) -> FunctionType:
@@ -181,12 +188,65 @@ def _remove_if_cut_off(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
-class _Turns(event.Listener):
-    """A listener that has one process at a time save compiled code, and stops garbage collection during compilation.
+class _OneByOne(FunctionCache):
+    """The cache of one function. One process compiles it for some types; others that need that wait, and load it then.
 
-    numba numbers the files of its cache. Two processes that save a function for different types at once would use one
-    number for both, and a reader of the index would then run the wrong code. A function is saved between the end of its
-    own compilation and the release of the compiler's lock.
+    Only one process at a time saves a function, for whatever types. numba numbers the files of its cache: two processes
+    would use one number for two types, and a reader of the index would then run the wrong code.
+    """
+
+    def __init__(self, function: FunctionType, folder: Path) -> None:
+        cast("Any", super()).__init__(function)
+        self._base = str(folder / function.__name__)
+        self._turns: dict[str, IO[bytes] | None] = {}
+        """The lock of each compilation that this process does now; None for one that it does without a lock."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the function for these types; None if it is to be compiled here and now."""
+        load = cast("Any", super()).load_overload
+        found = load(sig, target_context)
+        if found is None and str(sig) not in self._turns:
+            types = hashlib.sha256(str(sig).encode()).hexdigest()[:16]
+            self._turns[str(sig)] = _locked(Path(f"{self._base}-{types}.lock"))
+            found = load(sig, target_context)
+            if found is not None:
+                self._end_turn(sig)
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save what was compiled for these types."""
+        if (saving := _locked(Path(f"{self._base}.lock"))) is not None:
+            with saving:
+                cast("Any", super()).save_overload(sig, data)
+        self._end_turn(sig)
+
+    def _end_turn(self, sig: Any) -> None:
+        lock = self._turns.pop(str(sig), None)
+        if lock is not None:
+            lock.close()
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """Wait for a lock and return its file, whose end unlocks it. Return None if another process has it for long."""
+    try:
+        file = path.open("ab")
+    except OSError:  # somebody has removed the folder
+        return None
+    for _ in range(int(_PATIENCE_S / _LOOK_AGAIN_S)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOOK_AGAIN_S)
+        except OSError:  # a file system without locks
+            return file
+        else:
+            return file
+    file.close()
+    return None
+
+
+class _NoCollection(event.Listener):
+    """A listener that stops garbage collection during compilation.
 
     The compiler's objects live until the compiler is done, so that garbage collection would take a tenth of the time
     for nothing.
@@ -195,13 +255,9 @@ class _Turns(event.Listener):
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._depth = 0  # of functions that are compiled for others
-        self._saving_at = 0
-        self._file: IO[bytes] | None = None
         self._had_collector = False
 
     def on_start(self, event: Any) -> None:
-        if event.kind != "numba:compiler_lock":
-            return
         with self._mutex:
             self._depth += 1
             if self._depth == 1:
@@ -210,25 +266,9 @@ class _Turns(event.Listener):
 
     def on_end(self, event: Any) -> None:
         with self._mutex:
-            if event.kind == "numba:compile":
-                self._lock()
-                return
-            if self._file is not None and self._depth == self._saving_at:
-                self._file.close()
-                self._file = None
             self._depth -= 1
             if self._depth == 0 and self._had_collector:
                 gc.enable()
 
-    def _lock(self) -> None:
-        root = _root()
-        if root is not None and self._file is None:
-            self._saving_at = self._depth
-            with suppress(OSError):  # a file system without locks
-                self._file = (root / "lock").open("ab")
-                fcntl.flock(self._file, fcntl.LOCK_EX)
 
-
-_TURNS = _Turns()
-for _kind in ("numba:compiler_lock", "numba:compile"):
-    cast("Any", event).register(_kind, _TURNS)
+cast("Any", event).register("numba:compiler_lock", _NoCollection())
