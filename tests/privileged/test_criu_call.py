@@ -1,6 +1,7 @@
 """Runc's request becomes options of CRIU's command line: all that is known, and nothing that is not."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -92,8 +93,9 @@ except (criu.NotUnderstood, OSError) as error:
     print("gone")
 """
     said = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20
-    )
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
+        env={**os.environ, "GLEANER_CONTAINER": str(tmp_path)},
+    )  # fmt: skip
     assert said.stdout == "gone\n", said.stderr
     assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
@@ -116,8 +118,15 @@ def notified(action, pid=7):
 
 
 def hear(tmp_path: Path, fake: str, prepare: str = "", *words: str, saved: int = 0) -> str:
-    """Restore, or save, with this in the place of CRIU; return what came of it."""
+    """Restore, or save, with this in the place of CRIU; return what came of it.
+
+    The order of the container's freezer is in `freezer.state`.
+    """
     package = Path(criu_call.__file__).parents[2]
+    (tmp_path / "state.json").write_text(json.dumps({"cgroup_paths": {"freezer": str(tmp_path)}}))
+    (tmp_path / "freezer.state").write_text("THAWED\n")
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "work").mkdir()
     script = f"""
 import fcntl, os, socket, sys
 sys.path.insert(0, {str(package)!r})
@@ -133,8 +142,9 @@ except criu.NotUnderstood as error:
     print(error)
 """
     said = subprocess.run(
-        [sys.executable, "-c", script, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
-    )
+        [sys.executable, "-c", script, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30,
+        env={**os.environ, "GLEANER_CONTAINER": str(tmp_path)},
+    )  # fmt: skip
     assert said.stderr == ""
     return said.stdout.strip()
 
@@ -181,7 +191,6 @@ def test_a_save_of_which_gleaner_runc_was_killed_leaves_nothing_frozen(
     tmp_path: Path, is_held: bool, left: str
 ) -> None:
     """Its agent has let it go on meanwhile, and CRIU, as it found it frozen, freezes it again."""
-    (tmp_path / "freezer.state").write_text("THAWED\n")
     fake = "open('freezer.state', 'w').write('FROZEN\\n'); raise SystemExit(3)"
     prepare = f"criu.is_held = lambda own: {is_held}"
     assert hear(tmp_path, fake, prepare, "--freeze-cgroup", str(tmp_path), saved=1) == "3"
@@ -220,8 +229,30 @@ def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None
 
 
 def test_a_process_may_end_as_soon_as_it_goes_on(tmp_path: Path) -> None:
-    fake = f"{SIBLING}\nnotified('pre-resume')\nsibling(lambda: os._exit(1))\ntime.sleep(3)"
+    fake = f"{SIBLING}\nnotified('pre-resume', os.getpid())\nsibling(lambda: os._exit(1))\ntime.sleep(3)"
     assert hear(tmp_path, fake) == "0"
+
+
+@pytest.mark.parametrize(("status", "order"), [(0, "FROZEN\n"), (3, "THAWED\n")], ids=["restored", "failed"])
+def test_what_is_restored_does_not_go_on_before_it_is_started(tmp_path: Path, status: int, order: str) -> None:
+    """Nobody would hear of its end. After a failure it must not stay, and what is frozen cannot be killed."""
+    held = "assert open('freezer.state').read() == 'FROZEN\\n'"
+    fake = f"{SIBLING}\nnotified('pre-resume', os.getpid())\n{held}\nraise SystemExit({status})"
+    assert hear(tmp_path, fake) == str(status)
+    assert (tmp_path / "freezer.state").read_text() == order
+
+
+def test_what_cannot_be_held_back_is_not_restored(tmp_path: Path) -> None:
+    """CRIU would let it go on at this point, so its action script ends it."""
+    fake = f"""{SIBLING}
+os.unlink("freezer.state")
+pid = sibling(lambda: time.sleep(60))
+notified('pre-resume', pid)
+while os.path.exists(f"/proc/{{pid}}") and open(f"/proc/{{pid}}/stat").read().split()[2] != "Z":
+    time.sleep(0.02)
+"""
+    assert hear(tmp_path, fake) == "0"
+    assert "cannot be made ready to go on" in (tmp_path / "work" / "call.log").read_text()
 
 
 def test_what_a_killed_criu_has_brought_back_goes_with_it(tmp_path: Path) -> None:
@@ -249,7 +280,7 @@ criu.main()
     ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with runcs, subprocess.Popen(
         [sys.executable, "-c", script, "swrk", str(ours.fileno())], cwd=tmp_path, pass_fds=[ours.fileno()],
-        env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_UID": "1"},
+        env={**os.environ, "GLEANER_OWN": str(tmp_path), "GLEANER_CONTAINER": str(tmp_path), "GLEANER_UID": "1"},
     ) as hearing:  # fmt: skip
         ours.close()
         runcs.settimeout(30)

@@ -182,10 +182,12 @@ def test_a_container_that_a_killed_runc_has_frozen_is_paused(shim: Shim) -> None
         assert state.read_text()[: len(left)] == left
 
 
-def test_the_start_after_a_restore_has_nothing_left_to_do_and_the_next_one_has(shim: Shim) -> None:
-    place = shim.container("c")
+def test_the_start_after_a_restore_only_lets_go_on_and_the_next_one_is_runcs(shim: Shim) -> None:
+    place = shim.container("c", cgroup_paths={"freezer": str(shim.folder)})
     (place / RESTORED).touch()
+    (shim.folder / "freezer.state").write_text("FROZEN\n")
     first = shim("--root", str(shim.folder), "start", "c")
+    assert (shim.folder / "freezer.state").read_text() == "THAWED\n"
     second = shim("--root", str(shim.folder), "start", "c")
     assert (first.returncode, first.stdout) == (0, "")
     assert second.returncode == 7

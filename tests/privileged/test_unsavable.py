@@ -51,7 +51,12 @@ def running(program: str, *, stops: bool = False) -> Iterator[int]:
 @only_root
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("stopped", "is stopped"), ("traced", "is traced"), ("semaphore", "an eventfd with EFD_SEMAPHORE")],
+    [
+        ("stopped", "is stopped"),
+        ("traced", "is traced"),
+        ("semaphore", "an eventfd with EFD_SEMAPHORE"),
+        ("in no file", "in no file (memfd)"),
+    ],
 )
 def test_such_a_process_is_named_with_the_reason_and_what_to_do(freezer: Path, kind: str, why: str) -> None:
     with running(PROGRAMS[kind], stops=kind == "stopped") as pid:

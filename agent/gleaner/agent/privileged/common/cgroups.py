@@ -2,8 +2,13 @@
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import contextlib
+import errno
 import json
 import os
+
+_ROUNDS = 10
+"""The most looks at a cgroup that others are moved out of: one of them may start another one meanwhile."""
 
 
 def made_by_runc(kept: str) -> dict[str, str]:
@@ -17,6 +22,40 @@ def made_by_runc(kept: str) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return found
+
+
+def move_others(folder: str, controller: str, *, staying: list[int], beside: int) -> None:
+    """Move the processes in a cgroup that do not stay into the cgroup of the process `beside`. Raises `OSError`.
+
+    `folder` is that of the controller ("" for version 2).
+    """
+    for _ in range(_ROUNDS):
+        others = [pid for pid in _members(folder) if pid not in staying]
+        if not others:
+            return
+        inner, outer = _path(others[0], controller), _path(beside, controller)
+        if not folder.endswith(inner):
+            raise OSError(errno.EINVAL, f"{folder} is not the cgroup that the kernel calls {inner}")
+        target = f"{folder[: -len(inner)]}{outer}/cgroup.procs"
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError), open(target, "w", encoding="ascii") as order:
+                order.write(str(pid))
+    raise OSError(errno.EBUSY, f"others come to {folder} again and again")
+
+
+def _members(folder: str) -> list[int]:
+    with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file:
+        return [int(line) for line in file]
+
+
+def _path(pid: int, controller: str) -> str:
+    """Return the path of a process's cgroup in the controller's hierarchy (cgroups(7))."""
+    with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            if controller in names.split(","):
+                return path
+    raise FileNotFoundError(errno.ENOENT, f"process {pid} is in no cgroup of {controller or 'version 2'}")
 
 
 def counters(folder: str | None, file: str) -> dict[str, int]:

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import NoReturn
 
-from ..common import config, freezing, processes, symlink_guard
+from ..common import cgroups, config, freezing, processes, symlink_guard
 from . import credential_check, deleted_files, mount_confinement, timers, unsavable
 from .protobuf import NotUnderstood, Value, field, fields, number_in
 from .transfer import is_held
@@ -173,7 +173,7 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
         runc.send(field(1, kind) + field(2, int(answer == 0)) + result)
         is_known = is_held(own)
     if kind == RESTORE and not is_known:
-        processes.kill_descendants(os.getpid())
+        _end_all()
         return 1
     return 0 if answer == 0 else 1
 
@@ -210,13 +210,24 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
         if status != 0:
             # If CRIU is still there (runc was killed, or we have failed), CRIU would wait for ever. If CRIU is gone,
             # what it has restored would go on.
-            processes.kill_descendants(os.getpid())
+            _end_all(is_save=bool(saved))
             criu.wait()
         if "--freeze-cgroup" in words and not is_held(own):
             # gleaner-runc has gone, so the agent may have let the container go on while CRIU had it thawed. CRIU leaves
             # the container as CRIU found it, frozen, and nobody would know.
             freezing.take_back(words[words.index("--freeze-cgroup") + 1])
     return status
+
+
+def _end_all(*, is_save: bool = False) -> None:
+    """Kill CRIU and all that it has restored. Processes that are held back do not end before they are let go."""
+    processes.kill_descendants(os.getpid())
+    if not is_save:
+        freezing.let_go(_cgroups())
+
+
+def _cgroups() -> dict[str, str]:
+    return cgroups.made_by_runc(os.environ["GLEANER_CONTAINER"])
 
 
 def _confine(root: str | None, own: str) -> None:
@@ -298,7 +309,7 @@ def _objection(action: bytes, pid: int, *, saved: int, uid: int) -> str | None:
     if action == b"pre-resume":
         if (why := _must_not_go_on(pid, uid)) is not None:
             return f"the checkpoint is not what a job of ours can have been: {why}"
-        return _not_ready(pid)
+        return _not_held(pid)
     return None
 
 
@@ -329,12 +340,17 @@ def _must_not_go_on(pid: int, uid: int) -> str | None:
     return credential_check.stop_if_beyond(pid, uid)
 
 
-def _not_ready(pid: int) -> str | None:
-    """Mend what CRIU restores wrongly. Return the reason if that cannot be done."""
+def _not_held(pid: int) -> str | None:
+    """Mend what CRIU restores wrongly, and hold the processes back until the container is started.
+
+    Until then nobody would hear of their end, and the engine starts no container that has ended. Return the reason if
+    one of these cannot be done.
+    """
     try:
         timers.start_again(pid)
+        freezing.hold(_cgroups(), credential_check.family(pid), beside=os.getppid())
     except OSError as error:
-        return f"its periodic timers cannot be started again: {error}"
+        return f"the processes cannot be made ready to go on: {error}"
     return None
 
 

@@ -10,8 +10,9 @@ container image nor from a job's environment:
 - `resume`: a container that goes on already, since CRIU was killed, is no error: else the engine would take it for
   paused for ever.
 - `delete`: what a restore has mounted for CRIU is unmounted, if runc and this program were killed in that restore.
-- `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and the
-  `start` that follows has nothing left to do. So a plain `docker start` resumes a saved job.
+- `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and held back
+  by the freezer until the `start` that follows. So a plain `docker start` resumes a saved job, and the process does not
+  end before the engine looks for its end.
 
 The engine makes several calls for each container, ours or not, and waits for each. So all calls that do not concern us
 go on to runc with nothing imported but `os` and `sys`, and with no settings read: wrong settings stop nobody's
@@ -36,7 +37,7 @@ ANNOTATION_OWNER = "org.gleaner.owner"
 ANNOTATION_IMAGE = "org.gleaner.image"
 """The id of the container image of a user job."""
 RESTORED = "gleaner-restored"
-"""The name of a mark in runc's own folder of a container: it was restored at `create`, so `start` has nothing to do."""
+"""The name of a mark in runc's own folder of a container: it was restored at `create`, and `start` lets it go on."""
 
 # runc's options that are followed by a value; all others stand alone, or have it after "=".
 _GLOBAL_VALUES = {"--log", "--log-format", "--root", "--criu", "--rootless"}
@@ -139,6 +140,9 @@ def main(runc: str | None = None) -> NoReturn:
     call = parse(words)
     if call is not None:
         if call.command == "start" and _was_restored(call):
+            from ..common import cgroups, freezing
+
+            freezing.let_go(cgroups.made_by_runc(call.folder))
             sys.exit(0)
         if call.command == "create" and _says(_config_of(call), ANNOTATION_HANDSHAKE):
             _change_config(call)

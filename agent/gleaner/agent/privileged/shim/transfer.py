@@ -172,6 +172,7 @@ def _end_what_is_left(call: Call) -> None:
     until_s = time.monotonic() + _CLEAN_UP_S
     while not _all_have_ended() and time.monotonic() < until_s:
         kill_descendants(os.getpid())  # not only once: one look may miss a process that is just being forked
+        freezing.let_go(cgroups.made_by_runc(call.folder))  # what is held back does not end
         time.sleep(0.01)
     unmount_for_criu(call)
 
@@ -347,6 +348,7 @@ def _run(
     environment = {
         **os.environ,
         "GLEANER_OWN": own,
+        "GLEANER_CONTAINER": call.folder,
         "GLEANER_UID": str(owner.uid),
         "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}",
     }
