@@ -1,13 +1,14 @@
 """The control program as a process of its own: started, asked, ended, killed, started again."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,6 @@ PROGRAM = "from gleaner.control.cli.main import main; import sys; sys.argv[0] = 
 IDLE_AGENT = '["sh", "-c", "trap \'kill $!; exit 0\' TERM USR1; sleep 300 & wait", "agent"]'
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
-
-
 def until(holds: Callable[[], Any], *, within_s: float = 150) -> Any:
     end_s = time.monotonic() + within_s
     while not (found := holds()):
@@ -45,8 +41,18 @@ class Control:
     folder: Path
     url: str
     name: str = "one"
-    port: int = field(default_factory=free_port)
-    process: subprocess.Popen[str] | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def said(self) -> str:
+        """What the last program of this name has logged."""
+        return (self.folder / f"{self.name}.log").read_text()
+
+    @property
+    def address(self) -> str:
+        """Where it listens; empty until it does. It takes a free port by itself, so nobody else can take it before."""
+        port = re.search(r"listening +address=\('127\.0\.0\.1', (\d+)\)", self.said)
+        return f"http://127.0.0.1:{port[1]}" if port else ""
 
     def start(self, **changes: str) -> "Control":
         """Start it; `changes` go to the environment."""
@@ -55,27 +61,29 @@ class Control:
             f'[queue]\nurl = "{self.url}"\nlease_s = 20\nheartbeat_s = 4\n'
             f"[rounds]\nlength_s = 1000000\nshortest_slice_s = 5\npoll_s = 1\n"
             f'[cluster]\nbackend = "local"\nlocal_agents = 2\nagent_command = {IDLE_AGENT}\n'
-            f'[api]\nport = {self.port}\n[storage]\nfolder = "{self.folder / "storage"}"\n'
+            f'[api]\nport = 0\n[storage]\nfolder = "{self.folder / "storage"}"\n'
         )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "control", "run"],
-            env=os.environ | {"GLEANER_SETTINGS": str(file)} | changes,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with (self.folder / f"{self.name}.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, "control", "run"],
+                env=os.environ | {"GLEANER_SETTINGS": str(file)} | changes,
+                stderr=log,
+            )
         return self
 
     def refused(self, **changes: str) -> str:
         """Start it, expect that it ends at once with status 1; what it said."""
         process = self.start(**changes).process
         assert process is not None
-        _, said = process.communicate(timeout=150)
-        assert process.returncode == 1
-        return said.strip()
+        assert process.wait(timeout=150) == 1
+        return self.said.strip()
 
     def health(self) -> dict[str, Any]:
+        address = self.address
+        if not address:
+            return {}
         try:
-            return dict(httpx.get(f"http://127.0.0.1:{self.port}/health").json())
+            return dict(httpx.get(f"{address}/health").json())
         except httpx.TransportError:
             return {}
 
@@ -85,7 +93,7 @@ class Control:
     def ask(self, method: str, path: str, token: str, body: object = None) -> httpx.Response:
         return httpx.request(
             method,
-            f"http://127.0.0.1:{self.port}/v1{path}",
+            f"{self.address}/v1{path}",
             json=body,
             headers={"Authorization": f"Bearer {token}"},
         )
@@ -94,8 +102,7 @@ class Control:
         """Send a signal and wait; exit status and what it logged."""
         assert self.process is not None
         self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=150)
-        return self.process.returncode, said
+        return self.process.wait(timeout=150), self.said
 
 
 @pytest.fixture
