@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, cast
 
-from gleaner.agent.privileged.common import untrusted_json
-from gleaner.agent.privileged.common.system_programs import text_of
+from gleaner.agent.privileged.common import untrusted
+from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.control.slurm.interface import ClusterUnavailable
 
 PIECE_BYTES = 65536
@@ -71,7 +71,7 @@ class Child:
 
     def _answer(self, line: bytes) -> dict[str, object]:
         try:
-            answer = untrusted_json.parse(line, is_shown=True)
+            answer = untrusted.json_of(line, is_shown=True)
         except ValueError as error:
             raise ClusterUnavailable(f"{self._name} said {line[:80]!r} where JSON was expected") from error
         if not isinstance(answer, dict) or not answer.keys() & {"said", "failed"}:

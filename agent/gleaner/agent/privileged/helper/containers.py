@@ -26,7 +26,7 @@ from ..common import (
     request,
     symlink_guard,
     system_programs,
-    untrusted_json,
+    untrusted,
 )
 from ..common.bundle import Bundle
 from ..common.disk_usage import taken
@@ -125,7 +125,7 @@ def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[]
             _runc(settings, "delete", "--force", made.name)
             raise Failed("fault", f"the job of {made.name} has ended")
         said = source.read(_FIRST_WORD_BYTES)
-    reason = untrusted_json.parse(said)["reason"] if said else "its monitor was killed"
+    reason = untrusted.json_of(said)["reason"] if said else "its monitor was killed"
     if reason is not None:
         watched.wait()
         raise Failed("start", reason)
@@ -253,7 +253,7 @@ def state(settings: config.Config, made: Bundle) -> str:
     """Return runc's word: created, running, paused or stopped; "" for a container that runc does not know."""
     said = _output([settings.runc, "--root", monitor.runc_root(settings), "state", made.name])
     try:
-        return str(untrusted_json.parse(said)["status"])
+        return str(untrusted.json_of(said)["status"])
     except (ValueError, KeyError, TypeError):
         return ""
 
