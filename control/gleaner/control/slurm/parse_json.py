@@ -147,7 +147,7 @@ def _is_task(one: Mapping[str, Any], task: int) -> bool:
 def name_of(one: Any) -> str:
     """Return the name of a node's or a job's record, however wrong the record is."""
     known = cast("dict[str, object]", one) if isinstance(one, dict) else {}
-    return f"node {known['name']!r}" if "partitions" in known else f"job {known.get('job_id')!r}"
+    return f"node {known.get('name')!r}" if "partitions" in known else f"job {known.get('job_id')!r}"
 
 
 def listed(answer: str, what: str, program: str) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ import select
 import stat
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +25,7 @@ from ..common import (
     request,
     symlink_guard,
     system_programs,
+    tar_stream,
     untrusted,
 )
 from ..common.bundle import Bundle
@@ -206,7 +206,7 @@ def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:
         overlay_tar.put_back(pipe, made.inside("upper"), limit, None if is_agents else aside)
         if not is_agents:
             symlink_guard.keep(made.path, {"at": made.inside("rootfs"), "folders": [], "links": aside})
-    except (tarfile.TarError, EOFError, OverflowError, ValueError, OSError, Hostile) as error:
+    except (OSError, Hostile, *tar_stream.MALFORMED) as error:
         raise Failed("restore", f"its written files cannot be put back: {error}") from error
 
 
