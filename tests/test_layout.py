@@ -80,7 +80,7 @@ def test_the_slurm_admin_loads_no_library_and_of_gleaner_only_what_it_works_with
     }
     assert {name.rpartition(".")[2] for name in ours - packages} == {
         "comments", "durable", "handshake", "interface", "parse_json", "system_programs", "request", "run", "snapshot",
-        "socket_server", "untrusted_json",
+        "socket_server", "untrusted",
     }  # fmt: skip
 
 

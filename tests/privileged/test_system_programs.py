@@ -3,10 +3,8 @@
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gleaner.agent.privileged.common.system_programs import Ended, run, text_of
+from gleaner.agent.privileged.common.system_programs import Ended, run
 
 LATIN = r"printf 'caf\351\000'; printf '\377no' >&2; exit 3"
 
@@ -43,11 +41,3 @@ def test_a_program_that_takes_too_long_is_ended_and_named() -> None:
 def test_what_cannot_be_run_is_an_error_of_the_system(words: list[str]) -> None:
     with pytest.raises(OSError, match=r"\w"):
         run(words, within_s=60)
-
-
-@given(st.binary())
-def test_every_text_can_be_written_again(content: bytes) -> None:
-    found = text_of(content)
-    assert "\0" not in found
-    assert found.encode().decode() == found
-    assert text_of(found.encode()) == found

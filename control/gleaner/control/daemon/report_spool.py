@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, Returned, Saved
 from gleaner.agent.privileged.common.durable import make_folders, sync_folder, write_whole
+from gleaner.agent.privileged.common.untrusted import storable
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.one_by_one import one_by_one
 from gleaner.control.queue import agents, attempt_reports, logs, node_rates, queries
@@ -95,7 +96,7 @@ def _set_aside(state: ControlState, file: Path, reason: str) -> None:
     place = file.parent.parent / UNREAD
     name = f"{file.stem}-{state.random_bytes(4).hex()}"
     make_folders(place)
-    write_whole(place / f"{name}.reason", f"{reason}\n".encode(), draft=place / f".{name}.reason")
+    write_whole(place / f"{name}.reason", f"{storable(reason)}\n".encode(), draft=place / f".{name}.reason")
     file.rename(place / f"{name}.json")
     sync_folder(place)
     log.warning("a report on the storage cannot be read: it is kept", file=str(place / f"{name}.json"), reason=reason)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, cast
 
-from gleaner.agent.privileged.common import untrusted_json
-from gleaner.agent.privileged.common.system_programs import text_of
+from gleaner.agent.privileged.common import untrusted
+from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.control.slurm.interface import ClusterUnavailable
 
 PIECE_BYTES = 65536
@@ -56,7 +56,7 @@ class Child:
             raise ClusterUnavailable(f"Slurm does not answer: {self._name} took more than {timeout_s:g} s") from error
         except (EOFError, BrokenPipeError) as error:
             raise ClusterUnavailable(f"{self._name}'s process has ended: {self._complaint()}") from error
-        return self._answer(line)
+        return answer_in(line, self._name)
 
     def end(self) -> None:
         """Kill the child."""
@@ -68,15 +68,6 @@ class Child:
                 continue
         self._process.wait()
         self._errors.close()
-
-    def _answer(self, line: bytes) -> dict[str, object]:
-        try:
-            answer = untrusted_json.parse(line, is_shown=True)
-        except ValueError as error:
-            raise ClusterUnavailable(f"{self._name} said {line[:80]!r} where JSON was expected") from error
-        if not isinstance(answer, dict) or not answer.keys() & {"said", "failed"}:
-            raise ClusterUnavailable(f"{self._name} said {line[:80]!r} where an answer was expected")
-        return cast("dict[str, object]", answer)
 
     def _line(self, until_s: float) -> bytes:
         answers = _stream(self._process.stdout).fileno()
@@ -96,6 +87,20 @@ class Child:
         self._errors.seek(0)
         lines = text_of(self._errors.read()).split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def answer_in(line: bytes, name: str) -> dict[str, object]:
+    """Return the answer in a line of the child's: it has what the child `said`, or why it has `failed`.
+
+    Raises `ClusterUnavailable`.
+    """
+    try:
+        answer = untrusted.json_of(line, is_shown=True)
+        if not answer.keys() & {"said", "failed"}:
+            raise ValueError("it is neither an answer nor a failure")
+    except (ValueError, AttributeError) as error:
+        raise ClusterUnavailable(f"{name} said {line[:80]!r} where an answer was expected: {error}") from error
+    return cast("dict[str, object]", answer)
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:

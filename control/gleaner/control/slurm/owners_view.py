@@ -12,7 +12,7 @@ from gleaner.control.policy.resources import Resources
 from gleaner.control.slurm.comments import CHECKPOINTABLE, PREEMPTIBLE, class_of, is_held_for_us
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.parse import UNSET
-from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot
+from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot, number_of
 
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LIMITS = ("Assoc", "QOS")
@@ -118,8 +118,7 @@ def owned_phase(job: SlurmJob) -> OwnedPhase:
 
 
 def _by_submission(job: OwnedJob) -> tuple[float, int, str]:
-    digits = job.id.partition("_")[0]
-    return job.submitted_s, int(digits) if digits.isdigit() else 0, job.id
+    return job.submitted_s, number_of(job.id), job.id
 
 
 def _node(node: SlurmNode) -> OwnedNode:

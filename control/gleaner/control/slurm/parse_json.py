@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from gleaner.agent.privileged.common import untrusted_json
+from gleaner.agent.privileged.common import untrusted
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 
@@ -147,13 +147,13 @@ def _is_task(one: Mapping[str, Any], task: int) -> bool:
 def name_of(one: Any) -> str:
     """Return the name of a node's or a job's record, however wrong the record is."""
     known = cast("dict[str, object]", one) if isinstance(one, dict) else {}
-    return f"node {known['name']!r}" if "partitions" in known else f"job {known.get('job_id')!r}"
+    return f"node {known.get('name')!r}" if "partitions" in known else f"job {known.get('job_id')!r}"
 
 
 def listed(answer: str, what: str, program: str) -> list[dict[str, Any]]:
     """Return the list in an answer in JSON. Raises `ClusterError` if there is no such list."""
     try:
-        found = untrusted_json.parse(answer, is_shown=True)[what]
+        found = untrusted.json_of(answer, is_shown=True)[what]
         if not isinstance(found, list):
             raise TypeError(f"{what} is no list")
     except (ValueError, KeyError, TypeError) as error:

@@ -21,7 +21,7 @@ import struct
 import time
 from typing import Any
 
-from . import untrusted_json
+from . import untrusted
 
 VERSION = 1
 LONGEST_BYTES = 2**20
@@ -120,7 +120,7 @@ class Handshake:
 
 def _parsed(content: bytes) -> Message:
     try:
-        message: Message = untrusted_json.parse(content)
+        message: Message = untrusted.json_of(content)
     except ValueError as error:
         raise HandshakeFailed(f"a message that is no JSON: {error}") from error
     if type(message) is not dict:

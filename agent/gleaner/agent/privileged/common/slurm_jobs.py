@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from . import system_programs, untrusted_json
+from . import system_programs, untrusted
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}\Z")
 _TIMEOUT_S = 20.0
@@ -66,7 +66,7 @@ def is_number(value: Any) -> bool:
 def parse(text: str, job: str) -> SlurmJob:
     """Return the one job in the answer of `scontrol show job JOB --json`. Raises `Unknown`."""
     try:
-        (found,) = [one for one in untrusted_json.parse(text, is_shown=True)["jobs"] if one["job_id"] == int(job)]
+        (found,) = [one for one in untrusted.json_of(text, is_shown=True)["jobs"] if one["job_id"] == int(job)]
         has: Any = found["job_resources"]
         parts: list[Any] = has["nodes"]["allocation"] if has else []
         return SlurmJob(

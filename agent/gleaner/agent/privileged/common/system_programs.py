@@ -14,6 +14,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from .untrusted import text_of
+
 
 class Ended(NamedTuple):
     """A program that has ended: its exit status, and what it has printed."""
@@ -34,8 +36,8 @@ def run(
 ) -> Ended:
     """Run a program to its end. `given` is its standard input; `passed` are descriptors that it inherits.
 
-    In what it prints, NUL and bytes that are no UTF-8 are replaced. Raises `TimeoutError` if the program takes longer
-    than `within_s`, and any other `OSError` if it cannot be run: a word with NUL in it is no argument of a program.
+    In what it prints, NUL and what is no UTF-8 are replaced (`text_of`). Raises `TimeoutError` if the program takes
+    longer than `within_s`, and any other `OSError` if it cannot be run: a word with NUL is no argument of a program.
     """
     try:
         done = subprocess.run(
@@ -53,12 +55,3 @@ def run(
     except ValueError as error:
         raise OSError(errno.EINVAL, f"{os.strerror(errno.EINVAL)}: {error}") from error
     return Ended(done.returncode, text_of(done.stdout), text_of(done.stderr))
-
-
-def text_of(content: bytes) -> str:
-    r"""Return bytes from outside as a text that every file, database and terminal takes.
-
-    >>> text_of(b"caf\xe9\0")
-    'caf��'
-    """
-    return content.decode("utf-8", "replace").replace("\0", "\ufffd")

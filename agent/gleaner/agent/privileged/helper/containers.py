@@ -12,7 +12,6 @@ import select
 import stat
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +25,8 @@ from ..common import (
     request,
     symlink_guard,
     system_programs,
-    untrusted_json,
+    tar_stream,
+    untrusted,
 )
 from ..common.bundle import Bundle
 from ..common.disk_usage import taken
@@ -125,7 +125,7 @@ def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[]
             _runc(settings, "delete", "--force", made.name)
             raise Failed("fault", f"the job of {made.name} has ended")
         said = source.read(_FIRST_WORD_BYTES)
-    reason = untrusted_json.parse(said)["reason"] if said else "its monitor was killed"
+    reason = untrusted.json_of(said)["reason"] if said else "its monitor was killed"
     if reason is not None:
         watched.wait()
         raise Failed("start", reason)
@@ -206,7 +206,7 @@ def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:
         overlay_tar.put_back(pipe, made.inside("upper"), limit, None if is_agents else aside)
         if not is_agents:
             symlink_guard.keep(made.path, {"at": made.inside("rootfs"), "folders": [], "links": aside})
-    except (tarfile.TarError, EOFError, OverflowError, ValueError, OSError, Hostile) as error:
+    except (OSError, Hostile, *tar_stream.MALFORMED) as error:
         raise Failed("restore", f"its written files cannot be put back: {error}") from error
 
 
@@ -253,7 +253,7 @@ def state(settings: config.Config, made: Bundle) -> str:
     """Return runc's word: created, running, paused or stopped; "" for a container that runc does not know."""
     said = _output([settings.runc, "--root", monitor.runc_root(settings), "state", made.name])
     try:
-        return str(untrusted_json.parse(said)["status"])
+        return str(untrusted.json_of(said)["status"])
     except (ValueError, KeyError, TypeError):
         return ""
 

@@ -18,7 +18,7 @@ import subprocess
 import time
 from typing import Any
 
-from ..common import cgroups, config, folders, linux, untrusted_json
+from ..common import cgroups, config, folders, linux, untrusted
 from ..common.bundle import Bundle
 from ..common.processes import kill_descendants
 
@@ -154,7 +154,7 @@ def last_error(log: str) -> str:
 def _error_in(line: bytes) -> str:
     """Return the error that a line of the log tells; "" for any other line."""
     try:
-        said = untrusted_json.parse(line, is_shown=True)
+        said = untrusted.json_of(line, is_shown=True)
         return str(said["msg"]) if said["level"] in ("error", "fatal") else ""
     except (ValueError, KeyError, TypeError):
         return ""

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from ..common import system_programs, untrusted_json
+from ..common import system_programs, untrusted
 from .daemon_json import RUNTIME, Refused
 
 SOCKET = "/var/run/docker.sock"
@@ -33,7 +33,7 @@ def knows_us() -> bool:
     """Return True if the running engine has our runtime; False also if no engine answers."""
     said = _docker("info", "--format", "{{json .Runtimes}}")
     try:
-        return said is not None and RUNTIME in untrusted_json.parse(said)
+        return said is not None and RUNTIME in untrusted.json_of(said)
     except (ValueError, TypeError):
         return False
 

@@ -1,4 +1,7 @@
-"""Read JSON of another program's, which may be hostile, or may pass on what anybody has written."""
+"""Read bytes from outside: of programs that may be hostile, or that pass on what anybody has written.
+
+Standard library only: root's programs, the Slurm admin service, the agent and control read through this module.
+"""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -6,8 +9,6 @@ import json
 import math
 import re
 from typing import Any
-
-from .system_programs import text_of
 
 _MOST_DIGITS = 20
 _ESCAPE = re.compile(
@@ -19,14 +20,32 @@ _ESCAPE = re.compile(
 """An escape in JSON. `wrong`: NUL, or half of a surrogate pair."""
 
 
-def parse(content: bytes | str, *, is_shown: bool = False) -> Any:
+def text_of(content: bytes) -> str:
+    r"""Return bytes as a text that every file, database and terminal takes. NUL and what is no UTF-8 is replaced.
+
+    >>> text_of(b"caf\xe9\0")
+    'caf��'
+    """
+    return content.decode("utf-8", "replace").replace("\0", "\ufffd")
+
+
+def storable(text: str) -> str:
+    r"""Return a text in which NUL and halves of surrogate pairs are replaced: PostgreSQL, HTTP and UTF-8 take neither.
+
+    >>> storable("caf\udce9")
+    'caf?'
+    """
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def json_of(content: bytes | str, *, is_shown: bool = False) -> Any:
     r"""Return the value in a JSON text. Raises `ValueError` with a short line.
 
     NaN and infinite numbers, which JSON does not have, are None. A number of many digits is refused: Python before 3.11
     works minutes on a million of them. With `is_shown`, the texts in it are only compared and shown: NUL, halves of
     surrogate pairs and bytes that are no UTF-8 are replaced then, since no database stores them.
 
-    >>> parse(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', is_shown=True)
+    >>> json_of(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', is_shown=True)
     {'comment': 'caf� �', 'load': None, 'limit': None}
     """
     try:
@@ -41,7 +60,7 @@ def parse(content: bytes | str, *, is_shown: bool = False) -> Any:
 
 
 def _shown(content: bytes | str) -> str:
-    text = text_of(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    text = text_of(content) if isinstance(content, bytes) else storable(content)
     return _ESCAPE.sub(lambda found: r"\ufffd" if found["wrong"] else found[0], text) if "\\u" in text else text
 
 
