@@ -45,12 +45,12 @@ class Control:
 
     @property
     def said(self) -> str:
-        """What the last program of this name has logged."""
+        """The log of the last program of this name."""
         return (self.folder / f"{self.name}.log").read_text()
 
     @property
     def address(self) -> str:
-        """Where it listens; empty until it does. It takes a free port by itself, so nobody else can take it before."""
+        """The address at which it listens; empty until it does. It takes a free port itself: nobody can be quicker."""
         port = re.search(r"listening +address=\('127\.0\.0\.1', (\d+)\)", self.said)
         return f"http://127.0.0.1:{port[1]}" if port else ""
 
