@@ -79,7 +79,8 @@ def test_the_slurm_admin_loads_no_library_and_of_gleaner_only_what_it_works_with
         "gleaner.control.slurm",
     }
     assert {name.rpartition(".")[2] for name in ours - packages} == {
-        "comments", "durable", "handshake", "interface", "parse_json", "request", "run", "snapshot", "socket_server",
+        "comments", "durable", "handshake", "interface", "parse_json", "system_programs", "request", "run", "snapshot",
+        "socket_server", "untrusted",
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def test_a_message_comes_back_as_it_was_written(wanted: list[tuple[int, int | by
 
 @given(st.binary(max_size=100))
 def test_no_bytes_do_more_than_fail_the_call(message: bytes) -> None:
-    with contextlib.suppress(NotUnderstood, UnicodeDecodeError, KeyError):
+    with contextlib.suppress(NotUnderstood):
         assert all(isinstance(word, str) for word in options(message, 1))
 
 

@@ -213,6 +213,18 @@ def test_what_is_left_of_jobs_that_slurm_has_forgotten_is_removed(tmp_path: Path
     assert (at.latest(), at.storage.keys("")) == ((), [])
 
 
+def test_what_else_the_user_has_put_into_the_folder_is_left_alone(tmp_path: Path) -> None:
+    at = catalog(tmp_path)
+    at.set_up(is_first=True, now_s=0)
+    saved(at, 3, 1)
+    for key in ("jobs/66/attempt-mine/checkpoint-1", "jobs/mine/attempt-1/checkpoint-1", "jobs/66/mine"):
+        with at.storage.draft(key) as draft:
+            draft.publish({})
+    assert at.next_attempt() == 4
+    Catalog(at.root, 67, "q").remove_forgotten(frozenset({"67"}))
+    assert at.storage.keys("") == ["jobs/mine/attempt-1/checkpoint-1"]
+
+
 def test_a_storage_that_is_not_there_any_more_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="a folder that all nodes share"):
         catalog(tmp_path).set_up(is_first=False, now_s=0)

@@ -56,7 +56,7 @@ def run(
         os.environ["GLEANER_AGENT_SETTINGS"] = str(settings)
     try:
         agent = _agent(name=name, end_s=end, token_file=token_file)
-    except (ValidationError, OSError, RuntimeFault, StorageError, ValueError) as error:
+    except (ValidationError, OSError, RuntimeFault, StorageError, ValueError, RecursionError) as error:
         log.error("this node cannot run jobs", reason=str(error))
         sys.exit(UNFIT)
     run_to_its_end(agent)

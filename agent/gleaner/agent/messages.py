@@ -13,6 +13,8 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gleaner.agent.privileged.common.untrusted import storable
+
 LONGEST_TEXT = 2000
 LONGEST_LOG_LINE = 65_536
 _LARGEST = 2**53 - 1
@@ -22,8 +24,7 @@ _LARGEST = 2**53 - 1
 def _clean(text: object, longest: int) -> object:
     if not isinstance(text, str):
         return text
-    # PostgreSQL takes no NUL, UTF-8 no lone surrogate; a workload may print either, and that must not stop an agent.
-    return text[:longest].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return storable(text[:longest])  # a workload may print anything, and that must not stop an agent
 
 
 Text = Annotated[str, BeforeValidator(lambda text: _clean(text, LONGEST_TEXT))]

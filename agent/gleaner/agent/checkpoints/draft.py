@@ -53,7 +53,8 @@ def writer_of(name: str) -> str:
     >>> writer_of("gleaner-1790000000-1f2e--00112233445566778899aabbccddeeff"), writer_of("0011")
     ('gleaner-1790000000-1f2e', '')
     """
-    return name.rpartition("--")[0]
+    writer = name.rpartition("--")[0]
+    return writer if is_plain(writer) else ""
 
 
 class FolderDraft:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, Part, StorageError
+from gleaner.agent.privileged.common.untrusted import json_of
 
 MANIFEST = "manifest.json"
 MANIFEST_MOST_BYTES = 16 * 2**20
@@ -64,7 +65,7 @@ def manifest_of(key: str, parts: Sequence[Listed], facts: Mapping[str, object]) 
 def parsed(key: str, manifest: bytes) -> tuple[list[Listed], dict[str, object]]:
     """Return the parts, in the index's order, and the facts. Raises `ArchiveBroken`."""
     try:
-        whole = cast("dict[str, Any]", json.loads(manifest))
+        whole = cast("dict[str, Any]", json_of(manifest))
         if whole["format"] != _FORMAT:
             raise ArchiveBroken(
                 f"{key}: the manifest has format {whole['format']!r}; this version reads {_FORMAT} alone"
@@ -74,5 +75,5 @@ def parsed(key: str, manifest: bytes) -> tuple[list[Listed], dict[str, object]]:
             for part in whole["parts"]
         ]
         return parts, dict(whole["facts"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise ArchiveBroken(f"{key}: the manifest cannot be read: {error}") from error

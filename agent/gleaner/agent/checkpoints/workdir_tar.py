@@ -67,7 +67,7 @@ def _named(folder: Path) -> Generator[None]:
         yield
     except WorkdirError:
         raise
-    except (OSError, tarfile.TarError, ValueError) as error:
+    except (OSError, *tar_stream.MALFORMED) as error:
         raise WorkdirError(f"the job's folder {folder}: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from pathlib import Path
 
 from gleaner.agent.messages import NodeFacts
@@ -26,7 +27,7 @@ def node_facts(runtime: RuntimeFacts, *, cpus: int | None, memory_mib: int | Non
 
 def _from_slurm(name: str) -> int | None:
     value = os.environ.get(name, "")
-    return int(value) if value.isdigit() and int(value) > 0 else None
+    return int(value) if re.fullmatch(r"[1-9][0-9]{0,8}", value) else None
 
 
 def _total_memory_mib() -> int:

@@ -76,4 +76,4 @@ def remove_sockets(folder: Path) -> int:
 
 def _is_past(labels: Mapping[str, str], now_s: float) -> bool:
     end = labels.get(LABEL_END, "")
-    return end.isdigit() and int(end) < now_s
+    return end.isascii() and end.isdigit() and float(end) < now_s

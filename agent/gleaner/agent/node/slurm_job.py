@@ -5,18 +5,19 @@ Slurm takes limits in whole minutes; the owner of a running job may lower its En
 """
 
 import re
-import subprocess
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
 
+from gleaner.agent.privileged.common import system_programs
+
 log = structlog.get_logger()
 
 TIMEOUT_S = 20.0
 USUAL_KILL_WAIT_S = 30.0
-_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,10 @@ def parse_end_s(shown: str) -> float | None:
     True
     """
     found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", shown)
-    return datetime.fromisoformat(found.group(1)).timestamp() if found else None
+    try:
+        return datetime.fromisoformat(found.group(1)).timestamp() if found else None
+    except (ValueError, OverflowError):  # digits that are no time
+        return None
 
 
 def parse_memory_mib(shown: str) -> int | None:
@@ -72,7 +76,7 @@ def parse_memory_mib(shown: str) -> int | None:
     >>> parse_memory_mib("AllocTRES=cpu=6,mem=4000M,node=1"), parse_memory_mib("AllocTRES=cpu=6,mem=1.50G,node=1")
     (4000, 1536)
     """
-    found = re.search(r"\b(?:AllocTRES|TRES)=\S*?\bmem=(\d+(?:\.\d+)?)([KMGT])", shown)
+    found = re.search(r"\b(?:AllocTRES|TRES)=\S*?\bmem=(\d{1,15}(?:\.\d{1,15})?)([KMGTP])", shown, re.ASCII)
     return int(float(found.group(1)) * _MIB[found.group(2)]) if found else None
 
 
@@ -82,7 +86,7 @@ def parse_kill_wait_s(shown: str) -> float | None:
     >>> parse_kill_wait_s("KillWait                = 30 sec")
     30.0
     """
-    found = re.search(r"^KillWait\s*=\s*(\d+)", shown, re.MULTILINE)
+    found = re.search(r"^KillWait\s*=\s*(\d{1,9})\b", shown, re.MULTILINE | re.ASCII)
     return float(found.group(1)) if found else None
 
 
@@ -122,11 +126,11 @@ def _shown(job: str) -> str:
 
 def _scontrol(*words: str) -> str | None:
     try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = system_programs.run(["scontrol", *words], within_s=TIMEOUT_S)
+    except OSError as error:
         log.warning("scontrol does not work", words=words, error=str(error))
         return None
-    if done.returncode != 0:
+    if done.status != 0:
         log.warning("scontrol says no", words=words, error=done.stderr.strip())
         return None
     return done.stdout

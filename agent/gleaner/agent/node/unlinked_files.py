@@ -40,7 +40,7 @@ def _processes(containers: Collection[ContainerId], processes: Path) -> list[tup
     for process in processes.iterdir() if sought else ():
         if process.name.isdigit():
             with suppress(OSError):
-                names = set(_SCOPE.findall((process / "cgroup").read_text()))
+                names = set(_SCOPE.findall((process / "cgroup").read_text(errors="replace")))
                 found += [(container, process) for name, container in sought.items() if name in names]
     return found
 

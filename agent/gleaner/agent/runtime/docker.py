@@ -9,7 +9,6 @@ checkpoints no program of root's checks what CRIU is about to do, and they take 
 import contextlib
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -23,7 +22,7 @@ import structlog
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
-from gleaner.agent.privileged.common import freezing
+from gleaner.agent.privileged.common import freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.runtime import disk_quota
 from gleaner.agent.runtime.allowed_images import full_name, is_id
@@ -55,6 +54,7 @@ from gleaner.agent.runtime.pulled_images import PulledImages
 
 log = structlog.get_logger()
 
+_CRIU_PATIENCE_S = 10
 _PULL_PATIENCE_S = 900
 _LOOK_PATIENCE_S = 30
 """A slow measurement of what one container has written must not delay those of the others."""
@@ -479,8 +479,8 @@ def _criu_version() -> str:
     if program is None:
         return ""
     try:
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
+        said = system_programs.run([program, "--version"], within_s=_CRIU_PATIENCE_S).stdout
+    except OSError:
         return ""
     return next(
         (line.removeprefix("Version: ").strip() for line in said.splitlines() if line.startswith("Version:")), ""

@@ -24,13 +24,14 @@ LONG_PATIENCE_S = 24 * 3600
 """For calls that last as long as there is data; an engine that dies ends them earlier."""
 CHUNK_BYTES = 2**20
 _GONE_PATIENCE_S = 60
+_LONGEST_LINE = 500
 _CHANGE = b'"Kind":'
 """It stands once for each change in the engine's list; within a file's name, the quotes would be escaped."""
 
 
 @contextmanager
 def translated(doing: str) -> Generator[None]:
-    """Turn the errors of docker-py and its HTTP libraries into `RuntimeFault`.
+    """Turn the errors of docker-py and its HTTP libraries, and an answer that is not understood, into `RuntimeFault`.
 
     The caller catches errors that mean something to it before they get here.
     """
@@ -38,6 +39,9 @@ def translated(doing: str) -> Generator[None]:
         yield
     except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise RuntimeFault(f"{doing}: {explanation(error)}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        line = f"{doing}: Docker's answer is not understood ({type(error).__name__}: {error})"
+        raise RuntimeFault(line[:_LONGEST_LINE]) from error
 
 
 def explanation(error: Exception) -> str:

@@ -5,7 +5,6 @@ engine's archive calls reach the mounts of such a container too. So no process e
 """
 
 import contextlib
-import tarfile
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import docker.errors
 import docker.types
 
 from gleaner.agent.checkpoints.interface import Draft
+from gleaner.agent.privileged.common.tar_stream import MALFORMED
 from gleaner.agent.runtime.docker_http import Engine
 from gleaner.agent.runtime.docker_layer import layer, members
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, CannotCheckpoint, RuntimeFault
@@ -64,7 +64,7 @@ def save_layer(engine: Engine, container: str, carried: str, draft: Draft) -> No
     try:
         with contextlib.closing(written_files(engine, container, carried, mount=FOLDER_IN_CONTAINER)) as written:
             draft.add(LAYER_PART, written)
-    except tarfile.TarError as error:
+    except MALFORMED as error:
         raise CannotCheckpoint(f"the container's written files cannot be read: {error}") from error
 
 

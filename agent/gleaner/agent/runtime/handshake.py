@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, checked_name, peer
+from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
 
 DESCRIPTORS_PART = "descriptors.json"
@@ -47,7 +48,7 @@ def restore(handshake: Handshake, archive: Archive) -> None:
     """Send what CRIU restores from. Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors."""
     handshake.hear()
     parts = {"descriptors": DESCRIPTORS_PART} | ({"seal": SEAL_PART} if SEAL_PART in archive.parts else {})
-    handshake.say({name: b"".join(archive.read(part)).decode("utf-8") for name, part in parts.items()})
+    handshake.say({name: text_of(b"".join(archive.read(part))) for name, part in parts.items()})
     _, descriptor = handshake.hear()
     with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
         serve(listener, archive, handshake.connection)

@@ -4,6 +4,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from gleaner.agent.privileged.common.untrusted import text_of
+
 MOST_BYTES = 64 * 2**10
 """A longer line is passed on in pieces of this size."""
 
@@ -52,21 +54,17 @@ class Lines:
             for one in whole:
                 yield from _pieces(one.removesuffix(b"\r"))
             while len(rest) > MOST_BYTES:
-                yield _text(rest[:MOST_BYTES])
+                yield text_of(rest[:MOST_BYTES])
                 rest = rest[MOST_BYTES:]
             self.begun[stream] = rest
 
     def rest(self) -> list[str]:
         """Return the begun lines as whole ones: nobody will write more of them."""
-        begun = [_text(line) for line in self.begun.values() if line]
+        begun = [text_of(line) for line in self.begun.values() if line]
         self.begun = {}
         return begun
 
 
 def _pieces(line: bytes) -> Iterator[str]:
     for start in range(0, max(len(line), 1), MOST_BYTES):
-        yield _text(line[start : start + MOST_BYTES])
-
-
-def _text(line: bytes) -> str:
-    return line.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        yield text_of(line[start : start + MOST_BYTES])

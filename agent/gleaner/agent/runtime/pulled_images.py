@@ -13,6 +13,8 @@ from pathlib import Path
 
 import structlog
 
+from gleaner.agent.privileged.common.untrusted import json_of
+
 log = structlog.get_logger()
 
 _NOTE_EVERY_S = 3600.0
@@ -57,7 +59,7 @@ class PulledImages:
     def known(self) -> dict[str, PulledImage]:
         """Return the record. A file that cannot be read counts as empty: then nothing is removed."""
         try:
-            found = json.loads(self._path.read_text())
+            found = json_of(self._path.read_bytes())
             return {name: PulledImage(str(one["image_id"]), float(one["used_s"])) for name, one in found.items()}
         except FileNotFoundError:
             return {}

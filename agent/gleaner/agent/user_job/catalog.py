@@ -9,6 +9,7 @@ computed since the one before. The newest one that shares no file with the newes
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from gleaner.agent.messages import Checkpoint
 from gleaner.agent.privileged.common.durable import write_whole
 
 NEWEST_KEPT = 2
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _STALE_S = 3600.0
 """A half-written checkpoint of a program that died is removed after so long."""
 
@@ -79,7 +81,8 @@ class Catalog:
         """Remove checkpoints of the owner's jobs that Slurm has forgotten: they were cancelled while they waited."""
         keys = self.storage.keys("jobs") if (self.root / "jobs").is_dir() else ()
         for number in {key.split("/")[1] for key in keys} - known - {str(self.job)}:
-            replace(self, job=int(number)).clear()
+            if _NUMBER.fullmatch(number):  # the folder is the user's, who may have put other things there
+                replace(self, job=int(number)).clear()
 
     def latest(self) -> tuple[Checkpoint, ...]:
         """Return the checkpoints that count, the newest first; empty if they are of another program.
@@ -101,7 +104,8 @@ class Catalog:
     def next_attempt(self) -> int:
         """Return the number of an attempt that no checkpoint here has."""
         keys = self.storage.keys(f"jobs/{self.job}")
-        return 1 + max((int(key.split("/")[2].removeprefix("attempt-")) for key in keys), default=0)
+        numbers = (key.split("/")[2].removeprefix("attempt-") for key in keys if key.count("/") > 1)
+        return 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=0)
 
     def note(self, new: Checkpoint) -> None:
         """Record that this checkpoint counts; remove those that no longer do, once the record is on the disk."""

@@ -1,9 +1,9 @@
 """The Slurm job that we are in, as its owner may ask about it and requeue it."""
 
-import subprocess
 from dataclasses import dataclass, field
 
 from gleaner.agent.common.clock import Clock, SystemClock
+from gleaner.agent.privileged.common import system_programs
 from gleaner.agent.privileged.common.slurm_jobs import Slurm, SlurmJob, Unknown
 
 SCONTROL = "scontrol"
@@ -40,10 +40,10 @@ class OwnSlurmJob:
         """Return the numbers of all of the owner's jobs that Slurm still knows; None if Slurm does not answer."""
         words = ["squeue", "--me", "--noheader", "--states=all", "--format=%A"]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
+            done = system_programs.run(words, within_s=_TIMEOUT_S)
+        except OSError:
             return None
-        return frozenset(done.stdout.split()) if done.returncode == 0 else None
+        return frozenset(done.stdout.split()) if done.status == 0 else None
 
     def requeue(self, *, held: bool, within_s: float) -> None:
         """Have Slurm end the job now and start it later; if `held`, when somebody releases it. Raises `NotRequeued`.
@@ -53,17 +53,13 @@ class OwnSlurmJob:
         give_up_s = self.clock.monotonic_s() + within_s
         while True:
             try:
-                done = subprocess.run(
-                    [SCONTROL, "requeuehold" if held else "requeue", self.number],
-                    capture_output=True,
-                    text=True,
-                    timeout=_TIMEOUT_S,
-                    check=False,
+                done = system_programs.run(
+                    [SCONTROL, "requeuehold" if held else "requeue", self.number], within_s=_TIMEOUT_S
                 )
-                if done.returncode == 0:
+                if done.status == 0:
                     return
                 why = " ".join(done.stderr.split())[:300]
-            except (OSError, subprocess.TimeoutExpired) as error:
+            except OSError as error:
                 why = str(error)
             if self.clock.monotonic_s() >= give_up_s:
                 raise NotRequeued(f"Slurm does not requeue job {self.number}: {why or 'no reason given'}")

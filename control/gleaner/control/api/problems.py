@@ -17,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.agent.privileged.common.untrusted import storable
 from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import Invalid, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
 
@@ -50,8 +51,7 @@ def answer(status: int, detail: str, *, headers: Mapping[str, str] | None = None
     line = " ".join(detail.split())
     if len(line) > LONGEST_LINE:
         line = line[: LONGEST_LINE - 1] + "…"
-    readable = line.encode("utf-8", "replace").decode("utf-8")
-    return JSONResponse(Problem(detail=readable).model_dump(), status_code=status, headers=dict(headers or {}))
+    return JSONResponse(Problem(detail=storable(line)).model_dump(), status_code=status, headers=dict(headers or {}))
 
 
 def answer_to(error: Exception) -> JSONResponse:

@@ -11,11 +11,11 @@ import json
 import os
 import posixpath
 import tarfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
+from gleaner.agent.privileged.common.tar_stream import MALFORMED
 from gleaner.control.models.images import LONGEST_CONFIG, MOST_LAYERS, MOST_PIECES, PIECE_BYTES, ImageLayer
 
 MOST_BYTES = MOST_PIECES * PIECE_BYTES
@@ -23,20 +23,6 @@ _MOST_MEMBERS = 100_000
 _DEEPEST_INDEX = 3
 _CHUNK_BYTES = 2**20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_UNREADABLE = (
-    tarfile.TarError,
-    zlib.error,
-    EOFError,
-    LookupError,
-    ArithmeticError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
-    OSError,
-)
-"""The errors that Python raises for an archive, or JSON in it, that is malformed."""
 
 
 class NotAnImage(Exception):
@@ -79,7 +65,7 @@ def read(file: BinaryIO, *, architecture: str) -> SavedImage:
     """Return the one image of this architecture in an archive. Raises `NotAnImage`."""
     try:
         return _read(file, architecture)
-    except _UNREADABLE as error:
+    except (OSError, *MALFORMED) as error:
         raise NotAnImage(f"it cannot be read: {error}") from error
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from gleaner.agent.common.validation_messages import one_line
+from gleaner.agent.privileged.common.tar_stream import MALFORMED
 from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Fetched
 
@@ -41,7 +42,7 @@ def unpack(chunks: Iterable[bytes], folder: Path, *, job: int, overwrite: bool) 
             return _extract(spool, folder, job=job, overwrite=overwrite)
     except OSError as error:
         raise Failure(f"cannot write to {error.filename or folder}: {error.strerror}") from error
-    except tarfile.TarError as error:
+    except MALFORMED as error:
         raise Failure(f"job {job}: the output is not a whole archive: {one_line(str(error))}") from error
 
 

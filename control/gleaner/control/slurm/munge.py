@@ -8,10 +8,12 @@ that request alone, and once.
 import hashlib
 import os
 import secrets
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from gleaner.agent.privileged.common import system_programs
+from gleaner.agent.privileged.common.system_programs import Ended
 
 TTL_S = 60
 """The time for which a credential is good, by the clocks of the two nodes; munge refuses older ones."""
@@ -68,7 +70,7 @@ def payload_of(*, method: str, target: str, body_digest: str, nonce: str) -> str
 def encode(payload: str, *, socket: Path | None, timeout_s: float) -> str:
     """Return a credential of this process's user with that payload. Raises `MungeAway`."""
     done = _run(["munge", f"--ttl={TTL_S}", f"--string={payload}"], "", socket=socket, timeout_s=timeout_s)
-    if done.returncode != 0:
+    if done.status != 0:
         raise MungeAway(_said(done, "munge"))
     return done.stdout.strip()
 
@@ -80,9 +82,9 @@ def decode(credential: str, *, socket: Path | None, timeout_s: float) -> Credent
     """
     words = ["unmunge", "--numeric", f"--keys={_KEYS}"]
     done = _run(words, credential, socket=socket, timeout_s=timeout_s)
-    if done.returncode in _REFUSALS:
-        raise MungeRefused(f"munge does not accept the credential: {_REFUSALS[done.returncode]}")
-    if done.returncode != 0:
+    if done.status in _REFUSALS:
+        raise MungeRefused(f"munge does not accept the credential: {_REFUSALS[done.status]}")
+    if done.status != 0:
         error = MungeAway if "munged" in done.stderr or "socket" in done.stderr else MungeRefused
         raise error(_said(done, "unmunge"))
     return parsed(done.stdout)
@@ -108,28 +110,19 @@ def parsed(text: str) -> Credential:
     return Credential(uid, payload.strip(), encoded_s, decoded_s)
 
 
-def _run(
-    words: Sequence[str], given: str, *, socket: Path | None, timeout_s: float
-) -> "subprocess.CompletedProcess[str]":
+def _run(words: Sequence[str], given: str, *, socket: Path | None, timeout_s: float) -> Ended:
     where = [] if socket is None else [f"--socket={socket}"]
     try:
-        return subprocess.run(
-            [*words, *where],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-        )
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+        return system_programs.run([*words, *where], within_s=timeout_s, given=given, environment=environment)
     except FileNotFoundError as error:
         raise MungeAway(f"the program {words[0]} is not installed here") from error
-    except subprocess.TimeoutExpired as error:
+    except TimeoutError as error:
         raise MungeAway(f"{words[0]} did not answer within {timeout_s:g} s: is munged all right?") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise MungeAway(f"{words[0]}: {error}") from error
 
 
-def _said(done: "subprocess.CompletedProcess[str]", program: str) -> str:
+def _said(done: Ended, program: str) -> str:
     said = " ".join(done.stderr.split()).removeprefix(f"{program}: Error: ")
-    return f"{program} failed: {said or f'exit code {done.returncode}'}"
+    return f"{program} failed: {said or f'exit code {done.status}'}"

@@ -2,9 +2,9 @@
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 
+from gleaner.agent.privileged.common import system_programs
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 
 _NO_ANSWER = (
@@ -37,22 +37,14 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: floa
     """
     program = words[0]
     try:
-        done = subprocess.run(
-            words,
-            input=given,
-            env={**passed_on(), **environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
+        done = system_programs.run(words, within_s=timeout_s, given=given, environment={**passed_on(), **environment})
+    except TimeoutError as error:
         raise ClusterUnavailable(f"Slurm does not answer: {program} took more than {timeout_s:g} s") from error
     except OSError as error:
         raise ClusterUnavailable(
             f"{program} cannot be run ({error.strerror}); install Slurm's client programs here"
         ) from error
-    if done.returncode == 0:
+    if done.status == 0:
         return done.stdout
     said = complaint(done.stderr)
     if is_no_answer(without(done.stderr, words)):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gleaner.agent.privileged.common.handshake import Message, untrusted_json
+from gleaner.agent.privileged.common import untrusted
+from gleaner.agent.privileged.common.handshake import Message
 from gleaner.agent.privileged.common.request import Refused, checked
 
 LONGEST_BYTES = 64 * 2**10
@@ -114,7 +115,7 @@ def parse(line: bytes) -> Heard:
     Heard(request=Release(job='4711', top=True, submitted_s=None), epoch=3)
     """
     try:
-        message = untrusted_json(line)
+        message = untrusted.json_of(line)
     except ValueError as error:
         raise Refused(f"a request that is no JSON: {error}") from error
     if not isinstance(message, dict):

@@ -171,7 +171,13 @@ class World:
     def _run(self, *words: str, stdin: str = "") -> str:
         try:
             done = subprocess.run(
-                words, input=stdin, capture_output=True, text=True, timeout=self._patience_s, check=False
+                words,
+                input=stdin,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=self._patience_s,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise Failed(f"{words[0]} did not answer") from None

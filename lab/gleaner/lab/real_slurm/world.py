@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
+from gleaner.agent.privileged.common import untrusted
 from gleaner.control.simulation.errors import SimulationError
 from gleaner.lab.real_slurm.record import ReplayFailed
 
@@ -108,13 +109,14 @@ def run(
     `ended` is told how many jobs have ended. `longest_s` counts real seconds. However the task ends, every process that
     was started is gone afterwards. Raise `ReplayFailed` if the driver or Slurm fails.
     """
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
             place.command(speed),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             start_new_session=True,  # Ctrl-C is for us, and we end it
         )
         try:
@@ -147,16 +149,29 @@ def _converse(
             raise ReplayFailed("the real Slurm took too long; try a lower --speed, or fewer jobs") from None
         if line is None:
             return None
-        said = cast("dict[str, Any]", json.loads(line))
-        match said["kind"]:
+        answer = said(line)
+        match answer["kind"]:
             case "failed":
-                raise ReplayFailed(f"the real Slurm: {said['why']}")
+                raise ReplayFailed(f"the real Slurm: {answer.get('why')}")
             case "ended":
-                ended(said["jobs"])
+                ended(answer["jobs"])
             case "done":
-                return said
+                return answer
             case _:
                 pass
+
+
+def said(line: str) -> dict[str, Any]:
+    """Return what the driver says in a line. Raise `ReplayFailed` if that is no message of the driver's."""
+    try:
+        message = untrusted.json_of(line, is_shown=True)
+        if not isinstance(message["kind"], str) or (
+            message["kind"] == "ended" and not isinstance(message["jobs"], int)
+        ):
+            raise TypeError("it is no message of the driver's")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReplayFailed(f"the real Slurm's driver said {line[:80]!r}: {error}") from error
+    return cast("dict[str, Any]", message)
 
 
 def _end(process: "subprocess.Popen[str]", place: Place) -> None:

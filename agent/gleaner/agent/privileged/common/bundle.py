@@ -16,11 +16,10 @@ import json
 import os
 import select
 import stat
-import subprocess
 import tempfile
 from typing import Any, NamedTuple
 
-from . import config, durable, folders
+from . import config, durable, folders, system_programs
 
 _GONE = ".gone-"
 _ROOM, _ROOM_BYTES = "exit.room", 512
@@ -159,10 +158,8 @@ def taken(*paths: str) -> Taken:
 def _du(what: str, *paths: str) -> int:
     words = ["du", "-s", "-x", what, "--", *paths]
     try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_COUNT_WITHIN_S
-        )
-    except subprocess.TimeoutExpired as error:
+        done = system_programs.run(words, within_s=_COUNT_WITHIN_S)
+    except TimeoutError as error:
         raise Uncounted(f"{' '.join(paths)[:200]} was not counted within {_COUNT_WITHIN_S} s") from error
     return sum(int(line.split()[0]) for line in done.stdout.splitlines())  # no line for a folder that has gone
 

@@ -6,11 +6,12 @@
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import json
 import os
 import re
 import stat
 from typing import Any, NamedTuple
+
+from . import untrusted
 
 CONFIG_FILE = "/etc/gleaner/privileged.json"
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
@@ -70,11 +71,11 @@ class Config(NamedTuple):
 def load(path: str = CONFIG_FILE) -> Config:
     """Return the settings. Raises `Misconfigured` with one line that says what to do."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             facts = os.fstat(file.fileno())
             if facts.st_uid != 0 or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise Misconfigured(f"{path} must be root's, and nobody else's to write: chown root, chmod 644")
-            given: dict[str, Any] = json.load(file)
+            given: dict[str, Any] = untrusted.json_of(file.read())
     except (OSError, ValueError) as error:
         raise Misconfigured(f"cannot read {path}: {error}") from error
     if type(given) is not dict:

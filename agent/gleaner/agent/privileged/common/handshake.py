@@ -21,9 +21,10 @@ import struct
 import time
 from typing import Any
 
+from . import untrusted
+
 VERSION = 1
 LONGEST_BYTES = 2**20
-_MOST_DIGITS = 20
 PATIENCE_S = 20.0
 """The most time that the agent may take for an answer that needs no storage."""
 CAPTURE_SOCKET = "streamer-capture.sock"
@@ -119,31 +120,12 @@ class Handshake:
 
 def _parsed(content: bytes) -> Message:
     try:
-        message: Message = untrusted_json(content)
+        message: Message = untrusted.json_of(content)
     except ValueError as error:
         raise HandshakeFailed(f"a message that is no JSON: {error}") from error
     if type(message) is not dict:
         raise HandshakeFailed("a message is no JSON object")
     return message
-
-
-def untrusted_json(content: bytes) -> Any:
-    """Return the value in a JSON text of another program's, which may be hostile. Raises `ValueError`; a short line.
-
-    >>> untrusted_json(b'{"do": "list"}')
-    {'do': 'list'}
-    """
-    try:
-        return json.loads(content, parse_int=_number)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(str(error)[:100]) from error
-
-
-def _number(digits: str) -> int:
-    """Return an integer. Raises `ValueError` if it is long: Python before 3.11 works minutes on a million digits."""
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits")
-    return int(digits)
 
 
 def connect(folder: str, name: str, agent_uid: int) -> Handshake:

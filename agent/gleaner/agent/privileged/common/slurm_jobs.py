@@ -6,12 +6,12 @@ and could be taken for some. An answer that is not as it should be is an error, 
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import json
 import re
-import subprocess
 import threading
 import time
 from typing import Any, NamedTuple
+
+from . import system_programs, untrusted
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}\Z")
 _TIMEOUT_S = 20.0
@@ -66,7 +66,7 @@ def is_number(value: Any) -> bool:
 def parse(text: str, job: str) -> SlurmJob:
     """Return the one job in the answer of `scontrol show job JOB --json`. Raises `Unknown`."""
     try:
-        (found,) = [one for one in json.loads(text)["jobs"] if one["job_id"] == int(job)]
+        (found,) = [one for one in untrusted.json_of(text, is_shown=True)["jobs"] if one["job_id"] == int(job)]
         has: Any = found["job_resources"]
         parts: list[Any] = has["nodes"]["allocation"] if has else []
         return SlurmJob(
@@ -128,14 +128,12 @@ class Slurm:
     def _shown(self, number: str) -> str:
         words = [self._scontrol, "show", "job", number, "--json"]
         try:
-            done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=self._timeout_s, cwd="/"
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            done = system_programs.run(words, within_s=self._timeout_s, folder="/")
+        except OSError as error:
             raise Unknown(f"Slurm cannot be asked: {error}") from error
-        if done.returncode != 0:
-            said = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
+        if done.status != 0:
+            said = " ".join(done.stderr.split())[:300]
             if "Invalid job id" in said:
                 raise NoJob(f"Slurm knows no job {number}")
             raise Unknown(f"Slurm does not say what job {number} is: {said or 'no reason given'}")
-        return done.stdout.decode("utf-8", "replace")
+        return done.stdout

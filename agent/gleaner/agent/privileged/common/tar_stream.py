@@ -3,11 +3,25 @@
 from __future__ import annotations  # the node may have Python 3.9
 
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator
 
 END = bytes(2 * tarfile.BLOCKSIZE)
 """The end of every archive."""
 _SKIPPED_BYTES = 2**20
+MALFORMED = (
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
+"""The errors that Python raises for an archive, or JSON in it, that is malformed."""
 
 
 def padding(size_bytes: int) -> bytes:

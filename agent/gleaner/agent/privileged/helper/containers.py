@@ -7,18 +7,27 @@ its pipes.
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import json
 import os
 import select
 import stat
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from typing import Any
 
-from ..common import bundle, cgroups, config, freezing, processes, request, symlink_guard
+from ..common import (
+    bundle,
+    cgroups,
+    config,
+    freezing,
+    processes,
+    request,
+    symlink_guard,
+    system_programs,
+    tar_stream,
+    untrusted,
+)
 from ..common.bundle import Bundle
 from ..common.disk_usage import taken
 from ..common.user_jobs import Owner
@@ -28,6 +37,7 @@ from .untar import Hostile, Limit
 
 _END_WITHIN_S = 30.0
 _RUNC_WITHIN_S = 60
+_ANSWER_WITHIN_S = 30
 _FIRST_WORD_BYTES = 2**16
 _COUNT_WITHIN_S = 10.0
 _LOOK_S = 30.0
@@ -115,7 +125,7 @@ def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[]
             _runc(settings, "delete", "--force", made.name)
             raise Failed("fault", f"the job of {made.name} has ended")
         said = source.read(_FIRST_WORD_BYTES)
-    reason = json.loads(said)["reason"] if said else "its monitor was killed"
+    reason = untrusted.json_of(said)["reason"] if said else "its monitor was killed"
     if reason is not None:
         watched.wait()
         raise Failed("start", reason)
@@ -196,7 +206,7 @@ def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:
         overlay_tar.put_back(pipe, made.inside("upper"), limit, None if is_agents else aside)
         if not is_agents:
             symlink_guard.keep(made.path, {"at": made.inside("rootfs"), "folders": [], "links": aside})
-    except (tarfile.TarError, EOFError, OverflowError, ValueError, OSError, Hostile) as error:
+    except (OSError, Hostile, *tar_stream.MALFORMED) as error:
         raise Failed("restore", f"its written files cannot be put back: {error}") from error
 
 
@@ -243,8 +253,8 @@ def state(settings: config.Config, made: Bundle) -> str:
     """Return runc's word: created, running, paused or stopped; "" for a container that runc does not know."""
     said = _output([settings.runc, "--root", monitor.runc_root(settings), "state", made.name])
     try:
-        return str(json.loads(said)["status"])
-    except (ValueError, KeyError):
+        return str(untrusted.json_of(said)["status"])
+    except (ValueError, KeyError, TypeError):
         return ""
 
 
@@ -265,27 +275,19 @@ def _runc(settings: config.Config, *words: str, program: str | None = None, end_
         call = [program or settings.runc, "--root", monitor.runc_root(settings), "--log", log, "--log-format", "json"]
         limit_s = _RUNC_WITHIN_S if program is None else None  # a save ends with its agent; see `transfer`
         try:
-            done = subprocess.run(
-                [*call, *words],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                check=False,
-                timeout=limit_s,
-                env=environment,
-            )
-        except subprocess.TimeoutExpired:
+            done = system_programs.run([*call, *words], within_s=limit_s, environment=environment)
+        except TimeoutError:
             return f"runc {words[0]} was not done within {limit_s} s"
-        if done.returncode == 0:
+        if done.status == 0:
             return None
         return monitor.last_error(log) or f"{words[0]} failed"
 
 
 def _output(words: list[str]) -> str:
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return system_programs.run(words, within_s=_ANSWER_WITHIN_S).stdout
+    except OSError as error:
         raise Failed("fault", f"{words[0]} does not work: {error}") from error
-    return done.stdout.decode("utf-8", "replace")
 
 
 def _node(settings: config.Config, owner: Owner) -> oci_config.Node:

@@ -17,28 +17,14 @@ import os
 import stat
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from ..common import bundle, config, durable, folders, linux
+from ..common import bundle, config, durable, folders, linux, tar_stream
 from ..common.request import is_image_id
 from .untar import Hostile, Limit, steps, unpack
 
-_UNREADABLE = (
-    tarfile.TarError,
-    zlib.error,
-    EOFError,
-    LookupError,
-    ArithmeticError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
-)
-"""The errors that Python raises for an archive, or JSON in it, that is malformed."""
 _PART = ".part-"
 _NAMES = "names.json"
 _LONGEST_JSON = 16 * 2**20
@@ -102,7 +88,7 @@ def take_in(settings: config.Config, descriptor: int, name: str) -> str:
                 _unpack(archive, wanted, folder, place, Limit(settings.most_image_bytes - _kept_bytes(folder)))
             _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
             return image_id
-    except _UNREADABLE as error:
+    except tar_stream.MALFORMED as error:
         raise Hostile(f"it cannot be read: {error}") from error
 
 

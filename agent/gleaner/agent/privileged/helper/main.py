@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import IO, Any, NoReturn
 
-from ..common import bundle, config, handshake, request, socket_server
+from ..common import bundle, config, handshake, request, socket_server, system_programs
 from ..common.bundle import Bundle
 from ..common.slurm_jobs import NoJob, Slurm, Unknown, is_number
 from ..common.socket_server import Refusal, Server
@@ -296,18 +295,11 @@ def _import(descriptor: int, name: str) -> None:
     """Import an image in a process of its own with little memory: a hostile archive must not kill the helper."""
     words = [sys.executable, "-IS", sys.argv[0], "import", name, str(descriptor)]
     try:
-        done = subprocess.run(
-            words,
-            pass_fds=(descriptor,),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_IMPORT_WITHIN_S,
-        )
-    except subprocess.TimeoutExpired as error:  # its file hangs, say, and others wait for their images
+        done = system_programs.run(words, within_s=_IMPORT_WITHIN_S, passed=(descriptor,))
+    except TimeoutError as error:  # its file hangs, say, and others wait for their images
         raise Failed("image", f"the archive of {name} was not read within {_IMPORT_WITHIN_S} s") from error
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    if done.status != 0:
+        said = done.stderr.strip().splitlines()
         raise Failed("image", f"the archive of {name} is not taken: {said[-1] if said else 'it was killed'}")
 
 

@@ -18,7 +18,7 @@ import subprocess
 import time
 from typing import Any
 
-from ..common import cgroups, config, folders, linux
+from ..common import cgroups, config, folders, linux, untrusted
 from ..common.bundle import Bundle
 from ..common.processes import kill_descendants
 
@@ -144,11 +144,20 @@ def _shim(settings: config.Config, bundle: Bundle, words: list[str], out: int, e
 def last_error(log: str) -> str:
     """Return the last error that runc, or the shim, has written to its log; "" if there is none."""
     try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            lines = [json.loads(line) for line in file if line.startswith("{")]
-    except (OSError, ValueError):
+        with open(log, "rb") as file:
+            lines = file.readlines()
+    except OSError:
         return ""
-    return next((str(line["msg"]) for line in reversed(lines) if line.get("level") in ("error", "fatal")), "")
+    return next((reason for line in reversed(lines) if (reason := _error_in(line))), "")
+
+
+def _error_in(line: bytes) -> str:
+    """Return the error that a line of the log tells; "" for any other line."""
+    try:
+        said = untrusted.json_of(line, is_shown=True)
+        return str(said["msg"]) if said["level"] in ("error", "fatal") else ""
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _same_folder(given: int) -> int:

@@ -145,4 +145,4 @@ def is_overdue(labels: dict[str, str], now_s: float) -> bool:
     (False, True, True)
     """
     end = labels.get(request.LABEL_END, "").partition(".")[0]
-    return not (end.isascii() and end.isdigit()) or now_s > int(end) + _GRACE_S
+    return not (end.isascii() and end.isdigit()) or now_s > float(end) + _GRACE_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import json
 import os
 import shutil
 import signal
@@ -10,6 +9,7 @@ import subprocess
 import tempfile
 import time
 
+from ..common import system_programs, untrusted
 from .daemon_json import RUNTIME, Refused
 
 SOCKET = "/var/run/docker.sock"
@@ -32,7 +32,10 @@ def has_experimental() -> bool | None:
 def knows_us() -> bool:
     """Return True if the running engine has our runtime; False also if no engine answers."""
     said = _docker("info", "--format", "{{json .Runtimes}}")
-    return said is not None and RUNTIME in json.loads(said)
+    try:
+        return said is not None and RUNTIME in untrusted.json_of(said)
+    except (ValueError, TypeError):
+        return False
 
 
 def foreign_containers() -> list[str]:
@@ -65,8 +68,8 @@ def check(settings: str) -> None:
         trial.write(settings)
         trial.flush()
         words = [dockerd, "--validate", *_without_config_file(_flags()), "--config-file", trial.name]
-        said = subprocess.run(words, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
-    if said.returncode != 0 and "unknown flag: --validate" not in said.stderr:
+        said = system_programs.run(words, within_s=_PATIENCE_S)
+    if said.status != 0 and "unknown flag: --validate" not in said.stderr:
         lines = said.stderr.strip().splitlines() or ["no reason given"]
         raise Refused(f"Docker would not start with the change: {lines[-1].replace(trial.name, 'daemon.json')}")
 
@@ -123,16 +126,10 @@ def _dockerd() -> str | None:
 def _docker(*words: str) -> str | None:
     """Return the output of Docker's client; None if the client fails."""
     try:
-        said = subprocess.run(
-            ["docker", "-H", f"unix://{SOCKET}", *words],
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        said = system_programs.run(["docker", "-H", f"unix://{SOCKET}", *words], within_s=_PATIENCE_S)
+    except OSError:
         return None
-    return said.stdout if said.returncode == 0 else None
+    return said.stdout if said.status == 0 else None
 
 
 def _pid() -> int | None:
@@ -151,7 +148,7 @@ def _flags() -> list[str]:
     pid = _pid()
     if pid is None:
         return []
-    with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+    with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="surrogateescape") as file:
         return file.read().split("\0")[1:-1]
 
 

@@ -61,7 +61,7 @@ def options(request: bytes, runc_pid: int) -> list[str]:
             if value and name:
                 found.append(name)
         elif number in _TEXTS and isinstance(value, bytes):
-            found += [_TEXTS[number], value.decode()]
+            found += [_TEXTS[number], _text(value)]
         else:
             found += _option(number, value, runc_pid)
     return found
@@ -90,23 +90,25 @@ def _option(number: int, value: Value, runc_pid: int) -> list[str]:
     else:
         inner = dict(fields(value)) if number in (23, 25, 27) else {}
         if number == 10:
-            return ["-o", value.decode()]
+            return ["-o", _text(value)]
         if number == 23:
-            return ["--external", f"mnt[{_text(inner[1])}]:{_text(inner[2])}"]
+            return ["--external", f"mnt[{_text(inner.get(1))}]:{_text(inner.get(2))}"]
         if number == 25:
-            controller = f"{_text(inner[1])}:" if 1 in inner else ""
-            return ["--cgroup-root", controller + _text(inner[2])]
+            controller = f"{_text(inner.get(1))}:" if 1 in inner else ""
+            return ["--cgroup-root", controller + _text(inner.get(2))]
         if number == 27:
-            return ["--inherit-fd", f"fd[{inner[2]!r}]:{_text(inner[1])}"]
+            return ["--inherit-fd", f"fd[{number_in(inner.get(2, b''))}]:{_text(inner.get(1))}"]
         if number == 51:  # the file with further options: ours replaces it
             return []
     raise NotUnderstood(f"runc asks CRIU for option {number}, which is not known here")
 
 
-def _text(value: Value) -> str:
-    if isinstance(value, int):
+def _text(value: Value | None) -> str:
+    if not isinstance(value, bytes):
         raise NotUnderstood("a number where a text is wanted")
-    return value.decode()
+    if b"\0" in value:
+        raise NotUnderstood("a text that no program can be given")
+    return os.fsdecode(value)  # a path on the node may be of any bytes
 
 
 def main() -> NoReturn:

@@ -41,6 +41,8 @@ _STREAM_CHARS = 4096
 _CLEAN_UP_S = 2.0
 _LOOK_S = 60.0
 """The time between two looks at the clock, which may be set meanwhile."""
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""The errors that Python raises for a file of runc's or the engine's that is not what it should be."""
 _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
 
 
@@ -61,7 +63,7 @@ def run(call: Call) -> int | None:
         Broken,
         symlink_guard.Foreign,
         OSError,
-        ValueError,
+        *_MALFORMED,
     ) as error:
         _say_why(call, f"gleaner-runc: {error}")
         return 1

@@ -1,0 +1,75 @@
+"""Read bytes from outside: of programs that may be hostile, or that pass on what anybody has written.
+
+Standard library only: root's programs, the Slurm admin service, the agent and control read through this module.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import json
+import math
+import re
+from typing import Any
+
+_MOST_DIGITS = 20
+_ESCAPE = re.compile(
+    r"""\\(?: u d[89ab][0-9a-f]{2} \\u d[c-f][0-9a-f]{2}
+            | (?P<wrong> u0000 | u d[89a-f][0-9a-f]{2} )
+            | . )""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+"""An escape in JSON. `wrong`: NUL, or half of a surrogate pair."""
+
+
+def text_of(content: bytes) -> str:
+    r"""Return bytes as a text that every file, database and terminal takes. NUL and what is no UTF-8 is replaced.
+
+    >>> text_of(b"caf\xe9\0")
+    'caf��'
+    """
+    return content.decode("utf-8", "replace").replace("\0", "\ufffd")
+
+
+def storable(text: str) -> str:
+    r"""Return a text in which NUL and halves of surrogate pairs are replaced: PostgreSQL, HTTP and UTF-8 take neither.
+
+    >>> storable("caf\udce9")
+    'caf?'
+    """
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def json_of(content: bytes | str, *, is_shown: bool = False) -> Any:
+    r"""Return the value in a JSON text. Raises `ValueError` with a short line.
+
+    NaN and infinite numbers, which JSON does not have, are None. A number of many digits is refused: Python before 3.11
+    works minutes on a million of them. With `is_shown`, the texts in it are only compared and shown: NUL, halves of
+    surrogate pairs and bytes that are no UTF-8 are replaced then, since no database stores them.
+
+    >>> json_of(b'{"comment": "caf\xe9 \\ud800", "load": NaN, "limit": 1e999}', is_shown=True)
+    {'comment': 'caf� �', 'load': None, 'limit': None}
+    """
+    try:
+        if is_shown:
+            content = _shown(content)
+        text = content.decode() if isinstance(content, bytes) else content  # json would look for UTF-16, too
+        return json.loads(
+            text, strict=not is_shown, parse_int=_whole, parse_float=_finite, parse_constant=lambda _word: None
+        )
+    except (ValueError, RecursionError) as error:
+        raise ValueError(str(error)[:100]) from error
+
+
+def _shown(content: bytes | str) -> str:
+    text = text_of(content) if isinstance(content, bytes) else storable(content)
+    return _ESCAPE.sub(lambda found: r"\ufffd" if found["wrong"] else found[0], text) if "\\u" in text else text
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
