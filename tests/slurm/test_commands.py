@@ -109,6 +109,29 @@ def test_what_cannot_be_read_is_an_error_and_never_a_guess(nodes: str, jobs: str
         view(nodes, jobs)
 
 
+def test_a_record_that_cannot_be_read_is_left_out_alone_unless_it_is_an_agents() -> None:
+    """An agent that is left out would be taken for gone, and closed."""
+    nodes = nodes_text(n1="idle", n2="idle").replace("4000", "many", 1)
+    others = [
+        ("7", "RUNNING", "n[1-", "1", "1", "2", "foreign"),
+        ("8", "RUNNING", "n[1-999999999]", "1", "1", "2", "big"),
+    ]
+    found = parse_tables(nodes, jobs_text(*others, AGENTS[1]), WORD, own=1000, read_s=1.0)
+    assert (list(found.nodes), [job.name for job in found.jobs]) == (["n2"], ["gleaner-a"])
+    assert found.unread == (
+        "Slurm said of node n1 what cannot be read: 'many', where a number was expected;"
+        " Slurm said of job 7 what cannot be read: 'n[1-' names no nodes (and of 1 more)"
+    )
+    with pytest.raises(ClusterError, match="agent gleaner-y"):
+        parse_tables(
+            nodes,
+            jobs_text(AGENTS[1], ("9", "RUNNING", "n[1-a]", "1", "1", "2", "gleaner-y")),
+            WORD,
+            own=1000,
+            read_s=1.0,
+        )
+
+
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 5", "abc"])
 def test_an_answer_without_a_job_id_is_an_error(answer: str) -> None:
     with pytest.raises(ClusterError, match="sbatch said"):

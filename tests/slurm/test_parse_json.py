@@ -45,7 +45,7 @@ def test_nodes_are_read_with_who_drained_them() -> None:
         "name": "n1", "partitions": ["shared"], "state": ["IDLE", "DRAIN"], "reason": "gleaner: drained by alice",
         "reason_set_by_user": facts.ACCOUNT,
     }  # fmt: skip
-    assert parse_json.parse_nodes(json.dumps({"nodes": [said]})) == {"n1": facts.drained_by_us()}
+    assert parse_json.parse_nodes(json.dumps({"nodes": [said]})) == ({"n1": facts.drained_by_us()}, "")
 
 
 @pytest.mark.parametrize("answer", ["", "slurm_load_jobs error", "[]", '{"meta": {}}'])

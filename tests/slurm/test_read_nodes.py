@@ -25,7 +25,9 @@ NODE: dict[str, Any] = {"name": "n1", "partitions": ["shared"], "state": ["IDLE"
 
 
 def jobs(*listed: dict[str, Any]) -> tuple[SlurmJob, ...]:
-    return parse_jobs_on(json.dumps({"jobs": listed}), ["n1"])
+    found, unread = parse_jobs_on(json.dumps({"jobs": listed}), ["n1"])
+    assert unread == ""
+    return found
 
 
 def test_a_job_is_what_slurm_says_of_it() -> None:
@@ -58,7 +60,7 @@ def test_what_is_interactive_or_says_no_cannot_be_requeued(*, batch: bool, reque
 
 def test_a_node_is_ours_by_our_mark_and_used_by_what_slurm_says() -> None:
     def node(**facts: Any) -> SlurmNode:
-        return parse_nodes(json.dumps({"nodes": [NODE | facts]}))["n1"]
+        return parse_nodes(json.dumps({"nodes": [NODE | facts]}))[0]["n1"]
 
     found = node(state=["IDLE", "DRAIN"], reason="gleaner: drained by root")
     assert (found.is_drained, is_ours(found), found.is_used) == (True, True, False)
@@ -100,6 +102,28 @@ def test_a_node_that_slurm_does_not_know_keeps_nobody_from_looking_at_the_others
     found = there.read_nodes(["nodeX"], 1.0)
     assert (dict(found.nodes), found.jobs) == ({}, ())
     assert "squeue" not in (tmp_path / "told").read_text(), "without a name it would answer for all nodes"
+
+
+def test_a_comment_that_is_no_utf8_and_a_record_that_cannot_be_read_cost_no_other_job_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = JOB | {"job_id": 13, "comment": "caf\xe9", "user_name": "bob"}
+    wrong = JOB | {"job_id": 14, "nodes": ["n1"]}
+    (tmp_path / "nodes.json").write_text(json.dumps({"nodes": [NODE, {"name": "n2", "partitions": 7}]}))
+    (tmp_path / "jobs.json").write_bytes(json.dumps({"jobs": [JOB, odd, wrong]}, ensure_ascii=False).encode("latin-1"))
+    for name, text in (("scontrol", SCONTROL), ("squeue", SQUEUE)):
+        (tmp_path / name).write_text(text.format(folder=tmp_path))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = SlurmCluster(ClusterSettings(timeout_s=5), tmp_path).read_nodes(["n1"], 1.0)
+    assert [(job.id, job.user, job.comment) for job in found.jobs] == [
+        ("12", "alice", "gleaner:preemptible"),
+        ("13", "bob", "caf\N{REPLACEMENT CHARACTER}"),
+    ]
+    assert found.unread == (
+        "Slurm said of node 'n2' what cannot be read: 7 is no text;"
+        " Slurm said of job 14 what cannot be read: ['n1'] is no text"
+    )
 
 
 @pytest.mark.parametrize("name", ["munge1", "authentication"])

@@ -7,18 +7,26 @@ from collections.abc import Sequence
 _PART = re.compile(r"([^,\[\]]*)(?:\[([^\]]*)\])?")
 _RANGE = r"\d{1,9}(?:-\d{1,9})?"
 _WORD = rf"[A-Za-z0-9](?:[A-Za-z0-9._-]|\[{_RANGE}(?:,{_RANGE})*\])*"
+_SHORT = re.compile(rf"(?:[^,\[\]]|\[{_RANGE}(?:,{_RANGE})*\])+", re.ASCII)
 _LIST = re.compile(rf"{_WORD}(?:,{_WORD})*", re.ASCII)
 
 LONGEST_LIST = 10_000
+MOST_NAMES = 200_000
+"""No cluster has as many nodes."""
 
 
 def expanded(short: str) -> list[str]:
-    """Return the names in a list of Slurm's.
+    """Return the names in a list of Slurm's. Raises `ValueError` for a list that Slurm does not write.
 
     >>> expanded("node[1-3,7],login"), expanded("r[1-2]n[08-09]"), expanded("")
     (['node1', 'node2', 'node3', 'node7', 'login'], ['r1n08', 'r1n09', 'r2n08', 'r2n09'], [])
     """
-    return [name for word in _words(short) for name in _names(word)]
+    words = _words(short)
+    if wrong := [word for word in words if not _SHORT.fullmatch(word)]:
+        raise ValueError(f"{wrong[0][:60]!r} names no nodes")
+    if sum(map(_size, words)) > MOST_NAMES:
+        raise ValueError(f"{short[:60]!r} names more than {MOST_NAMES} nodes")
+    return [name for word in words for name in _names(word)]
 
 
 def chosen(words: Sequence[str], *, at_most: int) -> tuple[str, ...]:
@@ -34,16 +42,21 @@ def chosen(words: Sequence[str], *, at_most: int) -> tuple[str, ...]:
         for first, last in re.findall(r"(\d+)-(\d+)(?=[,\]])", "".join(re.findall(r"\[[^\]]*\]", word))):
             if int(last) < int(first):
                 raise ValueError(f"{word[:60]!r}: {first}-{last} names no nodes; write {last}-{first}")
-        many += sum(math.prod(map(_count, re.findall(r"\[([^\]]*)\]", each))) for each in _words(word))
+        many += sum(map(_size, _words(word)))
     if many > at_most:
         raise ValueError(f"these are {many} nodes; at most {at_most} can be named at once")
     return tuple(dict.fromkeys(name for word in words for name in expanded(word)))
 
 
-def _count(ranges: str) -> int:
-    """Return how many numbers there are in the ranges."""
-    spans = (each.partition("-") for each in ranges.split(","))
-    return sum(max(0, int(last or first) - int(first) + 1) for first, _, last in spans)
+def _size(word: str) -> int:
+    """Return how many names there are in a word."""
+    brackets = (ranges for _, ranges in _PART.findall(word) if ranges)
+    return math.prod(max(1, sum(len(_span(span)) for span in ranges.split(","))) for ranges in brackets)
+
+
+def _span(span: str) -> range:
+    first, _, last = span.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def _words(short: str) -> list[str]:
@@ -62,7 +75,6 @@ def _names(word: str) -> list[str]:
 def _numbers(ranges: str) -> list[str]:
     found: list[str] = []
     for each in ranges.split(","):
-        first, _, last = each.partition("-")
-        width = len(first)
-        found += [str(number).zfill(width) for number in range(int(first), int(last or first) + 1)]
+        width = len(each.partition("-")[0])
+        found += [str(number).zfill(width) for number in _span(each)]
     return found

@@ -9,7 +9,7 @@ from gleaner.control.queue.drains import DrainedJob
 from gleaner.control.queue.relocation import AgentFound
 from gleaner.control.slurm.comments import DRAINED_BY
 from gleaner.control.slurm.owners_view import job_class
-from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
+from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot, number_of
 
 _KINDS = {
     JobClass.CHECKPOINTABLE: Kind.CHECKPOINTABLE,
@@ -68,8 +68,7 @@ def is_touched(job: DrainedJob) -> bool:
 
 
 def _by_number(job: DrainedJob) -> tuple[int, str]:
-    digits = job.job.partition("_")[0]
-    return int(digits) if digits.isdigit() else 0, job.job
+    return number_of(job.job), job.job
 
 
 def is_ours(node: SlurmNode) -> bool:

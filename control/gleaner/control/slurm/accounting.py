@@ -3,6 +3,7 @@
 `sacctmgr` asks slurmdbd.
 """
 
+import re
 from collections import defaultdict
 
 from gleaner.control.slurm import run
@@ -14,6 +15,7 @@ ASK_SHARES = (
     "sacctmgr", "--parsable2", "--noheader", "--readonly", "show", "assoc",
     "format=Cluster,Account,ParentName,User,Share",
 )  # fmt: skip
+_SHARE = re.compile(r"[0-9]{1,10}")
 ROOT = "root"
 AS_PARENT = "parent"
 """The word in place of a number: the account's users share with those of the account above, and the account has no
@@ -65,7 +67,7 @@ def parse_shares(answer: str) -> dict[str, float]:
     for line in filter(None, answer.splitlines()):
         fields = line.split("|")
         if len(fields) != 5:
-            raise ClusterError(f"sacctmgr said {line!r}, and 5 fields were expected")
+            raise ClusterError(f"sacctmgr said {line[:80]!r}, and 5 fields were expected")
         cluster, account, parent, user, share = fields
         clusters.add(cluster)
         if not user and account != ROOT and share != AS_PARENT:
@@ -77,17 +79,18 @@ def parse_shares(answer: str) -> dict[str, float]:
     for account, number in own.items():
         below[parents[account]] += number
 
-    def part(account: str) -> float:
+    def part(account: str, under: frozenset[str]) -> float:
         if account not in own:
             return 100.0  # the root
+        if account in under:
+            raise ClusterError(f"sacctmgr said that account {account} is below itself")
         whole = below[parents[account]]
-        return part(parents[account]) * own[account] / whole if whole else 0.0
+        return part(parents[account], under | {account}) * own[account] / whole if whole else 0.0
 
-    return {account: part(account) for account in own if account not in below}
+    return {account: part(account, frozenset()) for account in own if account not in below}
 
 
 def _number(share: str, line: str) -> float:
-    try:
-        return float(int(share))
-    except ValueError:
-        raise ClusterError(f"sacctmgr said {line!r}, and a whole number was expected as the share") from None
+    if not _SHARE.fullmatch(share):
+        raise ClusterError(f"sacctmgr said {line[:80]!r}, and a whole number was expected as the share")
+    return float(share)

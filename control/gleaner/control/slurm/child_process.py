@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, cast
 
+from gleaner.agent.privileged.common import untrusted
+from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.control.slurm.interface import ClusterUnavailable
 
 PIECE_BYTES = 65536
@@ -40,7 +42,7 @@ class Child:
     def ask(self, request: Mapping[str, object], *, timeout_s: float) -> dict[str, object]:
         """Ask the child, and return its answer.
 
-        Raises `ClusterUnavailable` if there is no answer in time, or if the child has ended.
+        Raises `ClusterUnavailable` if there is no answer in time or none that can be read, or if the child has ended.
         """
         until_s = time.monotonic() + timeout_s
         # Earlier complaints of the child do not matter any more, and the file must not grow for months.
@@ -54,7 +56,7 @@ class Child:
             raise ClusterUnavailable(f"Slurm does not answer: {self._name} took more than {timeout_s:g} s") from error
         except (EOFError, BrokenPipeError) as error:
             raise ClusterUnavailable(f"{self._name}'s process has ended: {self._complaint()}") from error
-        return cast("dict[str, object]", json.loads(line))
+        return answer_in(line, self._name)
 
     def end(self) -> None:
         """Kill the child."""
@@ -83,8 +85,22 @@ class Child:
 
     def _complaint(self) -> str:
         self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
+        lines = text_of(self._errors.read()).split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def answer_in(line: bytes, name: str) -> dict[str, object]:
+    """Return the answer in a line of the child's: it has what the child `said`, or why it has `failed`.
+
+    Raises `ClusterUnavailable`.
+    """
+    try:
+        answer = untrusted.json_of(line, is_shown=True)
+        if not answer.keys() & {"said", "failed"}:
+            raise ValueError("it is neither an answer nor a failure")
+    except (ValueError, AttributeError) as error:
+        raise ClusterUnavailable(f"{name} said {line[:80]!r} where an answer was expected: {error}") from error
+    return cast("dict[str, object]", answer)
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter, ValidationError
+
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.commands import agent_command
 from gleaner.control.slurm.interface import (
@@ -55,6 +57,9 @@ class _Record:
     submitted_s: float
     end_s: float
     withdrawn: bool = False
+
+
+_RECORD = TypeAdapter(_Record)
 
 
 class LocalCluster:
@@ -193,8 +198,8 @@ class LocalCluster:
     def _all_records(self) -> list[_Record]:
         paths = sorted(self._records.glob("*.json"))
         try:
-            return [_Record(**json.loads(path.read_text())) for path in paths]
-        except (OSError, ValueError, TypeError) as error:
+            return [_RECORD.validate_json(path.read_bytes()) for path in paths]
+        except (OSError, ValidationError) as error:
             raise ClusterError(f"a record in {self._records} cannot be read: {error}") from error
 
     def _write(self, record: _Record) -> None:

@@ -12,7 +12,7 @@ from gleaner.control.policy.resources import Resources
 from gleaner.control.slurm.comments import CHECKPOINTABLE, PREEMPTIBLE, class_of, is_held_for_us
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.parse import UNSET
-from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot
+from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot, number_of
 
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LIMITS = ("Assoc", "QOS")
@@ -79,6 +79,8 @@ class OwnersView:
     read_s: float
     nodes: tuple[OwnedNode, ...]
     jobs: tuple[OwnedJob, ...]
+    unread: str = ""
+    """See `Snapshot.unread`."""
 
 
 def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> OwnersView:
@@ -96,7 +98,7 @@ def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -
     lack = cache(partial(lacking, nodes=features))
     shown = (job for job in snapshot.jobs if (named | {agents}) & set(job.partitions))
     jobs = sorted((_job(job, nodes, lack, snapshot.read_s) for job in shown), key=_by_submission)
-    return OwnersView(snapshot.read_s, tuple(nodes.values()), tuple(jobs))
+    return OwnersView(snapshot.read_s, tuple(nodes.values()), tuple(jobs), snapshot.unread)
 
 
 def job_class(comment: str) -> JobClass:
@@ -116,8 +118,7 @@ def owned_phase(job: SlurmJob) -> OwnedPhase:
 
 
 def _by_submission(job: OwnedJob) -> tuple[float, int, str]:
-    digits = job.id.partition("_")[0]
-    return job.submitted_s, int(digits) if digits.isdigit() else 0, job.id
+    return job.submitted_s, number_of(job.id), job.id
 
 
 def _node(node: SlurmNode) -> OwnedNode:

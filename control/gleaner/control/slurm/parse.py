@@ -7,13 +7,15 @@ answers with JSON, see `parse_json`.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from gleaner.agent.common.hostlist import expanded
 from gleaner.control.slurm import parse_json
-from gleaner.control.slurm.interface import ClusterError, SchedulerId
+from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterError, SchedulerId
 from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot
 
 UNSET = frozenset({"", "(null)", "N/A"})
@@ -39,7 +41,10 @@ _FLAGS = {
     "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED",
 }  # fmt: skip
 """The signs that `sinfo` writes behind a node's long state (sinfo(1), NODE STATE CODES)."""
-_UNITS_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
+_UNITS_MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([KMGTP]?)", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"\d{1,15}", re.ASCII)
+"""A whole number. A float holds each of these exactly."""
 
 
 def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: float) -> Snapshot:
@@ -47,15 +52,16 @@ def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: f
 
     `own`: the uid of our user; None if only our jobs were asked for.
     """
-    found: dict[str, SlurmNode] = {}
     partitions: dict[str, set[str]] = {}
+    once: dict[str, list[str]] = {}
     for fields in _rows(nodes, word, len(NODE_FIELDS), "sinfo"):
         partitions.setdefault(fields[0], set()).add(fields[-1])
-        if fields[0] not in found:
-            found[fields[0]] = _node_of(fields)
-    there = {name: replace(node, partitions=frozenset(partitions[name])) for name, node in found.items()}
+        once.setdefault(fields[0], fields)
+    read, unread = parse_json.read_each(once.values(), _node_of, lambda fields: f"node {fields[0]}")
+    there = {node.name: replace(node, partitions=frozenset(partitions[node.name])) for node in read}
     rows = _rows(jobs, word, len(JOB_FIELDS), "squeue")
-    return Snapshot(read_s, there, tuple(_job_of(fields, own) for fields in rows))
+    found, unread_jobs = parse_json.read_each(rows, partial(_read_job, own=own), lambda fields: f"job {fields[0]}")
+    return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (unread, unread_jobs))))
 
 
 def state_words(shown: str) -> frozenset[str]:
@@ -82,7 +88,7 @@ def parse_ids(answer: str) -> list[SchedulerId]:
     """Return the job ids in an answer of `squeue --format=%i`."""
     ids = answer.split()
     for id_ in ids:
-        if not id_.isdigit():
+        if not _NUMBER.fullmatch(id_):
             raise ClusterError(f"squeue said {id_!r} where a job id was expected")
     return [SchedulerId(id_) for id_ in ids]
 
@@ -94,8 +100,8 @@ def parse_submitted(answer: str) -> SchedulerId:
     '4711'
     """
     id_ = answer.strip().partition(";")[0]
-    if not id_.isdigit():
-        raise ClusterError(f"sbatch said {answer.strip()!r} where a job id was expected")
+    if not _NUMBER.fullmatch(id_):
+        raise ClusterError(f"sbatch said {answer.strip()[:80]!r} where a job id was expected")
     return SchedulerId(id_)
 
 
@@ -113,46 +119,60 @@ def _node_of(fields: list[str]) -> SlurmNode:
     name, state, cpus, memory, allocated, features, _ = fields
     parts = cpus.split("/")
     if len(parts) != 4:
-        raise ClusterError(f"sinfo said {cpus!r} where allocated/idle/other/total CPUs were expected, of {name}")
+        raise ValueError(f"{cpus[:40]!r}, where allocated/idle/other/total CPUs were expected")
     return SlurmNode(
         name=name,
         partitions=frozenset(),
         states=state_words(state),
         state=state,
-        cpus=_whole(parts[3], name),
-        idle_cpus=_whole(parts[1], name),
-        memory_mib=_whole(memory, name),
-        allocated_mib=_whole(allocated, name),
+        cpus=_whole(parts[3]),
+        idle_cpus=_whole(parts[1]),
+        memory_mib=_whole(memory),
+        allocated_mib=_whole(allocated),
         features=features_of(features),
     )
 
 
+def _read_job(fields: list[str], own: int | None) -> SlurmJob:
+    """Return the job. Raises `ClusterError` for an agent of ours: one that is left out would be taken for gone."""
+    try:
+        return _job_of(fields, own)
+    except ValueError as error:
+        if _is_own(fields, own) and fields[-1].startswith(AGENT_PREFIX):
+            raise ClusterError(f"Slurm said of agent {fields[-1]} what cannot be read: {error}") from error
+        raise
+
+
+def _is_own(fields: list[str], own: int | None) -> bool:
+    return own is None or fields[JOB_FIELDS.index("UserID")] == str(own)
+
+
 def _job_of(fields: list[str], own: int | None) -> SlurmJob:
     (id_, state, account, partition, cpus, tasks, shared, wanted, unwanted, hosts, tres, submitted, start, end, begins,
-     priority, reason, dependency, constraint, restarts, user, admin, comment, name) = fields  # fmt: skip
+     priority, reason, dependency, constraint, restarts, _, admin, comment, name) = fields  # fmt: skip
     asked = dict(part.split("=", 1) for part in tres.split(",") if "=" in part)
     return SlurmJob(
         id=id_,
         name=name,
-        is_own=own is None or user == str(own),
+        is_own=_is_own(fields, own),
         account=account,
         partitions=tuple(partition.split(",")),
         states=frozenset({state}),
         nodes=tuple(expanded(hosts)),
-        cpus=_whole(cpus, id_),
+        cpus=_whole(cpus),
         memory_mib=_mib(asked.get("mem", "0")),
-        nodes_at_least=_whole(asked.get("node", "1"), id_),
-        tasks=max(1, _whole(tasks, id_)),
+        nodes_at_least=max(1, _whole(asked.get("node", "1"))),
+        tasks=max(1, _whole(tasks)),
         is_exclusive=shared == "NO",
         wanted_nodes=tuple(expanded(wanted)),
         unwanted_nodes=tuple(expanded(unwanted)),
         constraint=constraint,
         dependency=dependency,
-        priority=_whole(priority, id_),
+        priority=_whole(priority),
         reason=reason,
         comment=comment,
         admin_comment=admin,
-        restarts=_whole(restarts, id_),
+        restarts=_whole(restarts),
         submitted_s=_instant(submitted),
         begins_s=_instant(begins),
         start_s=_instant(start),
@@ -166,43 +186,40 @@ def _mib(text: str) -> int:
     >>> _mib("4000M"), _mib("1.50G"), _mib("0")
     (4000, 1536, 0)
     """
-    unit = text[-1:].upper()
-    return math.ceil(float(text[:-1]) * _UNITS_MIB[unit]) if unit in _UNITS_MIB else int(float(text or 0))
+    found = _SIZE.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text[:40]!r}, where an amount of memory was expected")
+    return math.ceil(float(found[1]) * _UNITS_MIB[found[2].upper()])
 
 
-def _whole(text: str, of: str) -> int:
+def _whole(text: str) -> int:
     digits = text.rstrip("+")  # sinfo marks values that differ within a group
-    if not digits.isdigit():
-        raise ClusterError(f"Slurm said {text!r} where a number was expected, of {of}")
+    if not _NUMBER.fullmatch(digits):
+        raise ValueError(f"{text[:40]!r}, where a number was expected")
     return int(digits)
 
 
 def _instant(text: str) -> float | None:
-    return float(text) if text.isdigit() else None
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 # ── JSON ──
 
 
-def parse_jobs_on(answer: str, nodes: Sequence[str]) -> tuple[SlurmJob, ...]:
-    """Return the jobs that have a part of these nodes, in the answer of `squeue --json`."""
-    try:
-        listed = [
-            one
-            for one in parse_json.listed(answer, "jobs", "squeue")
-            if not parse_json.states(one["job_state"]) & WAITING
-        ]
-        jobs = tuple(_job_on_nodes(one) for one in listed)
-    except (KeyError, TypeError) as error:
-        raise ClusterError(f"squeue said {answer[:80]!r} where JSON with jobs was expected") from error
-    return tuple(job for job in jobs if set(job.nodes) & set(nodes))
+def parse_jobs_on(answer: str, nodes: Sequence[str]) -> tuple[tuple[SlurmJob, ...], str]:
+    """Return the jobs that have a part of these nodes, in the answer of `squeue --json`.
+
+    The second value is a line about the jobs that cannot be read.
+    """
+    jobs, unread = parse_json.read_each(parse_json.listed(answer, "jobs", "squeue"), _job_on_nodes, parse_json.name_of)
+    return tuple(job for job in jobs if not job.states & WAITING and set(job.nodes) & set(nodes)), unread
 
 
 def _job_on_nodes(one: Mapping[str, Any]) -> SlurmJob:
     return replace(
         parse_json.job_record(_name(one), one),
-        user=one["user_name"],
-        nodes=tuple(expanded(one["nodes"] or "")),
+        user=parse_json.text(one["user_name"]),
+        nodes=tuple(expanded(parse_json.text(one["nodes"]))),
         end_s=_end_s(one["end_time"]),
     )
 
@@ -210,10 +227,11 @@ def _job_on_nodes(one: Mapping[str, Any]) -> SlurmJob:
 def _name(one: Mapping[str, Any]) -> str:
     """Return the job's id as people write it."""
     array, task = parse_json.number(one["array_job_id"]), parse_json.number(one["array_task_id"])
-    return f"{array}_{task}" if array and task is not None else str(one["job_id"])
+    return f"{array}_{task}" if array and task is not None else str(parse_json.number(one["job_id"]))
 
 
-def _end_s(given: int | Mapping[str, Any] | None) -> int | None:
+def _end_s(given: object) -> int | None:
     """Return the time at which a job ends, in seconds since the epoch; None for never, or if nobody knows."""
-    is_endless = isinstance(given, Mapping) and given.get("infinite")
-    return None if is_endless else parse_json.number(given) or None
+    end_s = parse_json.number(given)
+    said = cast("dict[str, object]", given) if isinstance(given, dict) else {}
+    return None if said.get("infinite") else end_s or None

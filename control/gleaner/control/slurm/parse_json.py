@@ -4,12 +4,47 @@ The answers are in JSON, since a job's name or comment is its owner's and may ho
 with rights imports this module, so the module needs only the standard library and the records of `snapshot`.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
+from gleaner.agent.privileged.common import untrusted
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
+
+Given = TypeVar("Given")
+Read = TypeVar("Read")
+
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""The errors that Python raises for a record that is not as Slurm writes it."""
+_LARGEST = 2**53
+"""No number that is read here is larger in Slurm."""
+_LONGEST_LINE = 300
+_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
+
+
+def read_each(
+    records: Iterable[Given], read: Callable[[Given], Read], name: Callable[[Given], str]
+) -> tuple[list[Read], str]:
+    """Return what `read` makes of each record, and a line about those that cannot be read: they are left out.
+
+    `name` tells which record it is. Raises `ClusterError` if not one of them can be read.
+    """
+    found: list[Read] = []
+    unread: list[str] = []
+    for one in records:
+        try:
+            found.append(read(one))
+        except _UNREADABLE as error:
+            unread.append(f"Slurm said of {name(one)} what cannot be read: {_reason(error)}"[:_LONGEST_LINE])
+    if unread and not found:
+        raise ClusterError(unread[0])
+    more = f" (and of {len(unread) - 1} more)" if len(unread) > 1 else ""
+    return found, f"{unread[0]}{more}" if unread else ""
+
+
+def _reason(error: Exception) -> str:
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def ask_job(name: str) -> tuple[str, ...]:
@@ -32,58 +67,70 @@ def parse_job(answer: str, name: str) -> SlurmJob | None:
 
     For a task of an array, Slurm lists all records of the array. Tasks that Slurm has not yet split off share a record.
     """
+    records, unread = read_each(listed(answer, "jobs", "scontrol"), lambda one: _named(one, name), name_of)
+    found = next((job for job in records if job is not None), None)
+    if found is None and unread:
+        raise ClusterError(unread)
+    return found
+
+
+def _named(one: Mapping[str, Any], name: str) -> SlurmJob | None:
+    """Return the job if the record is about the job of this name, else None."""
     id_, _, task = name.partition("_")
-    for one in listed(answer, "jobs", "scontrol"):
-        array = number(one["array_job_id"]) or 0
-        is_it = _is_task(one, int(task)) and str(array) == id_ if task else not array and str(one["job_id"]) == id_
-        if is_it:
-            return job_record(name, one)
-    return None
+    array = number(one["array_job_id"]) or 0
+    is_it = _is_task(one, int(task)) and str(array) == id_ if task else not array and str(one["job_id"]) == id_
+    return job_record(name, one) if is_it else None
 
 
 def is_array(answer: str) -> bool:
     """Return True if the answer to `scontrol show job` is about tasks of an array."""
-    return any(number(one["array_job_id"]) for one in listed(answer, "jobs", "scontrol"))
+    records, _ = read_each(listed(answer, "jobs", "scontrol"), lambda one: bool(number(one["array_job_id"])), name_of)
+    return any(records)
 
 
-def parse_nodes(answer: str) -> dict[str, SlurmNode]:
-    """Return each node in the answer to `scontrol show nodes`."""
-    return {
-        one["name"]: SlurmNode(
-            name=one["name"],
-            partitions=frozenset(one["partitions"]),
-            states=states(one["state"]),
-            reason=one.get("reason", ""),
-            reason_by=one.get("reason_set_by_user", ""),
-        )
-        for one in listed(answer, "nodes", "scontrol")
-    }
+def parse_nodes(answer: str) -> tuple[dict[str, SlurmNode], str]:
+    """Return each node in the answer to `scontrol show nodes`, and a line about those that cannot be read."""
+    nodes, unread = read_each(listed(answer, "nodes", "scontrol"), _node, name_of)
+    return {node.name: node for node in nodes}, unread
 
 
-def tasks(text: str) -> set[int]:
-    """Return the numbers of the tasks in a list as Slurm writes it.
+def _node(one: Mapping[str, Any]) -> SlurmNode:
+    return SlurmNode(
+        name=text(one["name"]),
+        partitions=texts(one["partitions"]),
+        states=texts(one["state"]),
+        reason=text(one.get("reason")),
+        reason_by=text(one.get("reason_set_by_user")),
+    )
 
-    >>> sorted(tasks("1,3-5,10-20:5%2"))
+
+def is_among(task: int, listed_tasks: str) -> bool:
+    """Return True if a task is in a list of tasks as Slurm writes it.
+
+    >>> [task for task in range(30) if is_among(task, "1,3-5,10-20:5%2")]
     [1, 3, 4, 5, 10, 15, 20]
     """
-    found: set[int] = set()
-    for part in filter(None, text.partition("%")[0].split(",")):
-        span, _, step = part.partition(":")
-        first, _, last = span.partition("-")
-        found |= set(range(int(first), int(last or first) + 1, int(step or 1)))
-    return found
+    return any(task in _span(part) for part in filter(None, listed_tasks.partition("%")[0].split(",")))
+
+
+def _span(part: str) -> range:
+    found = _SPAN.fullmatch(part)
+    if not found:
+        raise ValueError(f"{part[:40]!r} names no tasks")
+    first, last, step = found.groups()
+    return range(int(first), int(last or first) + 1, int(step or 1))
 
 
 def job_record(name: str, one: Mapping[str, Any]) -> SlurmJob:
     """Return the record of one job, with the fields that the rules of the process with rights use."""
     return SlurmJob(
         id=name,
-        partitions=tuple(one["partition"].split(",")),
-        states=states(one["job_state"]),
+        partitions=tuple(text(one["partition"]).split(",")),
+        states=texts(one["job_state"]),
         priority=number(one["priority"]) or 0,
-        reason=one["state_reason"],
-        comment=one["comment"] or "",
-        admin_comment=one["admin_comment"] or "",
+        reason=text(one["state_reason"]),
+        comment=text(one["comment"]),
+        admin_comment=text(one["admin_comment"]),
         nice=number(one["nice"]) or 0,
         restarts=number(one["restart_cnt"]) or 0,
         can_requeue=bool(one["requeue"]),
@@ -94,25 +141,48 @@ def job_record(name: str, one: Mapping[str, Any]) -> SlurmJob:
 
 def _is_task(one: Mapping[str, Any], task: int) -> bool:
     found = number(one["array_task_id"])
-    return found == task if found is not None else task in tasks(one["array_task_string"])
+    return found == task if found is not None else is_among(task, text(one["array_task_string"]))
+
+
+def name_of(one: Any) -> str:
+    """Return the name of a node's or a job's record, however wrong the record is."""
+    known = cast("dict[str, object]", one) if isinstance(one, dict) else {}
+    return f"node {known.get('name')!r}" if "partitions" in known else f"job {known.get('job_id')!r}"
 
 
 def listed(answer: str, what: str, program: str) -> list[dict[str, Any]]:
     """Return the list in an answer in JSON. Raises `ClusterError` if there is no such list."""
     try:
-        found: list[dict[str, Any]] = json.loads(answer)[what]
+        found = untrusted.json_of(answer, is_shown=True)[what]
+        if not isinstance(found, list):
+            raise TypeError(f"{what} is no list")
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterError(f"{program} said {answer[:80]!r} where JSON with {what} was expected") from error
-    return found
+    return cast("list[dict[str, Any]]", found)
 
 
-def states(given: str | list[str]) -> frozenset[str]:
-    """Return the states of a job or a node. Slurm gives a list, or one word in older versions."""
-    return frozenset([given] if isinstance(given, str) else given)
+def texts(given: object) -> frozenset[str]:
+    """Return the states of a job or a node, or its partitions. Slurm gives a list, or one word in older versions."""
+    several = cast("list[object]", given) if isinstance(given, list) else [given]
+    return frozenset(text(one) for one in several)
 
 
-def number(given: int | Mapping[str, Any] | None) -> int | None:
+def text(given: object) -> str:
+    """Return one of Slurm's texts; empty if it is not set."""
+    if given is None:
+        return ""
+    if not isinstance(given, str):
+        raise TypeError(f"{given!r:.40} is no text")
+    return given
+
+
+def number(given: object) -> int | None:
     """Return one of Slurm's numbers: an object, or a plain number in older versions. None if it is not set."""
-    if given is None or isinstance(given, int):
-        return given
-    return int(given["number"]) if given["set"] else None
+    if isinstance(given, dict):
+        said = cast("dict[str, object]", given)
+        given = said["number"] if said["set"] else None
+    if given is None:
+        return None
+    if not isinstance(given, int | float) or not abs(given) <= _LARGEST:
+        raise ValueError(f"{given!r:.40} is no number of Slurm's")
+    return int(given)

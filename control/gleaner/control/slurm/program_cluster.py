@@ -46,11 +46,13 @@ class SlurmCluster:
 
     def read_nodes(self, nodes: Sequence[str], now_s: float) -> Snapshot:
         """See `Cluster.read_nodes`. Asks in JSON: it tells how a node is drained, and whether a job can be requeued."""
-        there = self._known(nodes)
+        there, unread = self._known(nodes)
         names = [name for name in nodes if name in there]
-        # If one name is unknown, squeue refuses all names. Without a name it would answer for every node.
-        jobs = parse.parse_jobs_on(self._ask(commands.ask_jobs_on(names)), names) if names else ()
-        return Snapshot(now_s, there, jobs)
+        if not names:  # without a name squeue would answer for every node
+            return Snapshot(now_s, there, (), unread)
+        # If one name is unknown, squeue refuses all names.
+        jobs, unread_jobs = parse.parse_jobs_on(self._ask(commands.ask_jobs_on(names)), names)
+        return Snapshot(now_s, there, jobs, "; ".join(filter(None, (unread, unread_jobs))))
 
     def is_held(self, job: str) -> bool | None:
         """See `Cluster.is_held`."""
@@ -101,13 +103,17 @@ class SlurmCluster:
         if agents:
             self._ask(commands.warn(agents))
 
-    def _known(self, nodes: Sequence[str]) -> dict[str, SlurmNode]:
-        """Return those of these nodes that Slurm knows. Some versions do not answer if one of the nodes is unknown."""
+    def _known(self, nodes: Sequence[str]) -> tuple[dict[str, SlurmNode], str]:
+        """Return those of these nodes that Slurm knows, and a line about those that cannot be read.
+
+        Some versions do not answer if one of the nodes is unknown.
+        """
         try:
             answer = self._ask(parse_json.ask_nodes(nodes))
         except ClusterRefused:
             answer = self._ask(parse_json.ask_all_nodes())
-        return {name: node for name, node in parse_json.parse_nodes(answer).items() if name in nodes}
+        found, unread = parse_json.parse_nodes(answer)
+        return {name: node for name, node in found.items() if name in nodes}, unread
 
     def _node_names(self) -> frozenset[str]:
         """Return the names of the nodes that agents may run on, as Slurm knows them now."""

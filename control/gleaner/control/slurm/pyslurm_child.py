@@ -48,7 +48,7 @@ class _Slurm:
 
     def find(self, name: str) -> list[int]:
         """Return the agents' jobs of that name, those that have ended a short while ago included."""
-        return [job.id for job in self._jobs() if job.name == name]
+        return [job.id for job in self._jobs() if _name(job) == name]
 
     def submit(self, **facts: object) -> int:
         """Submit a batch job, and return its id. The facts have PySlurm's own names."""
@@ -72,10 +72,19 @@ class _Slurm:
         return [job for job in self._pyslurm.Jobs.load().values() if job.user_id == os.getuid()]
 
 
+def _name(job: Any) -> str | None:
+    """Return a job's name; None if it is no UTF-8: then PySlurm cannot tell it, and it is no agent's."""
+    try:
+        name: str | None = job.name
+    except UnicodeDecodeError:
+        return None
+    return name
+
+
 def _told(job: Any) -> dict[str, object]:
     return {
         "id": job.id,
-        "name": job.name,
+        "name": _name(job),
         "state": job.state,
         "node": job.allocated_nodes,
         "submitted_s": job.submit_time,

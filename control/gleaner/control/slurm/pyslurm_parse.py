@@ -6,17 +6,20 @@ PySlurm would send its own.
 """
 
 from pathlib import Path
+from typing import cast
 
 from pydantic import BaseModel, PositiveInt, TypeAdapter, ValidationError
 
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import commands
-from gleaner.control.slurm.interface import AgentRequest, ClusterError, SchedulerId
+from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest, ClusterError, SchedulerId
+from gleaner.control.slurm.parse_json import read_each
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 
 HELD_BACK_S = 60
 """The time for which a submission waits for `complete`, which says what PySlurm cannot. If `complete` never runs, the
 agent starts all the same."""
+_LONGEST_NUMBER = 10
 
 
 class Versions(BaseModel):
@@ -59,8 +62,8 @@ class _JobSaid(BaseModel):
 
 
 class _Said(BaseModel):
-    nodes: tuple[_NodeSaid, ...]
-    jobs: tuple[_JobSaid, ...]
+    nodes: tuple[object, ...]
+    jobs: tuple[object, ...]
 
 
 def submit(settings: ClusterSettings, logs: Path, request: AgentRequest, now_s: float) -> dict[str, object]:
@@ -108,7 +111,7 @@ def parse_versions(said: object) -> Versions:
     try:
         return Versions.model_validate(said)
     except ValidationError as error:
-        raise ClusterError(f"PySlurm said {said!r} where its versions were expected") from error
+        raise ClusterError(f"PySlurm said {said!r:.200} where its versions were expected") from error
 
 
 def parse_ids(said: object) -> list[SchedulerId]:
@@ -116,7 +119,7 @@ def parse_ids(said: object) -> list[SchedulerId]:
     try:
         return [SchedulerId(str(id_)) for id_ in _IDS.validate_python(said)]
     except ValidationError as error:
-        raise ClusterError(f"PySlurm said {said!r} where job ids were expected") from error
+        raise ClusterError(f"PySlurm said {said!r:.200} where job ids were expected") from error
 
 
 def parse_snapshot(said: object, *, partition: str, read_s: float) -> Snapshot:
@@ -125,11 +128,18 @@ def parse_snapshot(said: object, *, partition: str, read_s: float) -> Snapshot:
         found = _Said.model_validate(said)
     except ValidationError as error:
         raise ClusterError(f"PySlurm said what cannot be read: {error.errors()[0]}") from error
-    nodes = {node.name: _node(node, partition) for node in found.nodes}
-    return Snapshot(read_s, nodes, tuple(_job(job, partition) for job in found.jobs))
+    nodes, unread = read_each(found.nodes, lambda said: _node(said, partition), _name)
+    jobs, unread_jobs = read_each(found.jobs, lambda said: _job(said, partition), _name)
+    unread = "; ".join(filter(None, (unread, unread_jobs)))
+    return Snapshot(read_s, {node.name: node for node in nodes}, tuple(jobs), unread)
 
 
-def _node(said: _NodeSaid, partition: str) -> SlurmNode:
+def _name(said: object) -> str:
+    return f"{said!r:.80}"
+
+
+def _node(record: object, partition: str) -> SlurmNode:
+    said = _NodeSaid.model_validate(record)
     return SlurmNode(
         name=said.name,
         partitions=frozenset({partition}),
@@ -140,7 +150,14 @@ def _node(said: _NodeSaid, partition: str) -> SlurmNode:
     )
 
 
-def _job(said: _JobSaid, partition: str) -> SlurmJob:
+def _job(record: object, partition: str) -> SlurmJob:
+    """Return the job. Raises `ClusterError` for an agent: one that is left out would be taken for gone."""
+    try:
+        said = _JobSaid.model_validate(record)
+    except ValidationError as error:
+        if isinstance(record, dict) and str(cast("dict[str, object]", record).get("name")).startswith(AGENT_PREFIX):
+            raise ClusterError(f"PySlurm said of an agent what cannot be read: {error.errors()[0]}") from error
+        raise
     return SlurmJob(
         id=str(said.id),
         name=said.name or "",
@@ -156,6 +173,6 @@ def _job(said: _JobSaid, partition: str) -> SlurmJob:
 
 def _release(version: str) -> tuple[int, ...]:
     numbers = version.split(".")[:2]
-    if not all(number.isdigit() for number in numbers):
+    if not all(number.isascii() and number.isdigit() and len(number) < _LONGEST_NUMBER for number in numbers):
         raise ClusterError(f"PySlurm said {version!r} where a version was expected")
     return tuple(int(number) for number in numbers)

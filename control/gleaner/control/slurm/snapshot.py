@@ -18,6 +18,7 @@ ENDED = frozenset(
     }
 )  # fmt: skip
 """The states in which a job is over for good."""
+_LONGEST_ID = 15
 _IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _HARMLESS = frozenset({"IDLE", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 _STARTABLE = frozenset({"IDLE", *_IN_USE, "PLANNED", "POWERED_DOWN", "POWERING_UP"})
@@ -130,10 +131,24 @@ class SlurmJob:
         return bool(self.states & ENDED)
 
 
+def number_of(job: str) -> int:
+    """Return the number in a job's id, by which jobs are ordered; 0 if there is none.
+
+    >>> number_of("4711_3"), number_of("²")
+    (4711, 0)
+    """
+    digits = job.partition("_")[0]
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_ID else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Nodes by name, and jobs, as of `read_s` in seconds since the epoch. `read_s` is not later than the question."""
+    """Nodes by name, and jobs, as of `read_s` in seconds since the epoch. `read_s` is not later than the question.
+
+    `unread` is a line about the nodes and jobs whose records cannot be read, and that are left out; empty if none is.
+    """
 
     read_s: float
     nodes: Mapping[str, SlurmNode] = field(default_factory=lambda: MappingProxyType({}))
     jobs: tuple[SlurmJob, ...] = ()
+    unread: str = ""

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from gleaner.agent.privileged.common import untrusted
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm_admin.request import LONGEST_BYTES
 
@@ -85,11 +86,15 @@ class SlurmAdminClient:
                     line = answers.readline(LONGEST_BYTES)
         except OSError as error:
             raise SlurmAdminSilent(f"the Slurm admin service at {self._path} does not answer: {error}") from error
-        try:
-            answer = json.loads(line)
-            done, kind, why = answer["ok"], answer.get("kind"), str(answer.get("why"))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SlurmAdminSilent(f"the Slurm admin service at {self._path} said {line[:80]!r}") from error
-        if done is True:
-            return
+        check_answer(line)
+
+
+def check_answer(line: bytes) -> None:
+    """Raise `SlurmAdminRefused` or `SlurmAdminSilent` unless the answer says that what was asked for is done."""
+    try:
+        answer = untrusted.json_of(line, is_shown=True)
+        done, kind, why = answer["ok"], answer.get("kind"), str(answer.get("why"))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SlurmAdminSilent(f"the Slurm admin service said {line[:80]!r}") from error
+    if done is not True:
         raise SlurmAdminSilent(why) if kind == "away" else SlurmAdminRefused(why)

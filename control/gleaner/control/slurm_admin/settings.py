@@ -6,6 +6,7 @@ does for control.
 """
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ _NUMBERS = {
     "drain-at-most": "drain_at_most",
     "drains-per-hour": "drains_per_hour",
 }
+_NUMBER = re.compile(r"0*[1-9][0-9]{0,8}")
 _TEXTS = ("control", "socket", "heartbeat")
 
 
@@ -77,7 +79,7 @@ def parse(text: str, path: str) -> SlurmAdminSettings:
                 partitions[name] = frozenset(classes)
             case ["drain", *names] if names:
                 drained |= set(names)
-            case [key, value] if key in _NUMBERS and value.isascii() and value.isdigit() and int(value) > 0:
+            case [key, value] if key in _NUMBERS and _NUMBER.fullmatch(value):
                 numbers[_NUMBERS[key]] = float(value)
             case [key, value] if key in _TEXTS:
                 texts[key] = value
