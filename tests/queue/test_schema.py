@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ from sqlalchemy.exc import IntegrityError
 from tests.postgres import Server
 from tests.queue.queue_harness import QueueHarness
 
-from gleaner.control.queue import database, jobs, queries
+from gleaner.control.queue import database, drains, jobs, queries
 from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_schema, connect, migrate, snapshot, transaction
 from gleaner.control.queue.errors import Invalid, QueueBusy, SchemaMismatch
-from gleaner.control.queue.schema import METADATA
+from gleaner.control.queue.schema import METADATA, DrainTask
 from gleaner.control.states import State
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -283,3 +284,20 @@ def test_a_server_that_is_away_is_one_clear_line(postgres_server: Server) -> Non
 def test_a_wrong_url_is_refused_with_what_would_be_right(url: str, said: str) -> None:
     with pytest.raises(Invalid, match=said):
         connect(url)
+
+
+def test_a_text_that_no_database_takes_is_stored_so_that_it_can_be_shown(queue_engine: Engine) -> None:
+    harness = QueueHarness(queue_engine)
+    number = harness.do(drains.ask, task=DrainTask.DRAIN, nodes=("n1",), by="root", now_s=1.0)
+    harness.do(drains.record_progress, replace(harness.look(drains.one, number), said="caf\udce9 \0 é"))
+    assert harness.look(drains.one, number).said == "caf? \N{REPLACEMENT CHARACTER} é"
+
+
+def test_a_name_that_no_database_takes_is_refused_in_one_line(queue_engine: Engine) -> None:
+    harness = QueueHarness(queue_engine)
+    with pytest.raises(Invalid, match=r"cannot hold a value of this: .*surrogate"):
+        harness.do(drains.ask, task=DrainTask.DRAIN, nodes=("n1",), by="caf\udce9", now_s=1.0)
+    if queue_engine.dialect.name == "postgresql":
+        with pytest.raises(Invalid, match=r"cannot hold a value of this: .*NUL"):
+            harness.do(drains.ask, task=DrainTask.DRAIN, nodes=("n1",), by="\0", now_s=1.0)
+    assert harness.look(drains.open_ones) == ()

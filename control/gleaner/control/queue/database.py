@@ -19,7 +19,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlmodel import create_engine
 
@@ -280,12 +280,15 @@ def _translated(engine: Engine) -> Generator[None]:
             raise QueueBusy("the queue's database is locked by another program: try again") from error
         where = engine.url.render_as_string(hide_password=True)
         raise QueueBusy(f"the queue's database {where} does not work now: {said}") from error
+    except (DataError, UnicodeEncodeError) as error:
+        raise Invalid(f"the queue's database cannot hold a value of this: {_first_line(error)}") from error
     except InternalError as error:
         if getattr(error.orig, "sqlstate", None) != _WAS_IDLE:
             raise
         raise QueueBusy("this program stood still within a transaction, which is undone: try again") from error
 
 
-def _first_line(error: DBAPIError) -> str:
-    lines = str(error.orig).strip().splitlines()
-    return lines[0] if lines else type(error.orig).__name__
+def _first_line(error: Exception) -> str:
+    told = error.orig if isinstance(error, DBAPIError) else error
+    lines = str(told).strip().splitlines()
+    return lines[0] if lines else type(told).__name__

@@ -11,25 +11,38 @@ from typing import Any, cast
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    Dialect,
     Enum,
     ForeignKeyConstraint,
     Index,
     Integer,
     Table,
-    Text,
     TextClause,
+    TypeDecorator,
     false,
     text,
     true,
 )
+from sqlalchemy import Text as PlainText
 from sqlmodel import JSON, Field, SQLModel
 
+from gleaner.agent.privileged.common.untrusted import storable
 from gleaner.control.policy.blame import Verdict
 from gleaner.control.states import WAITING, Outcome, State
 
 BIG: Any = BigInteger()
 BIG_ID: Any = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up INTEGER PRIMARY KEY only
 JSON_OR_NULL: Any = JSON(none_as_null=True)
+
+
+class Text(TypeDecorator[str]):
+    """A text for people, which may quote anybody. What no database takes is replaced."""
+
+    impl = PlainText
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else storable(value)
 
 
 def words(kind: type[StrEnum], name: str) -> Any:
