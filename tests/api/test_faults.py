@@ -108,3 +108,16 @@ def test_a_bug_of_our_own_is_one_line_to_the_caller(harness: ApiHarness) -> None
     answer = harness.user.get("/v1/status")
     assert "its log says what" in detail(answer, 500)
     assert "ZeroDivision" not in answer.text
+
+
+def test_a_step_of_control_that_fails_by_a_bug_is_seen_by_everybody_who_looks_and_in_the_metrics(
+    harness: ApiHarness,
+) -> None:
+    for reason in ("a bug", "another", "another"):
+        harness.state.faults.note("drains", reason)
+    health = harness.client.get("/health")
+    assert (health.status_code, health.json()["status"], health.json()["failing"]) == (200, "failing", ["drains"])
+    assert "another" not in health.text, "it needs no token"
+    assert 'gleaner_step_failures{step="drains"} 3.0' in harness.admin.get("/metrics").text
+    harness.state.faults.forget("drains")
+    assert harness.client.get("/health").json()["status"] == "ok"

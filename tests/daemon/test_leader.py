@@ -274,3 +274,13 @@ def test_an_agent_that_was_given_up_may_not_come_back_once_it_is_closed(with_age
         agents.close_silent(db, "a", now_s=2000, losses_until_held=3, reason="gone")
     with pytest.raises(Refused), transaction(with_agent) as db:
         agents.record_heartbeat(db, "a", Heartbeat(), lease_s=LEASE_S, now_s=2001)
+
+
+def test_a_process_whose_name_is_no_utf8_is_not_the_leader_that_had_its_number() -> None:
+    name = "import ctypes; ctypes.CDLL(None).prctl(15, b'caf\\xe9) R', 0, 0, 0); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        host, _pid, _start, place = this_program().split(":")
+        assert is_dead(f"{host}:{other.pid}:0:{place}")
+        other.kill()

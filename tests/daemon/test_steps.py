@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import literal
+from structlog.testing import capture_logs
 from tests.databases import new_sqlite
 from tests.slurm.unasked_cluster import UnaskedCluster
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.control.control_state import ControlState
+from gleaner.control.control_state import ControlState, StepFaults
 from gleaner.control.daemon import retention
 from gleaner.control.daemon.leader import LeaderLoop, this_program
+from gleaner.control.daemon.one_by_one import one_by_one
 from gleaner.control.daemon.steps import Step, StepThreads, control_steps
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.queue import jobs
 from gleaner.control.queue.database import connect, transaction
+from gleaner.control.queue.errors import QueueBusy
 from gleaner.control.settings import (
     ClusterSettings,
     EntitlementSettings,
@@ -165,23 +168,63 @@ def test_the_settings_decide_which_steps_there_are(tmp_path: Path, settings: dic
     assert steps[0].name == "leader"
 
 
-def test_a_step_that_fails_ends_the_program_and_one_that_is_stopped_is_done_to_its_end() -> None:
-    called, ended = threading.Event(), threading.Event()
+def test_a_step_that_goes_on_when_all_is_stopped_is_done_to_its_end() -> None:
+    called, may_end = threading.Event(), threading.Event()
     seen: list[float] = []
 
-    def good(now_s: float) -> None:
-        seen.append(now_s)
+    def slow(now_s: float) -> None:
         called.set()
+        may_end.wait(60)
+        seen.append(now_s)
+
+    threads = StepThreads(lambda: 5.0, StepFaults())
+    threads.start(Step("slow", slow, 0.001))
+    assert called.wait(60)
+    threads.stop()
+    may_end.set()
+    threads.join()
+    assert seen == [5.0]
+
+
+def test_a_step_that_fails_is_told_and_called_again() -> None:
+    faults, again = StepFaults(), threading.Event()
+    failures = [RuntimeError("a bug"), RuntimeError("a bug"), UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "another")]
+    told: list[tuple[str, ...]] = []
 
     def bad(_now_s: float) -> None:
-        raise RuntimeError("a bug")
+        told.append(faults.now)
+        if failures:
+            raise failures.pop(0)
+        if len(told) > 4:  # the round before was good, and has been told
+            again.set()
 
-    threads = StepThreads(lambda: 5.0, on_failure=ended.set)
-    threads.start(Step("good", good, 60.0))
-    assert called.wait(10)
-    threads.join()
-    assert (seen, threads.failed, ended.is_set()) == ([5.0], False, False)
-    threads = StepThreads(lambda: 5.0, on_failure=ended.set)
-    threads.start(Step("bad", bad, 60.0))
-    assert ended.wait(10)
-    assert threads.failed
+    threads = StepThreads(lambda: 5.0, faults)
+    with capture_logs() as logs:
+        threads.start(Step("bad", bad, 0.001))
+        assert again.wait(60)
+        threads.join()
+    assert told[:5] == [(), ("bad",), ("bad",), ("bad",), ()]
+    assert (faults.now, faults.rounds["bad"]) == ((), 3)
+    logged = [(line["log_level"], line["step"], line.get("exc_info", False)) for line in logs]
+    assert logged == [("error", "bad", True), ("error", "bad", True), ("info", "bad", False)], "each reason once"
+
+
+def test_what_fails_by_a_bug_keeps_none_of_the_others_waiting() -> None:
+    done: list[int] = []
+
+    def do(number: int) -> None:
+        done.append(number)
+        if number in (2, 3):
+            raise ZeroDivisionError(number)
+
+    with pytest.raises(ExceptionGroup, match="2 could not be done"):
+        one_by_one([1, 2, 3, 4], do)
+    assert done == [1, 2, 3, 4]
+
+    def ask(number: int) -> None:
+        done.append(number)
+        raise QueueBusy("the database is away")
+
+    with pytest.raises(QueueBusy):
+        one_by_one([5, 6], ask)
+    assert done == [1, 2, 3, 4, 5], "and none of the others is asked of a database that does not answer"

@@ -17,7 +17,7 @@ DECLARED = {JobClass.PREEMPTIBLE: "gleaner:preemptible", JobClass.CHECKPOINTABLE
 NO_SLURM_ADMIN = "the Slurm admin service cannot be reached"
 
 
-class Died(Exception):
+class Died(BaseException):
     """This program was killed just now."""
 
 

@@ -33,7 +33,7 @@ AGENTS_PARTITION = "gleaner"
 NODE = Resources(6, 4000)
 
 
-class Died(Exception):
+class Died(BaseException):
     """This program was killed just now."""
 
 

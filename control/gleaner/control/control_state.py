@@ -8,6 +8,7 @@ one. The fields that are exceptions say so.
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,33 @@ def seconds_since_boot() -> float:
 
 
 @dataclass(slots=True)
+class StepFaults:
+    """The steps of `daemon` that failed by a bug. Each step's thread changes its own entries in place; anybody reads.
+
+    `rounds` counts each step's failed rounds since control started.
+    """
+
+    rounds: Counter[str] = field(default_factory=Counter[str])
+    _last: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def now(self) -> tuple[str, ...]:
+        """The names of the steps whose last round failed."""
+        return tuple(sorted(self._last.copy()))
+
+    def note(self, step: str, reason: str) -> bool:
+        """Record that a round has failed. Return True unless the round before failed for the same reason."""
+        self.rounds[step] += 1
+        is_news = self._last.get(step) != reason
+        self._last[step] = reason
+        return is_news
+
+    def forget(self, step: str) -> bool:
+        """Record that a round was good. Return True if the one before had failed."""
+        return self._last.pop(step, None) is not None
+
+
+@dataclass(slots=True)
 class ControlState:
     """The facts of this control program: its settings and connections, and the answers to its last poll."""
 
@@ -59,6 +87,7 @@ class ControlState:
     """The state of the owners' partitions, if entitlements are on."""
     slurm_shares: Mapping[str, float] | None = None
     """Per cent by account, if `[groups] from_slurm` asks for the shares and Slurm has answered; None otherwise."""
+    faults: StepFaults = field(default_factory=StepFaults)
     usage_cache: UsageCache = field(default_factory=UsageCache)
     """A cache that the threads that answer agents change in place, unlike the other fields."""
     stored: Stored = field(default_factory=Stored)

@@ -76,12 +76,17 @@ class Pulse:
 
 @router.get("/health", responses={503: {"model": Health, "description": "The queue's database does not work"}})
 async def health(request: Request, response: Response) -> Health:
-    """Return the health of control: it answers, leads, and reaches its database."""
+    """Return the health of control: it answers, leads, reaches its database, and its steps do not fail."""
     state: ControlState = request.app.state.control_state
     pulse: Pulse = request.app.state.pulse
     queue = await pulse.queue()
     if queue != "ok":
         response.status_code = 503
+    failing = state.faults.now
     return Health(
-        status="ok" if queue == "ok" else "failing", leader=state.is_leader, version=installed_version(), queue=queue
+        status="ok" if queue == "ok" and not failing else "failing",
+        leader=state.is_leader,
+        version=installed_version(),
+        queue=queue,
+        failing=failing,
     )

@@ -62,6 +62,11 @@ def _gauges(caller: Caller) -> Gauges:
             "",
             {"": state.usage_cache.unrecorded},
         ),
+        "gleaner_step_failures": (
+            "Rounds of control's background steps that failed by a bug since control started",
+            "step",
+            dict(state.faults.rounds),
+        ),
         "gleaner_round_end_seconds": ("When the current round ends, since the epoch", "", {"": state.boundary_s}),
     }
     if state.cluster is not None:

@@ -33,7 +33,9 @@ agent that is known to have ended is removed before that."""
 JOBS_A_LOOK = 500
 """The number of jobs that are looked up in one transaction, to keep each transaction short."""
 
-_KEY = re.compile(r"jobs/(?P<job>[0-9]+)/attempt-(?P<attempt>[0-9]+)/(?:checkpoint-(?P<number>[0-9]+)|output)")
+_KEY = re.compile(
+    r"jobs/(?P<job>[0-9]{1,15})/attempt-(?P<attempt>[0-9]{1,9})/(?:checkpoint-(?P<number>[0-9]{1,9})|output)"
+)
 
 _log = structlog.get_logger(__name__)
 

@@ -12,6 +12,7 @@ import structlog
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.drain_findings import is_ours, is_touched, merged, occupant, of_nodes, shown_node
+from gleaner.control.daemon.one_by_one import one_by_one
 from gleaner.control.daemon.slurm_rights import DrainRights
 from gleaner.control.policy.draining import Deed, Occupant, obstacles
 from gleaner.control.queue import agents, drains, entitlement_actions, relocation
@@ -56,8 +57,7 @@ class DrainLoop:
                 has_nodes = bool(drains.drained(db))
             if has_nodes:
                 self._stay_awake(now_s)
-            for drain in todo:
-                self._go_on(drain.id, now_s)
+            one_by_one(todo, lambda drain: self._go_on(drain.id, now_s))
         except QueueError as error:
             _log.warning("drains wait for the queue", reason=str(error))
 
@@ -109,7 +109,7 @@ class DrainLoop:
             return _over(drain, DrainPhase.REFUSED, wrong_with_it, now_s)
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
-            return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
+            return _over(drain, DrainPhase.LOOKED, _refusal((*in_the_way, *filter(None, (view.unread,)))), now_s)
         with self._state.writing() as db:  # the marks of earlier drains are gone, or we should have refused
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replace(drain, phase=DrainPhase.MARKING, said="")
@@ -182,6 +182,7 @@ class DrainLoop:
             return _over(drain, DrainPhase.STOPPED, said, now_s)
         drain, _, found = self._found(drain, view, now_s)
         problems = [f"{name}: Slurm does not know it any more" for name in drain.nodes if name not in view.nodes]
+        problems += filter(None, [view.unread])
         jobs = tuple(self._tell(job, found, now_s, problems) for job in drain.jobs)
         jobs = tuple(self._release(job, problems) for job in jobs)
         drain = replace(drain, jobs=jobs, said="; ".join(problems))

@@ -131,7 +131,7 @@ def is_dead(holder: str) -> bool:
 def _start_ticks(pid: int) -> int | None:
     """Return a process's start, in clock ticks since the boot (proc(5), stat, field 22); None if it is gone."""
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return None if state == "Z" else int(fields[18])

@@ -39,7 +39,7 @@ class CannotStart(QueueError):
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises `QueueError` (`CannotStart`) if it cannot start.
 
-    Ends the process with status 1 if one of its steps has failed. Killed at any point, it loses nothing.
+    Killed at any point, it loses nothing.
     """
     os.umask(0o077)
     _log_to_stderr()
@@ -59,19 +59,16 @@ def run(settings: Settings) -> None:
     server, listening = _server(state)
     # All that may refuse has been made by now. From here on the program leads and submits agents.
 
-    def end() -> None:
-        server.should_exit = True
-
-    threads = StepThreads(state.clock, on_failure=end)
+    threads = StepThreads(state.clock, state.faults)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         threads.stop()
-        end()
+        server.should_exit = True
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
-        leader.tick(state.clock())  # so that the others' first rounds find out whether this program leads
+        threads.do(steps[0])  # the leader's: the others' first rounds find out then whether this program leads
         for step in steps:
             threads.start(step)
         _log.info("listening", address=listening.getsockname()[:2], tls=settings.api.certificate is not None)
@@ -81,8 +78,6 @@ def run(settings: Settings) -> None:
         if state.is_leader:
             leader.resign()
         engine.dispose()
-    if threads.failed:
-        sys.exit(1)
 
 
 def _check_entitlements(settings: Settings) -> None:

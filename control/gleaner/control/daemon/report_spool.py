@@ -8,18 +8,19 @@ that cannot be understood, for example because another version wrote it, goes to
 beside it.
 """
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, Returned, Saved
 from gleaner.agent.privileged.common.durable import make_folders, sync_folder, write_whole
+from gleaner.agent.privileged.common.untrusted import storable
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.one_by_one import one_by_one
 from gleaner.control.queue import agents, attempt_reports, logs, node_rates, queries
 from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
 
@@ -45,24 +46,26 @@ def take_left_reports(state: ControlState, now_s: float) -> int:
     set aside, and so keeps no other from counting. If the database fails, all other reports stay for the next time. If
     the storage fails, the other reports of that agent stay.
     """
-    taken = 0
+    taken: list[int] = []
     try:
         folders = sorted((state.settings.storage.folder / "agents").glob("*/reports"))
     except OSError as error:
         log.warning("the storage cannot be searched for reports", reason=str(error))
-        return taken
-    for folder in folders:
-        agent = folder.parent.name
+        return 0
+
+    def take(folder: Path) -> None:
         try:
-            for file in _in_order(folder):
-                taken += _take_or_set_aside(state, agent, file, now_s)
+            taken.extend(_take_or_set_aside(state, folder.parent.name, file, now_s) for file in _in_order(folder))
         except OSError as error:
-            log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
-        except (QueueBusy, SchemaMismatch) as error:
-            log.warning("reports on the storage have to wait", agent=agent, reason=str(error))
-            return taken
-        _remove_empty(folder)
-    return taken
+            log.warning("reports on the storage have to wait", agent=folder.parent.name, reason=str(error))
+        else:
+            _remove_empty(folder)
+
+    try:
+        one_by_one(folders, take)
+    except (QueueBusy, SchemaMismatch) as error:
+        log.warning("reports on the storage have to wait", reason=str(error))
+    return sum(taken)
 
 
 def _in_order(folder: Path) -> list[Path]:
@@ -81,7 +84,7 @@ def _take_or_set_aside(state: ControlState, agent: str, file: Path, now_s: float
         taken = _take(state, agent, file, now_s)
     except (Refused, _TooLate) as refusal:
         log.info("a report that waited on the storage came too late", agent=agent, reason=str(refusal))
-    except (ValidationError, ValueError, KeyError, RecursionError, Unknown, Invalid) as error:
+    except (ValueError, KeyError, Unknown, Invalid) as error:
         _set_aside(state, file, str(error).splitlines()[0] if str(error) else type(error).__name__)
         return 0
     file.unlink(missing_ok=True)
@@ -93,7 +96,7 @@ def _set_aside(state: ControlState, file: Path, reason: str) -> None:
     place = file.parent.parent / UNREAD
     name = f"{file.stem}-{state.random_bytes(4).hex()}"
     make_folders(place)
-    write_whole(place / f"{name}.reason", f"{reason}\n".encode(), draft=place / f".{name}.reason")
+    write_whole(place / f"{name}.reason", f"{storable(reason)}\n".encode(), draft=place / f".{name}.reason")
     file.rename(place / f"{name}.json")
     sync_folder(place)
     log.warning("a report on the storage cannot be read: it is kept", file=str(place / f"{name}.json"), reason=reason)
@@ -104,7 +107,7 @@ class _TooLate(Exception):
 
 
 def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
-    left = _Left.model_validate(json.loads(file.read_text()))
+    left = _Left.model_validate_json(file.read_bytes())
     with state.writing() as db:
         if found := _FAREWELL.match(left.path):
             if found.group(1) != agent:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.control.control_state import ControlState
+from gleaner.control.control_state import ControlState, StepFaults
 from gleaner.control.daemon.checkpoint_gc import collect, sweep_drafts
 from gleaner.control.daemon.drains import DrainLoop
 from gleaner.control.daemon.entitlements import EntitlementLoop
@@ -134,28 +134,34 @@ def unknown_accounts(state: ControlState, found: dict[str, float]) -> list[str]:
 class StepThreads:
     """A thread for each step, so that no step waits for another: a slow Slurm or storage does not end the leadership.
 
-    `on_failure` is called when a step fails by a bug: the program is to end then, loudly.
+    A step that fails by a bug is logged, and called again after its pause: the other steps go on, and what is wrong
+    only for a while (a record of Slurm's, say) costs no more than that while. `/health` and `/metrics` show it.
     """
 
-    def __init__(self, clock: Callable[[], float], on_failure: Callable[[], None]) -> None:
-        self.failed = False
+    def __init__(self, clock: Callable[[], float], faults: StepFaults) -> None:
         self._clock = clock
-        self._on_failure = on_failure
+        self._faults = faults
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+
+    def do(self, step: Step) -> None:
+        """Call the step once. Nothing that the step raises gets further."""
+        try:
+            step.do(self._clock())
+        except Exception as error:
+            if self._faults.note(step.name, repr(error)):
+                _log.exception("a step of control has failed; it is tried again", step=step.name)
+        else:
+            if self._faults.forget(step.name):
+                _log.info("a step of control works again", step=step.name)
 
     def start(self, step: Step) -> None:
         """Call the step with the time, again and again, until all is stopped."""
 
         def live() -> None:
-            try:
-                while not self._stop.is_set():
-                    step.do(self._clock())
-                    self._stop.wait(step.every_s)
-            except Exception:
-                self.failed = True
-                _log.exception("a step of control has failed; control ends", step=step.name)
-                self._on_failure()
+            while not self._stop.is_set():
+                self.do(step)
+                self._stop.wait(step.every_s)
 
         # A daemon thread: a program of Slurm that hangs must not keep control from ending.
         thread = threading.Thread(target=live, name=step.name, daemon=True)

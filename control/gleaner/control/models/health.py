@@ -11,3 +11,5 @@ class Health(Reply):
     version: str
     queue: str
     """`ok`, or what is wrong with the database."""
+    failing: tuple[str, ...] = ()
+    """The steps of control whose last round failed by a bug; control's log says how."""
