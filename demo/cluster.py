@@ -46,7 +46,8 @@ def run(node: str, *words: str, user: str = "root", timeout_s: float = 120, stdi
     options = ["-u", user] + (["-i"] if stdin is not None else [])
     done = subprocess.run(
         [str(SCRIPT), "exec", *options, node, *words],
-        capture_output=True, text=True, timeout=max(timeout_s, PATIENCE_S), input=stdin, check=False,
+        capture_output=True, encoding="utf-8", errors="replace",  # jobs' comments and names may be of any bytes
+        timeout=max(timeout_s, PATIENCE_S), input=stdin, check=False,
     )  # fmt: skip
     if done.returncode != 0:
         raise ClusterError(f"{node}: {' '.join(words)}: status {done.returncode}: {done.stderr.strip()[-800:]}")
@@ -298,9 +299,14 @@ def restart_control() -> None:
 def is_leading() -> bool:
     """Return whether control answers and leads."""
     try:
-        return bool(_client().get("/health", extensions={"sni_hostname": "head"}).json()["leader"])
+        return bool(health()["leader"])
     except httpx.HTTPError:
         return False
+
+
+def health() -> dict[str, Any]:
+    """Return what control says of its own health."""
+    return dict(_client().get("/health", extensions={"sni_hostname": "head"}).json())
 
 
 def _pid() -> str:

@@ -2,12 +2,27 @@
 
 import json
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.daemon.daemon_harness import DaemonHarness
+from tests.effort import examples
 from tests.recorded import recording
+from tests.test_readers import changed
 
-from gleaner.agent.messages import Assignment, Checkpoint, Checkpointed, Completed, Farewell, Message, Saved, Slice
+from gleaner.agent.messages import (
+    Assignment,
+    Checkpoint,
+    Checkpointed,
+    Completed,
+    Farewell,
+    LogLines,
+    Message,
+    Saved,
+    Slice,
+)
 from gleaner.control.daemon.provisioning import sweep_tokens
 from gleaner.control.daemon.report_spool import take_left_reports
 from gleaner.control.queue import attempt_reports, queries
@@ -178,3 +193,26 @@ def test_what_an_agent_left_half_written_keeps_no_other_agents_token_from_being_
     sweep_tokens(harness.state, harness.now_s)
     assert not list((harness.folder / "agents").glob("*/token"))
     assert half.exists()
+
+
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_file_and_any_name_of_a_folder_is_a_report_or_is_set_aside(
+    harness: DaemonHarness, data: st.DataObject
+) -> None:
+    made = Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0)
+    good = [
+        ("/agents/caf\udce9/farewell", Farewell(ended_s=1.0)),
+        ("/jobs/1/attempts/1/log", LogLines(first=0, lines=())),
+    ]
+    good += [("/jobs/1/attempts/1/saved", Saved(checkpoint=made, slice=SLICE))]
+    files = [json.dumps({"path": path, "body": message.model_dump_json()}).encode() for path, message in good]
+    place = harness.folder / "agents" / data.draw(st.sampled_from(["agent", "caf\udce9"]))
+    (place / "reports").mkdir(parents=True)
+    content = data.draw(st.binary(max_size=50) | changed(tuple(files)))
+    (place / "reports" / "000000.json").write_bytes(content)
+    assert take_left_reports(harness.state, harness.now_s) == 0
+    assert not (place / "reports").exists()
+    set_aside = list((place / "unread").glob("*.json")) if (place / "unread").exists() else []
+    assert [one.read_bytes() for one in set_aside] in ([], [content])
+    rmtree(place)

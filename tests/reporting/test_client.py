@@ -3,16 +3,30 @@
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.recorded import recording
+from tests.test_readers import changed
 
-from gleaner.agent.messages import Checkpoint, Checkpointed, Completed, Farewell, LogLines, Message, Slice
+from gleaner.agent.messages import (
+    Ask,
+    Checkpoint,
+    Checkpointed,
+    Completed,
+    Farewell,
+    Heartbeat,
+    LogLines,
+    Message,
+    NodeFacts,
+    Registration,
+    Slice,
+)
 from gleaner.agent.reporting.client import (
     PERIODIC_AT_MOST,
     ControlClient,
@@ -391,3 +405,40 @@ def test_after_a_write_that_failed_nothing_is_on_the_storage_before_what_precede
     outbox.put(f"{JOB}/checkpointed", checkpointed(2))
     outbox.keep(f"{JOB}/", tmp_path / "reports")
     assert kept(tmp_path / "reports") == [f"7/attempts/1/checkpointed {number}" for number in (1, 2)]
+
+
+ASSIGNMENT = {
+    "job": 7, "attempt": 1, "group": "g", "name": "j", "image": "i", "command": ["x"], "cpus": 1, "memory_mib": 100,
+    "checkpoint": {"attempt": 1, "number": 1, "digest": "sha256:" + "0" * 64, "size_bytes": 5, "log_lines": 0},
+}  # fmt: skip
+ANSWERS = tuple(
+    json.dumps(one).encode()
+    for one in (
+        {"heartbeat_s": 5.0, "lease_s": 60, "rates": {"saves": 1.0, "save_fixed_s": 1.0}},
+        {"jobs": [ASSIGNMENT]},
+        {"orders": ["go-on", "drop"], "vacate": False},
+        {"detail": "no"},
+    )
+)
+FACTS = NodeFacts(node="n1", cpus=1, memory_mib=100, runtime="none", criu="", kernel="6", architecture="x")
+CALLS: dict[str, Callable[[ControlClient], object]] = {
+    "register": lambda client: client.register(Registration(facts=FACTS, end_s=1.0)),
+    "claim": lambda client: client.claim(Ask(cpus=1, memory_mib=100)),
+    "beat": lambda client: client.beat(Heartbeat()),
+    "report": lambda client: client.report("/jobs/7/attempts/1/saved", "{}"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@given(
+    body=changed(ANSWERS) | st.binary(max_size=50) | st.sampled_from([b"[" * 100_000, b"9" * 5000]),
+    status=st.sampled_from([200, 200, 200, 204, 307, 403, 409, 422, 500]),
+    headers=st.sampled_from([{}, {"Content-Type": "text/html; charset=nonsense"}, {"Content-Encoding": "gzip"}]),
+)
+def test_no_answer_raises_anything_but_silence_or_a_refusal(
+    call: str, body: bytes, status: int, headers: dict[str, str]
+) -> None:
+    transport = httpx.MockTransport(lambda _request: httpx.Response(status, content=body, headers=headers))
+    client = ControlClient(url="http://control", name="a", token="t", ca_file=None, timeout_s=60, transport=transport)
+    with suppress(ControlSilent, ControlRefused):
+        CALLS[call](client)

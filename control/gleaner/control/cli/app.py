@@ -7,8 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
-from gleaner.agent.common.validation_messages import one_line
+from gleaner.agent.common.validation_messages import complaint, one_line
 from gleaner.control.cli import (
     cluster,
     config,
@@ -24,7 +25,7 @@ from gleaner.control.cli import (
     tokens,
     watching,
 )
-from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.failures import BadInput, Failure
 from gleaner.control.cli.output import Answer
 
 app = typer.Typer(
@@ -125,6 +126,13 @@ def run(arguments: list[str] | None = None) -> int:
         else:
             sys.stderr.write(said + "\n")
         return error.exit_code
+    except ValidationError as error:  # an argument that is taken as it is
+        first = error.errors()[0]
+        render.remark(complaint(".".join(str(part) for part in first["loc"]), first))
+        return BadInput.exit_code
+    except UnicodeEncodeError as error:
+        render.remark(f"{error.object[:60]!r} is no UTF-8 text")
+        return BadInput.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:

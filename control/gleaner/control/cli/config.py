@@ -77,7 +77,7 @@ def _read(path: Path | None) -> tuple[str, Mapping[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BadInput(f"{path}: {said}; set GLEANER_SETTINGS to a settings file that you may read") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: not valid TOML: {one_line(str(error))}") from None
 
 

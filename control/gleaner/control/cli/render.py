@@ -5,6 +5,7 @@ terminal.
 """
 
 import errno
+import json
 import shlex
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import cast
 
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
@@ -50,7 +51,7 @@ def show(answer: Answer) -> None:
     if value is not None and sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise OSError(errno.EBADF, "stdout is closed")
     if answer.as_json:
-        sys.stdout.write(to_json(value, indent=2).decode() + "\n")
+        sys.stdout.write(_json(value) + "\n")
     elif isinstance(value, Iterator):
         lines = cast("Iterator[str]", value)
         clean = sys.stdout.isatty()
@@ -63,6 +64,13 @@ def show(answer: Answer) -> None:
         sys.stdout.flush()
     for text in answer.remarks:
         remark(text)
+
+
+def _json(value: object) -> str:
+    try:
+        return to_json(value, indent=2).decode()
+    except PydanticSerializationError:  # the name of a file may be no UTF-8
+        return json.dumps(to_jsonable_python(value), indent=2)
 
 
 def _print(value: object, *, width: int | None) -> None:
@@ -194,7 +202,10 @@ def moment(at_s: float | None) -> str:
     """Return an instant in local time, with the day only if it is not today."""
     if at_s is None:
         return ""
-    then = time.localtime(at_s)
+    try:
+        then = time.localtime(at_s)
+    except (OverflowError, ValueError, OSError):  # no calendar has it
+        return f"{at_s:g}"
     today = time.strftime("%Y-%m-%d") == time.strftime("%Y-%m-%d", then)
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", then)
 

@@ -1,6 +1,7 @@
 """`glean simulate replay`: a stored decision, decided once more by the same policy from the same input."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -64,7 +65,7 @@ def differences(stored: object, replayed: object, where: str = "answer") -> Iter
 
 
 def _stored(decision: str) -> DecisionRow:
-    if decision.isdecimal():
+    if re.fullmatch(r"[0-9]{1,15}", decision):
         with connect() as control:
             return control.decision(int(decision))
     try:

@@ -192,7 +192,7 @@ def _read(path: Path | None) -> tuple[str, Tables]:
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BadScenario(f"{path}: {said}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadScenario(f"{path}: not valid TOML: {error}") from None
 
 

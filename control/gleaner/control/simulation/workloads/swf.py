@@ -48,6 +48,7 @@ _WHOLE = (0, 4, 7, 10, 11, 12)
 _READ = (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12)
 _ENDINGS = {2: Ending.PART, 3: Ending.PART, 4: Ending.PART, 5: Ending.CANCELLED}
 _COMMENT = re.compile(r"\s*;\s*(\w+)\s*:\s*(.*?)\s*$")
+_NAME_OF_DIGITS = re.compile(r"[0-9]{1,15}")
 _KB_PER_MIB = 1024.0
 _EXACT = 2.0**53
 """The number above which float64 no longer has every whole number."""
@@ -206,6 +207,6 @@ def _written(value: float) -> str:
 
 
 def _numbered(names: tuple[str, ...]) -> list[int]:
-    if all(name.isdigit() or name == "unknown" for name in names):
-        return [int(name) if name.isdigit() else UNKNOWN for name in names]
+    if all(_NAME_OF_DIGITS.fullmatch(name) or name == "unknown" for name in names):
+        return [UNKNOWN if name == "unknown" else int(name) for name in names]
     return list(range(1, len(names) + 1))

@@ -1,0 +1,142 @@
+"""Docker Engine may answer anything: the runtime raises nothing but its own errors."""
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import examples
+from tests.test_readers import VALUES, changed
+
+from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.interface import (
+    CannotStart,
+    ContainerExited,
+    ContainerId,
+    ContainerKilled,
+    ContainerSpec,
+    ImageMissing,
+    ImageRefused,
+    RuntimeFault,
+)
+
+OWN = (RuntimeFault, ImageMissing, ImageRefused, CannotStart, ContainerExited, ContainerKilled)
+VERSION = {"Version": "26.1.5", "ApiVersion": "1.45", "Experimental": True}
+STATE = {"Running": False, "Paused": False, "OOMKilled": True, "ExitCode": 0}
+GOOD = (
+    VERSION | {"Driver": "overlay2", "DockerRootDir": "/nowhere", "NCPU": 2, "Runtimes": {"runc": {}}, "SizeRw": 7},
+    {"Id": "c", "Image": "sha256:1", "State": STATE, "Name": "/c", "Mounts": [{"Destination": "/job"}], "Warnings": []},
+    [{"Id": "c", "Labels": {"a": "b"}, "Path": "/x", "Kind": 2}],
+    {"StatusCode": 137, "memory_stats": {"stats": {"anon": 5}}, "cpu_stats": {"cpu_usage": {"total_usage": 9}}},
+)
+SPEC = ContainerSpec("c", "a/b:1", ("true",), {}, cpus=1, memory_mib=100, folder=Path("/nowhere"), labels={})
+C = ContainerId("c")
+CALLS: dict[str, Callable[[DockerRuntime], object]] = {
+    "facts": lambda docker: docker.facts(),
+    "start": lambda docker: docker.start(SPEC),
+    "has_image": lambda docker: docker.has_image("sha256:1"),
+    "load_image": lambda docker: docker.load_image("sha256:1", iter([b"archive"])),
+    "image_id": lambda docker: docker.image_id(C),
+    "pause": lambda docker: docker.pause(C),
+    "logs": lambda docker: list(docker.logs(C)),
+    "wait": lambda docker: docker.wait(C),
+    "usage": lambda docker: docker.usage([C]),
+    "ours": lambda docker: docker.ours(),
+    "places": lambda docker: docker.places(),
+    "written": lambda docker: docker.written(C, most_inodes=100),
+    "signal": lambda docker: docker.signal(C, "SIGTERM"),
+}
+
+
+@dataclass
+class AnyEngine:
+    """An engine that tells its version as it should, and answers all else with the same bytes."""
+
+    url: str
+    body: bytes = b""
+    status: int = 200
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyEngine]:
+    path = tmp_path_factory.mktemp("engine") / "s"
+    found = AnyEngine(f"unix://{path}")
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            length = self.headers.get("Content-Length")
+            if length is not None:
+                self.rfile.read(int(length))
+            body = json.dumps(VERSION).encode() if self.path == "/version" else found.body
+            self.send_response(200 if self.path == "/version" else found.status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Connection", "close")  # a body that was not read must not be taken for a request
+            self.end_headers()
+            self.wfile.write(body)
+            self.close_connection = True
+
+        do_GET = do_POST = do_DELETE = do_HEAD = do_PUT = answer
+
+        def address_string(self) -> str:
+            return "engine"
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            return
+
+    with Server(str(path), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield found
+        server.shutdown()
+
+
+def trees(good: tuple[Any, ...]) -> tuple[bytes, ...]:
+    return tuple(json.dumps(one).encode() for one in good)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    body=changed(trees(GOOD)) | st.binary(max_size=50) | st.sampled_from([json.dumps(one).encode() for one in VALUES]),
+    status=st.sampled_from([200, 200, 304, 404, 500]),
+)
+def test_no_answer_raises_anything_but_the_runtimes_own_errors(
+    engine: AnyEngine, call: str, body: bytes, status: int
+) -> None:
+    engine.body, engine.status = body, status
+    attempt(engine, call)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"Id": ' + b"9" * 5000 + b"}", b"\xff" * 100, b'"\\ud800"'])
+def test_no_hopeless_answer_does(engine: AnyEngine, call: str, body: bytes) -> None:
+    engine.body, engine.status = body, 200
+    attempt(engine, call)
+
+
+def attempt(engine: AnyEngine, call: str) -> None:
+    docker = DockerRuntime(engine.url, user=(1, 1))
+    try:
+        CALLS[call](docker)
+    except OWN as error:
+        assert "\n" not in str(error)
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for nothing that the engine may learn a moment later."""
+    monkeypatch.setattr("gleaner.agent.runtime.docker._TOLD_WITHIN_S", 0.0)
