@@ -21,7 +21,7 @@ from typing import NoReturn
 from ..common import cgroups, config, freezing, processes, symlink_guard
 from . import credential_check, deleted_files, mount_confinement, timers, unsavable
 from .protobuf import NotUnderstood, Value, field, fields, number_in
-from .transfer import is_held
+from .transfer import is_held, let_go, note_held
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 _LONGEST_REQUEST = 2**20
@@ -173,7 +173,7 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
         runc.send(field(1, kind) + field(2, int(answer == 0)) + result)
         is_known = is_held(own)
     if kind == RESTORE and not is_known:
-        _end_all()
+        _end_all(own)
         return 1
     return 0 if answer == 0 else 1
 
@@ -210,7 +210,7 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
         if status != 0:
             # If CRIU is still there (runc was killed, or we have failed), CRIU would wait for ever. If CRIU is gone,
             # what it has restored would go on.
-            _end_all(is_save=bool(saved))
+            _end_all(own)
             criu.wait()
         if "--freeze-cgroup" in words and not is_held(own):
             # gleaner-runc has gone, so the agent may have let the container go on while CRIU had it thawed. CRIU leaves
@@ -219,15 +219,10 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
     return status
 
 
-def _end_all(*, is_save: bool = False) -> None:
+def _end_all(own: str) -> None:
     """Kill CRIU and all that it has restored. Processes that are held back do not end before they are let go."""
     processes.kill_descendants(os.getpid())
-    if not is_save:
-        freezing.let_go(_cgroups())
-
-
-def _cgroups() -> dict[str, str]:
-    return cgroups.made_by_runc(os.environ["GLEANER_CONTAINER"])
+    let_go(own)
 
 
 def _confine(root: str | None, own: str) -> None:
@@ -289,7 +284,7 @@ def _passed_on(
             pid = int(number or b"0")
             all_stand = all_stand or action not in _BEFORE_ALL_STAND
             agreed = _notified(runc, action, pid) and is_held(own)
-            if (why := _objection(action, pid, saved=saved, uid=uid)) is not None:
+            if (why := _objection(action, pid, own, saved=saved, uid=uid)) is not None:
                 _log(own, why)
                 agreed = False
             if action == b"post-restore":
@@ -300,7 +295,7 @@ def _passed_on(
             os.write(answering, b"ok\n" if agreed else b"no\n")
 
 
-def _objection(action: bytes, pid: int, *, saved: int, uid: int) -> str | None:
+def _objection(action: bytes, pid: int, own: str, *, saved: int, uid: int) -> str | None:
     """Return the reason why CRIU must not go on after this notification; None if it may."""
     if action == b"post-dump":
         return deleted_files.refused(saved)  # it may differ from before: now all processes stand still
@@ -309,7 +304,7 @@ def _objection(action: bytes, pid: int, *, saved: int, uid: int) -> str | None:
     if action == b"pre-resume":
         if (why := _must_not_go_on(pid, uid)) is not None:
             return f"the checkpoint is not what a job of ours can have been: {why}"
-        return _not_held(pid)
+        return _not_held(pid, own)
     return None
 
 
@@ -340,7 +335,7 @@ def _must_not_go_on(pid: int, uid: int) -> str | None:
     return credential_check.stop_if_beyond(pid, uid)
 
 
-def _not_held(pid: int) -> str | None:
+def _not_held(pid: int, own: str) -> str | None:
     """Mend what CRIU restores wrongly, and hold the processes back until the container is started.
 
     Until then nobody would hear of their end, and the engine starts no container that has ended. Return the reason if
@@ -348,7 +343,9 @@ def _not_held(pid: int) -> str | None:
     """
     try:
         timers.start_again(pid)
-        freezing.hold(_cgroups(), credential_check.family(pid), beside=os.getppid())
+        found = cgroups.made_by_runc(os.environ["GLEANER_CONTAINER"])
+        note_held(own, found)
+        freezing.hold(found, credential_check.family(pid), beside=os.getppid())
     except OSError as error:
         return f"the processes cannot be made ready to go on: {error}"
     return None

@@ -36,6 +36,7 @@ MARKER = "gleaner"
 END_VARIABLE = "GLEANER_END_S"
 DESCRIPTORS = "descriptors.json"
 """The file in which runc lists the pipes that the process had as its standard streams."""
+_HELD = "held.json"
 _LOG_TAIL_BYTES = 64 * 2**10
 _STREAM_CHARS = 4096
 _CLEAN_UP_S = 2.0
@@ -146,7 +147,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
                 _without_links(settings, call, own, owner.uid) if sealed else contextlib.nullcontext(),
                 contextlib.ExitStack() as on_failure,
             ):
-                on_failure.callback(_end_what_is_left, call)
+                on_failure.callback(_end_what_is_left, call, own)
                 status = _run(settings, call, "restore", own, words, end_s=end_s, owner=owner, relay=relay)
                 if status == 0:
                     with open(os.path.join(call.folder, RESTORED), "w", encoding="utf-8"):
@@ -163,7 +164,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
     return status
 
 
-def _end_what_is_left(call: Call) -> None:
+def _end_what_is_left(call: Call, own: str) -> None:
     """End what runc and CRIU have left of a restore that failed.
 
     If CRIU itself was killed near its end, the container's processes go on, and nobody else knows of them. If runc was
@@ -172,9 +173,21 @@ def _end_what_is_left(call: Call) -> None:
     until_s = time.monotonic() + _CLEAN_UP_S
     while not _all_have_ended() and time.monotonic() < until_s:
         kill_descendants(os.getpid())  # not only once: one look may miss a process that is just being forked
-        freezing.let_go(cgroups.made_by_runc(call.folder))  # what is held back does not end
+        let_go(own)
         time.sleep(0.01)
     unmount_for_criu(call)
+
+
+def note_held(own: str, found: dict[str, str]) -> None:
+    """Note the cgroups of a container that is about to be held back. If runc fails later, it forgets them."""
+    with open(os.path.join(own, _HELD), "w", encoding="utf-8") as file:
+        json.dump(found, file)
+
+
+def let_go(own: str) -> None:
+    """Let a container go on that is held back, if one is. Before that its processes do not end, even if killed."""
+    with contextlib.suppress(OSError, ValueError), open(os.path.join(own, _HELD), encoding="utf-8") as file:
+        freezing.let_go(json.load(file))
 
 
 def unmount_for_criu(call: Call) -> None:
