@@ -29,6 +29,12 @@ SAID = {
     "files-ext.c:94): Can't dump file 5 of that type [20666] (chr 195:255 /dev/nvidia0)": (
         "it has something open that cannot be saved (chr 195:255 /dev/nvidia0), as a GPU or another device: let the "
     ),
+    "tty.c:2035): tty: ctty inheritance detected sid/pgrp 6 (ctty pid_real 9 pty pid_real 8)": (
+        "it has a process that has opened its terminal by the name /dev/tty, as an interactive shell does: run the "
+    ),
+    "infect-rpc.c:68): Command 66 for daemon failed with -1": (
+        "it has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42: ask an admin for CRIU 4.2"
+    ),
     "pipes.c:514): The packetized mode for pipes is not supported yet": "it has a pipe in packet mode (O_DIRECT): make",
 }
 

@@ -11,7 +11,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-# Like a program whose deadline on the wall clock comes while it is saved: it ends with its first step after the restore.
+# Like a program whose deadline on the wall clock comes while it is saved: its first step after the restore ends it.
 # The monotonic clock stands still while it is saved.
 DEADLINE = """
 import ctypes, os, time

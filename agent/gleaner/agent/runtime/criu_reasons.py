@@ -96,6 +96,16 @@ KINDS = (
         "has a pipe in packet mode (O_DIRECT)",
         "make the pipe without O_DIRECT",
     ),
+    Kind(
+        r"ctty inheritance detected",
+        "has a process that has opened its terminal by the name /dev/tty, as an interactive shell does",
+        "run the program without a terminal",
+    ),
+    Kind(
+        r"Command 66 for daemon failed|Can't splice all pages",
+        "has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42",
+        "ask an admin for CRIU 4.2, or use an older image",
+    ),
     Kind(r"running in 32-bit mode", "runs a program for 32-bit processors", "build the program for 64 bit"),
     Kind(
         r"Can't dump nested (?P<what>\w+) namespace",
