@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.runtime.kinds.table import KINDS
 
 from gleaner.agent.job import job_checkpoints, lifecycle
 from gleaner.agent.runtime import criu_reasons
@@ -72,6 +73,12 @@ def test_what_criu_cannot_save_is_what_the_agents_say() -> None:
     names = {"path": "FILE", "size": "N", "what": "X"}
     said = [[kind.reason.format(**names), kind.advice] for kind in criu_reasons.KINDS]
     assert _rows(ROOT / "docs" / "saving.md", "| it ... | what to do |") == said
+
+
+def test_each_kind_of_program_is_in_the_docs_with_what_is_promised() -> None:
+    promised = [[kind.what, kind.promise] for kind in KINDS]
+    assert _rows(ROOT / "docs" / "saving.md", "| a job that has ... | |") == promised
+    assert len(promised) >= 40
 
 
 def test_the_transitions_of_the_design_page_are_those_of_the_code() -> None:

@@ -11,8 +11,8 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-# Like a program whose deadline on the wall clock comes while it is saved: it ends with its first step after the
-# restore. The monotonic clock stands still while it is saved.
+# Like a program whose deadline on the wall clock comes while it is saved: its first step after the restore ends it.
+# The monotonic clock stands still while it is saved.
 DEADLINE = """
 import ctypes, os, time
 def apart():

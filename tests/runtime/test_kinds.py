@@ -10,19 +10,25 @@ from tests.runtime.nodes_harness import Node, Work
 
 from gleaner.agent.runtime.interface import CannotCheckpoint
 
-pytestmark = [pytest.mark.nodes, pytest.mark.extended]
-TRIED = [pytest.param(one, id=one.what) for one in KINDS]
+pytestmark = pytest.mark.nodes
+TRIED = [
+    pytest.param(one, *ways, id=f"{one.what}, {ways[0]}", marks=() if one.brief and is_first else pytest.mark.extended)
+    for one in KINDS
+    for is_first, ways in ((True, ("shim", "criu")), (False, ("criu", "shim")))
+    if is_first or one.both_ways
+]
 
 
 @pytest.fixture
-def crossed(pair: tuple[Node, Node]) -> Iterator[tuple[Node, Node]]:
-    """A node with Docker and one with the node helper: what the one has saved, the other restores."""
-    there = Node(pair[1].name, "criu")
-    yield pair[0], there
-    there.clear()
+def crossed(pair: tuple[Node, Node], saving: str, restoring: str) -> Iterator[tuple[Node, Node]]:
+    """Two nodes with other runtimes: what the one has saved, the other restores."""
+    found = Node(pair[0].name, saving), Node(pair[1].name, restoring)
+    yield found
+    for one in found:
+        one.clear()
 
 
-@pytest.mark.parametrize("tried", TRIED)
+@pytest.mark.parametrize(("tried", "saving", "restoring"), TRIED)
 def test_each_kind_of_process_does_as_promised(crossed: tuple[Node, Node], work: Work, tried: Kind) -> None:
     here, there = crossed
     program = PREAMBLE + tried.program

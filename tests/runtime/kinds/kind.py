@@ -53,6 +53,8 @@ class Kind:
     """What is not as before; "" if all is."""
     brief: bool = False
     """True for a kind that `make test` tries, too."""
+    both_ways: bool = False
+    """True for a kind that is also saved by the node helper and restored by Docker, not only the other way round."""
 
     @property
     def promise(self) -> str:

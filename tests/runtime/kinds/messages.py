@@ -159,7 +159,6 @@ os.write(writer, b"x")
 os.eventfd_write(event, 1)
 assert {one for one, _ in outer.poll(60)} == {event, inner.fileno()}
 """,
-        brief=True,
     ),
     Kind(
         "an eventfd that counts as a semaphore (EFD_SEMAPHORE)",

@@ -67,6 +67,7 @@ rest()
 assert [one.wait() for one in ended] == [0, 1, -9]
 """,
         brief=True,
+        both_ways=True,
     ),
     Kind(
         "orphans, sessions, process groups whose leader has ended",
@@ -99,6 +100,7 @@ rest()
 stopped.kill()
 """,
         refused="is stopped (by SIGSTOP or SIGTSTP)",
+        both_ways=True,
     ),
     Kind(
         "a process that another one traces (a debugger, strace)",
@@ -204,7 +206,7 @@ os.kill(pid, 9)
         """
 import resource
 heard = []
-os.nice(5)
+niceness = os.nice(5)
 os.umask(0o27)
 resource.setrlimit(resource.RLIMIT_NOFILE, (500, 600))
 libc.prctl(15, b"a name")
@@ -216,7 +218,7 @@ rest()
 os.kill(os.getpid(), signal.SIGHUP)
 os.kill(os.getpid(), signal.SIGUSR1)
 within(lambda: heard)
-assert (os.nice(0), os.umask(0), open("/proc/self/comm").read()) == (5, 0o27, "a name\\n")
+assert (os.nice(0), os.umask(0), open("/proc/self/comm").read()) == (niceness, 0o27, "a name\\n")
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (500, 600) and signal.sigpending() == {signal.SIGUSR2}
 """,
     ),

@@ -16,7 +16,7 @@ KINDS = (
     Kind(
         "timers that fire once (timerfd), also those that are off or have fired",
         f"""{_TIMER}
-soon, fired, off = timer(3), timer(0.001), timer(0)
+soon, fired, off = timer(2), timer(0.001), timer(0)
 within(lambda: select.select([fired], [], [], 0)[0])
 rest()
 assert fires(fired, 0) and fires(soon) and not fires(off, 0) and not fires(fired, 0)
@@ -35,10 +35,10 @@ assert all(fires(one) for _ in range(3) for one in (often, seldom, dated))
     Kind(
         "a timer of the wall clock (timerfd with TFD_TIMER_ABSTIME)",
         f"""{_TIMER}
-dated = timer(time.time() + 5, 0, time.CLOCK_REALTIME, 1)
+dated = timer(time.time() + 3, 0, time.CLOCK_REALTIME, 1)
 begin = time.monotonic()
 rest()
-assert fires(dated) and 3.5 < time.monotonic() - begin
+assert fires(dated) and 1.9 < time.monotonic() - begin
 """,
         but="but counts only the time in which the job runs, and may be up to a second early",
     ),
@@ -46,18 +46,15 @@ assert fires(dated) and 3.5 < time.monotonic() - begin
         "alarms and interval timers (`alarm`, `setitimer`)",
         """
 heard = []
-for number in (signal.SIGVTALRM, signal.SIGPROF, signal.SIGALRM):
+for number in (signal.SIGVTALRM, signal.SIGPROF):
     signal.signal(number, lambda number, _: heard.append(number))
 signal.setitimer(signal.ITIMER_VIRTUAL, 0.02, 0.02)
 signal.setitimer(signal.ITIMER_PROF, 0.02, 0.02)
-signal.alarm(4)
+signal.alarm(600)
 rest()
-assert signal.SIGALRM not in heard
+assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 600
 heard.clear()
-within(lambda: sum(range(10_000)) and len(set(heard)) == 3)
-heard.clear()
-signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
-within(lambda: len(heard) > 5)
+within(lambda: sum(range(10_000)) and set(heard) == {signal.SIGVTALRM, signal.SIGPROF})
 """,
     ),
     Kind(
@@ -81,11 +78,13 @@ def timer(number, first_s, period_ns):
     made, event = ctypes.c_void_p(), struct.pack("QiiQ40x", 0, number, 0, 0)
     assert libc.timer_create(1, event, ctypes.byref(made)) == 0
     assert libc.timer_settime(made, 0, struct.pack("4q", 0, period_ns, first_s, 1), None) == 0
+    return made
 timer(signal.SIGUSR1, 0, 20_000_000)
-timer(signal.SIGUSR2, 4, 0)
+once, left = timer(signal.SIGUSR2, 600, 0), ctypes.create_string_buffer(32)
 rest()
 heard.clear()
-within(lambda: heard.count(signal.SIGUSR1) > 5 and signal.SIGUSR2 in heard)
+within(lambda: heard.count(signal.SIGUSR1) > 5)
+assert libc.timer_gettime(once, left) == 0 and 0 < struct.unpack("4q", left)[2] < 600
 """,
     ),
     Kind(
@@ -93,12 +92,12 @@ within(lambda: heard.count(signal.SIGUSR1) > 5 and signal.SIGUSR2 in heard)
         """
 ended = []
 threads = [
-    threading.Thread(target=lambda: ended.append(time.sleep(3))),
-    threading.Thread(target=lambda: ended.append(select.select([], [], [], 3))),
+    threading.Thread(target=lambda: ended.append(time.sleep(2))),
+    threading.Thread(target=lambda: ended.append(select.select([], [], [], 2))),
 ]
 for one in threads:
     one.start()
-program = subprocess.Popen(["sleep", "3"])
+program = subprocess.Popen(["sleep", "2"])
 rest()
 for one in threads:
     one.join()

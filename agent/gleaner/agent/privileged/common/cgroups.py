@@ -33,7 +33,7 @@ def move_others(folder: str, controller: str, *, staying: list[int], beside: int
         others = [pid for pid in _members(folder) if pid not in staying]
         if not others:
             return
-        inner, outer = _path(others[0], controller), _path(beside, controller)
+        inner, outer = path(others[0], controller), path(beside, controller)
         if not folder.endswith(inner):
             raise OSError(errno.EINVAL, f"{folder} is not the cgroup that the kernel calls {inner}")
         target = f"{folder[: -len(inner)]}{outer}/cgroup.procs"
@@ -48,7 +48,7 @@ def _members(folder: str) -> list[int]:
         return [int(line) for line in file]
 
 
-def _path(pid: int, controller: str) -> str:
+def path(pid: int, controller: str) -> str:
     """Return the path of a process's cgroup in the controller's hierarchy (cgroups(7))."""
     with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:

@@ -164,6 +164,8 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
+        if "--cgroup-root" not in words:  # runc names it with cgroups of version 1 alone
+            words += ["--cgroup-root", f":{cgroups.path(os.getpid(), '')}"]
     answer = _run(words, own, runc, uid, saved=saved, root=root)
     result, is_known = b"", False
     with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has gone
