@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.api.api_harness import FACTS, SLICE, START_S, Agent, ApiHarness, Caller
 from tests.effort import examples
 from tests.made_images import MadeImage
-from tests.test_readers import HOPELESS, changed
+from tests.readers.changes import HOPELESS, changed
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState

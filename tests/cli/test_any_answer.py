@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.test_readers import HOPELESS, changed
+from tests.readers.changes import HOPELESS, changed
 
 from gleaner.control.cli import app, render
 from gleaner.control.cli.output import Answer, Fetched

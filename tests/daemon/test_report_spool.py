@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.daemon.daemon_harness import DaemonHarness
 from tests.effort import examples
+from tests.readers.changes import changed
 from tests.recorded import recording
-from tests.test_readers import changed
 
 from gleaner.agent.messages import (
     Assignment,

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.readers.changes import changed
 from tests.recorded import recording
-from tests.test_readers import changed
 
 from gleaner.agent.messages import (
     Ask,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
-from tests.test_readers import VALUES, changed
+from tests.readers.changes import VALUES, changed
 
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.interface import (

@@ -4,6 +4,7 @@ import gzip
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -266,6 +267,12 @@ def test_one_workload_is_written_as_the_same_bytes_each_time(tmp_path: Path) -> 
     for name in ("one.swf.gz", "two.swf.gz"):
         write_swf(tmp_path / name, made, header=shipped.HEADER)
     assert (tmp_path / "one.swf.gz").read_bytes() == (tmp_path / "two.swf.gz").read_bytes()
+
+
+def test_a_user_whose_name_is_a_raised_digit_gets_a_number_as_others_do(tmp_path: Path) -> None:
+    made = replace(read(shipped.PATH).workload, users=("\N{SUPERSCRIPT TWO}",), user=np.zeros(2000, np.int32))
+    write_swf(tmp_path / "log.swf", made, header=shipped.HEADER)
+    assert read(tmp_path / "log.swf").workload.users == ("1",)
 
 
 def test_the_projects_own_trace_is_whole() -> None:

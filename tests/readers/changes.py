@@ -1,17 +1,11 @@
-"""No reader of bytes from outside raises anything but its own errors: any bytes, and good ones that were changed."""
+"""Bytes that no reader expects: good ones that were changed, and hopeless ones."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.effort import examples
-from tests.readers import READERS, Reader, as_json
+from tests.readers.reader import as_json
 
 ODD = (
     b"", b"\0", b"\xff", b"\xed\xa0\x80", b"-1", b"0", b"9" * 30, b"NaN", b"1e999", b"null", b"[]", b"{}", b'""', b"\n",
@@ -28,18 +22,6 @@ HOPELESS = (
     b'{"jobs": ' + b"9" * 5000 + b"}", b"a = " + b"[" * 50_000, b"\x1f\x8b" + b"x" * 100, b"- " * 30_000,
     b"a" * 100_000,    json.dumps({"jobs": {}, "nodes": 7, "said": []}).encode(), b"\xfe\xff\0{\0}", b"(" * 100_000,
 )  # fmt: skip
-every_reader = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-
-
-def attempt(reader: Reader, content: bytes) -> None:
-    """Let the reader have its way with these bytes, in a new folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="read"))
-    try:
-        reader.read(content, folder)
-    except reader.own as error:
-        str(error).encode("utf-8", "backslashreplace")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def put_at(container: Any, key: Any) -> Callable[[Any], None]:
@@ -78,29 +60,3 @@ def changed(draw: st.DrawFn, good: tuple[bytes, ...]) -> bytes:
         end = draw(st.integers(start, min(len(content), start + 20)))
         content = content[:start] + draw(st.sampled_from(ODD) | st.binary(max_size=8)) + content[end:]
     return content
-
-
-@every_reader
-def test_what_is_good_is_read(reader: Reader, tmp_path: Path) -> None:
-    for number, content in enumerate(reader.good):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        reader.read(content, folder)
-
-
-@every_reader
-def test_what_is_hopeless_is_an_error_of_the_readers_own(reader: Reader) -> None:
-    for content in (*HOPELESS, *reader.bad):
-        attempt(reader, content)
-
-
-@every_reader
-@given(data=st.data())
-@settings(
-    max_examples=examples(150),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-def test_no_bytes_raise_anything_else(reader: Reader, data: st.DataObject) -> None:
-    anything = st.binary(max_size=300)
-    attempt(reader, data.draw(anything | changed(reader.good) if reader.good else anything))

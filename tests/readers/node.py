@@ -1,0 +1,290 @@
+"""The readers of an agent and of root's programs on a node."""
+
+import io
+import os
+import socket
+import struct
+import tarfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.made_images import MadeImage, tar
+from tests.readers.reader import Reader, as_json, at
+
+from gleaner.agent.checkpoints import chunking, manifest, workdir_tar
+from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
+from gleaner.agent.messages import Checkpoint
+from gleaner.agent.node import slurm_job
+from gleaner.agent.privileged.common import config, handshake, request, slurm_jobs, untrusted
+from gleaner.agent.privileged.common.tar_stream import MALFORMED
+from gleaner.agent.privileged.common.untrusted import text_of
+from gleaner.agent.privileged.helper import image_store, monitor, oci_config, overlay_tar, untar
+from gleaner.agent.privileged.install import daemon_json
+from gleaner.agent.privileged.shim import criu_call, img_streamer, protobuf, seal, transfer, vdso
+from gleaner.agent.runtime import docker_layer, log_frames
+from gleaner.agent.runtime.criu_reasons import criu_reason
+from gleaner.agent.runtime.disk_quota import has_quotas
+from gleaner.agent.runtime.pulled_images import PulledImages
+from gleaner.agent.user_job.catalog import Catalog
+
+KEY = b"k" * 32
+PAGE = 4096
+
+SHOWN = as_json(
+    {
+        "jobs": [
+            {
+                "job_id": 7, "user_id": 1000, "job_state": ["RUNNING"], "restart_cnt": 1, "requeue": True,
+                "batch_flag": True, "admin_comment": "gleaner: released",
+                "end_time": {"set": True, "infinite": False, "number": 9000},
+                "job_resources": {
+                    "nodes": {"allocation": [{"name": "n1", "cpus": {"count": 2}, "memory": {"allocated": 4000}}]}
+                },
+            }
+        ]
+    }
+)  # fmt: skip
+
+
+def own_slurm_job(content: bytes, _folder: Path) -> None:
+    shown = text_of(content)
+    slurm_job.parse_ending(shown)
+    slurm_job.parse_memory_mib(shown)
+    slurm_job.parse_kill_wait_s(shown)
+
+
+def config_file(content: bytes, folder: Path) -> config.Config:
+    path = at(folder, content)
+    path.chmod(0o644)
+    return config.load(str(path))
+
+
+def daemon_json_file(content: bytes, _folder: Path) -> None:
+    text, added = daemon_json.merged(text_of(content), program="/g", experimental=True)
+    daemon_json.without(text, program="/g", added=added)
+
+
+ON_A_NODE = (
+    Reader(
+        "the agent's own Slurm job",
+        own_slurm_job,
+        (),
+        (b"JobId=7 JobState=RUNNING EndTime=2026-11-21T20:29:10 TRES=cpu=6,mem=1.50G,node=1\nKillWait = 30 sec\n",),
+        (b"EndTime=2026-99-99T99:99:99", b"EndTime=0001-01-01T00:00:00", b"TRES=mem=" + b"9" * 400 + b"G"),
+    ),
+    Reader(
+        "a user's Slurm job",
+        lambda content, _: slurm_jobs.parse(text_of(content), "7"),
+        (slurm_jobs.Unknown,),
+        (SHOWN,),
+    ),
+    Reader(
+        "mountinfo",
+        lambda content, _: has_quotas("/var/lib", text_of(content)),
+        (),
+        (b"8 7 8:2 / /var rw - xfs d rw,prjquota",),
+    ),
+    Reader("privileged.json", config_file, (config.Misconfigured,), (as_json({"agent_uid": 4200, "runc": "/runc"}),)),
+    Reader(
+        "Docker's daemon.json",
+        daemon_json_file,
+        (daemon_json.Refused,),
+        (b'{"debug": true, "runtimes": {"x": {"path": "/x"}}}',),
+    ),
+    Reader(
+        "runc's log",
+        lambda content, folder: monitor.last_error(str(at(folder, content))),
+        (),
+        (b'{"level": "error", "msg": "no such thing"}\n{"level": "info", "msg": "x"}\n',),
+    ),
+    Reader(
+        "CRIU's log", lambda content, _: criu_reason(text_of(content)), (), (b"(00.1) Error (criu/x.c:1): files: no\n",)
+    ),
+)
+
+
+SPEC = {
+    "name": "gleaner-7-1", "image": "a/b:1", "command": ["sh"], "environment": {"A": "b"}, "cpus": 1, "memory_mib": 100,
+    "labels": {"org.gleaner.agent": "a"}, "restore": False,
+}  # fmt: skip
+IMAGE = MadeImage()
+CRIU = (
+    protobuf.field(1, 5) + protobuf.field(9, 4)
+    + protobuf.field(23, protobuf.field(1, b"/job") + protobuf.field(2, b"/j"))
+    + protobuf.field(27, protobuf.field(1, b"pipe:[1]") + protobuf.field(2, 1)) + protobuf.field(13, b"/caf\xe9")
+)  # fmt: skip
+
+
+def heard(content: bytes, _folder: Path) -> None:
+    ours, other = socket.socketpair()
+
+    def send() -> None:
+        with other, suppress(OSError):  # beside the reader, since a socket takes only so much that nobody reads
+            other.sendall(struct.pack(">I", len(content)) + content)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        message, descriptor = handshake.Handshake(ours, 60.0).hear()
+    finally:
+        ours.close()
+        sender.join()
+    assert descriptor is None
+    with_own_error(lambda: request.spec(message), request.Refused)
+
+
+def with_own_error(act: Callable[[], object], *own: type[BaseException]) -> None:
+    try:
+        act()
+    except own:
+        return
+
+
+def image_in(content: bytes, folder: Path) -> None:
+    path = at(folder, content, "image.tar")
+    settings = config.Config(os.getuid() or 1, bundles=str(folder / "bundles"))
+    with path.open("rb") as file:
+        image_store.take_in(settings, file.fileno(), "gleaner/pi")
+    found = image_store.find(settings, "gleaner/pi")
+    assert found is not None
+    oci_config.image(found.config)
+
+
+def layer_back(content: bytes, folder: Path) -> None:
+    target = folder / "upper"
+    target.mkdir(exist_ok=True)
+    with at(folder, content).open("rb") as file:
+        overlay_tar.put_back(file.fileno(), str(target), untar.Limit(2**20, 100), [])
+
+
+def vdso_areas(content: bytes, _folder: Path) -> None:
+    pagemap, _, mm = content.partition(b"--")
+    guard = vdso.Guard()
+    for name, part in (("pagemap-1.img", pagemap), ("mm-1.img", mm)):
+        assert guard.reads(name)
+        guard.note(name, part)
+    guard.parts("pages-1.img")
+
+
+def criu_images() -> bytes:
+    """Return images that say that the process has one page, and a vDSO of its own there."""
+    pages = [protobuf.field(1, 1), protobuf.field(1, 2**20) + protobuf.field(2, 1) + protobuf.field(4, 4)]
+    area = protobuf.field(1, 2**20) + protobuf.field(2, 2**20 + PAGE) + protobuf.field(7, 1 | 8 | 512)
+    images = (pages, [protobuf.field(14, area)])
+    return b"--".join(bytes(8) + b"".join(struct.pack("<I", len(one)) + one for one in image) for image in images)
+
+
+ROOTS = (
+    Reader("a message to root", heard, (handshake.HandshakeFailed,), (as_json(SPEC),)),
+    Reader(
+        "runc's request to CRIU",
+        lambda content, _: criu_call.options(content, 1),
+        (protobuf.NotUnderstood,),
+        (CRIU,),
+        (protobuf.field(23, b""), protobuf.field(10, b"\xff"), protobuf.field(27, b"")),
+    ),
+    Reader(
+        "a name of an image of CRIU's",
+        lambda content, _: img_streamer.parsed_request(content),
+        (img_streamer.StreamBroken,),
+        (b"\x0a\x0bpages-1.img",),
+    ),
+    Reader("the images of CRIU's that say what is where", vdso_areas, (vdso.Forged,), (criu_images(),)),
+    Reader("a vDSO", lambda content, _: vdso.flaw(content), ()),
+    Reader(
+        "a seal",
+        lambda content, _: seal.opened(KEY, 7, text_of(content)),
+        (seal.Broken,),
+        (seal.seal(KEY, 7, seal.Sealed("[]", {"core-1.img": ["00"]})).encode(),),
+    ),
+    Reader(
+        "the pipes of a process",
+        lambda content, _: transfer.checked_descriptors(text_of(content)),
+        (handshake.HandshakeFailed,),
+        (b'["/dev/null", "pipe:[7]", "pipe:[8]"]',),
+    ),
+    Reader("an image for the node", image_in, (untar.Hostile, OSError), (tar(IMAGE.files()), tar(IMAGE.oci_files()))),
+    Reader(
+        "a container's written files",
+        layer_back,
+        (untar.Hostile, OSError, *MALFORMED),
+        (tar({"a": b"1", "d/b": b"2"}),),
+    ),
+)
+
+
+FRAMES = struct.pack(">B3xL", 1, 6) + b"a\xff\0\nbc" + struct.pack(">B3xL", 2, 2) + b"d\n"
+MANIFEST = manifest.manifest_of("jobs/7/output", [], {"image_id": "x"})
+RECORD = as_json(
+    {
+        "program": "p",
+        "checkpoints": [
+            Checkpoint(attempt=1, number=1, digest="sha256:" + "0" * 64, size_bytes=1, log_lines=0).model_dump(
+                mode="json"
+            )
+        ],
+    }
+)
+
+
+def folder_back(content: bytes, folder: Path) -> None:
+    target = folder / "job"
+    target.mkdir(exist_ok=True)
+    workdir_tar.unpack([content], target)
+
+
+def packed_folder(modified: str) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, kind in ((".", tarfile.DIRTYPE), ("caf\udce9", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode = kind, "nowhere", 0o700
+            member.pax_headers = {"mtime": modified}
+            archive.addfile(member)
+    return made.getvalue()
+
+
+def written_layer(content: bytes, _folder: Path) -> None:
+    for _ in docker_layer.layer([content], without={"job"}, deleted={"a"}, below=lambda _: []):
+        pass
+
+
+def container_output(content: bytes, _folder: Path) -> None:
+    lines = log_frames.Lines()
+    for line in [*lines.of(log_frames.messages([content])), *lines.rest()]:
+        assert line == untrusted.storable(line)
+
+
+def record(content: bytes, folder: Path) -> None:
+    catalog = Catalog(folder, 7, "p")
+    catalog.record.parent.mkdir(parents=True, exist_ok=True)
+    catalog.record.write_bytes(content)
+    catalog.latest()
+
+
+def pack_index(content: bytes, _folder: Path) -> None:
+    chunking.parsed_index(content[chunking.FOOTER_BYTES :], content[: chunking.FOOTER_BYTES], [1, 2])
+
+
+AGENTS = (
+    Reader("a container's output", container_output, (), (FRAMES,)),
+    Reader(
+        "the list of pulled images",
+        lambda content, folder: PulledImages(at(folder, content)).known(),
+        (),
+        (as_json({"a": {"image_id": "b", "used_s": 1.5}}),),
+    ),
+    Reader("an archive's manifest", lambda content, _: manifest.parsed("k", content), (ArchiveBroken,), (MANIFEST,)),
+    Reader("an archive's index", pack_index, (chunking.Damaged,)),
+    Reader("a user job's record", record, (StorageError,), (RECORD,)),
+    Reader(
+        "a job's folder",
+        folder_back,
+        (workdir_tar.WorkdirError,),
+        (packed_folder("1.500000000"),),
+        (packed_folder("9" * 30), packed_folder("nan")),
+    ),
+    Reader("Docker's archive of a layer", written_layer, MALFORMED, (tar({"a": b"1", "job/b": b"2"}),)),
+)

@@ -1,0 +1,93 @@
+"""The readers of files that people hand in: logs of jobs, settings, campaigns, images."""
+
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+from tests.made_images import MadeImage, tar
+from tests.readers.reader import Reader, at
+
+from gleaner.agent.privileged.common.untrusted import text_of
+from gleaner.control.api.image_uploads import architecture_of
+from gleaner.control.cli import campaign_file, image_archive, unpack
+from gleaner.control.cli.config import load_settings
+from gleaner.control.cli.failures import Failure
+from gleaner.control.models.images import ImagePush
+from gleaner.control.queue.errors import Invalid
+from gleaner.control.simulation.errors import SimulationError
+from gleaner.control.simulation.scenario import read_scenario
+from gleaner.control.simulation.tuning.journal import Journal
+from gleaner.control.simulation.workloads import sacct, traces
+
+IMAGE = MadeImage()
+SWF = b"; MaxProcs: 400 (4 each)\n1 10 5 60 4 -1 512 8 120 1024 1 7 3 -1 -1 -1 -1 -1\n"
+SACCT = (
+    sacct.COLUMNS.replace(",", "|")
+    + "\n101|2026-01-31T10:00:00|2026-01-31T10:00:00|2026-01-31T10:00:30|600|30|64|2|8000M|alice|physics|COMPLETED\n"
+).encode()
+CAMPAIGN = b"name: pi\nimage: gleaner/pi\ncommand: [a, '{index}']\nindices: 1-3\nmemory_mib: 1G\nenvironment: {A: b}\n"
+SETTINGS = b"[api]\nport = 8642\n[groups.multiplier]\nphysics = 2\n"
+SCENARIO = b"[machine]\nprocessors = 64\n[agents]\nlength_s = 900\n"
+OUTCOMES = b'{"key":"a","outcome":{"wait_s":[1.0,2.5]}}\n'
+
+
+def campaign(content: bytes, folder: Path) -> None:
+    campaign_file.submission(campaign_file.read(at(folder, content)))
+
+
+def settings_file(content: bytes, folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLEANER_SETTINGS", str(at(folder, content)))
+        load_settings()
+
+
+def archived_image(content: bytes, _folder: Path) -> None:
+    found = image_archive.read(io.BytesIO(content), architecture="amd64")
+    for _ in found.pieces():
+        pass
+
+
+def pushed(content: bytes, _folder: Path) -> None:
+    config_text = text_of(content)
+    if len(config_text) >= 2:
+        architecture_of(ImagePush.model_validate(IMAGE.push() | {"config": config_text}))
+
+
+def journal(content: bytes, folder: Path) -> None:
+    with Journal(at(folder, content)):
+        pass
+
+
+PEOPLES = (
+    Reader(
+        "a log of jobs",
+        lambda content, folder: traces.read(at(folder, content)),
+        (SimulationError,),
+        (
+            SWF,
+            SACCT,
+            gzip.compress(SWF),
+            gzip.compress(SACCT),
+        ),
+    ),
+    Reader(
+        "a scenario", lambda content, folder: read_scenario(at(folder, content), ()), (SimulationError,), (SCENARIO,)
+    ),
+    Reader("a journal of outcomes", journal, (SimulationError,), (OUTCOMES,)),
+    Reader("a campaign file", campaign, (Failure,), (CAMPAIGN,)),
+    Reader("the settings", settings_file, (Failure,), (SETTINGS,)),
+    Reader(
+        "an image to push",
+        archived_image,
+        (image_archive.NotAnImage,),
+        (tar(IMAGE.files(packed=True)), tar(IMAGE.oci_files())),
+    ),
+    Reader("the configuration of an image that is pushed", pushed, (Invalid,), (IMAGE.config,)),
+    Reader(
+        "a job's output",
+        lambda content, folder: unpack.unpack([content], folder / "out", job=7, overwrite=True),
+        (Failure,),
+        (tar({"a": b"1", "d/b": b"2"}),),
+    ),
+)

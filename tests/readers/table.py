@@ -1,0 +1,12 @@
+"""All functions that read bytes from outside, with the errors that each may raise.
+
+What answers at a socket is tried in `api/test_any_body.py` (control's API), `cli/test_any_answer.py` and
+`reporting/test_client.py` (control), and `runtime/test_any_answer.py` (Docker Engine).
+"""
+
+from tests.readers.node import AGENTS, ON_A_NODE, ROOTS
+from tests.readers.peoples import PEOPLES
+from tests.readers.reader import Reader
+from tests.readers.slurm import SLURM
+
+READERS: tuple[Reader, ...] = (*SLURM, *ON_A_NODE, *ROOTS, *AGENTS, *PEOPLES)
