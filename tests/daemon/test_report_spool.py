@@ -207,6 +207,7 @@ def test_any_file_and_any_name_of_a_folder_is_a_report_or_is_set_aside(
     ]
     good += [("/jobs/1/attempts/1/saved", Saved(checkpoint=made, slice=SLICE))]
     files = [json.dumps({"path": path, "body": message.model_dump_json()}).encode() for path, message in good]
+    rmtree(harness.folder / "agents", ignore_errors=True)
     place = harness.folder / "agents" / data.draw(st.sampled_from(["agent", "caf\udce9"]))
     (place / "reports").mkdir(parents=True)
     content = data.draw(st.binary(max_size=50) | changed(tuple(files)))
@@ -215,4 +216,3 @@ def test_any_file_and_any_name_of_a_folder_is_a_report_or_is_set_aside(
     assert not (place / "reports").exists()
     set_aside = list((place / "unread").glob("*.json")) if (place / "unread").exists() else []
     assert [one.read_bytes() for one in set_aside] in ([], [content])
-    rmtree(place)

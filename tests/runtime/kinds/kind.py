@@ -43,14 +43,14 @@ class Kind:
     """One kind of process."""
 
     what: str
-    """What a job has, in a few words."""
+    """A few words: a job has this."""
     program: str
     refused: str = ""
     """A part of the reason why it is not saved; "" if it is saved."""
     since: str = ""
     """The version of Linux since which it is refused; before that it is saved. "": whatever Linux there is."""
     but: str = ""
-    """What is not as before; "" if all is."""
+    """The difference from before; "" if there is none."""
     brief: bool = False
     """True for a kind that `make test` tries, too."""
     both_ways: bool = False
@@ -58,7 +58,7 @@ class Kind:
 
     @property
     def promise(self) -> str:
-        """What the docs say."""
+        """Return the words of the docs."""
         if not self.refused:
             return f"goes on, {self.but}" if self.but else "goes on"
         return f"not saved{f' with Linux {self.since} or newer' if self.since else ''}: it {self.refused}"
