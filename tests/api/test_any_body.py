@@ -53,7 +53,7 @@ SHOWN = ("/v1/jobs", "/v1/jobs/1", "/v1/jobs/1/log", "/v1/status")
 SHOWN_TO_ADMINS = ("/v1/agents", "/v1/nodes", "/v1/tokens", "/v1/drains/1", "/metrics")
 
 
-@pytest.fixture(params=["sqlite_url", pytest.param("postgres_url", marks=pytest.mark.postgres)])
+@pytest.fixture(params=["sqlite_url", pytest.param("postgres_url", marks=[pytest.mark.postgres, pytest.mark.extended])])
 def callers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Caller]]:
     """A user, an admin, and an agent that has the first job."""
     storage = FolderStorage(tmp_path / "storage")

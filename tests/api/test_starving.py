@@ -44,7 +44,7 @@ def asked(client: httpx.Client, path: str) -> Iterator[list[int]]:
 
     def ask(number: int) -> None:
         headers = {"Authorization": f"Bearer wrong-{number}"}
-        with httpx.Client(base_url=client.base_url, timeout=150) as own:
+        with httpx.Client(base_url=client.base_url, timeout=150, verify=False) as own:
             statuses.append(own.get(path, headers=headers).status_code)
 
     with ThreadPoolExecutor(60) as pool:

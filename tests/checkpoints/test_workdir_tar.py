@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import examples
 
 from gleaner.agent.checkpoints.workdir_tar import WorkdirError, clear, pack, unpack
 
@@ -73,7 +74,7 @@ def seen(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tree=trees, data=st.data())
 def test_a_folder_comes_back_exactly_and_what_was_there_is_gone(tree: Tree, data: st.DataObject) -> None:
     with TemporaryDirectory() as place:

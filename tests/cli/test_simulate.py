@@ -257,7 +257,7 @@ def test_reproduce_shows_published_figures_beside_ours(glean: Glean) -> None:
     assert "Not published, so chosen here before the first comparison:" in out
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_reproduce_without_a_name_prints_all_five(glean: Glean) -> None:
     code, out, _ = glean("reproduce", "--quick")
     assert code == 0

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import httpx
 import pytest
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.control.cli import app
 from gleaner.control.queue import tokens
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.settings import Settings
@@ -54,29 +57,38 @@ class Control:
         port = re.search(r"listening +address=\('127\.0\.0\.1', (\d+)\)", self.said)
         return f"http://127.0.0.1:{port[1]}" if port else ""
 
-    def start(self, **changes: str) -> "Control":
-        """Start it; `changes` go to the environment."""
-        file = self.folder / f"{self.name}.toml"
+    def start(self) -> "Control":
+        """Start it."""
+        self.write_settings()
+        with (self.folder / f"{self.name}.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, "control", "run"],
+                env=os.environ | {"GLEANER_SETTINGS": str(self.settings)},
+                stderr=log,
+            )
+        return self
+
+    @property
+    def settings(self) -> Path:
+        return self.folder / f"{self.name}.toml"
+
+    def write_settings(self) -> None:
+        file = self.settings
         file.write_text(
             f'[queue]\nurl = "{self.url}"\nlease_s = 20\nheartbeat_s = 4\n'
             f"[rounds]\nlength_s = 1000000\nshortest_slice_s = 5\npoll_s = 1\n"
             f'[cluster]\nbackend = "local"\nlocal_agents = 2\nagent_command = {IDLE_AGENT}\n'
             f'[api]\nport = 0\n[storage]\nfolder = "{self.folder / "storage"}"\n'
         )
-        with (self.folder / f"{self.name}.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, "control", "run"],
-                env=os.environ | {"GLEANER_SETTINGS": str(file)} | changes,
-                stderr=log,
-            )
-        return self
 
     def refused(self, **changes: str) -> str:
-        """Start it, expect that it ends at once with status 1; what it said."""
-        process = self.start(**changes).process
-        assert process is not None
-        assert process.wait(timeout=150) == 1
-        return self.said.strip()
+        """Run it here with these changes of the environment; return the line with which it ends at once."""
+        self.write_settings()
+        with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as told:
+            for name, value in {"GLEANER_SETTINGS": str(self.settings), **changes}.items():
+                patch.setenv(name, value)
+            assert app.run(["control", "run"]) == 1
+        return told.getvalue().strip()
 
     def health(self) -> dict[str, Any]:
         address = self.address

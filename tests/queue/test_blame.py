@@ -1,5 +1,7 @@
 """One bad node cannot consume a queue, and one bad campaign makes no node bad."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,15 @@ from gleaner.control.queue.database import connect, migrate
 from gleaner.control.queue.schema import ATTEMPT, FAILURE, JOB, Blame
 from gleaner.control.states import Outcome, State
 
-MANY = examples(300)
+MANY = examples(150)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.extended])])
+def long_harness(request: pytest.FixtureRequest) -> Iterator[QueueHarness]:
+    """Return an empty queue, for tests of what is decided in hundreds of claims, whatever the database."""
+    engine = connect(request.getfixturevalue(f"{request.param}_url"))
+    yield QueueHarness(engine)
+    engine.dispose()
 
 
 def _jobs(harness: QueueHarness, count: int = MANY, *, retries: int = 2) -> tuple[int, ...]:
@@ -33,46 +43,48 @@ def _fail(harness: QueueHarness, node: str, *, computed_s: float = 0.0) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("takes_s", [5.0, 20.0])
-def test_one_bad_node_cannot_eat_a_queue(harness: QueueHarness, takes_s: float) -> None:
-    jobs = _jobs(harness)
-    floor = Floor(harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (takes_s, 0))
+def test_one_bad_node_cannot_eat_a_queue(long_harness: QueueHarness, takes_s: float) -> None:
+    jobs = _jobs(long_harness)
+    floor = Floor(long_harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (takes_s, 0))
     ends = floor.work_off(jobs, within_s=3 * MANY / CORES * takes_s + 3600)
     assert ends == {Outcome.SUCCEEDED: MANY}
     assert floor.ever_avoided == {"bad"}
     assert floor.failures_until_avoided["bad"] <= 10
     assert floor.quick["bad"] < 60
     counted = select(func.count()).where(JOB.c.failures > 0)
-    with harness.engine.connect() as connection:
+    with long_harness.engine.connect() as connection:
         at_most = policy.MARGIN_UNTIL_BAD  # they had succeeded elsewhere before the node was found bad
         assert connection.execute(counted).scalar_one() <= at_most
 
 
 @pytest.mark.slow
-def test_a_bad_node_is_found_out_also_while_the_good_one_has_no_room(harness: QueueHarness) -> None:
-    jobs = _jobs(harness, 40)
-    floor = Floor(harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else WELL, busy={"good": 1500.0})
-    while harness.now_s < floor.began_s + 600:
+def test_a_bad_node_is_found_out_also_while_the_good_one_has_no_room(long_harness: QueueHarness) -> None:
+    jobs = _jobs(long_harness, 40)
+    floor = Floor(
+        long_harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else WELL, busy={"good": 1500.0}
+    )
+    while long_harness.now_s < floor.began_s + 600:
         floor.step()
     assert (floor.avoided(), floor.quick["bad"]) == (("bad",), 10)
     assert floor.work_off(jobs, within_s=7200) == {Outcome.SUCCEEDED: 40}
 
 
 @pytest.mark.slow
-def test_jobs_that_fail_everywhere_make_no_node_bad(harness: QueueHarness) -> None:
-    jobs = _jobs(harness)
-    floor = Floor(harness, ("n1", "n2", "n3"), lambda node, job: AT_ONCE)
+def test_jobs_that_fail_everywhere_make_no_node_bad(long_harness: QueueHarness) -> None:
+    jobs = _jobs(long_harness)
+    floor = Floor(long_harness, ("n1", "n2", "n3"), lambda node, job: AT_ONCE)
     assert floor.work_off(jobs, within_s=7200) == {Outcome.FAILED: MANY}
     assert floor.ever_avoided == set()
-    assert {harness.detail(job).failures for job in jobs[::10]} == {3}
-    with harness.engine.connect() as connection:
+    assert {long_harness.detail(job).failures for job in jobs[::10]} == {3}
+    with long_harness.engine.connect() as connection:
         tries = connection.execute(select(func.count()).select_from(ATTEMPT)).scalar_one()
     assert tries <= MANY * 3 + 30
 
 
 @pytest.mark.slow
-def test_on_one_node_alone_failures_are_the_jobs_own(harness: QueueHarness) -> None:
-    jobs = _jobs(harness, 20)
-    floor = Floor(harness, ("only",), lambda node, job: AT_ONCE)
+def test_on_one_node_alone_failures_are_the_jobs_own(long_harness: QueueHarness) -> None:
+    jobs = _jobs(long_harness, 20)
+    floor = Floor(long_harness, ("only",), lambda node, job: AT_ONCE)
     assert floor.work_off(jobs, within_s=3600) == {Outcome.FAILED: 20}
     assert (floor.ever_avoided, floor.quick["only"]) == (set(), 60)
 
@@ -87,26 +99,26 @@ def test_a_bad_job_among_good_ones_fails_alone(harness: QueueHarness) -> None:
 
 
 @pytest.mark.slow
-def test_the_bad_jobs_of_a_campaign_that_one_node_took_alone_do_not_make_it_bad(harness: QueueHarness) -> None:
-    jobs = _jobs(harness, 60)
-    floor = Floor(harness, ("n1", "n2"), lambda node, job: AT_ONCE if job in jobs[:CORES] else WELL)
+def test_the_bad_jobs_of_a_campaign_that_one_node_took_alone_do_not_make_it_bad(long_harness: QueueHarness) -> None:
+    jobs = _jobs(long_harness, 60)
+    floor = Floor(long_harness, ("n1", "n2"), lambda node, job: AT_ONCE if job in jobs[:CORES] else WELL)
     ends = floor.work_off(jobs, within_s=7200)
     assert ends == {Outcome.SUCCEEDED: 60 - CORES, Outcome.FAILED: CORES}
     assert floor.ever_avoided == set()
 
 
 @pytest.mark.slow
-def test_a_node_on_which_jobs_fail_late_is_not_judged(harness: QueueHarness) -> None:
-    jobs = _jobs(harness, 24)
-    floor = Floor(harness, ("slow", "good"), lambda node, job: (600.0, 1) if node == "slow" else WELL)
+def test_a_node_on_which_jobs_fail_late_is_not_judged(long_harness: QueueHarness) -> None:
+    jobs = _jobs(long_harness, 24)
+    floor = Floor(long_harness, ("slow", "good"), lambda node, job: (600.0, 1) if node == "slow" else WELL)
     assert floor.work_off(jobs, within_s=4 * 3600) == {Outcome.SUCCEEDED: 24}
     assert (floor.ever_avoided, floor.doubted()) == (set(), [])
 
 
 @pytest.mark.slow
-def test_two_bad_nodes_of_three_are_found_out(harness: QueueHarness) -> None:
-    jobs = _jobs(harness, 100)
-    floor = Floor(harness, ("bad1", "bad2", "good"), lambda node, job: WELL if node == "good" else AT_ONCE)
+def test_two_bad_nodes_of_three_are_found_out(long_harness: QueueHarness) -> None:
+    jobs = _jobs(long_harness, 100)
+    floor = Floor(long_harness, ("bad1", "bad2", "good"), lambda node, job: WELL if node == "good" else AT_ONCE)
     ends = floor.work_off(jobs, within_s=4 * 3600)
     assert ends == {Outcome.SUCCEEDED: 100}
     assert floor.ever_avoided == {"bad1", "bad2"}
@@ -115,9 +127,9 @@ def test_two_bad_nodes_of_three_are_found_out(harness: QueueHarness) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 1])
-def test_no_job_ends_for_good_by_one_nodes_word(harness: QueueHarness, retries: int) -> None:
-    jobs = _jobs(harness, 30, retries=retries)
-    floor = Floor(harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else WELL)
+def test_no_job_ends_for_good_by_one_nodes_word(long_harness: QueueHarness, retries: int) -> None:
+    jobs = _jobs(long_harness, 30, retries=retries)
+    floor = Floor(long_harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else WELL)
     assert floor.work_off(jobs, within_s=7200) == {Outcome.SUCCEEDED: 30}
 
 
@@ -134,21 +146,23 @@ def test_a_bad_node_that_is_there_first_in_a_round_ends_no_job_for_good(harness:
 
 
 @pytest.mark.slow
-def test_a_job_without_retries_that_waits_in_vain_for_another_node_ends_all_the_same(harness: QueueHarness) -> None:
-    (job,) = _jobs(harness, 1, retries=0)
-    harness.agent("gone", node="gone")
-    harness.record_farewell("gone")
-    harness.agent("only", node="only")
+def test_a_job_without_retries_that_waits_in_vain_for_another_node_ends_all_the_same(
+    long_harness: QueueHarness,
+) -> None:
+    (job,) = _jobs(long_harness, 1, retries=0)
+    long_harness.agent("gone", node="gone")
+    long_harness.record_farewell("gone")
+    long_harness.agent("only", node="only")
     for _ in range(policy.FORGIVEN_UNSEEN_AT_MOST):
-        assert _fail(harness, "only") == job
-        assert harness.claim("only") == ()
+        assert _fail(long_harness, "only") == job
+        assert long_harness.claim("only") == ()
         for wait_s in (100, policy.LONGEST_ELSEWHERE_S):
-            harness.now_s += wait_s
-            harness.record_heartbeat("only")
+            long_harness.now_s += wait_s
+            long_harness.record_heartbeat("only")
             if wait_s == 100:
-                assert harness.claim("only") == ()
-    assert _fail(harness, "only") == job
-    assert harness.row(job).outcome is Outcome.FAILED
+                assert long_harness.claim("only") == ()
+    assert _fail(long_harness, "only") == job
+    assert long_harness.row(job).outcome is Outcome.FAILED
 
 
 def test_a_job_without_retries_that_fails_on_two_good_nodes_has_failed(harness: QueueHarness) -> None:
@@ -218,36 +232,36 @@ def test_failures_of_before_a_node_was_found_bad_are_refunded(harness: QueueHarn
 
 
 @pytest.mark.slow
-def test_a_bad_node_is_probed_with_one_job_and_a_success_clears_it(harness: QueueHarness) -> None:
-    _jobs(harness, 40)
-    floor = Floor(harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (5.0, 0))
+def test_a_bad_node_is_probed_with_one_job_and_a_success_clears_it(long_harness: QueueHarness) -> None:
+    _jobs(long_harness, 40)
+    floor = Floor(long_harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (5.0, 0))
     while not floor.avoided():
         floor.step()
-    assert harness.claim("bad") == ()
-    harness.now_s += policy.FIRST_AVOID_S + 1
+    assert long_harness.claim("bad") == ()
+    long_harness.now_s += policy.FIRST_AVOID_S + 1
     assert floor.avoided() == ()
-    _jobs(harness, 10)
-    (probe,) = harness.claim("bad")
-    assert harness.claim("bad") == ()
-    harness.record_completion(probe.job, probe.attempt)
-    assert len(harness.claim("bad")) > 1
-    assert harness.look(avoided_nodes.failures, now_s=harness.now_s) == {}
+    _jobs(long_harness, 10)
+    (probe,) = long_harness.claim("bad")
+    assert long_harness.claim("bad") == ()
+    long_harness.record_completion(probe.job, probe.attempt)
+    assert len(long_harness.claim("bad")) > 1
+    assert long_harness.look(avoided_nodes.failures, now_s=long_harness.now_s) == {}
 
 
 @pytest.mark.slow
-def test_a_probe_that_fails_leaves_the_node_alone_for_longer(harness: QueueHarness) -> None:
-    _jobs(harness, 40)
-    floor = Floor(harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (5.0, 0))
+def test_a_probe_that_fails_leaves_the_node_alone_for_longer(long_harness: QueueHarness) -> None:
+    _jobs(long_harness, 40)
+    floor = Floor(long_harness, ("bad", "good"), lambda node, job: AT_ONCE if node == "bad" else (5.0, 0))
     while not floor.avoided():
         floor.step()
     before = floor.quick["bad"]
-    harness.now_s += policy.FIRST_AVOID_S + 1
-    _jobs(harness, 10)
+    long_harness.now_s += policy.FIRST_AVOID_S + 1
+    _jobs(long_harness, 10)
     while not floor.avoided():
         floor.step()
     assert floor.quick["bad"] == before + 1
-    until_s = harness.look(avoided_nodes.failures, now_s=harness.now_s)["bad"].avoided_until_s
-    assert until_s == harness.now_s - floor.every_s + 2 * policy.FIRST_AVOID_S
+    until_s = long_harness.look(avoided_nodes.failures, now_s=long_harness.now_s)["bad"].avoided_until_s
+    assert until_s == long_harness.now_s - floor.every_s + 2 * policy.FIRST_AVOID_S
 
 
 def test_a_job_that_runs_on_steadily_clears_a_doubted_node(harness: QueueHarness) -> None:

@@ -87,6 +87,7 @@ def below(x):
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_change_of_what_stands_below_a_core_in_its_file_reaches_the_loop_too(tmp_path: Path) -> None:
     loop = textwrap.dedent(LOOP.format(folder=str(tmp_path)))
     write(tmp_path / "a_loop.py", loop.replace("compiled(a_core.core)", "a_core.core"))
@@ -114,7 +115,7 @@ print(doubled(float(said) if "." in said else int(said)), sum(doubled.stats.cach
 @pytest.mark.parametrize(
     ("lock", "words", "first", "later"),
     [
-        ("doubled.lock", ("21", "1.5"), ["3.0 0", "42 0"], ["3.0 1", "42 1"]),
+        pytest.param("doubled.lock", ("21", "1.5"), ["3.0 0", "42 0"], ["3.0 1", "42 1"], marks=pytest.mark.extended),
         ("doubled-*.lock", ("21", "21"), ["42 0", "42 1"], ["42 1", "42 1"]),
     ],
     ids=["different types are saved one after the other", "the same types are compiled once"],
@@ -156,6 +157,7 @@ def test_the_cache_is_in_the_users_cache_folder_and_what_nobody_has_used_for_a_m
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_without_a_folder_that_can_be_written_nothing_is_cached(tmp_path: Path) -> None:
     write(tmp_path / "types_of_it.py", TYPES.replace("sys.argv[1]", repr("21")))
     (tmp_path / "a_file").touch()
@@ -176,6 +178,7 @@ def test_an_index_that_cannot_be_read_any_more_is_made_anew(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_file_that_changes_while_a_program_starts_spoils_nothing_for_the_next(tmp_path: Path) -> None:
     """The program has imported the core as it was, and compiles and keeps it after the file has changed."""
     loop = textwrap.dedent(LOOP.format(folder=str(tmp_path)))
