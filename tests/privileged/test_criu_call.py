@@ -266,7 +266,7 @@ def test_what_a_killed_criu_has_brought_back_goes_with_it(tmp_path: Path) -> Non
 
 @contextlib.contextmanager
 def called(tmp_path: Path, fake: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
-    """Yield criu.py as runc calls it for a restore, with this program in CRIU's place; and runc's end of its socket."""
+    """Yield `criu_call` as runc calls it for a restore, with this program as CRIU; and runc's end of its socket."""
     package = Path(criu_call.__file__).parents[2]
     (tmp_path / "criu").write_text(fake)
     (tmp_path / "criu").chmod(0o755)

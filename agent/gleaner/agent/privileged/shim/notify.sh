@@ -1,5 +1,5 @@
 #!/bin/sh -p
-# CRIU's action script: passes each of its notifications on to the program that has called it (criu.py). With -p, as CRIU may
+# CRIU's action script: passes each of its notifications on to the program that has called it (criu_call). With -p, as CRIU may
 # run with another real than effective user, and a shell would drop its rights otherwise.
 #
 # That program may have been killed, now or before. Then CRIU must hear a no, and undo what it has done. So nothing here
