@@ -77,7 +77,9 @@ def alive(pid: int) -> bool:
 def test_criu_and_what_it_has_started_go_when_runc_has_gone(tmp_path: Path, *, late: bool) -> None:
     """Else CRIU would wait for a word that never comes, and keep the container frozen."""
     package = Path(criu_call.__file__).parents[2]
-    fake = 'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >said; read -r answer <answered; sleep 60'
+    fake = (
+        'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >notifications; read -r answer <answers; sleep 60'
+    )
     script = f"""
 import socket, sys, threading, time
 sys.path.insert(0, {str(package)!r})
@@ -322,7 +324,7 @@ if sys.argv[1] == "restore":
 
 def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:
     """At this one notification CRIU goes on whatever it is told."""
-    for pipe in ("said", "answered"):
+    for pipe in ("notifications", "answers"):
         os.mkfifo(tmp_path / pipe)
     with subprocess.Popen(["sleep", "60"]) as restored:
         said = subprocess.run(

@@ -28,7 +28,7 @@ from gleaner.agent.runtime import disk_quota
 from gleaner.agent.runtime.allowed_images import full_name, is_id
 from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
 from gleaner.agent.runtime.docker_layer_access import data_folder
-from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, found
+from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, find_shim
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
@@ -108,7 +108,7 @@ class DockerRuntime:
     @cached_property
     def _streamed(self) -> DockerStreaming | None:
         """The shim; None if this node lacks it."""
-        streamed, reason = found(self._engine)
+        streamed, reason = find_shim(self._engine)
         if streamed is None:
             log.warning(
                 "Docker lacks Gleaner's runtime (run deploy/install-node.sh): only jobs that save themselves run here",
@@ -468,8 +468,8 @@ def _usage(stats: Mapping[str, Any]) -> Usage | None:
 
 def _why_not_started(error: docker.errors.APIError) -> str:
     """Return the end of the engine's long line, which names the command and what is wrong with it."""
-    said = explanation(error)
-    return said[said.find("exec: ") :] if "exec: " in said else said
+    text = explanation(error)
+    return text[text.find("exec: ") :] if "exec: " in text else text
 
 
 def _criu_version() -> str:
@@ -478,11 +478,11 @@ def _criu_version() -> str:
     if program is None:
         return ""
     try:
-        said = system_programs.run([program, "--version"], within_s=_CRIU_PATIENCE_S).stdout
+        text = system_programs.run([program, "--version"], within_s=_CRIU_PATIENCE_S).stdout
     except OSError:
         return ""
     return next(
-        (line.removeprefix("Version: ").strip() for line in said.splitlines() if line.startswith("Version:")), ""
+        (line.removeprefix("Version: ").strip() for line in text.splitlines() if line.startswith("Version:")), ""
     )
 
 

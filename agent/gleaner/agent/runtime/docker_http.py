@@ -41,7 +41,7 @@ def translated(doing: str) -> Generator[None]:
     try:
         yield
     except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise RuntimeFault(f"{doing}: {explanation(error)}"[:_LONGEST_LINE]) from error
+        raise RuntimeFault(f"{doing}: {explanation(error)}") from error
 
 
 @contextmanager
@@ -55,13 +55,14 @@ def reading() -> Generator[None]:
     except requests.RequestException:  # some of them are a `ValueError`, too
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise NotUnderstood(f"Docker's answer is not understood ({type(error).__name__}: {error})") from error
+        line = f"Docker's answer is not understood ({type(error).__name__}: {error})"
+        raise NotUnderstood(line[:_LONGEST_LINE]) from error
 
 
 def explanation(error: Exception) -> str:
     """Return the engine's words in one line."""
-    said = getattr(error, "explanation", None) or str(error)
-    return " ".join(str(said).split())
+    text = getattr(error, "explanation", None) or str(error)
+    return " ".join(str(text).split())
 
 
 def status(error: docker.errors.APIError) -> int:
@@ -109,13 +110,13 @@ class Engine:
 
     @reading()
     def version(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = self._api.version()
-        return found
+        answer: dict[str, Any] = self._api.version()
+        return answer
 
     @reading()
     def info(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = self._api.info()
-        return found
+        answer: dict[str, Any] = self._api.info()
+        return answer
 
     @reading()
     def pull(self, image: str) -> None:
@@ -131,8 +132,8 @@ class Engine:
     @reading()
     def image_id(self, image: str) -> str:
         """Return the id of the image that has this name now."""
-        found: str = self._api.inspect_image(image)["Id"]
-        return found
+        answer: str = self._api.inspect_image(image)["Id"]
+        return answer
 
     @reading()
     def remove_image(self, image: str) -> None:
@@ -210,20 +211,20 @@ class Engine:
 
     @reading()
     def inspect(self, container: str) -> Mapping[str, Any]:
-        found: dict[str, Any] = self._api.inspect_container(container)
-        return found
+        answer: dict[str, Any] = self._api.inspect_container(container)
+        return answer
 
     @reading()
     def stats(self, container: str) -> Mapping[str, Any]:
         """Return the figures of this moment, without the second that the engine else takes to measure a rate."""
-        found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
-        return found
+        answer: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
+        return answer
 
     @reading()
     def labelled(self, label: str) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of each container that has this one, ended ones too."""
-        found: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
-        return {one["Id"]: one["Labels"] for one in found}
+        answer: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
+        return {one["Id"]: one["Labels"] for one in answer}
 
     @reading()
     def has_written(self, container: str, *, apart_from: str) -> bool:

@@ -98,7 +98,7 @@ class DockerStreaming:
             raise RuntimeFault(f"cannot restore {name}: {error}") from error
 
 
-def found(engine: Engine) -> tuple[DockerStreaming | None, str]:
+def find_shim(engine: Engine) -> tuple[DockerStreaming | None, str]:
     """Return the shim of this node, or None and the reason why it cannot be used."""
     info = engine.info()
     with reading():

@@ -62,17 +62,17 @@ _TEXTS = {13: "--root", 44: "--freeze-cgroup", 53: "--lsm-profile", 37: "--exter
 
 def options(request: bytes, runc_pid: int) -> list[str]:
     """Return CRIU's options for runc's `criu_opts`. Raises `NotUnderstood`."""
-    found: list[str] = []
+    words: list[str] = []
     for number, value in fields(request):
         if number in _SWITCHES and isinstance(value, int):
             name = _SWITCHES[number]
             if value and name:
-                found.append(name)
+                words.append(name)
         elif number in _TEXTS and isinstance(value, bytes):
-            found += [_TEXTS[number], _text(value)]
+            words += [_TEXTS[number], _text(value)]
         else:
-            found += _option(number, value, runc_pid)
-    return found
+            words += _option(number, value, runc_pid)
+    return words
 
 
 def _option(number: int, value: Value, runc_pid: int) -> list[str]:
@@ -148,8 +148,8 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     pid_file = os.path.join(own, "work", "pid")
     words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
     words += options(wanted, os.getppid())
-    uid, said = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
-    saved, root = number_in(said.get(2, 0)), None
+    uid, criu_opts = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
+    saved, root = number_in(criu_opts.get(2, 0)), None
     if kind == DUMP:
         freezer = words[words.index("--freeze-cgroup") + 1] if "--freeze-cgroup" in words else ""
         why = unsavable.refused(saved, freezer) or deleted_files.refused(saved)
@@ -158,7 +158,7 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
             return 1
     if kind == RESTORE:
         _know_kernel(settings)
-        root = _text(said.get(13, b""))
+        root = _text(criu_opts.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
     if kind == DUMP:
         words.append("--link-remap")  # see `deleted_files`
@@ -201,11 +201,11 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
     `saved` is the pid of the first process that is saved; 0 in a restore. `root` is the root of a container that is
     restored; None in a save.
     """
-    said, answered = os.path.join(own, "said"), os.path.join(own, "answered")
-    os.mkfifo(said, 0o600)
-    os.mkfifo(answered, 0o600)
-    hearing = os.open(said, os.O_RDWR | os.O_CLOEXEC)
-    answering = os.open(answered, os.O_RDWR | os.O_CLOEXEC)
+    notifications, answers = os.path.join(own, "notifications"), os.path.join(own, "answers")
+    os.mkfifo(notifications, 0o600)
+    os.mkfifo(answers, 0o600)
+    hearing = os.open(notifications, os.O_RDWR | os.O_CLOEXEC)
+    answering = os.open(answers, os.O_RDWR | os.O_CLOEXEC)
     # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
     criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
     status = 1
@@ -278,10 +278,10 @@ def _passed_on(
                 raise NotUnderstood("runc has gone")
             if not is_held(own):
                 raise NotUnderstood("gleaner-runc has gone")
-            found = None if may_go else _lost(criu.pid)
-            if found is not None and found == lost:  # at the first look CRIU may know of it, and be cleaning up
+            now_lost = None if may_go else _lost(criu.pid)
+            if now_lost is not None and now_lost == lost:  # at the first look CRIU may know of it, and be cleaning up
                 raise NotUnderstood("what CRIU restores has ended (is there too little memory?)")
-            lost = found
+            lost = now_lost
             continue
         heard += os.read(hearing, 4096)
         while b"\n" in heard:
@@ -351,9 +351,9 @@ def _not_held(pid: int, own: str) -> str | None:
     """
     try:
         timers.start_again(pid)
-        found = cgroups.made_by_runc(os.environ["GLEANER_CONTAINER"])
-        note_held(own, found)
-        freezing.hold(found, credential_check.family(pid), beside=os.getppid())
+        cgroup_folders = cgroups.made_by_runc(os.environ["GLEANER_CONTAINER"])
+        note_held(own, cgroup_folders)
+        freezing.hold(cgroup_folders, credential_check.family(pid), beside=os.getppid())
     except OSError as error:
         return f"the processes cannot be made ready to go on: {error}"
     return None

@@ -191,10 +191,10 @@ def _end_what_is_left(call: Call, own: str) -> None:
     unmount_for_criu(call)
 
 
-def note_held(own: str, found: dict[str, str]) -> None:
+def note_held(own: str, cgroup_folders: dict[str, str]) -> None:
     """Note the cgroups of a container that is about to be held back. If runc fails later, it forgets them."""
     with open(os.path.join(own, _HELD), "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(cgroup_folders, file)
 
 
 def let_go(own: str) -> None:
@@ -251,18 +251,18 @@ def checked_descriptors(text: object) -> list[str]:
     >>> checked_descriptors('["/dev/null", "pipe:[7]", "pipe:[8]"]')
     ['/dev/null', 'pipe:[7]', 'pipe:[8]']
     """
-    found: list[str] = []
+    streams: list[str] = []
     if isinstance(text, str):
         with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(text)
-    if type(found) is not list or len(found) != 3:
+            streams = json.loads(text)
+    if type(streams) is not list or len(streams) != 3:
         raise handshake.HandshakeFailed("the agent names no three descriptors")
-    for stream in found:
+    for stream in streams:
         if type(stream) is not str or len(stream) > _STREAM_CHARS or not stream.isprintable():
             raise handshake.HandshakeFailed("the agent names a descriptor that is no text")
         if "pipe:" in stream and not _PIPE.match(stream):
             raise handshake.HandshakeFailed(f"the agent names a descriptor {stream[:100]!r}, which is no pipe")
-    return found
+    return streams
 
 
 class _Owner(NamedTuple):
@@ -431,13 +431,13 @@ def _text(path: str) -> str:
 
 def _log_tail(folder: str) -> str:
     """Return the end of CRIU's logs, in which the agent looks for the reason."""
-    found = ""
+    tail = ""
     for name in sorted(os.listdir(folder)):
         if name.endswith(".log"):
             with open(os.path.join(folder, name), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
-                found += file.read().decode("utf-8", "replace")
-    return found
+                tail += file.read().decode("utf-8", "replace")
+    return tail
 
 
 def _say_why(call: Call, why: str) -> None:
