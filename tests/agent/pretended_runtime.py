@@ -118,6 +118,8 @@ class PretendedRuntime:
         self.checkpoints_that_fail = 0
         self.unsavable = ""
         """The reason why its processes cannot be saved; empty if they can."""
+        self.unsavable_after_s = 0.0
+        """The time that a save takes to find that reason."""
         self.memory_bytes = 1_000_000
         self.first_lines = ["start"]
         self.lines_in_two_parts = False
@@ -182,6 +184,7 @@ class PretendedRuntime:
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
         if self.unsavable:
+            self._clock.pause(self.unsavable_after_s)
             raise CannotCheckpoint(self.unsavable, lasts=True)
         if self.checkpoints_that_fail > 0:
             self.checkpoints_that_fail -= 1

@@ -19,6 +19,7 @@ from gleaner.agent.common.clock import Clock
 from gleaner.agent.job import job_checkpoints
 from gleaner.agent.job.control_reporter import ControlReporter
 from gleaner.agent.messages import Checkpointed, Message, SelfSave, Way
+from gleaner.agent.privileged.shim import criu_call
 from gleaner.control.queue import agents, jobs
 from gleaner.control.queue.database import transaction
 from gleaner.control.states import Outcome, State
@@ -215,6 +216,19 @@ def test_a_job_that_cannot_be_saved_is_held_with_the_reason_after_two_slices(con
     assert detail.unsaved_because == "cannot be saved: it has a POSIX message queue (mq_open): use a pipe"
     assert [attempt.detail for attempt in detail.attempts] == [detail.unsaved_because] * 2
     assert detail.events[-1].detail == f"{detail.unsaved_because}; found 2 times, on on-a1, on-a2"
+
+
+def test_a_job_whose_saves_hang_in_slices_of_a_minute_is_held_with_the_reason(control: Control) -> None:
+    """The save at the end finds the reason before the agent has to be gone."""
+    control.runtime.unsavable = "it has a process that cannot be stopped"
+    control.runtime.unsavable_after_s = criu_call.STOP_WITHIN_S
+    job = control.submit("100000")
+    for name in ("a1", "a2"):
+        assert not control.job(job).job.held
+        control.live(control.agent(name, lives_s=60, kill_wait_s=10, node={"node": f"on-{name}"}, early_saves=False))
+    detail = control.job(job)
+    assert detail.job.held
+    assert detail.unsaved_because == "cannot be saved: it has a process that cannot be stopped"
 
 
 def test_a_node_that_cannot_save_memory_runs_only_what_saves_itself(control: Control) -> None:

@@ -198,7 +198,7 @@ def test_a_periodic_save_is_reported_and_lets_the_job_go_on() -> None:
 
 def test_a_periodic_save_that_fails_only_lets_the_job_go_on_however_often() -> None:
     task, todos = play(Started(C), *_times(10, SaveDue(), FULL))
-    assert task == Running(C)
+    assert task == Running(C, failure=FULL)
     assert todos == [Save(C), GoOn(C)] * 10
     assert isinstance(step(task, VacateAsked())[0], Saving)
 
@@ -206,6 +206,20 @@ def test_a_periodic_save_that_fails_only_lets_the_job_go_on_however_often() -> N
 def test_the_first_reason_goes_with_a_job_that_could_not_be_saved() -> None:
     end: list[Event] = [Started(C), AgentEnds(), SaveFailed("first"), AgentEnds(), SaveFailed("second"), OutOfTime()]
     assert ReportReturned(ReturnReason.SAVE_FAILED, "first") in play(*end)[1]
+
+
+def test_the_first_reason_goes_with_a_job_whose_last_save_came_too_late() -> None:
+    detail = "no checkpoint was published before the agent's end; an earlier save had failed: disk full"
+    ends: list[list[Event]] = [
+        [*_times(SAVE_TRIES, VacateAsked(), FULL), AgentEnds()],
+        [VacateAsked(), FULL, AgentEnds()],
+        [SaveDue(), FULL, SaveDue(), SaveFailed("x"), AgentEnds()],
+        [SaveDue(), FULL],
+    ]
+    for events in ends:
+        assert ReportReturned(ReturnReason.TOO_LATE, detail) in play(Started(C), *events, OutOfTime())[1]
+    since_saved = play(Started(C), SaveDue(), FULL, SaveDue(), SaveDone(CHECKPOINT), AgentEnds(), OutOfTime())[1]
+    assert ReportReturned(ReturnReason.TOO_LATE, "no checkpoint was published before the agent's end") in since_saved
 
 
 def test_a_reason_in_the_job_itself_is_reported_whenever_it_was_found() -> None:

@@ -1,15 +1,23 @@
 """Internet sockets: the answer of this kernel, and the line for an admin whose CRIU cannot save them."""
 
-import platform
+import errno
+import socket
 
 import pytest
 
-from gleaner.agent.node.compatibility import version
 from gleaner.agent.node.internet_sockets import is_asked_in_vain, warning
 
 
-def test_a_kernel_of_today_does_not_answer() -> None:
-    assert is_asked_in_vain() or version(platform.release()) < version("6.16")
+def test_what_the_kernel_says_of_a_datagram_socket_it_says_of_a_stream_too() -> None:
+    """CRIU asks each internet socket of a job. A datagram socket is asked for all of them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as stream:
+        try:
+            stream.getsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED)
+        except OSError as error:
+            assert error.errno == errno.EOPNOTSUPP
+            assert is_asked_in_vain()
+        else:
+            assert not is_asked_in_vain()
 
 
 @pytest.mark.parametrize(

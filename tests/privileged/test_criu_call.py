@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gleaner.agent.privileged.shim import criu_call
 from gleaner.agent.privileged.shim.criu_call import options
 from gleaner.agent.privileged.shim.protobuf import NotUnderstood, field, fields
+from gleaner.agent.runtime.criu_reasons import cannot_checkpoint
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 2**63 - 1) | st.binary(max_size=300)), max_size=10))
@@ -77,7 +78,9 @@ def alive(pid: int) -> bool:
 def test_criu_and_what_it_has_started_go_when_runc_has_gone(tmp_path: Path, *, late: bool) -> None:
     """Else CRIU would wait for a word that never comes, and keep the container frozen."""
     package = Path(criu_call.__file__).parents[2]
-    fake = 'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >said; read -r answer <answered; sleep 60'
+    fake = (
+        'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >notifications; read -r answer <answers; sleep 60'
+    )
     script = f"""
 import socket, sys, threading, time
 sys.path.insert(0, {str(package)!r})
@@ -199,13 +202,13 @@ def test_a_save_of_which_gleaner_runc_was_killed_leaves_nothing_frozen(
 
 @pytest.mark.parametrize(
     ("last", "came_of_it"),
-    [("pre-dump", "CRIU could not stop all its processes within 60 s"), ("network-lock", "0")],
+    [("pre-dump", "not all processes could be stopped within 20 s"), ("network-lock", "0")],
     ids=["before all stand still", "after it"],
 )
 def test_a_criu_that_waits_for_a_process_in_vain_is_ended_before_it_changes_anything(
     tmp_path: Path, last: str, came_of_it: str
 ) -> None:
-    prepare = "criu._LOOK_S = 0.02; criu.time.monotonic = lambda: 100 if os.path.exists('late') else 0"
+    prepare = "criu._LOOK_S = 0.02; criu.time.monotonic = lambda: 21 if os.path.exists('late') else 0"
     fake = f"{SIBLING}\nnotified('pre-dump')\nnotified({last!r})\nopen('late', 'w').close()\n"
     fake += "time.sleep(60)" if came_of_it != "0" else "time.sleep(0.5)  # it is looked at many times, and left alone"
     assert hear(tmp_path, fake, prepare, saved=1) == came_of_it
@@ -265,8 +268,10 @@ def test_what_a_killed_criu_has_brought_back_goes_with_it(tmp_path: Path) -> Non
 
 
 @contextlib.contextmanager
-def called(tmp_path: Path, fake: str) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
-    """Yield criu.py as runc calls it for a restore, with this program in CRIU's place; and runc's end of its socket."""
+def called(
+    tmp_path: Path, fake: str, request: bytes = field(1, criu_call.RESTORE) + field(2, field(13, b"/"))
+) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """Yield `criu_call` as runc calls it, for a restore by default, with this program as CRIU; and runc's socket."""
     package = Path(criu_call.__file__).parents[2]
     (tmp_path / "criu").write_text(fake)
     (tmp_path / "criu").chmod(0o755)
@@ -286,7 +291,7 @@ criu.main()
     ) as hearing:  # fmt: skip
         ours.close()
         runcs.settimeout(30)
-        runcs.send(field(1, criu_call.RESTORE) + field(2, field(13, b"/")))
+        runcs.send(request)
         try:
             yield hearing, runcs
         finally:
@@ -303,6 +308,24 @@ def test_runc_hears_of_our_end_whatever_criu_leaves(tmp_path: Path) -> None:
             assert runcs.recv(1) == b""
         finally:
             os.kill(int((tmp_path / "there").read_text()), signal.SIGKILL)
+
+
+def test_what_must_not_be_saved_never_reaches_criu_and_the_log_says_why_and_that_it_lasts(tmp_path: Path) -> None:
+    held = "import os, time; held = os.eventfd(3, os.EFD_SEMAPHORE); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", held], stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        job.stdout.readline()
+        save = field(1, criu_call.DUMP) + field(2, field(2, job.pid))
+        try:
+            with called(tmp_path, "#!/bin/sh\ntouch came\n", save) as (hearing, _):
+                assert hearing.wait(30) == 1
+        finally:
+            job.kill()
+    assert not (tmp_path / "came").exists()
+    (log,) = (tmp_path / "work").iterdir()
+    why = cannot_checkpoint(log.read_text(), "")
+    assert "holds an eventfd with EFD_SEMAPHORE" in str(why)
+    assert why.lasts
 
 
 def test_what_nobody_knows_of_does_not_go_on(tmp_path: Path) -> None:
@@ -322,7 +345,7 @@ if sys.argv[1] == "restore":
 
 def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:
     """At this one notification CRIU goes on whatever it is told."""
-    for pipe in ("said", "answered"):
+    for pipe in ("notifications", "answers"):
         os.mkfifo(tmp_path / pipe)
     with subprocess.Popen(["sleep", "60"]) as restored:
         said = subprocess.run(

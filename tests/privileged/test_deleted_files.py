@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.privileged.root import only_root
 
 from gleaner.agent.privileged.shim import deleted_files
+from gleaner.agent.privileged.shim.reasons import log_line, shown
+from gleaner.agent.runtime.criu_reasons import cannot_checkpoint
 
 HOLDS = {
     "an open file": "held = open(d + '/x', 'w'); os.unlink(held.name)",
@@ -51,16 +53,31 @@ def test_what_lies_behind_a_link_is_refused_in_one_line(tmp_path: Path, how: str
     with holding(tmp_path, how, "os.rmdir(d); os.symlink('/etc', d)") as pid:
         why = deleted_files.refused(pid)
     assert why is not None
-    assert f"'{tmp_path}/a/d/x' is deleted" in why
-    assert f"'{tmp_path}/a/d' is a symbolic link" in why
-    assert "\n" not in why
+    assert f"it holds {shown(f'{tmp_path}/a/d/x')} open, which is deleted" in why.text
+    assert f"{shown(f'{tmp_path}/a/d')} is a symbolic link" in why.text
+    assert "\n" not in why.text
+    assert why.lasts
+
+
+@only_root
+def test_a_long_path_hides_neither_what_to_do_nor_that_the_reason_lasts(tmp_path: Path) -> None:
+    name = "\u00fc\x01" * 70
+    long = f"d = d + '/' + {name!r}; os.mkdir(d); held = open(d + '/x', 'w'); os.unlink(held.name)"
+    with holding(tmp_path, long, "os.rmdir(d); os.symlink('/etc', d)") as pid:
+        why = deleted_files.refused(pid)
+    assert why is not None
+    told = cannot_checkpoint(log_line(why), "")
+    assert str(told).endswith(": it can be saved when the job has closed the one or removed the other")
+    assert told.lasts
 
 
 @only_root
 def test_a_link_further_up_counts_too_since_criu_leaves_out_what_is_missing(tmp_path: Path) -> None:
     up = "os.rmdir(d); os.rmdir(os.path.dirname(d)); os.symlink('/etc', os.path.dirname(d))"
     with holding(tmp_path, HOLDS["an open file"], up) as pid:
-        assert f"'{tmp_path}/a' is a symbolic link" in str(deleted_files.refused(pid))
+        why = deleted_files.refused(pid)
+    assert why is not None
+    assert f"{shown(f'{tmp_path}/a')} is a symbolic link" in why.text
 
 
 @only_root
@@ -74,7 +91,9 @@ def test_what_is_deleted_behind_no_link_may_be_saved(tmp_path: Path, then: str) 
 def test_a_name_that_says_deleted_itself_is_no_way_round(tmp_path: Path) -> None:
     how = "held = open(d + '/x (deleted)', 'w'); os.unlink(held.name)"
     with holding(tmp_path, how, "os.rmdir(d); os.symlink('/etc', d)") as pid:
-        assert "x (deleted)' is deleted" in str(deleted_files.refused(pid))
+        why = deleted_files.refused(pid)
+    assert why is not None
+    assert "x (deleted)' open, which is deleted" in why.text
 
 
 @only_root
@@ -93,7 +112,9 @@ def test_a_deleted_file_with_another_name_is_refused(tmp_path: Path) -> None:
     with holding(tmp_path, LINKED, "pass") as pid:
         why = deleted_files.refused(pid)
     assert why is not None
-    assert f"'{tmp_path}/a/d/x' is deleted and still open, and the file has another name by now" in why
+    held = shown(f"{tmp_path}/a/d/x")
+    assert f"it holds {held} open, which is deleted, and the file has another name by now" in why.text
+    assert why.lasts
 
 
 @only_root
@@ -131,7 +152,10 @@ SENT_TWICE = "more = socket.socketpair(); socket.send_fds(more[0], [b'x'], [pair
 @pytest.mark.parametrize("then", ["pass", SENT_TWICE])
 def test_a_file_on_its_way_through_a_socket_is_no_way_round(tmp_path: Path, then: str) -> None:
     with holding(tmp_path, SENT, f"{then}; os.rmdir(d); os.symlink('/etc', d)") as pid:
-        assert "nobody has received yet" in str(deleted_files.refused(pid))
+        why = deleted_files.refused(pid)
+    assert why is not None
+    assert "nobody has received yet" in why.text
+    assert not why.lasts
 
 
 @only_root

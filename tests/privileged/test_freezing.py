@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.privileged.root import only_root
+from tests.privileged.waiting import wait_until
 
 from gleaner.agent.privileged.common import freezing
 
@@ -22,8 +22,7 @@ def folder() -> Iterator[Path]:
     place = ROOT / f"gleaner-tests-{os.getpid()}"
     place.mkdir()
     yield place
-    while members(place):
-        time.sleep(0.01)
+    wait_until(lambda: not members(place), "it is empty")
     place.rmdir()
 
 
@@ -37,13 +36,6 @@ def is_frozen(folder: Path) -> bool:
     return "frozen 1" in (folder / "cgroup.events").read_text()
 
 
-def wait_until_frozen(folder: Path) -> None:
-    until_s = time.monotonic() + 20
-    while not is_frozen(folder):
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
-
-
 def test_all_but_the_containers_own_processes_leave_its_cgroup_before_it_is_frozen(folder: Path) -> None:
     """CRIU is there, and what asks for the freeze: runc has put both there."""
     words = ["sleep", "60"]
@@ -54,7 +46,7 @@ def test_all_but_the_containers_own_processes_leave_its_cgroup_before_it_is_froz
         try:
             freezing.hold(found, [job.pid], beside=runc.pid)
             assert members(folder) == [job.pid]
-            wait_until_frozen(folder)
+            wait_until(lambda: is_frozen(folder), "it is frozen")
             other.kill()
             assert other.wait(20) == -9
             job.kill()

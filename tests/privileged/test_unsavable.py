@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.privileged.root import only_root
+from tests.privileged.waiting import wait_until
 
 from gleaner.agent.privileged.shim import unsavable
 
@@ -50,22 +51,25 @@ def running(program: str, *, stops: bool = False) -> Iterator[int]:
 
 @only_root
 @pytest.mark.parametrize(
-    ("kind", "why"),
+    ("kind", "why", "lasts"),
     [
-        ("stopped", "is stopped"),
-        ("traced", "is traced"),
-        ("semaphore", "an eventfd with EFD_SEMAPHORE"),
-        ("in no file", "in no file (memfd)"),
+        ("stopped", "is stopped", False),
+        ("traced", "is traced", False),
+        ("semaphore", "an eventfd with EFD_SEMAPHORE", True),
+        ("in no file", "in no file (memfd)", True),
     ],
 )
-def test_such_a_process_is_named_with_the_reason_and_what_to_do(freezer: Path, kind: str, why: str) -> None:
+def test_such_a_process_is_named_with_the_reason_and_what_to_do(
+    freezer: Path, kind: str, why: str, *, lasts: bool
+) -> None:
     with running(PROGRAMS[kind], stops=kind == "stopped") as pid:
-        said = unsavable.refused(pid, str(freezer))
-    assert said is not None
-    assert said.startswith("its process ")
-    assert why in said
-    assert "it can be saved " in said
-    assert "\n" not in said
+        reason = unsavable.refused(pid, str(freezer))
+    assert reason is not None
+    assert reason.text.startswith("its process ")
+    assert why in reason.text
+    assert "it can be saved " in reason.text
+    assert "\n" not in reason.text
+    assert reason.lasts is lasts
 
 
 @only_root
@@ -91,12 +95,12 @@ def test_a_stopped_process_is_known_while_it_is_frozen() -> None:
             (freezer / "cgroup.procs").write_text(str(pid))
             (freezer / "freezer.state").write_text("FROZEN")
             try:
+                wait_until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n", "it is frozen")
                 assert "is stopped" in str(unsavable.refused(pid, str(freezer)))
             finally:
                 (freezer / "freezer.state").write_text("THAWED")
     finally:
-        while (freezer / "cgroup.procs").read_text():
-            pass
+        wait_until(lambda: (freezer / "cgroup.procs").read_text() == "", "it is empty")
         freezer.rmdir()
 
 

@@ -143,6 +143,8 @@ def test_a_job_shows_why_its_last_slice_could_not_be_saved_until_one_is(harness:
     assert harness.detail(job).unsaved_because is None
     _unsavable(harness, job, "n1")
     assert harness.detail(job).unsaved_because == f"cannot be saved: {NO_QUEUE}"
+    _futile(harness, job, "n2", ReturnReason.TOO_LATE)
+    assert harness.detail(job).unsaved_because == "too late: killed"
     harness.record_save(job, harness.claim_one(harness.agent("a", node="n1")).attempt)
     assert harness.detail(job).unsaved_because is None
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +16,12 @@ from hypothesis import strategies as st
 from tests.effort import examples
 from tests.readers.changes import VALUES, changed
 
+from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.runtime.docker import DockerRuntime
+from gleaner.agent.runtime.docker_streaming import RUNTIME
+from gleaner.agent.runtime.handshake import DESCRIPTORS_PART
 from gleaner.agent.runtime.interface import (
+    CannotCheckpoint,
     CannotStart,
     ContainerExited,
     ContainerId,
@@ -27,7 +32,7 @@ from gleaner.agent.runtime.interface import (
     RuntimeFault,
 )
 
-OWN = (RuntimeFault, ImageMissing, ImageRefused, CannotStart, ContainerExited, ContainerKilled)
+OWN = (CannotCheckpoint, RuntimeFault, ImageMissing, ImageRefused, CannotStart, ContainerExited, ContainerKilled)
 VERSION = {"Version": "26.1.5", "ApiVersion": "1.45", "Experimental": True}
 STATE = {"Running": False, "Paused": False, "OOMKilled": True, "ExitCode": 0}
 GOOD = (
@@ -52,6 +57,10 @@ CALLS: dict[str, Callable[[DockerRuntime], object]] = {
     "places": lambda docker: docker.places(),
     "written": lambda docker: docker.written(C, most_inodes=100),
     "signal": lambda docker: docker.signal(C, "SIGTERM"),
+    "kill": lambda docker: docker.kill(C),
+    "unpause": lambda docker: docker.unpause(C),
+    "live": lambda docker: docker.live(C),
+    "checkpoint": lambda docker: docker.checkpoint(C, cast("Draft", None)),
 }
 
 
@@ -134,6 +143,36 @@ def attempt(engine: AnyEngine, call: str) -> None:
         CALLS[call](docker)
     except OWN as error:
         assert "\n" not in str(error)
+
+
+SAVED = {
+    "Id": "c",
+    "Name": "/c",
+    "State": STATE | {"Running": True, "Paused": True},
+    "HostConfig": {"Runtime": RUNTIME},
+}
+
+
+@pytest.mark.parametrize("bug", [KeyError("size"), TypeError("no number")])
+def test_an_error_of_our_own_in_a_save_or_a_restore_is_no_fault_of_the_engine(
+    engine: AnyEngine, bug: Exception
+) -> None:
+    """Taken for a fault of the node, it would cost nodes and be seen by nobody."""
+
+    class Broken:
+        @staticmethod
+        def save(*_: object, **__: object) -> None:
+            raise bug
+
+        annotations = restore = save
+
+    docker = DockerRuntime(engine.url, user=(1, 1))
+    vars(docker)["_streamed"] = Broken
+    engine.body, engine.status = json.dumps(SAVED).encode(), 200
+    with pytest.raises(type(bug)):
+        docker.checkpoint(C, cast("Draft", None))
+    with pytest.raises(type(bug)):
+        docker.restore(SPEC, cast("Archive", SimpleNamespace(parts=[DESCRIPTORS_PART], facts={})))
 
 
 @pytest.fixture(autouse=True)

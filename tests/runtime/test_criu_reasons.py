@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gleaner.agent.privileged.shim.reasons import Reason, log_line
 from gleaner.agent.runtime.criu_reasons import KINDS, cannot_checkpoint, criu_reason
 
 DUMP_LOG = """\
@@ -19,7 +20,6 @@ SAID = {
     "sockets.c:628): sockets: Can't get 1:16 opt: Operation not supported": (
         "it has an internet socket open, and this node's CRIU is too old to save one with Linux 6.16 or newer: "
     ),
-    "sk-inet.c:188): inet: Connected TCP socket, consider using --tcp-established option.": "it has an open TCP conn",
     "fsnotify.c:284): fsnotify: \tCan't dump that handle": "it watches a file or a folder outside of /job (inotify): ",
     "files-reg.c:1790): Can't lookup mount=397 for fd=3 path=/q": "it has /q open, which lies on no disk of its con",
     "filesystems.c:650): mqueue isn't empty": "it has a POSIX message queue (mq_open): use a pipe or a Unix socket",
@@ -48,9 +48,27 @@ def test_what_criu_says_is_put_in_plain_words_with_what_to_do_and_the_words_of_c
     assert found.lasts
 
 
-def test_what_may_pass_is_not_called_lasting() -> None:
-    log = DUMP_LOG.format(error="(00.1) Error (criu/seize.c:1): Unable to freeze cgroup /x (100 x 100ms attempts)")
-    assert not cannot_checkpoint(log, "").lasts
+PASSES = {
+    "seize.c:1): Unable to freeze cgroup /x (100 x 100ms attempts)": "it did not stand still in time, as while it wai",
+    "sk-inet.c:188): inet: Connected TCP socket, consider using --tcp-established option.": "it has an open TCP conn",
+    "sk-inet.c:99): inet: In-flight connection (l) for 2f": "it has a connection that waits to be accepted: accept",
+}
+
+
+@pytest.mark.parametrize("said", PASSES)
+def test_what_may_pass_by_itself_is_not_called_lasting(said: str) -> None:
+    found = cannot_checkpoint(DUMP_LOG.format(error=f"(00.1) Error (criu/{said}"), "")
+    assert str(found).startswith(PASSES[said])
+    assert not found.lasts
+
+
+def test_a_process_that_cannot_be_stopped_is_told_with_what_to_do_and_counts_as_lasting() -> None:
+    """Else a job whose saves hang on each node would never be held."""
+    log = log_line(Reason("not all processes could be stopped within 20 s", lasts=False))
+    found = cannot_checkpoint(log, "")
+    assert str(found).startswith("it has a process that cannot be stopped, as one that waits for a disk or a file sys")
+    assert str(found).endswith("(CRIU: not all processes could be stopped within 20 s)")
+    assert found.lasts
 
 
 def test_what_is_not_in_the_table_stays_the_first_error_of_criu_in_one_clean_bounded_line() -> None:
@@ -61,18 +79,11 @@ def test_what_is_not_in_the_table_stays_the_first_error_of_criu_in_one_clean_bou
     assert str(cannot_checkpoint("", "exit status\n 1")) == "CRIU cannot save it: exit status 1"
 
 
-@pytest.mark.parametrize(
-    ("said", "lasts"),
-    [
-        ("'/job/x' is deleted and still open, and is a link by now: it can be saved when the job has closed it", True),
-        ("runc has gone", False),
-    ],
-)
-def test_the_reasons_of_the_shim_are_plain_words_already_and_tell_if_the_program_is_in_the_way(
-    said: str, *, lasts: bool
-) -> None:
-    found = cannot_checkpoint(f"(00.1) Error (criu.py:0): {said}\n" + DUMP_LOG, "")
-    assert (str(found), found.lasts) == (said, lasts)
+@pytest.mark.parametrize("lasts", [True, False])
+def test_the_reasons_of_the_shim_are_plain_words_already_and_their_mark_tells_if_they_last(*, lasts: bool) -> None:
+    reason = Reason("it holds 'it can be saved ' open", lasts)
+    found = cannot_checkpoint(log_line(reason) + DUMP_LOG, "")
+    assert Reason(str(found), found.lasts) == reason
 
 
 @given(st.text())

@@ -92,7 +92,8 @@ def test_what_is_deleted_behind_a_link_is_not_saved_and_the_job_goes_on(node: No
         with pytest.raises(CannotCheckpoint, match=f"'{place}/d' is a symbolic link by now") as refused:
             job.save(node, container)
         assert "\n" not in str(refused.value)
-        assert f"'{place}/d/{'x' if what == 'file' else 'system-generators'}' is deleted" in str(refused.value)
+        held = f"{place}/d/{'x' if what == 'file' else 'system-generators'}"
+        assert f"it holds '{held}' open, which is deleted" in str(refused.value)
         node.runtime.unpause(container)
         (job.folder(node) / f"next-{number + 1}").touch()
     (job.folder(node) / "stop").touch()

@@ -31,7 +31,7 @@ class StandIn:
         if path.endswith("/wait"):
             return 200, {"StatusCode": self.exit_code}
         known = self.out_of_memory.pop(0) if len(self.out_of_memory) > 1 else self.out_of_memory[0]
-        return 200, {"State": {"OOMKilled": known, "Running": False, "ExitCode": self.exit_code}}
+        return 200, {"State": {"OOMKilled": known, "Running": False, "Paused": False, "ExitCode": self.exit_code}}
 
     def runtime(self) -> DockerRuntime:
         return DockerRuntime(f"tcp://127.0.0.1:{self.port}", user=(4200, 4200))

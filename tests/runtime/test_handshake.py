@@ -2,11 +2,14 @@
 
 import socket
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
+from gleaner.agent.checkpoints.interface import Archive
 from gleaner.agent.privileged.common import handshake
 from gleaner.agent.privileged.shim import img_streamer
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, TransferFailed, restore
@@ -14,34 +17,65 @@ from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, TransferFailed, re
 LOG = "(00.1) Error (criu/files.c:1): there is no file\n"
 
 
-@pytest.mark.parametrize(
-    ("log", "expected", "why"), [(LOG, TransferFailed, "there is no file"), ("", img_streamer.StreamBroken, "no pipe")]
-)
-def test_a_criu_that_fails_between_two_images_is_asked_why(
-    tmp_path: Path, log: str, expected: type[Exception], why: str
-) -> None:
+@pytest.fixture
+def saved(tmp_path: Path) -> Archive:
     storage = FolderStorage(tmp_path / "storage")
     storage.prepare()
     with storage.draft("jobs/1/x") as draft:
         for name in (DESCRIPTORS_PART, "criu.core-1.img"):
             draft.add(name, [b"x"])
-        saved = draft.publish({})
+        published = draft.publish({})
+    return storage.open(published.key, published.digest)
+
+
+@contextmanager
+def restoring(
+    folder: Path, end: Callable[[handshake.Handshake], None], *, images: int
+) -> Iterator[handshake.Handshake]:
+    """Yield the agent's side of a restore whose CRIU asks for so many images and fails in the midst of the last one."""
     ours, roots = socket.socketpair()
 
     def fail() -> None:
         root = handshake.Handshake(roots)
         root.say({"do": "restore"})
         root.hear()
-        with handshake.listening(str(tmp_path), "serve") as listener:
+        with handshake.listening(str(folder), "serve") as listener:
             root.say({"listening": True}, listener.fileno())
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as criu:
-            criu.connect(str(tmp_path / "serve"))
-            img_streamer.ask(criu, "core-1.img")
-            assert img_streamer.answered(criu)
-        root.say({"status": 1, "log": log})
+            criu.connect(str(folder / "serve"))
+            for _ in range(images):
+                img_streamer.ask(criu, "core-1.img")
+                assert img_streamer.answered(criu)
+        end(root)
 
     failing = threading.Thread(target=fail)
     failing.start()
-    with ours, roots, pytest.raises(expected, match=why):
-        restore(handshake.Handshake(ours), storage.open(saved.key, saved.digest))
+    with ours, roots:
+        yield handshake.Handshake(ours)
     failing.join()
+
+
+@pytest.mark.parametrize(
+    ("log", "expected", "why"), [(LOG, TransferFailed, "there is no file"), ("", img_streamer.StreamBroken, "no pipe")]
+)
+def test_a_criu_that_fails_between_two_images_is_asked_why(
+    tmp_path: Path, saved: Archive, log: str, expected: type[Exception], why: str
+) -> None:
+    with (
+        restoring(tmp_path, lambda root: root.say({"status": 1, "log": log}), images=1) as agents_side,
+        pytest.raises(expected, match=why),
+    ):
+        restore(agents_side, saved)
+
+
+@pytest.mark.parametrize(("images", "expected"), [(0, handshake.HandshakeFailed), (1, img_streamer.StreamBroken)])
+def test_where_roots_side_goes_without_a_word_no_error_is_its_own_cause(
+    tmp_path: Path, saved: Archive, images: int, expected: type[Exception]
+) -> None:
+    with (
+        restoring(tmp_path, lambda root: root.connection.close(), images=images) as agents_side,
+        pytest.raises(expected) as raised,
+    ):
+        restore(agents_side, saved)
+    assert raised.value.__cause__ is not raised.value
+    assert isinstance(raised.value.__cause__, handshake.HandshakeFailed) is (images == 1)

@@ -97,7 +97,7 @@ class HardToPause(Answers):
             failed = ("500 Internal Server Error", '{"message": "unable to freeze"}')
             self.say(*(failed if self.tries <= 2 else ("204 No Content", "")))
         else:
-            self.say("200 OK", '{"State": {"Running": true, "Paused": false, "ExitCode": 0}}')
+            self.say("200 OK", '{"State": {"Running": true, "Paused": false, "OOMKilled": false, "ExitCode": 0}}')
 
 
 def test_a_container_that_the_kernel_does_not_stop_in_time_is_paused_once_more(

@@ -423,10 +423,12 @@ class ReturnReason(StrEnum):
     SAVE_FAILED = "save failed"
     """The job ran, and could not be saved: every try failed. `detail` says why the first did."""
     UNSAVABLE = "cannot be saved"
-    """The same, and what the job's program does is the reason: another try will fail, too. `detail` says what to do."""
+    """The job ran, and a save failed for a reason that lasts: other nodes will give the same one unless the program
+    changes. `detail` says what to do."""
     TOO_LATE = "too late"
-    """The job ran, and was not saved at the agent's end, or its result was not stored: no fault of the job. If the save
-    is done after all, the agent reports so: that counts until another agent has claimed the job."""
+    """The job ran, and was not saved at the agent's end, or its result was not stored: no fault of the job. `detail`
+    says why an earlier save had failed, if one had. If the save is done after all, the agent reports so: that counts
+    until another agent has claimed the job."""
     NODE_FAULT = "node fault"
     """The runtime of this node does not work, or somebody killed the job."""
     STORAGE_FAULT = "storage fault"

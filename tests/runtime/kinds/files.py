@@ -50,7 +50,7 @@ os.unlink("/job/x")
 rest()
 assert held.read() == b"abc"
 """,
-        refused="'/job/x' is deleted and still open, and the file has another name by now (a hard link)",
+        refused="holds '/job/x' open, which is deleted, and the file has another name by now (a hard link)",
     ),
     Kind(
         "hard links and symbolic links",

@@ -18,7 +18,7 @@ from gleaner.agent.runtime.interface import ContainerId
 
 SAVE_TRIES = 3
 """After so many failures a save is not tried again for the same reason."""
-UNPUBLISHED = "no checkpoint was published before the agent's end"
+NO_CHECKPOINT = "no checkpoint was published before the agent's end"
 
 
 class Unexpected(Exception):
@@ -41,8 +41,8 @@ class Preparing:
 class Running:
     """Its process runs. `vacating`: its agent ends; the failed saves are counted from that on.
 
-    Periodic saves that fail are not counted. `failure`: the failed save that tells most: the first one that counts, or
-    one whose reason lies in the job.
+    Periodic saves that fail are not counted. `failure`: of the saves that failed since the last checkpoint, the one to
+    report (see `_failure_to_report`).
     """
 
     container: ContainerId
@@ -373,9 +373,8 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             if failed >= SAVE_TRIES:
                 return task, []
             return Saving(container, failed, vacating, failure=failure), [Save(container)]
-        case Saving(container, failed, vacating, periodic, failure), SaveFailed(lasts=lasts):
-            if not periodic or lasts:
-                failure = _more_telling(failure, event)
+        case Saving(container, failed, vacating, periodic, failure), SaveFailed():
+            failure = _failure_to_report(failure, event)
             return Running(container, failed + (not periodic), vacating, failure=failure), [GoOn(container)]
         case Saving(container, failed, vacating, periodic=True), SaveDone(checkpoint):
             return Running(container, failed, vacating), [ReportCheckpointed(checkpoint), GoOn(container)]
@@ -408,18 +407,14 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             back = ReportReturned(ReturnReason.SAVE_FAILED, "it had not saved itself and exited before the agent's end")
             return Ended(), [back, Kill(container), Clean()]
         case (
-            (
-                Running(container, failed, failure=SaveFailed() as failure)
-                | Saving(container, failed, failure=SaveFailed() as failure)
-            ),
+            (Running(container, failed, failure=failure) | Saving(container, failed, failure=failure)),
             OutOfTime(fault),
-        ) if failed or failure.lasts:
-            why = ReturnReason.UNSAVABLE if failure.lasts else ReturnReason.SAVE_FAILED
-            back = _unstored(why, UNPUBLISHED, fault, detail=failure.detail)
+        ):
+            back = _unsaved(failure, failed, fault)
             return Ended(late=isinstance(task, Saving)), [back, Kill(container), Clean()]
-        case ((Running(container) | Saving(container) | Storing(container)), OutOfTime(fault)):
-            back = _unstored(ReturnReason.TOO_LATE, UNPUBLISHED, fault)
-            return Ended(late=not isinstance(task, Running)), [back, Kill(container), Clean()]
+        case Storing(container), OutOfTime(fault):
+            back = _unstored(ReturnReason.TOO_LATE, NO_CHECKPOINT, fault)
+            return Ended(late=True), [back, Kill(container), Clean()]
         case (
             (Running(container) | Saving(container) | Signalled(container) | Storing(container) | Finishing(container)),
             DropAsked(),
@@ -435,9 +430,21 @@ def step(task: Task, event: Event) -> tuple[Task, list[Todo]]:  # noqa: PLR0912 
             raise Unexpected(f"{event} in {task}")
 
 
-def _more_telling(first: SaveFailed | None, then: SaveFailed) -> SaveFailed:
-    """Return the failure to report: the first, unless only the later one will not pass."""
+def _failure_to_report(first: SaveFailed | None, then: SaveFailed) -> SaveFailed:
+    """Return the first failure, unless only the later one will not pass."""
     return then if first is None or (then.lasts and not first.lasts) else first
+
+
+def _unsaved(failure: SaveFailed | None, failed_saves: int, storage_fault: str) -> ReportReturned:
+    """Return the report of a job that ran and was not saved at the agent's end."""
+    if failure is None:
+        return _unstored(ReturnReason.TOO_LATE, NO_CHECKPOINT, storage_fault)
+    if failure.lasts:
+        return _unstored(ReturnReason.UNSAVABLE, NO_CHECKPOINT, storage_fault, detail=failure.detail)
+    if failed_saves:
+        return _unstored(ReturnReason.SAVE_FAILED, NO_CHECKPOINT, storage_fault, detail=failure.detail)
+    detail = f"{NO_CHECKPOINT}; an earlier save had failed: {failure.detail}"
+    return _unstored(ReturnReason.TOO_LATE, NO_CHECKPOINT, storage_fault, detail=detail)
 
 
 def _unstored(why: ReturnReason, what: str, storage_fault: str, *, detail: str = "") -> ReportReturned:

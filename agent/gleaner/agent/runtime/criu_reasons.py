@@ -6,15 +6,12 @@
 import re
 from dataclasses import dataclass
 
+from gleaner.agent.privileged.shim import reasons
 from gleaner.agent.runtime.interface import CannotCheckpoint
 
 _LONGEST = 300
-_OURS = "criu.py"
-"""The shim writes its own reasons into CRIU's log under this name. They are plain words already."""
-_IF_THE_PROGRAM_CHANGES = "it can be saved "
-"""These words are in each reason of the shim's that lies in the program. What follows is what to do."""
 _ERROR = re.compile(
-    r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<said>.+?)\s*$", re.MULTILINE
+    r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<text>.+?)\s*$", re.MULTILINE
 )
 _HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
 """Errors that CRIU reports although all goes well."""
@@ -24,13 +21,13 @@ _HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, sta
 class Kind:
     """One kind of failure."""
 
-    said: str
-    """CRIU's text, as a regular expression. Its named groups can be used in `reason`."""
+    pattern: str
+    """A regular expression for CRIU's text. Its named groups can be used in `reason`."""
     reason: str
     """The rest of a sentence that begins with "it"."""
     advice: str
     lasts: bool = True
-    """True if the program itself is the reason, so that every node says the same."""
+    """See `reasons.Reason`."""
 
 
 _NO_NETWORK = "let its processes talk through pipes or Unix sockets"
@@ -43,7 +40,7 @@ KINDS = (
         "has an internet socket open, and this node's CRIU is too old to save one with Linux 6.16 or newer",
         f"{_NO_NETWORK}, or ask an admin for CRIU 4.2",
     ),
-    Kind(r"inet: Connected TCP socket", "has an open TCP connection", _NO_NETWORK),
+    Kind(r"inet: Connected TCP socket", "has an open TCP connection", _NO_NETWORK, lasts=False),
     Kind(
         r"inet: (Unsupported|Unknown|Can't dump)|sockets: (Unknown|Sockets .* are not collected)|Unknown socket family",
         "has a socket open of a kind that cannot be saved",
@@ -115,8 +112,13 @@ KINDS = (
     Kind(
         r"Unable to freeze cgroup|Timeout reached",
         "did not stand still in time, as while it waits for a slow disk",
-        "nothing is to be done unless it happens again",
+        "let it write less at once, or ask an admin if the node is overloaded",
         lasts=False,
+    ),
+    Kind(
+        r"^not all processes could be stopped within",
+        "has a process that cannot be stopped, as one that waits for a disk or a file system that does not answer",
+        f"ask an admin if a disk hangs; if other nodes say the same, {_BY_ITSELF}",
     ),
 )
 
@@ -127,31 +129,33 @@ def criu_reason(log: str) -> str:
     >>> criu_reason("(00.1) Error (criu/x.c:1): files: no\n(00.2) Error (criu/cr-dump.c:2111): Dumping FAILED.\n")
     'files: no'
     """
-    return next((said for _, said in _errors(log)), "")
+    return next((text for _, text in _errors(log)), "")
 
 
 def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
     """Return the error for a save after which CRIU has left this log; `otherwise` says why if the log does not.
 
+    The shim's own reasons are plain words already, unless the table has them.
+
     >>> str(cannot_checkpoint("(00.1) Error (criu/filesystems.c:650): mqueue isn't empty", ""))
     "it has a POSIX message queue (mq_open): use a pipe or a Unix socket instead (CRIU: mqueue isn't empty)"
     """
     errors = _errors(log)
-    for file, said in errors:
-        if file == _OURS:
-            return CannotCheckpoint(said, lasts=_IF_THE_PROGRAM_CHANGES in said)
+    for file, text in errors:
         for kind in KINDS:
-            if (found := re.search(kind.said, said)) is not None:
-                reason = kind.reason.format(**found.groupdict(default="a file"))
-                return CannotCheckpoint(f"it {reason}: {kind.advice} (CRIU: {said})", lasts=kind.lasts)
-    said = next((said for _, said in errors), "") or _one_line(otherwise)
-    return CannotCheckpoint(f"CRIU cannot save it: {said}")
+            if (match := re.search(kind.pattern, text)) is not None:
+                reason = kind.reason.format(**match.groupdict(default="a file"))
+                return CannotCheckpoint(f"it {reason}: {kind.advice} (CRIU: {text})", lasts=kind.lasts)
+        if file in (reasons.LASTS, reasons.PASSES):
+            return CannotCheckpoint(text, lasts=file == reasons.LASTS)
+    first = criu_reason(log) or _one_line(otherwise)
+    return CannotCheckpoint(f"CRIU cannot save it: {first}")
 
 
 def _errors(log: str) -> list[tuple[str, str]]:
     """Return the file of CRIU's source and the text of each error that matters."""
-    found = [(error["file"], _one_line(error["said"])) for error in _ERROR.finditer(log)]
-    return [(file, said) for file, said in found if not _HARMLESS.search(said)]
+    errors = [(error["file"], _one_line(error["text"])) for error in _ERROR.finditer(log)]
+    return [(file, text) for file, text in errors if not _HARMLESS.search(text)]
 
 
 def _one_line(text: str) -> str:

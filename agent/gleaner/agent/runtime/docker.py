@@ -26,9 +26,9 @@ from gleaner.agent.privileged.common import freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.runtime import disk_quota
 from gleaner.agent.runtime.allowed_images import full_name, is_id
-from gleaner.agent.runtime.docker_http import Engine, explanation, status, translated
+from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
 from gleaner.agent.runtime.docker_layer_access import data_folder
-from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, found
+from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, find_shim
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
@@ -91,6 +91,7 @@ class DockerRuntime:
             return Engine(self._url)
 
     @cached_property
+    @reading()
     def _cpus(self) -> int:
         """The number of CPUs of the engine's machine."""
         return int(self._engine.info()["NCPU"])
@@ -107,7 +108,7 @@ class DockerRuntime:
     @cached_property
     def _streamed(self) -> DockerStreaming | None:
         """The shim; None if this node lacks it."""
-        streamed, reason = found(self._engine)
+        streamed, reason = find_shim(self._engine)
         if streamed is None:
             log.warning(
                 "Docker lacks Gleaner's runtime (run deploy/install-node.sh): only jobs that save themselves run here",
@@ -118,14 +119,13 @@ class DockerRuntime:
     def facts(self) -> RuntimeFacts:
         """Return the facts. An engine that lacks the shim, or is not experimental, runs containers and cannot save
         them."""
-        with translated("cannot ask Docker what it is"):
+        with translated("cannot ask Docker what it is"), reading():
             version = self._engine.version()
+            is_experimental, name = bool(version.get("Experimental")), f"docker {version['Version']}"
             data_folder(self._engine)
-        is_experimental = bool(version.get("Experimental"))
         if not is_experimental:
             log.warning('Docker cannot save containers: put "experimental": true into its daemon.json')
         can_save = is_experimental and self._streamed is not None
-        name = f"docker {version['Version']}"
         return RuntimeFacts(runtime=name, criu=_criu_version(), way=Way.SHIM, checkpoints=can_save)
 
     def start(self, spec: ContainerSpec) -> ContainerId:
@@ -136,7 +136,7 @@ class DockerRuntime:
                 try:
                     engine.start(container)
                 except docker.errors.APIError as error:
-                    exit_code = self._state(container)["ExitCode"]
+                    exit_code = self._state(container).exit_code
                     if exit_code in (126, 127):
                         raise CannotStart(_why_not_started(error), exit_code) from error
                     raise
@@ -166,7 +166,7 @@ class DockerRuntime:
             self._pulled.note(image_id, image_id, now_s=time.time())
 
     def image_id(self, container: ContainerId) -> str:
-        with translated(f"cannot look at {container[:12]}"):
+        with translated(f"cannot look at {container[:12]}"), reading():
             return str(self._engine.inspect(container)["Image"])
 
     def pause(self, container: ContainerId) -> None:
@@ -181,9 +181,9 @@ class DockerRuntime:
                     raise
                 except docker.errors.APIError as error:
                     state = self._state(container)
-                    if not state["Running"]:
-                        raise ContainerExited(f"it has ended with exit code {state['ExitCode']}") from error
-                    if state["Paused"]:
+                    if not state.is_running:
+                        raise ContainerExited(f"it has ended with exit code {state.exit_code}") from error
+                    if state.is_paused:
                         return
                     if is_last:
                         raise
@@ -196,15 +196,17 @@ class DockerRuntime:
             except docker.errors.NotFound:
                 raise
             except docker.errors.APIError:
-                if self._state(container)["Paused"]:
+                if self._state(container).is_paused:
                     raise
         self._adrift.discard(container)
 
     def checkpoint(self, container: ContainerId, draft: Draft) -> None:
         with translated(f"cannot save {container[:12]}"):
             inspected = self._engine.inspect(container)
-            self._must_be_paused(container, inspected["State"])
-            if self._streamed is None or inspected["HostConfig"]["Runtime"] != RUNTIME:
+            with reading():
+                state, runtime = state_of(inspected), inspected["HostConfig"]["Runtime"]
+            self._must_be_paused(container, state)
+            if self._streamed is None or runtime != RUNTIME:
                 raise CannotCheckpoint("it does not run with Gleaner's runtime, without which nothing is saved")
             self._streamed.save(inspected, draft)
             self._must_be_paused(container, self._state(container))
@@ -294,7 +296,7 @@ class DockerRuntime:
         return used
 
     def ours(self) -> Mapping[ContainerId, Mapping[str, str]]:
-        with translated("cannot list containers"):
+        with translated("cannot list containers"), reading():
             return {ContainerId(name): labels for name, labels in self._engine.labelled(LABEL_AGENT).items()}
 
     def places(self) -> Sequence[str]:
@@ -407,7 +409,9 @@ class DockerRuntime:
 
         It would be lost at each save, and the job would compute on without it.
         """
-        mounts = [str(mount["Destination"]) for mount in self._engine.inspect(container)["Mounts"]]
+        inspected = self._engine.inspect(container)
+        with reading():
+            mounts = [str(mount["Destination"]) for mount in inspected["Mounts"]]
         others = sorted(set(mounts) - {FOLDER_IN_CONTAINER})
         if others:
             advice = f"build it without VOLUME, and let it write to {FOLDER_IN_CONTAINER}"
@@ -426,29 +430,29 @@ class DockerRuntime:
         if self._pulled is not None:
             self._pulled.note(full_name(image), self._engine.image_id(full_name(image)), now_s=time.time())
 
-    def _state(self, container: str) -> dict[str, Any]:
-        state: dict[str, Any] = self._engine.inspect(container)["State"]
-        return state
+    def _state(self, container: str) -> ContainerState:
+        return state_of(self._engine.inspect(container))
 
     def _is_running(self, container: str) -> bool:
         try:
-            return bool(self._state(container)["Running"])
+            return self._state(container).is_running
         except docker.errors.NotFound:
             return False
 
     def _was_out_of_memory(self, container: ContainerId) -> bool:
         told_s = time.monotonic() + _TOLD_WITHIN_S
-        while not (known := bool(self._state(container)["OOMKilled"])) and time.monotonic() < told_s:
+        while not (known := self._state(container).was_out_of_memory) and time.monotonic() < told_s:
             time.sleep(0.1)
         return known
 
-    def _must_be_paused(self, container: ContainerId, state: Mapping[str, Any]) -> None:
-        if not state["Running"]:
+    def _must_be_paused(self, container: ContainerId, state: ContainerState) -> None:
+        if not state.is_running:
             raise RuntimeFault(f"{container[:12]} has ended while it was paused: something has killed it")
-        if not state["Paused"]:
+        if not state.is_paused:
             raise RuntimeFault(f"{container[:12]} is not paused")
 
 
+@reading()
 def _usage(stats: Mapping[str, Any]) -> Usage | None:
     """Return the usage, without the file cache, which is not saved. None for a container that does not run."""
     memory = stats.get("memory_stats", {}).get("stats")
@@ -464,8 +468,8 @@ def _usage(stats: Mapping[str, Any]) -> Usage | None:
 
 def _why_not_started(error: docker.errors.APIError) -> str:
     """Return the end of the engine's long line, which names the command and what is wrong with it."""
-    said = explanation(error)
-    return said[said.find("exec: ") :] if "exec: " in said else said
+    text = explanation(error)
+    return text[text.find("exec: ") :] if "exec: " in text else text
 
 
 def _criu_version() -> str:
@@ -474,11 +478,11 @@ def _criu_version() -> str:
     if program is None:
         return ""
     try:
-        said = system_programs.run([program, "--version"], within_s=_CRIU_PATIENCE_S).stdout
+        text = system_programs.run([program, "--version"], within_s=_CRIU_PATIENCE_S).stdout
     except OSError:
         return ""
     return next(
-        (line.removeprefix("Version: ").strip() for line in said.splitlines() if line.startswith("Version:")), ""
+        (line.removeprefix("Version: ").strip() for line in text.splitlines() if line.startswith("Version:")), ""
     )
 
 

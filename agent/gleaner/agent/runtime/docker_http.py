@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import docker
 import docker.errors
@@ -28,9 +28,13 @@ _CHANGE = b'"Kind":'
 """It stands once for each change in the engine's list; within a file's name, the quotes would be escaped."""
 
 
+class NotUnderstood(docker.errors.DockerException):
+    """The engine's answer is not what it should be."""
+
+
 @contextmanager
 def translated(doing: str) -> Generator[None]:
-    """Turn the errors of docker-py and its HTTP libraries, and an answer that is not understood, into `RuntimeFault`.
+    """Turn the errors of docker-py and its HTTP libraries, and `NotUnderstood`, into `RuntimeFault`.
 
     The caller catches errors that mean something to it before they get here.
     """
@@ -38,15 +42,27 @@ def translated(doing: str) -> Generator[None]:
         yield
     except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise RuntimeFault(f"{doing}: {explanation(error)}") from error
+
+
+@contextmanager
+def reading() -> Generator[None]:
+    """Turn the errors that Python raises for a malformed answer into `NotUnderstood`.
+
+    Only what reads an answer of the engine belongs in this context: an error of our own would pass for the engine's.
+    """
+    try:
+        yield
+    except requests.RequestException:  # some of them are a `ValueError`, too
+        raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        line = f"{doing}: Docker's answer is not understood ({type(error).__name__}: {error})"
-        raise RuntimeFault(line[:_LONGEST_LINE]) from error
+        line = f"Docker's answer is not understood ({type(error).__name__}: {error})"
+        raise NotUnderstood(line[:_LONGEST_LINE]) from error
 
 
 def explanation(error: Exception) -> str:
     """Return the engine's words in one line."""
-    said = getattr(error, "explanation", None) or str(error)
-    return " ".join(str(said).split())
+    text = getattr(error, "explanation", None) or str(error)
+    return " ".join(str(text).split())
 
 
 def status(error: docker.errors.APIError) -> int:
@@ -59,37 +75,67 @@ def new_checkpoint() -> str:
     return f"gleaner-{secrets.token_hex(8)}"
 
 
+class ContainerState(NamedTuple):
+    """The part of the engine's answer about a container that says how the container is."""
+
+    is_running: bool
+    """True for a paused container, too."""
+    is_paused: bool
+    was_out_of_memory: bool
+    exit_code: int
+
+
+@reading()
+def state_of(inspected: Mapping[str, Any]) -> ContainerState:
+    """Return the state in an answer of `Engine.inspect`."""
+    state = inspected["State"]
+    return ContainerState(
+        is_running=bool(state["Running"]),
+        is_paused=bool(state["Paused"]),
+        was_out_of_memory=bool(state["OOMKilled"]),
+        exit_code=int(state["ExitCode"]),
+    )
+
+
 class Engine:
     """The calls that the runtime needs, with types; docker-py's own are too loose to be checked.
 
-    Each raises docker-py's `APIError` (the engine refuses) or an error of `requests`: see `translated`.
+    Each raises docker-py's `APIError` (the engine refuses), `NotUnderstood`, or an error of `requests`: see
+    `translated`.
     """
 
     def __init__(self, url: str, *, patience_s: int = PATIENCE_S) -> None:
-        self._api: Any = docker.APIClient(base_url=url, version="auto", timeout=patience_s)
+        with reading():
+            self._api: Any = docker.APIClient(base_url=url, version="auto", timeout=patience_s)
 
+    @reading()
     def version(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = self._api.version()
-        return found
+        answer: dict[str, Any] = self._api.version()
+        return answer
 
+    @reading()
     def info(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = self._api.info()
-        return found
+        answer: dict[str, Any] = self._api.info()
+        return answer
 
+    @reading()
     def pull(self, image: str) -> None:
         """Pull the given tag or digest, or else `latest`. Without a tag, the engine would pull all of them."""
         self._api.pull(image, tag=None if "@" in image or ":" in image.rpartition("/")[2] else "latest")
 
     def load(self, archive: Iterator[bytes]) -> str:
         """Load images from an archive of `docker save`. Return why the engine has not taken them; "" if it has."""
-        said: Iterable[Mapping[str, Any]] = self._api.load_image(archive)
-        return next((" ".join(str(line["error"]).split()) for line in said if "error" in line), "")
+        lines: Iterable[Mapping[str, Any]] = self._api.load_image(archive)
+        with reading():
+            return next((" ".join(str(line["error"]).split()) for line in lines if "error" in line), "")
 
+    @reading()
     def image_id(self, image: str) -> str:
         """Return the id of the image that has this name now."""
-        found: str = self._api.inspect_image(image)["Id"]
-        return found
+        answer: str = self._api.inspect_image(image)["Id"]
+        return answer
 
+    @reading()
     def remove_image(self, image: str) -> None:
         """Take this name from an image, and remove an image without a name. Refused while a container uses it."""
         self._api.remove_image(image)
@@ -108,22 +154,27 @@ class Engine:
         host_config: dict[str, Any] = self._api.create_host_config(network_mode="none", **host)
         if annotations:
             host_config["Annotations"] = dict(annotations)
-        made: dict[str, str] = self._api.create_container(name=name, host_config=host_config, **config)
-        return made["Id"]
+        with reading():
+            made: dict[str, str] = self._api.create_container(name=name, host_config=host_config, **config)
+            return made["Id"]
 
     def start(self, container: str, *, patience_s: int = PATIENCE_S) -> None:
         """Start a container. With the shim this may restore it, which takes as long as its memory is read."""
         _checked(self._api.post(self._url(container, "start"), timeout=(PATIENCE_S, patience_s)))
 
+    @reading()
     def pause(self, container: str) -> None:
         self._api.pause(container)
 
+    @reading()
     def unpause(self, container: str) -> None:
         self._api.unpause(container)
 
+    @reading()
     def kill(self, container: str, signal: str = "SIGKILL") -> None:
         self._api.kill(container, signal)
 
+    @reading()
     def wait(self, container: str) -> int | None:
         """Return the exit code; None if the container has not ended within `PATIENCE_S`."""
         try:
@@ -139,7 +190,8 @@ class Engine:
         gone_s = time.monotonic() + _GONE_PATIENCE_S
         while True:
             try:
-                self._api.remove_container(container, force=True, v=True)
+                with reading():
+                    self._api.remove_container(container, force=True, v=True)
             except docker.errors.NotFound:
                 return
             except docker.errors.APIError:  # a removal is under way, or a mount is busy for a moment
@@ -157,25 +209,30 @@ class Engine:
                 self.remove(container)
             raise
 
+    @reading()
     def inspect(self, container: str) -> Mapping[str, Any]:
-        found: dict[str, Any] = self._api.inspect_container(container)
-        return found
+        answer: dict[str, Any] = self._api.inspect_container(container)
+        return answer
 
+    @reading()
     def stats(self, container: str) -> Mapping[str, Any]:
         """Return the figures of this moment, without the second that the engine else takes to measure a rate."""
-        found: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
-        return found
+        answer: dict[str, Any] = self._api.stats(container, stream=False, one_shot=True)
+        return answer
 
+    @reading()
     def labelled(self, label: str) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of each container that has this one, ended ones too."""
-        found: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
-        return {one["Id"]: one["Labels"] for one in found}
+        answer: list[dict[str, Any]] = self._api.containers(all=True, filters={"label": label})
+        return {one["Id"]: one["Labels"] for one in answer}
 
+    @reading()
     def has_written(self, container: str, *, apart_from: str) -> bool:
         """Return True if the container has changed anything of its image, apart from the place of one mount."""
         changes: list[dict[str, Any]] = self._api.diff(container) or []
         return any(change["Path"] != apart_from for change in changes)
 
+    @reading()
     def written_bytes(self, container: str) -> int:
         """Return the size of what the container has written into its own files, as the engine counts it."""
         answer: requests.Response = self._api.get(
@@ -184,6 +241,7 @@ class Engine:
         _checked(answer)
         return int(answer.json().get("SizeRw") or 0)
 
+    @reading()
     def changed(self, container: str, *, most: int) -> int:
         """Return the number of its own files and folders that a container has changed, made or deleted.
 
@@ -203,6 +261,7 @@ class Engine:
                 rest = content[-len(_CHANGE) + 1 :]
         return count
 
+    @reading()
     def deleted(self, container: str) -> set[str]:
         """Return the paths (without the leading slash) that the container has deleted from its image."""
         changes: list[dict[str, Any]] = self._api.diff(container) or []
@@ -247,6 +306,7 @@ class Engine:
         """Delete a checkpoint's files in the engine's data folder."""
         _checked(self._api.delete(self._url(container, f"checkpoints/{checkpoint}"), timeout=PATIENCE_S))
 
+    @reading()
     def attach(self, container: str) -> Iterator[bytes]:
         """Return the container's output from this call on, as Docker's frames, as soon as it is written.
 
@@ -315,6 +375,7 @@ class _Attached:
         self.close()
 
 
+@reading()
 def _checked(answer: requests.Response) -> None:
     try:
         answer.raise_for_status()

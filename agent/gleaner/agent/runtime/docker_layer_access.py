@@ -13,7 +13,7 @@ import docker.types
 
 from gleaner.agent.checkpoints.interface import Draft
 from gleaner.agent.privileged.common.tar_stream import MALFORMED
-from gleaner.agent.runtime.docker_http import Engine
+from gleaner.agent.runtime.docker_http import Engine, reading
 from gleaner.agent.runtime.docker_layer import layer, members
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, CannotCheckpoint, RuntimeFault
 
@@ -23,6 +23,7 @@ UPPER_LAYER = f"{_PLACE}/layer"
 """The folder of a carrier with the files that the container has written."""
 
 
+@reading()
 def data_folder(engine: Engine) -> str:
     """Return the engine's data folder. Raises `RuntimeFault` if it keeps layers in a way that is not known here."""
     info = engine.info()
@@ -34,8 +35,9 @@ def data_folder(engine: Engine) -> str:
 @contextlib.contextmanager
 def carrier(engine: Engine, inspected: Mapping[str, Any]) -> Generator[str]:
     """Make a carrier for an inspected container, as long as the context lasts."""
-    upper = inspected["GraphDriver"]["Data"]["UpperDir"]
-    name = f"{inspected['Name'].strip('/')}-carrier"
+    with reading():
+        upper, name = inspected["GraphDriver"]["Data"]["UpperDir"], f"{inspected['Name'].strip('/')}-carrier"
+        image, user, labels = inspected["Image"], inspected["Config"]["User"], inspected["Config"]["Labels"]
     engine.remove(name)
     made = engine.create(
         name,
@@ -44,10 +46,10 @@ def carrier(engine: Engine, inspected: Mapping[str, Any]) -> Generator[str]:
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
         },
-        image=inspected["Image"],
+        image=image,
         command=["never-started"],
-        user=inspected["Config"]["User"],
-        labels=inspected["Config"]["Labels"],
+        user=user,
+        labels=labels,
     )
     try:
         yield made

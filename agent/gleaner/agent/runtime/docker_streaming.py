@@ -20,7 +20,7 @@ from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, criu_reason
-from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, new_checkpoint
+from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, new_checkpoint, reading
 from gleaner.agent.runtime.docker_layer_access import LAYER_PART, UPPER_LAYER, carrier, save_layer
 from gleaner.agent.runtime.handshake import TransferFailed, during_handshake, restore, save
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, CannotRestore, RuntimeFault
@@ -46,7 +46,8 @@ class DockerStreaming:
 
         Raises `CannotCheckpoint`, and the engine's and the draft's errors.
         """
-        container = inspected["Id"]
+        with reading():
+            container = inspected["Id"]
         with ThreadPoolExecutor(1) as beside:  # the engine compares all files of the image, which takes a while
             has_written = beside.submit(self._engine.has_written, container, apart_from=FOLDER_IN_CONTAINER)
             self._save_memory(inspected, draft)
@@ -55,7 +56,8 @@ class DockerStreaming:
                 save_layer(self._engine, container, carried, draft)
 
     def _save_memory(self, inspected: Mapping[str, Any], draft: Draft) -> None:
-        container, name = inspected["Id"], inspected["Name"].strip("/")
+        with reading():
+            container, name = inspected["Id"], inspected["Name"].strip("/")
         checkpoint = new_checkpoint()
         try:
             during_handshake(
@@ -96,9 +98,12 @@ class DockerStreaming:
             raise RuntimeFault(f"cannot restore {name}: {error}") from error
 
 
-def found(engine: Engine) -> tuple[DockerStreaming | None, str]:
+def find_shim(engine: Engine) -> tuple[DockerStreaming | None, str]:
     """Return the shim of this node, or None and the reason why it cannot be used."""
-    if RUNTIME not in engine.info().get("Runtimes", {}):
+    info = engine.info()
+    with reading():
+        is_known = RUNTIME in info.get("Runtimes", {})
+    if not is_known:
         return None, f"the engine knows no runtime {RUNTIME!r}"
     try:
         settings = config.load()

@@ -63,7 +63,9 @@ def _end(handshake: Handshake, stream: Callable[[socket.socket], None]) -> Messa
     try:
         last, _ = handshake.hear()
     except HandshakeFailed as error:
-        raise broken or error from broken
+        if broken is None:
+            raise
+        raise broken from error
     log = str(last.get("log", ""))
     if last.get("status") != 0 and (log or broken is None):
         raise TransferFailed(int(last.get("status", -1)), log) from broken

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gleaner.agent.messages import Checkpointed, Completed, Returned, ReturnReason, Saved, Slice
-from gleaner.control.queue.attempts import UNSAVED
+from gleaner.control.queue.attempts import SAVE_FAILURES
 
 _SECONDS = (0.5, 1, 2, 5, 10, 20, 40, 60, 90, 120, 240, 480)
 _RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10)
@@ -154,4 +154,4 @@ class Stopwatch:
 def _is_failed_save(report: Returned) -> bool:
     """Return True if the attempt ran and was returned because it could not be saved, by the storage's fault or not."""
     has_run = report.slice is not None and report.slice.compute_s > 0
-    return report.why in UNSAVED or (report.why is ReturnReason.STORAGE_FAULT and has_run)
+    return report.why in SAVE_FAILURES or (report.why is ReturnReason.STORAGE_FAULT and has_run)

@@ -33,10 +33,10 @@ TRIES_UNTIL_HELD = 5
 """A job is held when so many different nodes in a row were at fault with it (that its container was killed counts as
 the node's fault), or when so many of its attempts in a row came to nothing, those that could not be saved included. The
 job may be the cause, and would go on for ever."""
-NODES_UNTIL_UNSAVABLE = 2
-"""A job is held when so many nodes could not save it for a reason that lies in its program, or, where there are fewer
-nodes, when it was tried in vain so often: each such attempt loses a slice, and says the same."""
-MAY_FOLLOW = (ReturnReason.TOO_LATE, *attempts.UNSAVED, ReturnReason.STORAGE_FAULT)
+FAILED_SAVES_UNTIL_HELD = 2
+"""A job is held when so many nodes could not save it for a reason that lasts, or, where there are fewer nodes, when so
+many tries failed for one: each loses a slice, and gives the same reason."""
+MAY_FOLLOW = (ReturnReason.TOO_LATE, *attempts.SAVE_FAILURES, ReturnReason.STORAGE_FAULT)
 """An attempt that was returned for such a reason may still report that it was saved, or what its result is."""
 AT_ONCE_S = 5.0
 """A job that has saved itself so soon after its start, `TRIES_UNTIL_HELD` times in a row, is held too: it computes
@@ -213,23 +213,23 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
     It costs no retry. Return True if the report is news.
     """
     row = lock(db, job)
-    told = f"{report.why}: {report.detail}" if report.detail else str(report.why)
+    line = f"{report.why}: {report.detail}" if report.detail else str(report.why)
     before = attempts.find(db, job, attempt)
     if not _may_report(row, attempt) or (before is not None and before.ending is Ending.RETURNED):
         if before is None:
             raise Unknown(f"there is no attempt {attempt} of job {job}")
-        if before.ending is Ending.RETURNED and before.detail == told:
+        if before.ending is Ending.RETURNED and before.detail == line:
             return False
         what = f"it has ended ({before.ending})" if before.ending else f"attempt {row.attempt} is the latest"
         raise NotCurrent(job, attempt, what)
-    record(db, job, "return", now_s=now_s, attempt=attempt, detail=told)
+    record(db, job, "return", now_s=now_s, attempt=attempt, detail=line)
     may_speak = _is_what_it_went_on_from(row, before)
     speaks_against_it = may_speak and report.why in attempts.UNRESTORED
     is_broken = speaks_against_it and _is_hopeless(db, row)
     if is_broken:
-        _break(db, row, told, now_s)
+        _break(db, row, line, now_s)
         row = lock(db, job)
-    end = attempts.end_columns(Ending.RETURNED, ended_s=now_s, spent=report.slice, detail=told)
+    end = attempts.end_columns(Ending.RETURNED, ended_s=now_s, spent=report.slice, detail=line)
     if row.state is State.RUNNING:
         # A late save may still be published: then the attempt reports it, if nobody has claimed the job since.
         may_follow = report.why in MAY_FOLLOW
@@ -238,32 +238,34 @@ def record_return(db: Connection, job: int, attempt: int, report: Returned, *, n
         _settle(db, job)
         attempts.end(db, job, attempt, end)
     if report.why in (ReturnReason.IMAGE_MISSING, ReturnReason.IMAGE_REFUSED):
-        put_on_hold(db, row, reason=told, now_s=now_s)
+        put_on_hold(db, row, reason=line, now_s=now_s)
     if may_speak and report.why is ReturnReason.INCOMPATIBLE:
-        _keep_off(db, row, told, now_s)
+        _keep_off(db, row, line, now_s)
     if speaks_against_it and not is_broken:
-        _ask_another_node(db, row, told, now_s)
-    is_held = report.why is ReturnReason.UNSAVABLE and _hold_if_unsavable(db, row, told, now_s)
+        _ask_another_node(db, row, line, now_s)
+    is_held = report.why is ReturnReason.UNSAVABLE and _hold_if_unsavable(db, row, line, now_s)
     if report.why in attempts.FUTILE and not is_held:
-        _hold_if_futile(db, row, told, now_s)
+        _hold_if_futile(db, row, line, now_s)
     return True
 
 
-def _hold_if_unsavable(db: Connection, row: Any, told: str, now_s: float) -> bool:
+def _hold_if_unsavable(db: Connection, row: Any, line: str, now_s: float) -> bool:
     """Hold a job that cannot be saved on any node, and return True; else let another node try it."""
     tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
-    tried = [node for node, why in tries if why is ReturnReason.UNSAVABLE]
-    nodes = list(dict.fromkeys(tried))
+    node_of_each = [node for node, why in tries if why is ReturnReason.UNSAVABLE]
+    nodes = list(dict.fromkeys(node_of_each))
     elsewhere = pauses.unless_nowhere_else(db, row.id, nodes)
-    if len(nodes) >= NODES_UNTIL_UNSAVABLE or (len(tried) >= NODES_UNTIL_UNSAVABLE and not elsewhere):
-        put_on_hold(db, row, reason=f"{told}; found {len(tried)} times, on {', '.join(nodes)}", now_s=now_s)
+    count = len(nodes) if elsewhere else len(node_of_each)
+    if count >= FAILED_SAVES_UNTIL_HELD:
+        reason = f"{line}; found {len(node_of_each)} times, on {', '.join(nodes)}"
+        put_on_hold(db, row, reason=reason, now_s=now_s)
         return True
     if elsewhere:
         pauses.keep_off(db, row.id, row.attempt, elsewhere, now_s=now_s)
     return False
 
 
-def _hold_if_futile(db: Connection, row: Any, told: str, now_s: float) -> None:
+def _hold_if_futile(db: Connection, row: Any, line: str, now_s: float) -> None:
     """Hold a job whose attempts come to nothing. They cost no retry, so nothing else would end the job."""
     tries = attempts.futile_attempts(db, row.id, after=row.sound_attempt)
     nodes = list(dict.fromkeys(node for node, why in tries if why is ReturnReason.NODE_FAULT))
@@ -273,30 +275,30 @@ def _hold_if_futile(db: Connection, row: Any, told: str, now_s: float) -> None:
         where = f"{len(tries)} times in a row"
     else:
         return
-    put_on_hold(db, row, reason=f"came to nothing {where}, the last time: {told}", now_s=now_s)
+    put_on_hold(db, row, reason=f"came to nothing {where}, the last time: {line}", now_s=now_s)
 
 
-def _keep_off(db: Connection, row: Any, told: str, now_s: float) -> None:
+def _keep_off(db: Connection, row: Any, line: str, now_s: float) -> None:
     """Offer the checkpoint to this node no more. Where one node after the other refuses it, hold the job."""
     nodes = lanes.keep_off(db, row.id, attempts.find(db, row.id, row.attempt).node)
     if len(nodes) >= REFUSALS_UNTIL_HELD:
-        put_on_hold(db, row, reason=f"{len(nodes)} nodes could not restore it, the last said: {told}", now_s=now_s)
+        put_on_hold(db, row, reason=f"{len(nodes)} nodes could not restore it, the last said: {line}", now_s=now_s)
 
 
-def _ask_another_node(db: Connection, row: Any, told: str, now_s: float) -> None:
+def _ask_another_node(db: Connection, row: Any, line: str, now_s: float) -> None:
     """Offer the checkpoint no more to the nodes that could not restore it, as long as there may be another.
 
     Where the others have no room for so long that the same nodes are asked again and again, hold the job for a person.
     """
-    tried = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number))
-    nodes = pauses.unless_nowhere_else(db, row.id, tried)
+    node_of_each = attempts.unrestored(db, row.id, (row.from_attempt, row.from_number))
+    nodes = pauses.unless_nowhere_else(db, row.id, node_of_each)
     if not nodes:
         lanes.open_to(db, row.id)
         return
     pauses.keep_off(db, row.id, row.attempt, nodes, now_s=now_s)
-    if len(tried) >= TRIES_UNTIL_BROKEN:
-        where = f"{len(tried)} times on {', '.join(nodes)}, and no other node has tried"
-        put_on_hold(db, row, reason=f"could not be restored {where}; the last time: {told}", now_s=now_s)
+    if len(node_of_each) >= TRIES_UNTIL_BROKEN:
+        where = f"{len(node_of_each)} times on {', '.join(nodes)}, and no other node has tried"
+        put_on_hold(db, row, reason=f"could not be restored {where}; the last time: {line}", now_s=now_s)
 
 
 def _is_what_it_went_on_from(row: Any, made: Any) -> bool:
@@ -332,7 +334,7 @@ def _is_hopeless(db: Connection, row: Any) -> bool:
     return len(nodes) >= TRIES_UNTIL_BROKEN and not pauses.unless_nowhere_else(db, row.id, nodes)
 
 
-def _break(db: Connection, row: Any, told: str, now_s: float) -> None:
+def _break(db: Connection, row: Any, line: str, now_s: float) -> None:
     """Set aside the broken checkpoint that the attempt was to go on from; the one before it counts now.
 
     It is kept until the job is Complete: what nodes say of it may still turn out to be wrong.
@@ -350,7 +352,7 @@ def _break(db: Connection, row: Any, told: str, now_s: float) -> None:
     record(db, row.id, "checkpoint broken", now_s=now_s, attempt=row.attempt, detail=f"{detail}, and none is left")
     starts = attempts.starts_in_vain(db, row.id)
     if starts >= STARTS_UNTIL_HELD:
-        reason = f"nothing that it saved could be restored, although it has begun {starts} times; the last time: {told}"
+        reason = f"nothing that it saved could be restored, although it has begun {starts} times; the last time: {line}"
         put_on_hold(db, row, reason=reason, now_s=now_s)
     if row.state is State.SAVED:
         make_transition(db, row.id, Transition.START_OVER, now_s=now_s, detail="no whole checkpoint is left")

@@ -13,9 +13,9 @@ from gleaner.control.queue.transitions import run
 
 NEWEST_NAMED = 2
 """So many of a job's newest whole checkpoints stay named, and one more if it shares no file with the newest."""
-UNSAVED = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
-"""Why attempts are returned whose save failed."""
-FUTILE = (ReturnReason.NODE_FAULT, *UNSAVED)
+SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
+"""The reasons of attempts that were returned because a save failed."""
+FUTILE = (ReturnReason.NODE_FAULT, *SAVE_FAILURES)
 """Why attempts are returned that computed, or could have, and came to nothing, perhaps because of the job itself.
 
 A fault of the storage is not one of them: all jobs share the storage, so whatever is at the front of the queue would be
@@ -152,14 +152,14 @@ def unrestored(
     db: Connection, job: int, checkpoint: tuple[int, int], whys: Sequence[ReturnReason] = UNRESTORED
 ) -> Sequence[str]:
     """Return the node of each attempt that could not restore this checkpoint for such a reason."""
-    tried = select(ATTEMPT.c.node).where(
+    nodes = select(ATTEMPT.c.node).where(
         ATTEMPT.c.job == job,
         ATTEMPT.c.from_attempt == checkpoint[0],
         ATTEMPT.c.from_number == checkpoint[1],
         ATTEMPT.c.ending == Ending.RETURNED,
         or_(*(ATTEMPT.c.detail.startswith(str(why)) for why in whys)),
     )
-    return db.execute(tried).scalars().all()
+    return db.execute(nodes).scalars().all()
 
 
 def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | None, now_s: float) -> None:

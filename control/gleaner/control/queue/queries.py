@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, case, func, select, text
 from sqlalchemy.sql import ColumnElement
 
+from gleaner.agent.messages import ReturnReason
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
 from gleaner.control.models.jobs import AttemptRow, CheckpointRow, EventRow, JobDetail, JobFilter, JobList, JobRow
@@ -187,8 +188,9 @@ def _attempts(db: Connection, job: int) -> Iterator[AttemptRow]:
 
 
 def _unsaved_because(slices: Sequence[AttemptRow]) -> str | None:
-    ended = [row for row in slices if row.ending is not None]
-    return ended[-1].detail if ended and ended[-1].detail.startswith(attempts.UNSAVED) else None
+    details = [row.detail for row in slices if row.ending is not None]
+    is_lost = bool(details) and details[-1].startswith((*attempts.SAVE_FAILURES, ReturnReason.TOO_LATE))
+    return details[-1] if is_lost else None
 
 
 def _events(db: Connection, job: int) -> Iterator[EventRow]:

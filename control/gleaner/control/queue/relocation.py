@@ -29,7 +29,7 @@ SAVE_HAS_FAILED = exists().where(
     _EARLIER.c.job == JOB.c.id,
     _EARLIER.c.attempt > JOB.c.sound_attempt,
     _EARLIER.c.ending == Ending.RETURNED,
-    or_(*(_EARLIER.c.detail.startswith(why) for why in attempts.UNSAVED)),
+    or_(*(_EARLIER.c.detail.startswith(why) for why in attempts.SAVE_FAILURES)),
 )
 """A condition on a job: since it was last sound, an attempt of it could not be saved."""
 

@@ -29,17 +29,17 @@ def tries() -> Iterator[bool]:
         time.sleep(_AGAIN_S)
 
 
-def holds_after_all(found: dict[str, str]) -> bool:
+def holds_after_all(folders: dict[str, str]) -> bool:
     """Return True if a container that runc could not freeze is frozen after all. Else take the order to freeze back.
 
     A runc that was killed leaves the order in force; with cgroups of version 2, a runc that gives up does so too. The
-    container would then stop later, unseen. `found` are the container's folders by controller; "" is that of
+    container would then stop later, unseen. `folders` are the container's cgroups by controller; "" is that of
     version 2. Return False for a container that has ended.
     """
     try:
-        if _is(found, frozen=True):
+        if _is(folders, frozen=True):
             return True
-        let_go(found)
+        let_go(folders)
     except (OSError, KeyError):
         pass
     return False
@@ -52,46 +52,46 @@ def take_back(folder: str) -> None:
             order.write(word)
 
 
-def hold(found: dict[str, str], processes: list[int], *, beside: int) -> None:
+def hold(folders: dict[str, str], processes: list[int], *, beside: int) -> None:
     """Order that these processes of a container, which all stand still, do not go on until `let_go`. Raises `OSError`.
 
-    `found` are the container's folders, as for `holds_after_all`. Other processes in its cgroup are moved to that of
+    `folders` are the container's cgroups, as for `holds_after_all`. Other processes in its cgroup are moved to that of
     the process `beside` before: runc has CRIU, and what waits for CRIU, run in the container's cgroup.
     """
-    controller = "freezer" if "freezer" in found else ""
-    if controller not in found:
+    controller = "freezer" if "freezer" in folders else ""
+    if controller not in folders:
         raise FileNotFoundError(errno.ENOENT, "the container has no cgroup that can be frozen")
-    cgroups.move_others(found[controller], controller, staying=processes, beside=beside)
+    cgroups.move_others(folders[controller], controller, staying=processes, beside=beside)
     file, word = ("freezer.state", "FROZEN\n") if controller else ("cgroup.freeze", "1\n")
-    with open(os.path.join(found[controller], file), "r+", encoding="ascii") as order:
+    with open(os.path.join(folders[controller], file), "r+", encoding="ascii") as order:
         order.write(word)
 
 
-def let_go(found: dict[str, str]) -> None:
+def let_go(folders: dict[str, str]) -> None:
     """Take the order of `hold` back. A container that has gone is no error."""
-    folder = found.get("freezer") or found.get("")
+    folder = folders.get("freezer") or folders.get("")
     if folder:
         take_back(folder)
 
 
-def goes_on_after_all(found: dict[str, str]) -> bool:
+def goes_on_after_all(folders: dict[str, str]) -> bool:
     """Return True if a container is not frozen though it should be: CRIU was killed when it had thawed it.
 
-    `found` are as for `holds_after_all`. Return False for a container that has ended.
+    `folders` are as for `holds_after_all`. Return False for a container that has ended.
     """
     try:
-        return _is(found, frozen=False)
+        return _is(folders, frozen=False)
     except (OSError, KeyError):
         return False
 
 
-def _is(found: dict[str, str], *, frozen: bool) -> bool:
+def _is(folders: dict[str, str], *, frozen: bool) -> bool:
     """Return True if a container has processes, and they are frozen (or, with `frozen` false, go on)."""
-    if "freezer" in found:
+    if "freezer" in folders:
         wanted = "FROZEN\n" if frozen else "THAWED\n"
-        return _text(found["freezer"], "freezer.state") == wanted and _text(found["freezer"], "cgroup.procs") != ""
-    is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(found[""], "cgroup.events").splitlines())
-    return is_so and (frozen or _text(found[""], "cgroup.freeze") == "0\n")  # else it is about to be frozen
+        return _text(folders["freezer"], "freezer.state") == wanted and _text(folders["freezer"], "cgroup.procs") != ""
+    is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(folders[""], "cgroup.events").splitlines())
+    return is_so and (frozen or _text(folders[""], "cgroup.freeze") == "0\n")  # else it is about to be frozen
 
 
 def _text(folder: str, name: str) -> str:

@@ -21,6 +21,7 @@ from typing import NoReturn
 from ..common import cgroups, config, freezing, processes, symlink_guard
 from . import credential_check, deleted_files, mount_confinement, timers, unsavable
 from .protobuf import NotUnderstood, Value, field, fields, number_in
+from .reasons import Reason, log_line
 from .transfer import is_held, let_go, note_held
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
@@ -30,9 +31,10 @@ _NEW_NET = 0x40000000
 _KERNEL_FACTS = "/run/criu.kdat"
 _LOOK_S = 1.0
 """The time between two checks that what CRIU restores is still there, and that CRIU does not hang."""
-_STOP_WITHIN_S = 60.0
+STOP_WITHIN_S = 20.0
 """The time in which CRIU must have stopped a container's threads, before it changes anything. CRIU itself gives up
-after 10 s (its --timeout), but hears nothing while the kernel keeps it waiting for a thread."""
+after 10 s (its --timeout), but hears nothing while the kernel keeps it waiting for a thread. Once all threads stand
+still, CRIU is not ended before the agent's end (`transfer`): it might leave the container in disorder."""
 _BEFORE_ALL_STAND = (b"pre-stream", b"pre-dump")
 """CRIU's notifications in a save before it has stopped all threads."""
 
@@ -60,17 +62,17 @@ _TEXTS = {13: "--root", 44: "--freeze-cgroup", 53: "--lsm-profile", 37: "--exter
 
 def options(request: bytes, runc_pid: int) -> list[str]:
     """Return CRIU's options for runc's `criu_opts`. Raises `NotUnderstood`."""
-    found: list[str] = []
+    words: list[str] = []
     for number, value in fields(request):
         if number in _SWITCHES and isinstance(value, int):
             name = _SWITCHES[number]
             if value and name:
-                found.append(name)
+                words.append(name)
         elif number in _TEXTS and isinstance(value, bytes):
-            found += [_TEXTS[number], _text(value)]
+            words += [_TEXTS[number], _text(value)]
         else:
-            found += _option(number, value, runc_pid)
-    return found
+            words += _option(number, value, runc_pid)
+    return words
 
 
 def _option(number: int, value: Value, runc_pid: int) -> list[str]:
@@ -134,7 +136,7 @@ def main() -> NoReturn:
                 sys.exit(_serve(settings, runc, asked))
             except NotUnderstood as error:
                 # The agent reads CRIU's logs in the order of their names: CRIU's own reasons come first, if it has any.
-                _log(os.environ["GLEANER_OWN"], str(error), "why.log")
+                _log(os.environ["GLEANER_OWN"], Reason(str(error), lasts=False), "why.log")
                 sys.exit(1)
     os.execv(settings.criu, [settings.criu, *words])
 
@@ -146,16 +148,17 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     pid_file = os.path.join(own, "work", "pid")
     words = [settings.criu, "dump" if kind == DUMP else "restore", "--no-default-config", "--stream"]
     words += options(wanted, os.getppid())
-    uid, said = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
-    saved, root = number_in(said.get(2, 0)), None
+    uid, criu_opts = int(os.environ["GLEANER_UID"]), dict(fields(wanted))
+    saved, root = number_in(criu_opts.get(2, 0)), None
     if kind == DUMP:
         freezer = words[words.index("--freeze-cgroup") + 1] if "--freeze-cgroup" in words else ""
         why = unsavable.refused(saved, freezer) or deleted_files.refused(saved)
         if why is not None:
-            raise NotUnderstood(why)
+            _log(own, why)
+            return 1
     if kind == RESTORE:
         _know_kernel(settings)
-        root = _text(said.get(13, b""))
+        root = _text(criu_opts.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
     if kind == DUMP:
         words.append("--link-remap")  # see `deleted_files`
@@ -180,10 +183,10 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     return 0 if answer == 0 else 1
 
 
-def _log(own: str, why: str, name: str = "call.log") -> None:
+def _log(own: str, why: Reason, name: str = "call.log") -> None:
     """Write a reason of ours, in the form of CRIU's own log. Of several logs the first one counts, by their names."""
     with open(os.path.join(own, "work", name), "w", encoding="utf-8") as log:
-        log.write(f"(00.000000) Error (criu.py:0): {why}\n")
+        log.write(log_line(why))
 
 
 def _know_kernel(settings: config.Config) -> None:
@@ -198,11 +201,11 @@ def _run(words: list[str], own: str, runc: socket.socket, uid: int, *, saved: in
     `saved` is the pid of the first process that is saved; 0 in a restore. `root` is the root of a container that is
     restored; None in a save.
     """
-    said, answered = os.path.join(own, "said"), os.path.join(own, "answered")
-    os.mkfifo(said, 0o600)
-    os.mkfifo(answered, 0o600)
-    hearing = os.open(said, os.O_RDWR | os.O_CLOEXEC)
-    answering = os.open(answered, os.O_RDWR | os.O_CLOEXEC)
+    notifications, answers = os.path.join(own, "notifications"), os.path.join(own, "answers")
+    os.mkfifo(notifications, 0o600)
+    os.mkfifo(answers, 0o600)
+    hearing = os.open(notifications, os.O_RDWR | os.O_CLOEXEC)
+    answering = os.open(answers, os.O_RDWR | os.O_CLOEXEC)
     # CRIU inherits what runc has opened for it: its own standard streams become those of the restored process.
     criu = subprocess.Popen(words, close_fds=False, preexec_fn=lambda: _confine(root, own))  # noqa: PLW1509 - no threads
     status = 1
@@ -234,7 +237,8 @@ def _confine(root: str | None, own: str) -> None:
     try:
         mount_confinement.enter(root, os.path.join(own, "work"))
     except OSError as error:
-        _log(own, f"the node cannot be kept from CRIU (Linux 5.14 or newer is needed): {error}")
+        why = f"the node cannot be kept from CRIU (Linux 5.14 or newer is needed): {error}"
+        _log(own, Reason(why, lasts=False))
         raise
 
 
@@ -255,7 +259,7 @@ def _passed_on(
         watched.register(one, select.POLLIN)
     watched.register(runc, 0)  # only whether it has hung up
     heard: bytes = b""
-    all_stand, until_s = not saved, time.monotonic() + _STOP_WITHIN_S
+    all_stand, until_s = not saved, time.monotonic() + STOP_WITHIN_S
     while True:
         ready = dict(watched.poll(_LOOK_S * 1000))
         if ended in ready and hearing not in ready:
@@ -268,16 +272,16 @@ def _passed_on(
                 if runc.fileno() in ready:
                     watched.unregister(runc)
                 if not all_stand and time.monotonic() > until_s:
-                    raise NotUnderstood(f"CRIU could not stop all its processes within {_STOP_WITHIN_S:.0f} s")
+                    raise NotUnderstood(f"not all processes could be stopped within {STOP_WITHIN_S:.0f} s")
                 continue
             if ready:
                 raise NotUnderstood("runc has gone")
             if not is_held(own):
                 raise NotUnderstood("gleaner-runc has gone")
-            found = None if may_go else _lost(criu.pid)
-            if found is not None and found == lost:  # at the first look CRIU may know of it, and be cleaning up
+            now_lost = None if may_go else _lost(criu.pid)
+            if now_lost is not None and now_lost == lost:  # at the first look CRIU may know of it, and be cleaning up
                 raise NotUnderstood("what CRIU restores has ended (is there too little memory?)")
-            lost = found
+            lost = now_lost
             continue
         heard += os.read(hearing, 4096)
         while b"\n" in heard:
@@ -297,17 +301,19 @@ def _passed_on(
             os.write(answering, b"ok\n" if agreed else b"no\n")
 
 
-def _objection(action: bytes, pid: int, own: str, *, saved: int, uid: int) -> str | None:
+def _objection(action: bytes, pid: int, own: str, *, saved: int, uid: int) -> Reason | None:
     """Return the reason why CRIU must not go on after this notification; None if it may."""
     if action == b"post-dump":
         return deleted_files.refused(saved)  # it may differ from before: now all processes stand still
+    why = None
     if action == b"post-setup-namespaces":
-        return _not_confined(pid)
-    if action == b"pre-resume":
+        why = _not_confined(pid)
+    elif action == b"pre-resume":
         if (why := _must_not_go_on(pid, uid)) is not None:
-            return f"the checkpoint is not what a job of ours can have been: {why}"
-        return _not_held(pid, own)
-    return None
+            why = f"the checkpoint is not what a job of ours can have been: {why}"
+        else:
+            why = _not_held(pid, own)
+    return None if why is None else Reason(why, lasts=False)
 
 
 def _lost(criu_pid: int) -> int | None:
@@ -345,9 +351,9 @@ def _not_held(pid: int, own: str) -> str | None:
     """
     try:
         timers.start_again(pid)
-        found = cgroups.made_by_runc(os.environ["GLEANER_CONTAINER"])
-        note_held(own, found)
-        freezing.hold(found, credential_check.family(pid), beside=os.getppid())
+        cgroup_folders = cgroups.made_by_runc(os.environ["GLEANER_CONTAINER"])
+        note_held(own, cgroup_folders)
+        freezing.hold(cgroup_folders, credential_check.family(pid), beside=os.getppid())
     except OSError as error:
         return f"the processes cannot be made ready to go on: {error}"
     return None

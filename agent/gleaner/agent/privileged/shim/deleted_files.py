@@ -19,15 +19,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from . import credential_check
+from .reasons import Reason, shown
 
 _DELETED = " (deleted)"
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_LONGEST = 200
 _NAMELESS = ("/[aio]", "/secretmem")
 """Files of the kernel's own, which count as having a name and never had one."""
 
 
-def refused(init_pid: int) -> str | None:
+def refused(init_pid: int) -> Reason | None:
     """Return the reason why a container that stands still must not be saved, in one line; None if it may be.
 
     A process that cannot be looked at must not be saved either.
@@ -35,26 +35,32 @@ def refused(init_pid: int) -> str | None:
     try:
         for pid in credential_check.family(init_pid):
             if _has_sent_files(pid):
-                return (
+                return Reason(
                     "it has sent an open file through a socket, which nobody has received yet, so nobody can look at"
-                    " it: it can be saved when that has been received"
+                    " it: it can be saved when that has been received",
+                    lasts=False,
                 )
             for path, has_other_name in sorted(_held(pid)):
                 link = link_on_the_way(f"/proc/{pid}/root", path)
                 if link is not None:
-                    return (
-                        f"{path[:_LONGEST]!r} is deleted and still open, and {link[:_LONGEST]!r} is a symbolic link by"
-                        " now: it can be saved when the job has closed the one or removed the other"
+                    return Reason(
+                        f"it holds {shown(path)} open, which is deleted, and {shown(link)} is a symbolic link by now:"
+                        " it can be saved when the job has closed the one or removed the other",
+                        lasts=True,
                     )
                 if has_other_name:
-                    return (
-                        f"{path[:_LONGEST]!r} is deleted and still open, and the file has another name by now (a hard"
-                        " link): it can be saved when the job has closed the file"
+                    return Reason(
+                        f"it holds {shown(path)} open, which is deleted, and the file has another name by now (a hard"
+                        " link): it can be saved when the job has closed the file",
+                        lasts=True,
                     )
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            return "it has a file or folder open whose path is too long (4096 bytes): it can be saved without that"
-        return f"its deleted files cannot be looked at, so it is not saved: {error}"
+            return Reason(
+                "it has a file or folder open whose path is too long (4096 bytes): it can be saved without that",
+                lasts=True,
+            )
+        return Reason(f"its deleted files cannot be looked at, so it is not saved: {error}", lasts=False)
     return None
 
 

@@ -18,12 +18,13 @@ import select
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common import cgroups, config, folders, freezing, handshake, linux, symlink_guard, user_jobs
 from ..common.processes import kill_descendants, kill_with_descendants
 from . import vdso
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
+from .reasons import Reason, log_line
 from .seal import Broken, Relay, Sealed, opened, seal
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _CLEAN_UP_S = 2.0
 _LOOK_S = 60.0
 """The time between two looks at the clock, which may be set meanwhile."""
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""The errors that Python raises for a file of runc's or the engine's that is not what it should be."""
+"""The errors that Python raises for a malformed file. They are caught only where one is read."""
 _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
 
 
@@ -64,7 +65,7 @@ def run(call: Call) -> int | None:
         Broken,
         symlink_guard.Foreign,
         OSError,
-        *_MALFORMED,
+        ValueError,
     ) as error:
         _say_why(call, f"gleaner-runc: {error}")
         return 1
@@ -73,15 +74,27 @@ def run(call: Call) -> int | None:
 
 def _annotations_of_state(call: Call) -> dict[str, str]:
     """Return the annotations that a container was created with; runc keeps them as labels in its state."""
-    with open(os.path.join(call.folder, "state.json"), encoding="utf-8") as file:
-        labels: list[str] = json.load(file)["config"].get("labels") or []
-    return dict(label.split("=", 1) for label in labels if "=" in label)
+    with _reading(os.path.join(call.folder, "state.json")) as state:
+        labels: list[str] = state["config"].get("labels") or []
+        return dict(label.split("=", 1) for label in labels if "=" in label)
 
 
 def _annotations_of_bundle(call: Call) -> dict[str, str]:
-    with open(os.path.join(call.option("--bundle", "-b") or ".", "config.json"), encoding="utf-8") as file:
-        annotations: dict[str, str] = json.load(file).get("annotations") or {}
-    return annotations
+    with _reading(os.path.join(call.option("--bundle", "-b") or ".", "config.json")) as container:
+        annotations: dict[str, Any] = dict(container.get("annotations") or {})
+        if not all(isinstance(text, str) for text in annotations.values()):
+            raise TypeError("an annotation is no text")
+        return annotations
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Generator[Any]:
+    """Yield the content of a JSON file. Raises `ValueError` if it is not what the context takes it for."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            yield json.load(file)
+    except _MALFORMED as error:
+        raise ValueError(f"{path} is not understood ({type(error).__name__}: {error})") from error
 
 
 def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
@@ -155,7 +168,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
                     on_failure.pop_all()
         except Broken as error:
             with contextlib.suppress(handshake.HandshakeFailed):
-                agent.say({"status": 1, "log": f"(00.000000) Error (seal.py:0): {error}\n"})
+                agent.say({"status": 1, "log": log_line(Reason(str(error), lasts=False))})
             raise
         # An agent that is gone by now has lost its container, as at any later time: the watchdog then ends it.
         with contextlib.suppress(handshake.HandshakeFailed):
@@ -178,10 +191,10 @@ def _end_what_is_left(call: Call, own: str) -> None:
     unmount_for_criu(call)
 
 
-def note_held(own: str, found: dict[str, str]) -> None:
+def note_held(own: str, cgroup_folders: dict[str, str]) -> None:
     """Note the cgroups of a container that is about to be held back. If runc fails later, it forgets them."""
     with open(os.path.join(own, _HELD), "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(cgroup_folders, file)
 
 
 def let_go(own: str) -> None:
@@ -238,18 +251,18 @@ def checked_descriptors(text: object) -> list[str]:
     >>> checked_descriptors('["/dev/null", "pipe:[7]", "pipe:[8]"]')
     ['/dev/null', 'pipe:[7]', 'pipe:[8]']
     """
-    found: list[str] = []
+    streams: list[str] = []
     if isinstance(text, str):
         with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(text)
-    if type(found) is not list or len(found) != 3:
+            streams = json.loads(text)
+    if type(streams) is not list or len(streams) != 3:
         raise handshake.HandshakeFailed("the agent names no three descriptors")
-    for stream in found:
+    for stream in streams:
         if type(stream) is not str or len(stream) > _STREAM_CHARS or not stream.isprintable():
             raise handshake.HandshakeFailed("the agent names a descriptor that is no text")
         if "pipe:" in stream and not _PIPE.match(stream):
             raise handshake.HandshakeFailed(f"the agent names a descriptor {stream[:100]!r}, which is no pipe")
-    return found
+    return streams
 
 
 class _Owner(NamedTuple):
@@ -418,13 +431,13 @@ def _text(path: str) -> str:
 
 def _log_tail(folder: str) -> str:
     """Return the end of CRIU's logs, in which the agent looks for the reason."""
-    found = ""
+    tail = ""
     for name in sorted(os.listdir(folder)):
         if name.endswith(".log"):
             with open(os.path.join(folder, name), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
-                found += file.read().decode("utf-8", "replace")
-    return found
+                tail += file.read().decode("utf-8", "replace")
+    return tail
 
 
 def _say_why(call: Call, why: str) -> None:
