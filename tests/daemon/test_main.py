@@ -57,13 +57,13 @@ class Control:
         port = re.search(r"listening +address=\('127\.0\.0\.1', (\d+)\)", self.said)
         return f"http://127.0.0.1:{port[1]}" if port else ""
 
-    def start(self) -> "Control":
-        """Start it."""
+    def start(self, **changes: str) -> "Control":
+        """Start it; `changes` go to the environment."""
         self.write_settings()
         with (self.folder / f"{self.name}.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, "control", "run"],
-                env=os.environ | {"GLEANER_SETTINGS": str(self.settings)},
+                env=os.environ | {"GLEANER_SETTINGS": str(self.settings)} | changes,
                 stderr=log,
             )
         return self
@@ -73,8 +73,7 @@ class Control:
         return self.folder / f"{self.name}.toml"
 
     def write_settings(self) -> None:
-        file = self.settings
-        file.write_text(
+        self.settings.write_text(
             f'[queue]\nurl = "{self.url}"\nlease_s = 20\nheartbeat_s = 4\n'
             f"[rounds]\nlength_s = 1000000\nshortest_slice_s = 5\npoll_s = 1\n"
             f'[cluster]\nbackend = "local"\nlocal_agents = 2\nagent_command = {IDLE_AGENT}\n'
