@@ -90,7 +90,7 @@ class ProvisioningLoop:
             what = self._plan(now_s, rules, view, seen)
             self._withdraw(what.withdraw, seen.useless, view)
             self._submit_all(what, now_s)
-            self._report("; ".join(filter(None, (self._used.unread, self._refusal))))
+            self._report("; ".join(filter(None, (self._used.gaps, self._refusal))))
         except NotLeading as error:  # the leader's step says who leads
             _log.info("this round is left to who leads", reason=str(error))
         except (ClusterError, QueueError) as error:

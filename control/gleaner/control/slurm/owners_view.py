@@ -79,8 +79,8 @@ class OwnersView:
     read_s: float
     nodes: tuple[OwnedNode, ...]
     jobs: tuple[OwnedJob, ...]
-    unread: str = ""
-    """See `Snapshot.unread`."""
+    gaps: str = ""
+    """See `Snapshot.gaps`."""
 
 
 def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> OwnersView:
@@ -98,7 +98,7 @@ def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -
     lack = cache(partial(lacking, nodes=features))
     shown = (job for job in snapshot.jobs if (named | {agents}) & set(job.partitions))
     jobs = sorted((_job(job, nodes, lack, snapshot.read_s) for job in shown), key=_by_submission)
-    return OwnersView(snapshot.read_s, tuple(nodes.values()), tuple(jobs), snapshot.unread)
+    return OwnersView(snapshot.read_s, tuple(nodes.values()), tuple(jobs), snapshot.gaps)
 
 
 def job_class(comment: str) -> JobClass:
