@@ -388,7 +388,7 @@ def test_a_registered_agent_that_slurm_has_forgotten_keeps_its_job_until_its_lea
     assert harness.state_of(job) == "Running"
     harness.ahead_s = LEASE_S + 1
     with transaction(harness.state.engine) as db:
-        agents.expire(db, now_s=harness.now_s, losses_until_held=3)
+        agents.expire(db, name, now_s=harness.now_s, losses_until_held=3)
     harness.round()
     assert harness.state_of(job) == "New"
     assert [(agent.phase, agent.reason) for agent in harness.agents() if agent.name == name] == [
