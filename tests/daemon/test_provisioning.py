@@ -65,6 +65,12 @@ def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owne
     assert harness.state.problem == ""
 
 
+def test_the_wrong_clock_of_a_node_that_is_gone_is_forgotten(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    harness.state.wrong_clocks = {"n1": 3.0, "gone": -2.0}
+    harness.round()
+    assert harness.state.wrong_clocks == {"n1": 3.0}
+
+
 def test_no_agent_is_submitted_for_a_job_that_no_known_node_can_restore(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:

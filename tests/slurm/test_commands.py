@@ -133,7 +133,8 @@ def test_a_record_that_cannot_be_read_is_left_out_alone_unless_it_is_an_agents()
 @pytest.mark.parametrize(("known", "wrong"), [("4000", "many"), ("0/6/0/6", "6")])
 def test_a_lone_node_that_cannot_be_read_costs_no_job_anything(known: str, wrong: str) -> None:
     found = parse_tables(nodes_text(n1="idle").replace(known, wrong), jobs_text(AGENTS[1]), WORD, own=1000, read_s=1.0)
-    assert (found.nodes, [job.name for job in found.jobs]) == ({}, ["gleaner-a"])
+    seen = cluster_view(found, "gleaner")
+    assert (seen.nodes, [agent.name for agent in seen.agents]) == ((), ["gleaner-a"])
     assert found.gaps.startswith(f"Slurm said of node n1 what cannot be read: '{wrong}', where ")
 
 

@@ -84,6 +84,8 @@ class ProvisioningLoop:
             self._used = self._snapshots.shared(now_s, used=self._used, at_most_s=at_most_s)
             view = cluster_view(self._used, state.settings.cluster.partition)
             state.cluster = view
+            there = {node.name for node in view.nodes}
+            state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in there}
             if not state.is_leader:  # the look may have taken longer than the term
                 return
             seen = self._bring_together(view)
