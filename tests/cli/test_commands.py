@@ -342,11 +342,6 @@ def test_a_node_that_slurm_conf_gives_no_memory_is_named_with_what_to_do(harness
     assert "an admin sets RealMemory for n1 in slurm.conf" in line
 
 
-def test_a_job_is_taken_although_no_node_can_be_read(harness: CliHarness) -> None:
-    harness.state.cluster = ClusterView(time.time(), (), ())
-    submit(harness)
-
-
 def test_a_node_whose_clock_is_wrong_is_named_until_its_agent_says_that_it_is_mended(harness: CliHarness) -> None:
     harness.state.cluster = ClusterView(time.time(), (ClusterNode("n1", 4, 2048, idle=True, state="IDLE"),), ())
     harness.state.wrong_clocks = {"n1": -2.5}

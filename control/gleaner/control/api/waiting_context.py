@@ -10,8 +10,8 @@ from gleaner.control.queue import avoided_nodes, queries
 
 
 def places(state: ControlState, *, avoided: frozenset[str] = frozenset()) -> tuple[Place, ...] | None:
-    """Return the nodes at the last look at the cluster; None before the first look, or if none could be read then."""
-    if state.cluster is None or not state.cluster.nodes:
+    """Return the nodes at the last look at the cluster; None before the first look."""
+    if state.cluster is None:
         return None
     idle = {node.name for node in state.cluster.nodes if node.idle and not node.planned}
     return tuple(
