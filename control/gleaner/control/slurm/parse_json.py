@@ -156,7 +156,8 @@ def listed(answer: str, what: str, program: str) -> list[dict[str, Any]]:
         if not isinstance(found, list):
             raise TypeError(f"{what} is no list")
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"{program} said {answer[:80]!r} where JSON with {what} was expected") from error
+        shown = f"{program} said {answer[:80]!r} where JSON with {what} was expected"
+        raise ClusterError(f"{shown}: {_reason(error)}") from error
     return cast("list[dict[str, Any]]", found)
 
 
