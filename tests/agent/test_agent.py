@@ -246,7 +246,7 @@ def test_jobs_that_are_slow_to_start_do_not_silence_their_agent(control: Control
         while True:
             control.clock.pause(0.2)
             with transaction(control.state.engine) as db:
-                silent.extend(agents.expire(db, now_s=control.now_s, losses_until_held=3))
+                silent.extend(agents.overdue(db, now_s=control.now_s))
 
     control.clock.start(watch)
     control.live(agent)

@@ -55,7 +55,8 @@ def saved(control: Control, job: int, *, times: int = 1) -> bool:
 
 def notice_the_loss(control: Control) -> None:
     with transaction(control.state.engine) as db:
-        agents.expire(db, now_s=control.now_s + 60, losses_until_held=3)
+        for name in agents.overdue(db, now_s=control.now_s + 60):
+            agents.expire(db, name, now_s=control.now_s + 60, losses_until_held=3)
     control.runtime.kill_all()
 
 

@@ -209,7 +209,7 @@ def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(harness: Ap
     harness.now_s += 3600 + tokens.AGENT_OVERTIME_S
     assert "expired" in detail(agent.ask("beat", {}), 401)
     with transaction(harness.state.engine) as db:
-        agents.expire(db, now_s=harness.now_s, losses_until_held=3)
+        agents.expire(db, agent.name, now_s=harness.now_s, losses_until_held=3)
         assert agents.close_silent(db, agent.name, now_s=harness.now_s, losses_until_held=3, reason="gone")
     harness.now_s += 2 * tokens.LATE_REPORTS_S
     prune(harness.state, harness.now_s)

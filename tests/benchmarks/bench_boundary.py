@@ -343,7 +343,7 @@ class _Control:
         self._run(node, name, case, jobs, end_s)
         take_left_reports(self._state, time.time())
         with transaction(self._engine) as db:
-            agents.expire(db, now_s=time.time() + 3600, losses_until_held=10**6)
+            agents.expire(db, name, now_s=time.time() + 3600, losses_until_held=10**6)
         return self._counted(name, began_s=began_s, end_s=end_s)
 
     def _run(self, node: Node, name: str, case: Case, jobs: int, end_s: float) -> None:

@@ -16,7 +16,7 @@ from tests.queue.queue_harness import QueueHarness
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.messages import Heartbeat, NodeFacts, Registration
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.leader import LeaderLoop, is_dead, this_program
+from gleaner.control.daemon.leader import GAP_TICKS, LeaderLoop, is_dead, this_program
 from gleaner.control.policy.blame import FIRST_PROBE_S
 from gleaner.control.queue import agents, avoided_nodes, leader, queries
 from gleaner.control.queue.database import connect, migrate, snapshot, transaction
@@ -214,6 +214,29 @@ def test_a_silent_agent_is_given_up_when_its_lease_ends(with_agent: Engine, tmp_
     assert phase(with_agent, 1000) == "silent"
 
 
+def test_an_agent_that_cannot_be_given_up_keeps_no_other_from_it(sqlite_url: str, tmp_path: Path) -> None:
+    engine = connect(sqlite_url)
+    with transaction(engine) as db:
+        for name in ("a", "b"):
+            agents.expect(db, name=name, end_s=9e9, token_hash=name, now_s=1000)
+            agents.register(db, name, Registration(facts=FACTS, end_s=9e9), lease_s=LEASE_S, now_s=1000)
+        refuse = "BEGIN SELECT RAISE(ABORT, 'a bad row'); END"
+        db.execute(text(f"CREATE TRIGGER bad BEFORE UPDATE OF phase ON agent WHEN OLD.name = 'a' {refuse}"))
+    mine, state = leader_loop(engine, tmp_path, this_program())
+    mine.tick(1000)
+    failed = 0
+    for now_s in range(1005, 1005 + 2 * int(LEASE_S), 5):
+        try:
+            mine.tick(now_s)
+        except ExceptionGroup:
+            failed += 1
+    with snapshot(engine) as db:
+        phases = {row.name: row.phase for row in db.execute(text("SELECT name, phase FROM agent"))}
+    assert (phases, state.is_leader) == ({"a": "live", "b": "silent"}, True)
+    assert failed > GAP_TICKS, "the rounds that fail are no gap in which no lease time runs"
+    engine.dispose()
+
+
 @pytest.mark.parametrize("restarted", [True, False])
 def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: Path, restarted: bool) -> None:
     mine, _ = leader_loop(with_agent, tmp_path, this_program())
@@ -270,7 +293,7 @@ def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(
 
 def test_an_agent_that_was_given_up_may_not_come_back_once_it_is_closed(with_agent: Engine) -> None:
     with transaction(with_agent) as db:
-        agents.expire(db, now_s=1000 + LEASE_S + 1, losses_until_held=3)
+        agents.expire(db, "a", now_s=1000 + LEASE_S + 1, losses_until_held=3)
         agents.close_silent(db, "a", now_s=2000, losses_until_held=3, reason="gone")
     with pytest.raises(Refused), transaction(with_agent) as db:
         agents.record_heartbeat(db, "a", Heartbeat(), lease_s=LEASE_S, now_s=2001)

@@ -65,6 +65,12 @@ def test_a_waiting_job_brings_an_agent_with_a_row_an_id_and_a_token_for_the_owne
     assert harness.state.problem == ""
 
 
+def test_the_wrong_clock_of_a_node_that_is_gone_is_forgotten(harness: DaemonHarness, faked: FakedSlurm) -> None:
+    harness.state.wrong_clocks = {"n1": 3.0, "gone": -2.0}
+    harness.round()
+    assert harness.state.wrong_clocks == {"n1": 3.0}
+
+
 def test_no_agent_is_submitted_for_a_job_that_no_known_node_can_restore(
     harness: DaemonHarness, faked: FakedSlurm
 ) -> None:
@@ -388,7 +394,7 @@ def test_a_registered_agent_that_slurm_has_forgotten_keeps_its_job_until_its_lea
     assert harness.state_of(job) == "Running"
     harness.ahead_s = LEASE_S + 1
     with transaction(harness.state.engine) as db:
-        agents.expire(db, now_s=harness.now_s, losses_until_held=3)
+        agents.expire(db, name, now_s=harness.now_s, losses_until_held=3)
     harness.round()
     assert harness.state_of(job) == "New"
     assert [(agent.phase, agent.reason) for agent in harness.agents() if agent.name == name] == [

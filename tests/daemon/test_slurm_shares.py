@@ -67,6 +67,12 @@ def test_accounts_without_any_share_have_no_part() -> None:
     assert accounting.parse_shares("") == {}
 
 
+def test_an_account_may_be_any_number_of_accounts_below_the_root() -> None:
+    depth = 3 * sys.getrecursionlimit()
+    deep = "".join(f"c|a{number + 1}|a{number}||1\n" for number in range(depth))
+    assert accounting.parse_shares("c|a0|root||1\n" + deep) == {f"a{depth}": 100}
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -15,13 +15,21 @@ from tests.slurm.unasked_cluster import UnaskedCluster
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState, StepFaults
 from gleaner.control.daemon import retention
+from gleaner.control.daemon.do_each import do_each
 from gleaner.control.daemon.leader import LeaderLoop, this_program
-from gleaner.control.daemon.one_by_one import one_by_one
 from gleaner.control.daemon.steps import Step, StepThreads, control_steps
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.queue import jobs
 from gleaner.control.queue.database import connect, transaction
-from gleaner.control.queue.errors import QueueBusy
+from gleaner.control.queue.errors import (
+    Invalid,
+    NotLeading,
+    QueueBusy,
+    QueueError,
+    Refused,
+    SchemaMismatch,
+    Unknown,
+)
 from gleaner.control.settings import (
     ClusterSettings,
     EntitlementSettings,
@@ -220,13 +228,32 @@ def test_what_fails_by_a_bug_keeps_none_of_the_others_waiting() -> None:
             raise ZeroDivisionError(number)
 
     with pytest.raises(ExceptionGroup, match="2 could not be done"):
-        one_by_one([1, 2, 3, 4], do)
+        do_each([1, 2, 3, 4], do)
     assert done == [1, 2, 3, 4]
 
-    def ask(number: int) -> None:
-        done.append(number)
-        raise QueueBusy("the database is away")
 
-    with pytest.raises(QueueBusy):
-        one_by_one([5, 6], ask)
-    assert done == [1, 2, 3, 4, 5], "and none of the others is asked of a database that does not answer"
+@pytest.mark.parametrize("error", [Invalid, Refused, Unknown])
+def test_what_the_queue_refuses_of_one_thing_keeps_none_of_the_others_waiting(error: type[QueueError]) -> None:
+    done: list[int] = []
+
+    def do(number: int) -> None:
+        done.append(number)
+        if number == 1:
+            raise error("not this one")
+
+    with pytest.raises(ExceptionGroup, match="1 could not be done"):
+        do_each([1, 2], do)
+    assert done == [1, 2]
+
+
+@pytest.mark.parametrize("error", [QueueBusy, NotLeading, SchemaMismatch])
+def test_nothing_more_is_asked_of_a_queue_that_answers_nobody(error: type[QueueError]) -> None:
+    done: list[int] = []
+
+    def do(number: int) -> None:
+        done.append(number)
+        raise error("none")
+
+    with pytest.raises(error):
+        do_each([1, 2], do)
+    assert done == [1]

@@ -36,6 +36,8 @@ class MadeNodes(UnaskedCluster):
     ends_by_s: dict[str, float] = field(default_factory=dict[str, float])
     unseen: set[str] = field(default_factory=set[str])
     """Nodes that are used by jobs that we are not shown."""
+    unreadable: set[str] = field(default_factory=set[str])
+    """Nodes and jobs whose records cannot be read."""
     is_away: bool = False
     slurm_admin: str = "answers"
     """`away`: nobody is there; `mute`: what it is asked is done, and the answer never comes."""
@@ -73,7 +75,13 @@ class MadeNodes(UnaskedCluster):
         self.going &= self.stubborn
         there = tuple(job for job in self.jobs.values() if set(job.nodes) & set(nodes))
         found = {name: self._node(name, there) for name in nodes if name in self.names}
-        return Snapshot(now_s, found, there)
+        gaps = sorted(self.unreadable & (found.keys() | {job.id for job in there}))
+        return Snapshot(
+            now_s,
+            {name: node for name, node in found.items() if name not in self.unreadable},
+            tuple(job for job in there if job.id not in self.unreadable),
+            "; ".join(f"{each} cannot be read" for each in gaps),
+        )
 
     def _node(self, name: str, jobs: Collection[SlurmJob]) -> SlurmNode:
         reason = self.reasons.get(name, "")

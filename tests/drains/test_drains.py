@@ -142,6 +142,49 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(harness: DrainsHarne
     assert harness.nodes.acts == []
 
 
+@pytest.mark.parametrize("task", [DrainTask.DRY_RUN, DrainTask.DRAIN])
+def test_a_job_that_cannot_be_read_is_in_the_way_of_a_dry_run_and_of_a_drain(
+    harness: DrainsHarness, task: DrainTask
+) -> None:
+    harness.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE)
+    harness.nodes.unreadable.add("12")
+    drain = harness.drain("n1", task=task, leaves_others=True)
+    ended = {DrainTask.DRY_RUN: DrainPhase.LOOKED, DrainTask.DRAIN: DrainPhase.REFUSED}[task]
+    assert (drain.phase, drain.said, harness.nodes.reasons) == (ended, "12 cannot be read", {})
+
+
+@pytest.mark.parametrize("task", [DrainTask.DRY_RUN, DrainTask.DRAIN])
+def test_a_node_that_cannot_be_read_is_not_drained(harness: DrainsHarness, task: DrainTask) -> None:
+    harness.nodes.unreadable.add("n1")
+    drain = harness.drain("n1", task=task)
+    assert (drain.phase, drain.said, harness.nodes.acts) == (DrainPhase.REFUSED, "n1 cannot be read", [])
+
+
+@pytest.mark.parametrize("name", ["n1", "12"])
+def test_a_node_is_not_called_empty_while_it_or_a_job_there_cannot_be_read(harness: DrainsHarness, name: str) -> None:
+    harness.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE)
+    harness.nodes.stubborn.add("12")
+    number = harness.ask("n1", leaves_others=True)
+    harness.done(number)
+    harness.nodes.unreadable.add(name)
+    waits = harness.done(number)
+    assert (waits.phase, waits.said) == (DrainPhase.EMPTYING, f"{name} cannot be read")
+    harness.nodes.unreadable.clear()
+    harness.nodes.stubborn.clear()
+    assert harness.done(number).phase is DrainPhase.EMPTY
+    assert harness.nodes.at_top == {"12"}
+
+
+def test_a_node_that_cannot_be_read_is_set_back_when_it_can(harness: DrainsHarness) -> None:
+    harness.drain("n1")
+    harness.nodes.unreadable.add("n1")
+    waits = harness.resume("n1")
+    assert (waits.phase, waits.said) == (DrainPhase.ASKED, "n1 cannot be read")
+    harness.nodes.unreadable.clear()
+    assert harness.done(waits.id).phase is DrainPhase.RESUMED
+    assert harness.nodes.reasons == {}
+
+
 @pytest.mark.parametrize("node", ["n1", "n9"])
 def test_a_node_that_was_drained_before_or_that_nobody_knows_is_refused_and_left_alone(
     harness: DrainsHarness, node: str

@@ -173,7 +173,9 @@ class QueueHarness:
         return self.do(agents.record_farewell, agent, Farewell(ended_s=self.now_s, **more), now_s=self.now_s)
 
     def expire(self) -> list[str]:
-        return self.do(agents.expire, now_s=self.now_s, losses_until_held=self.losses_until_held)
+        overdue = self.look(agents.overdue, now_s=self.now_s)
+        limit = self.losses_until_held
+        return [name for name in overdue if self.do(agents.expire, name, now_s=self.now_s, losses_until_held=limit)]
 
     def silence(self) -> list[str]:
         """Let all agents be silent for longer than their lease, and let control notice."""

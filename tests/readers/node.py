@@ -17,12 +17,12 @@ from gleaner.agent.checkpoints import chunking, manifest, workdir_tar
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.messages import Checkpoint
 from gleaner.agent.node import slurm_job
-from gleaner.agent.privileged.common import config, handshake, request, slurm_jobs, untrusted
+from gleaner.agent.privileged.common import cgroups, config, handshake, request, slurm_jobs, untrusted
 from gleaner.agent.privileged.common.tar_stream import MALFORMED
 from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.privileged.helper import image_store, monitor, oci_config, overlay_tar, untar
 from gleaner.agent.privileged.install import daemon_json
-from gleaner.agent.privileged.shim import criu_call, img_streamer, protobuf, seal, transfer, vdso
+from gleaner.agent.privileged.shim import criu_call, img_streamer, own_config, protobuf, seal, transfer, vdso
 from gleaner.agent.runtime import docker_layer, log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.disk_quota import has_quotas
@@ -176,7 +176,33 @@ def criu_images() -> bytes:
     return b"--".join(bytes(8) + b"".join(struct.pack("<I", len(one)) + one for one in image) for image in images)
 
 
+RUNC_STATE = as_json({"cgroup_paths": {"": "/c", "freezer": "/f"}, "config": {"labels": ["a=b"]}})
+OCI_CONFIG = as_json(
+    {
+        "annotations": {"a": "b"}, "process": {"user": {"uid": 1, "gid": 1}}, "mounts": [{"destination": "/job"}],
+        "linux": {
+            "seccomp": {
+                "defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["socket"], "action": "SCMP_ACT_ALLOW"}]
+            }
+        },
+    }
+)  # fmt: skip
+
+
+def cgroups_of_runc(content: bytes, folder: Path) -> None:
+    at(folder, content, "state.json")
+    for controller, path in cgroups.made_by_runc(str(folder)).items():
+        assert (type(controller), type(path)) == (str, str)
+
+
+def changed_config(content: bytes, folder: Path) -> None:
+    at(folder, content, "config.json")
+    own_config.change(str(folder), "a")
+
+
 ROOTS = (
+    Reader("runc's state of a container", cgroups_of_runc, (), (RUNC_STATE,)),
+    Reader("a container's configuration", changed_config, own_config.MALFORMED, (OCI_CONFIG,)),
     Reader("a message to root", heard, (handshake.HandshakeFailed,), (as_json(SPEC),)),
     Reader(
         "runc's request to CRIU",

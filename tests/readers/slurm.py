@@ -176,7 +176,7 @@ SLURM = (
     ),
     Reader(
         "the real Slurm's driver",
-        lambda content, _: world.said(text_of(content)),
+        lambda content, _: world.read_answer(text_of(content)),
         (ReplayFailed,),
         (b'{"kind": "ended", "jobs": 3}',),
     ),

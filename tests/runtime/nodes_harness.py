@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import os
+import platform
 import shutil
 import subprocess
 import tarfile
@@ -21,6 +22,7 @@ from typing import Any
 import docker
 from docker.errors import DockerException, NotFound
 from tests.runtime.account_harness import AsAccount
+from tests.runtime.kinds.kind import Versions
 from tests.suite import node_containers
 
 from gleaner.agent.checkpoints import workdir_tar as folder
@@ -82,6 +84,12 @@ class Node:
     def outside(self, path: Path) -> Path:
         """A path of the node, from outside of it."""
         return self.root / path.relative_to("/")
+
+    @property
+    def versions(self) -> Versions:
+        """The versions that decide which kinds of processes are saved here."""
+        has_freezer = self.outside(Path("/sys/fs/cgroup/freezer")).is_dir()
+        return Versions(platform.release(), self.runtime.facts().criu, cgroups=1 if has_freezer else 2)
 
     def containers(self) -> list[str]:
         """The names of all containers of these tests."""

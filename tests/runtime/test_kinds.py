@@ -34,7 +34,7 @@ def test_each_kind_of_process_does_as_promised(crossed: tuple[Node, Node], work:
     program = PREAMBLE + tried.program
     container = work.start(here, program)
     work.until("ready")
-    if tried.is_refused():
+    if tried.is_refused(here.versions):
         with pytest.raises(CannotCheckpoint, match=re.escape(tried.refused)):
             work.save(here, container)
         here.runtime.unpause(container)

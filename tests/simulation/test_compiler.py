@@ -140,6 +140,38 @@ def test_processes_that_need_a_function_at_once(
     assert sorted(began(tmp_path, word).communicate()[0].strip() for word in words) == later
 
 
+WRONG = """
+from gleaner.control.simulation.replay.compiler import compiled
+from numba.core.errors import NumbaError
+
+@compiled
+def wrong(x):
+    return x.nothing
+
+try:
+    wrong(1)
+except NumbaError:
+    print("failed", flush=True)
+input()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_whose_compilation_has_failed_holds_up_no_other(tmp_path: Path) -> None:
+    write(tmp_path / "types_of_it.py", WRONG)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command: list[str | Path] = [sys.executable, tmp_path / "types_of_it.py"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "failed\n"
+        (path,) = (tmp_path / "cache").rglob("wrong-*.lock")
+        with path.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: that process holds it still
+        process.communicate("\n")
+
+
 @pytest.mark.slow
 def test_the_cache_is_in_the_users_cache_folder_and_what_nobody_has_used_for_a_month_goes(tmp_path: Path) -> None:
     write(tmp_path / "types_of_it.py", TYPES.replace("sys.argv[1]", repr("21")))

@@ -1,5 +1,6 @@
 """Slurm's accounting, read as sacct writes it."""
 
+import codecs
 import gzip
 import warnings
 from pathlib import Path
@@ -360,6 +361,22 @@ def test_another_delimiter_says_what_to_ask_for(tmp_path: Path, delimiter: str) 
     with pytest.raises(BadTrace) as refused:
         read(path)
     assert str(refused.value) == f"{path}: its columns are not separated by '|': {ASK}, and no --delimiter"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "^"])
+def test_another_delimiter_and_no_header_say_what_to_ask_for(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(text({}).partition("\n")[2].replace("|", delimiter))
+    with pytest.raises(BadTrace) as refused:
+        read(path)
+    assert str(refused.value).endswith(f"; for a log of Slurm's, {ASK}, and no --noheader and no --delimiter")
+
+
+def test_a_header_after_a_byte_order_mark_is_one(tmp_path: Path) -> None:
+    path, marked = tmp_path / "jobs.txt", tmp_path / "marked.txt"
+    path.write_text(text({}))
+    marked.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert read(marked).cleaning == read(path).cleaning
 
 
 def test_a_file_without_a_needed_column_says_which_and_how_to_get_it(tmp_path: Path) -> None:

@@ -97,8 +97,6 @@ def test_agents_are_told_from_other_jobs_by_their_name_and_have_times_only_once_
     ("nodes", "jobs"),
     [
         (nodes_text(n1="idle").replace(f"4000{WORD}", ""), ""),
-        (nodes_text(n1="idle").replace("4000", "many"), ""),
-        (nodes_text(n1="idle").replace("0/6/0/6", "6"), ""),
         (nodes_text(n1="idle"), jobs_text(AGENTS[0]).replace(f"N/A{WORD}", "")),
         (nodes_text(n1="idle"), jobs_text(("11", "RUNNING", "n1", "now", "N/A", "N/A", "gleaner-a"))),
         (nodes_text(n1="idle"), "slurm: hello"),
@@ -118,7 +116,7 @@ def test_a_record_that_cannot_be_read_is_left_out_alone_unless_it_is_an_agents()
     ]
     found = parse_tables(nodes, jobs_text(*others, AGENTS[1]), WORD, own=1000, read_s=1.0)
     assert (list(found.nodes), [job.name for job in found.jobs]) == (["n2"], ["gleaner-a"])
-    assert found.unread == (
+    assert found.gaps == (
         "Slurm said of node n1 what cannot be read: 'many', where a number was expected;"
         " Slurm said of job 7 what cannot be read: 'n[1-' names no nodes (and of 1 more)"
     )
@@ -130,6 +128,21 @@ def test_a_record_that_cannot_be_read_is_left_out_alone_unless_it_is_an_agents()
             own=1000,
             read_s=1.0,
         )
+
+
+@pytest.mark.parametrize(("known", "wrong"), [("4000", "many"), ("0/6/0/6", "6")])
+def test_a_lone_node_that_cannot_be_read_costs_no_job_anything(known: str, wrong: str) -> None:
+    found = parse_tables(nodes_text(n1="idle").replace(known, wrong), jobs_text(AGENTS[1]), WORD, own=1000, read_s=1.0)
+    seen = cluster_view(found, "gleaner")
+    assert (seen.nodes, [agent.name for agent in seen.agents]) == ((), ["gleaner-a"])
+    assert found.gaps.startswith(f"Slurm said of node n1 what cannot be read: '{wrong}', where ")
+
+
+def test_a_lone_job_that_cannot_be_read_costs_no_node_anything() -> None:
+    jobs = jobs_text(("7", "RUNNING", "n[1-", "1", "1", "2", "foreign"))
+    found = parse_tables(nodes_text(n1="idle"), jobs, WORD, own=1000, read_s=1.0)
+    assert (list(found.nodes), found.jobs) == (["n1"], ())
+    assert found.gaps == "Slurm said of job 7 what cannot be read: 'n[1-' names no nodes"
 
 
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 5", "abc"])

@@ -101,6 +101,13 @@ def test_a_partition_that_slurm_does_not_know_is_an_error() -> None:
         parse("", "")
 
 
+def test_a_lone_node_that_cannot_be_read_costs_no_job_anything() -> None:
+    (wrong,) = ((NODES[0][0], "idle", "many", *NODES[0][3:]),)
+    view = parse(text(wrong), text(RUNNING))
+    assert (view.nodes, len(view.jobs)) == ((), 1)
+    assert view.gaps.startswith(f"Slurm said of node {NODES[0][0]} what cannot be read: 'many'")
+
+
 def test_a_held_job_is_ours_by_our_mark_unless_an_admin_holds_it() -> None:
     assert (pending().held, pending().ours) == (True, True)
     assert not pending(reason="JobHeldAdmin").ours

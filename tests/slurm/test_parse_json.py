@@ -52,3 +52,18 @@ def test_nodes_are_read_with_who_drained_them() -> None:
 def test_what_is_no_answer_is_an_error_and_never_a_guess(answer: str) -> None:
     with pytest.raises(ClusterError, match="scontrol said"):
         parse_json.parse_job(answer, "7")
+
+
+def test_a_number_that_no_program_reads_is_named_in_one_line() -> None:
+    with pytest.raises(ClusterError) as error:
+        parse_json.parse_nodes('{"nodes": [{"name": "n1", "cpus": ' + "9" * 5000 + "}]}")
+    assert str(error.value).endswith(" where JSON with nodes was expected: a number of 5000 digits")
+
+
+def test_a_lone_record_that_cannot_be_read_is_an_error_only_for_who_asks_for_that_job() -> None:
+    wrong = facts.answer(facts.shown(priority="high"))
+    with pytest.raises(ClusterError, match="Slurm said of job 7 what cannot be read"):
+        parse_json.parse_job(wrong, "7")
+    assert not parse_json.is_array(facts.answer(facts.shown(array_job_id="seven")))
+    found, gaps = parse_json.parse_nodes(json.dumps({"nodes": [{"name": "n1", "partitions": 7}]}))
+    assert (found, gaps) == ({}, "Slurm said of node 'n1' what cannot be read: 7 is no text")

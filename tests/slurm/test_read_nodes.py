@@ -25,8 +25,8 @@ NODE: dict[str, Any] = {"name": "n1", "partitions": ["shared"], "state": ["IDLE"
 
 
 def jobs(*listed: dict[str, Any]) -> tuple[SlurmJob, ...]:
-    found, unread = parse_jobs_on(json.dumps({"jobs": listed}), ["n1"])
-    assert unread == ""
+    found, gaps = parse_jobs_on(json.dumps({"jobs": listed}), ["n1"])
+    assert gaps == ""
     return found
 
 
@@ -120,7 +120,7 @@ def test_a_comment_that_is_no_utf8_and_a_record_that_cannot_be_read_cost_no_othe
         ("12", "alice", "gleaner:preemptible"),
         ("13", "bob", "caf\N{REPLACEMENT CHARACTER}"),
     ]
-    assert found.unread == (
+    assert found.gaps == (
         "Slurm said of node 'n2' what cannot be read: 7 is no text;"
         " Slurm said of job 14 what cannot be read: ['n1'] is no text"
     )

@@ -334,6 +334,16 @@ def test_no_more_nodes_are_drained_at_once_than_the_admin_allows(harness: Server
     harness.client.resume(["d0", "d1", "d2"])
 
 
+def test_no_node_is_drained_while_one_cannot_be_read(harness: ServerHarness) -> None:
+    """It may be one of those that are drained by us, and that count."""
+    harness.slurm.shows = drained(2, free=3)
+    nodes = json.loads(harness.slurm.shows)["nodes"]
+    harness.slurm.shows = json.dumps({"nodes": [*nodes, {"name": "d9", "partitions": 7}]})
+    with pytest.raises(SlurmAdminRefused, match="Slurm said of node 'd9' what cannot be read: 7 is no text"):
+        harness.client.drain(["n0"])
+    assert harness.slurm.told == []
+
+
 def test_no_more_nodes_are_drained_in_an_hour_than_the_admin_allows(harness: ServerHarness) -> None:
     harness.settings = replace(harness.settings, drains_per_hour=3)
     harness.slurm.shows = drained(0, free=5)

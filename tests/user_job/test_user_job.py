@@ -22,6 +22,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, Checkpoint
 from gleaner.agent.node.facts import node_facts
+from gleaner.agent.node.internet_sockets import is_asked_in_vain
 from gleaner.agent.privileged.common.slurm_jobs import SlurmJob, parse
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
 from gleaner.agent.user_job import main, program, slurm_reporter
@@ -488,6 +489,18 @@ def test_after_a_checkpoint_that_broke_while_it_was_restored_the_helper_makes_th
 def test_an_image_that_is_missing_is_one_line(harness: UserJobHarness) -> None:
     harness.start("count", "5", image="missing")
     assert (harness.end(), harness.says) == (FAILED, ["no image named missing"])
+
+
+@pytest.mark.parametrize("can_save", [True, False])
+def test_a_user_hears_at_the_start_that_no_job_with_an_internet_socket_is_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, can_save: bool
+) -> None:
+    """The pretended CRIU is too old for a Linux of today."""
+    runtime = PretendedRuntime()
+    runtime.can_save = can_save
+    facts = main.facts_of(runtime, ContainerSpec("own-1-66", "pi", (), {}, 1, 100, tmp_path, {}))
+    line = f"glean run: CRIU 4.1.1 saves no job that has an internet socket open on Linux {facts.kernel}: install CRIU "
+    assert capsys.readouterr().err.startswith(line) == (can_save and is_asked_in_vain())
 
 
 def test_files_are_delivered_whole_or_not_at_all(tmp_path: Path) -> None:

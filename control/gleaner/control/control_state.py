@@ -92,7 +92,8 @@ class ControlState:
     """A cache that the threads that answer agents change in place, unlike the other fields."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
     """By node, the seconds by which its clock is ahead of control's, where that is too much. The threads that answer
-    agents replace it; of two at once one may be lost until its agent's next heartbeat."""
+    agents replace it, and provisioning does, which forgets nodes that are gone; of two changes at once one may be lost
+    until its agent's next heartbeat."""
     stored: Stored = field(default_factory=Stored)
     """A cache that the threads that answer agents and users change in place."""
     images_turn: threading.Lock = field(default_factory=threading.Lock)

@@ -3,7 +3,7 @@
 A program says `rest()` where it is saved and restored on another node; what follows must hold then.
 """
 
-import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gleaner.agent.node.compatibility import version
@@ -39,6 +39,40 @@ def mapped(path, content, **options):
 
 
 @dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions on a node that decide which kinds are saved there."""
+
+    linux: str
+    criu: str
+    cgroups: int
+    """1, also where version 2 is there but does not freeze containers; else 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on the versions of a node, also in words."""
+
+    words: str
+    is_met: Callable[[Versions], bool]
+
+
+CGROUPS_1 = Condition("cgroups of version 1", lambda node: node.cgroups == 1)
+PASSCRED = Condition(
+    "Linux 6.16 or newer and CRIU older than 4.2",
+    lambda node: version(node.linux) >= version("6.16") and version(node.criu) < version("4.2"),
+)
+GUARDS = Condition(
+    "Linux 6.13 to 6.15, or with a newer one and CRIU older than 4.2",
+    lambda node: (
+        version(node.linux) >= version("6.13")
+        and (version(node.linux) < version("6.16") or version(node.criu) < version("4.2"))
+    ),
+)
+"""Linux has guard pages since 6.13. Since 6.16 it tells of them all that CRIU needs, which asks since 4.2 (CRIU pull
+request 2652)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of process."""
 
@@ -47,8 +81,8 @@ class Kind:
     program: str
     refused: str = ""
     """A part of the reason why it is not saved; "" if it is saved."""
-    since: str = ""
-    """The version of Linux since which it is refused; before that it is saved. "": whatever Linux there is."""
+    only_with: Condition | None = None
+    """The condition under which a node refuses it; other nodes save it. None: every node refuses it."""
     but: str = ""
     """The difference from before; "" if there is none."""
     brief: bool = False
@@ -61,8 +95,8 @@ class Kind:
         """Return the words of the docs."""
         if not self.refused:
             return f"goes on, {self.but}" if self.but else "goes on"
-        return f"not saved{f' with Linux {self.since} or newer' if self.since else ''}: it {self.refused}"
+        return f"not saved{f' with {self.only_with.words}' if self.only_with else ''}: it {self.refused}"
 
-    def is_refused(self) -> bool:
+    def is_refused(self, node: Versions) -> bool:
         """Return True if this node does not save it."""
-        return bool(self.refused) and not (self.since and version(platform.release()) < version(self.since))
+        return bool(self.refused) and (self.only_with is None or self.only_with.is_met(node))

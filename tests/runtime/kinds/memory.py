@@ -1,6 +1,6 @@
 """Kinds of processes: memory."""
 
-from tests.runtime.kinds.kind import Kind
+from tests.runtime.kinds.kind import GUARDS, Kind
 
 KINDS = (
     Kind(
@@ -89,6 +89,6 @@ memory[5000] = 1
 rest()
 """,
         refused="has memory that CRIU cannot read, as the guard pages of threads with glibc 2.42",
-        since="6.13",
+        only_with=GUARDS,
     ),
 )

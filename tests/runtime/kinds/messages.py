@@ -1,6 +1,6 @@
 """Kinds of processes: pipes, sockets, queues and events."""
 
-from tests.runtime.kinds.kind import Kind
+from tests.runtime.kinds.kind import PASSCRED, Kind
 
 _INET = "has an internet socket open, and this node's CRIU is too old to save one with Linux 6.16 or newer"
 _QUEUE = "has {} open, which lies on no disk of its container, as a POSIX message queue (mq_open) does"
@@ -85,7 +85,7 @@ client = socket.create_connection(server.getsockname())
 assert server.accept()
 """,
         refused=_INET,
-        since="6.16",
+        only_with=PASSCRED,
         brief=True,
     ),
     Kind(

@@ -1,6 +1,6 @@
 """Kinds of processes: threads, children, pools, terminals and settings."""
 
-from tests.runtime.kinds.kind import Kind
+from tests.runtime.kinds.kind import CGROUPS_1, Kind
 
 _POOL = """
 open("pool.py", "w").write('''
@@ -100,6 +100,7 @@ rest()
 stopped.kill()
 """,
         refused="is stopped (by SIGSTOP or SIGTSTP)",
+        only_with=CGROUPS_1,
         both_ways=True,
     ),
     Kind(

@@ -15,13 +15,13 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.common import memory_sizes
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
-from gleaner.agent.messages import Assignment
-from gleaner.agent.node import slurm_job
+from gleaner.agent.messages import Assignment, NodeFacts
+from gleaner.agent.node import internet_sockets, slurm_job
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_jobs import SlurmJob, Unknown
 from gleaner.agent.runtime.helper_client import HelperClient, Refusal, translated
-from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, RuntimeFault
+from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, Runtime, RuntimeFault
 from gleaner.agent.runtime.runc import RuncRuntime
 from gleaner.agent.user_job.catalog import Catalog, program_of
 from gleaner.agent.user_job.program import Happenings, UserJob, listening
@@ -200,7 +200,7 @@ def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
     )
     if not latest and in_slurm.restarts:
         say("nothing was saved of it yet: it starts from the beginning")
-    facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
+    facts = facts_of(runtime, spec)
     return UserJob(
         slurm_job=own,
         runtime=runtime,
@@ -214,6 +214,14 @@ def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
         readmit=readmit,
         clock=clock,
     )
+
+
+def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
+    """Return the facts of this node. If its CRIU saves no internet sockets, say so now, not when a save has failed."""
+    facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
+    if said := internet_sockets.warning(facts.criu, facts.kernel, is_asked_in_vain=internet_sockets.is_asked_in_vain()):
+        say(said)
+    return facts
 
 
 def plan_of(job: SlurmJob, asked: Asked, began_s: float) -> Plan:

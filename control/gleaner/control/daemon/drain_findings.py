@@ -39,9 +39,13 @@ def merged(
     *,
     drained: Collection[str],
     spanning: Spanning,
+    has_gaps: bool,
     now_s: float,
 ) -> tuple[DrainedJob, ...]:
-    """Return the jobs of a drain: the jobs that were known before, and the jobs that were found now."""
+    """Return the jobs of a drain: the jobs that were known before, and the jobs that were found now.
+
+    With `has_gaps`, a job that was not found is not taken for gone: its record may be one that cannot be read.
+    """
     known = {job.job: job for job in before}
     there: dict[str, DrainedJob] = {}
     for job, as_occupant in found:
@@ -57,7 +61,9 @@ def merged(
         )
         there[job.id] = replace(known.get(job.id, fresh), left=max(1, left), until_s=job.end_s, gone_s=None)
     gone = [
-        job if job.gone_s is not None else replace(job, left=0, gone_s=now_s) for job in before if job.job not in there
+        job if has_gaps or job.gone_s is not None else replace(job, left=0, gone_s=now_s)
+        for job in before
+        if job.job not in there
     ]
     return tuple(sorted([*there.values(), *gone], key=_by_number))
 
@@ -89,11 +95,13 @@ def of_nodes(view: Snapshot, nodes: Sequence[str]) -> str:
 
     >>> of_nodes(Snapshot(0.0), ["n1"])
     'the scheduler knows no node n1'
+    >>> of_nodes(Snapshot(0.0, gaps="Slurm said of node 'n1' what cannot be read"), ["n1"])
+    "Slurm said of node 'n1' what cannot be read"
     """
     for name in nodes:
         node = view.nodes.get(name)
         if node is None:
-            return f"the scheduler knows no node {name}"
+            return view.gaps or f"the scheduler knows no node {name}"
         if node.is_drained:
             return f"{name} is drained already ({node.reason or 'no reason given'})"
     return ""

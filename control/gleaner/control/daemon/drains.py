@@ -11,8 +11,8 @@ from typing import assert_never
 import structlog
 
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.do_each import do_each
 from gleaner.control.daemon.drain_findings import is_ours, is_touched, merged, occupant, of_nodes, shown_node
-from gleaner.control.daemon.one_by_one import one_by_one
 from gleaner.control.daemon.slurm_rights import DrainRights
 from gleaner.control.policy.draining import Deed, Occupant, obstacles
 from gleaner.control.queue import agents, drains, entitlement_actions, relocation
@@ -57,7 +57,7 @@ class DrainLoop:
                 has_nodes = bool(drains.drained(db))
             if has_nodes:
                 self._stay_awake(now_s)
-            one_by_one(todo, lambda drain: self._go_on(drain.id, now_s))
+            do_each(todo, lambda drain: self._go_on(drain.id, now_s))
         except QueueError as error:
             _log.warning("drains wait for the queue", reason=str(error))
 
@@ -102,14 +102,14 @@ class DrainLoop:
     def _begin(self, drain: StoredDrain, now_s: float) -> StoredDrain:
         if drain.task is DrainTask.RESUME and self._withdrew(drain, now_s):
             return _over(drain, DrainPhase.RESUMED, "", now_s)
-        view = self._cluster.read_nodes(drain.nodes, now_s)
         if drain.task is DrainTask.RESUME:
-            return self._take_back(drain, view, now_s)
+            return self._take_back(drain, now_s)
+        view = self._cluster.read_nodes(drain.nodes, now_s)
         if wrong_with_it := of_nodes(view, drain.nodes):
             return _over(drain, DrainPhase.REFUSED, wrong_with_it, now_s)
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
-            return _over(drain, DrainPhase.LOOKED, _refusal((*in_the_way, *filter(None, (view.unread,)))), now_s)
+            return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
         with self._state.writing() as db:  # the marks of earlier drains are gone, or we should have refused
             drains.set_back(db, drain.nodes, by="somebody else", before=drain.id, now_s=now_s)
         return replace(drain, phase=DrainPhase.MARKING, said="")
@@ -129,11 +129,12 @@ class DrainLoop:
             drains.record_progress(db, _over(drain, DrainPhase.RESUMED, "", now_s))
         return True
 
-    def _take_back(self, drain: StoredDrain, view: Snapshot, now_s: float) -> StoredDrain:
+    def _take_back(self, drain: StoredDrain, now_s: float) -> StoredDrain:
         """Withdraw the drains that have not begun, with or without a Slurm admin service, and let the rest be set back.
 
         For a node that Slurm does not know any more, it is enough to end our drain.
         """
+        view = self._look(drain, now_s)
         with self._state.writing() as db:  # both or none: the next request finds nothing of ours there any more
             asked = {node for each in drains.withdrawable(db, before=drain.id) for node in each.nodes}
             marked = {node for node, found in view.nodes.items() if is_ours(found)}
@@ -161,7 +162,7 @@ class DrainLoop:
         return replace(drain, phase=DrainPhase.EMPTYING, said="")
 
     def _set_back(self, drain: StoredDrain, now_s: float) -> StoredDrain:
-        view = self._cluster.read_nodes(drain.nodes, now_s)
+        view = self._look(drain, now_s)
         marked = [node for node in drain.nodes if node in view.nodes and is_ours(view.nodes[node])]
         try:
             if marked:
@@ -176,13 +177,13 @@ class DrainLoop:
         return _over(drain, DrainPhase.RESUMED, "", now_s)
 
     def _empty(self, drain: StoredDrain, now_s: float) -> StoredDrain:
-        view = self._cluster.read_nodes(drain.nodes, now_s)
+        view = self._look(drain, now_s)
         if undone := [name for name in drain.nodes if name in view.nodes and not view.nodes[name].is_drained]:
             said = f"somebody else has set {', '.join(undone)} back"
             return _over(drain, DrainPhase.STOPPED, said, now_s)
         drain, _, found = self._found(drain, view, now_s)
         problems = [f"{name}: Slurm does not know it any more" for name in drain.nodes if name not in view.nodes]
-        problems += filter(None, [view.unread])
+        problems += filter(None, [view.gaps])
         jobs = tuple(self._tell(job, found, now_s, problems) for job in drain.jobs)
         jobs = tuple(self._release(job, problems) for job in jobs)
         drain = replace(drain, jobs=jobs, said="; ".join(problems))
@@ -195,6 +196,13 @@ class DrainLoop:
 
     # ── what is there, and what is done to it ──
 
+    def _look(self, drain: StoredDrain, now_s: float) -> Snapshot:
+        """Return the nodes of a drain that has begun. Raises `ClusterError` if the record of one cannot be read."""
+        view = self._cluster.read_nodes(drain.nodes, now_s)
+        if view.gaps and not set(drain.nodes) <= view.nodes.keys():
+            raise ClusterError(view.gaps)  # a node without a record would be taken for one that Slurm does not know
+        return view
+
     def _found(
         self, drain: StoredDrain, view: Snapshot, now_s: float
     ) -> tuple[StoredDrain, tuple[str, ...], Mapping[str, SlurmJob]]:
@@ -206,8 +214,17 @@ class DrainLoop:
         for job in view.jobs:
             owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
             found.append((job, occupant(job, known, owners_in=owners_in, agents_in=agents_in)))
-        jobs = merged(drain.jobs, found, known, drained=drain.nodes, spanning=drain.spanning, now_s=now_s)
+        jobs = merged(
+            drain.jobs,
+            found,
+            known,
+            drained=drain.nodes,
+            spanning=drain.spanning,
+            has_gaps=bool(view.gaps),
+            now_s=now_s,
+        )
         in_the_way = obstacles((each for _, each in found), drain.nodes, drain.spanning)
+        in_the_way += tuple(filter(None, [view.gaps]))
         return replace(drain, jobs=jobs), in_the_way, {job.id: job for job in view.jobs}
 
     def _tell(self, job: DrainedJob, found: Mapping[str, SlurmJob], now_s: float, problems: list[str]) -> DrainedJob:

@@ -88,7 +88,7 @@ class EntitlementLoop:
             self._write_down(view, decided)
             problem = self._act(seen, view, decided, known) if self._acts else ""
             self._is_stuck = False
-            self._say(EntitlementsStatus(view, decided, "; ".join(filter(None, (seen.unread, problem)))))
+            self._say(EntitlementsStatus(view, decided, "; ".join(filter(None, (seen.gaps, problem)))))
         except (ClusterError, QueueError) as error:
             is_stuck = isinstance(error, QueueError) and not isinstance(error, NotLeading)
             self._is_stuck = self._is_stuck or is_stuck

@@ -22,6 +22,7 @@ from pathlib import Path
 import structlog
 
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.do_each import do_each
 from gleaner.control.queue import agents, avoided_nodes, blame, leader, pauses
 from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_tables, snapshot, transaction
 from gleaner.control.queue.errors import NotLeading, QueueError, SchemaMismatch
@@ -59,6 +60,9 @@ class LeaderLoop:
         except QueueError as error:
             self._say(f"the queue does not answer: {error}")
             return  # `_last_s` stays as it is: agents could not be heard meanwhile
+        except ExceptionGroup:  # of single agents: the lease time of the others runs on
+            self._last_s = now_s
+            raise
         self._last_s = now_s
 
     def resign(self) -> None:
@@ -100,9 +104,15 @@ class LeaderLoop:
                 avoided_nodes.limit(db, now_s=now_s, avoid_s=self._state.settings.rounds.avoid_s)
                 blame.limit(db, now_s)
                 pauses.limit(db, now_s)
-            silent = agents.expire(db, now_s=now_s, losses_until_held=queue.losses_until_held)
-        if silent:
-            _log.warning("agents fell silent; their jobs wait again", agents=silent)
+            overdue = agents.overdue(db, now_s=now_s)
+
+        def expire(name: str) -> None:
+            with self._state.writing() as db:
+                is_silent = agents.expire(db, name, now_s=now_s, losses_until_held=queue.losses_until_held)
+            if is_silent:
+                _log.warning("an agent fell silent; its jobs wait again", agent=name)
+
+        do_each(overdue, expire)  # a row that cannot be changed costs its own agent alone
 
     def _say(self, what: str) -> None:
         if what != self._said:

@@ -84,13 +84,15 @@ class ProvisioningLoop:
             self._used = self._snapshots.shared(now_s, used=self._used, at_most_s=at_most_s)
             view = cluster_view(self._used, state.settings.cluster.partition)
             state.cluster = view
+            there = {node.name for node in view.nodes}
+            state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in there}
             if not state.is_leader:  # the look may have taken longer than the term
                 return
             seen = self._bring_together(view)
             what = self._plan(now_s, rules, view, seen)
             self._withdraw(what.withdraw, seen.useless, view)
             self._submit_all(what, now_s)
-            self._report("; ".join(filter(None, (self._used.unread, self._refusal))))
+            self._report("; ".join(filter(None, (self._used.gaps, self._refusal))))
         except NotLeading as error:  # the leader's step says who leads
             _log.info("this round is left to who leads", reason=str(error))
         except (ClusterError, QueueError) as error:

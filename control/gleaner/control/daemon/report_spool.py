@@ -20,7 +20,7 @@ from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, 
 from gleaner.agent.privileged.common.durable import make_folders, sync_folder, write_whole
 from gleaner.agent.privileged.common.untrusted import storable
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.one_by_one import one_by_one
+from gleaner.control.daemon.do_each import do_each
 from gleaner.control.queue import agents, attempt_reports, logs, node_rates, queries
 from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
 
@@ -62,7 +62,7 @@ def take_left_reports(state: ControlState, now_s: float) -> int:
             _remove_empty(folder)
 
     try:
-        one_by_one(folders, take)
+        do_each(folders, take)
     except (QueueBusy, SchemaMismatch) as error:
         log.warning("reports on the storage have to wait", reason=str(error))
     return sum(taken)

@@ -23,6 +23,8 @@ _RAN = or_(
 )
 """The proof that a node can run jobs. A workload that has failed at once is none: the node may be to blame."""
 
+_SILENT = (Phase.SILENT, Phase.ENDED)
+
 
 def expect(db: Connection, *, name: str, end_s: float, token_hash: str, now_s: float) -> None:
     """Write down an agent that is about to be submitted, and its token.
@@ -52,7 +54,7 @@ def register(db: Connection, name: str, registration: Registration, *, lease_s: 
 
     Raises `Unknown`, or `Refused` for an agent that has ended.
     """
-    row = _locked(db, name)
+    row = _lock_agent(db, name)
     if row.phase is Phase.ENDED:
         raise Refused(f"agent {name} may not register: it has ended ({row.reason or 'by its own word'})")
     facts = {
@@ -83,7 +85,7 @@ def record_heartbeat(db: Connection, name: str, beat: Heartbeat, *, lease_s: flo
     """
     alive = db.execute(_ALIVE, {"name_": name, "until_": now_s + lease_s}).one_or_none()
     if alive is None:
-        row = _locked(db, name)
+        row = _lock_agent(db, name)
         raise Refused(f"agent {name} may not beat: it is {row.phase}")
     known = _known(db, beat.attempts)
     orders = tuple(
@@ -168,7 +170,7 @@ def record_farewell(
     Return the shared end that the agent was submitted for. Return None if the agent had ended before; then nothing has
     changed.
     """
-    row = _locked(db, name)
+    row = _lock_agent(db, name)
     if row.phase is Phase.ENDED:
         return None
     if row.phase is Phase.SUBMITTED:
@@ -198,25 +200,28 @@ def _close(db: Connection, name: str, *, ended_s: float, reason: str) -> None:
     db.execute(row.values(phase=Phase.ENDED, ended_s=ended_s, reason=reason))
 
 
-def expire(db: Connection, *, now_s: float, losses_until_held: int) -> list[str]:
-    """Declare the agents silent whose lease has ended, and their jobs lost. Return those agents.
+def overdue(db: Connection, *, now_s: float) -> list[str]:
+    """Return the agents that are to expire: their lease has ended, or a job is still on them although it has.
 
-    An agent that is silent already may hold a job once more (a claim can pass its last heartbeat): it is listed again,
-    and that job is lost as well.
+    A silent agent may hold a job once more, since a claim can pass its last heartbeat.
     """
+    stray = AGENT.c.phase.in_(_SILENT) & exists().where(JOB.c.agent == AGENT.c.name)
     over = (AGENT.c.phase == Phase.LIVE) & (AGENT.c.lease_until_s < now_s)
-    stray = AGENT.c.phase.in_([Phase.SILENT, Phase.ENDED]) & exists().where(JOB.c.agent == AGENT.c.name)
-    found = select(AGENT.c.name, AGENT.c.phase).where(or_(over, stray)).order_by(AGENT.c.name)
-    expired: list[str] = []
-    for row in db.execute(found).all():
-        if row.phase is Phase.LIVE:
-            silent = update(AGENT).where(AGENT.c.name == row.name, over).values(phase=Phase.SILENT)
-            if not db.execute(silent).rowcount:
-                continue  # it was heard of just now
-        detail = f"{row.name} fell silent"
-        lose(db, row.name, now_s=now_s, losses_until_held=losses_until_held, detail=detail)
-        expired.append(row.name)
-    return expired
+    return list(db.execute(select(AGENT.c.name).where(or_(over, stray)).order_by(AGENT.c.name)).scalars())
+
+
+def expire(db: Connection, name: str, *, now_s: float, losses_until_held: int) -> bool:
+    """Declare an agent silent whose lease has ended, and its jobs lost.
+
+    Return False, and change nothing, if the agent has been heard of.
+    """
+    row = _lock_agent(db, name)
+    if row.phase is Phase.LIVE and row.lease_until_s < now_s:
+        db.execute(update(AGENT).where(AGENT.c.name == name).values(phase=Phase.SILENT))
+    elif row.phase not in _SILENT:
+        return False
+    lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} fell silent")
+    return True
 
 
 def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
@@ -227,7 +232,7 @@ def renew_leases(db: Connection, *, now_s: float, lease_s: float) -> None:
 
 def vacate(db: Connection, name: str) -> None:
     """Tell the agent at its next heartbeat to save everything and end."""
-    _locked(db, name)
+    _lock_agent(db, name)
     db.execute(update(AGENT).where(AGENT.c.name == name).values(vacate=True))
 
 
@@ -249,7 +254,7 @@ def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: 
     "Gone" for the scheduler is not yet "dead": a live lease is waited out. The agent's token stays good for a late
     report, and no longer. Return False, and change nothing, if the agent is not silent.
     """
-    row = _locked(db, name)
+    row = _lock_agent(db, name)
     if row.phase is not Phase.SILENT:
         return False
     lose(db, name, now_s=now_s, losses_until_held=losses_until_held, detail=f"{name} is gone: {reason}")
@@ -260,7 +265,7 @@ def close_silent(db: Connection, name: str, *, now_s: float, losses_until_held: 
     return True
 
 
-def _locked(db: Connection, name: str) -> Any:
+def _lock_agent(db: Connection, name: str) -> Any:
     row = db.execute(select(AGENT).where(AGENT.c.name == name).with_for_update()).one_or_none()
     if row is None:
         raise Unknown(f"there is no agent {name}")

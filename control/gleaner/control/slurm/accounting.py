@@ -79,15 +79,18 @@ def parse_shares(answer: str) -> dict[str, float]:
     for account, number in own.items():
         below[parents[account]] += number
 
-    def part(account: str, under: frozenset[str]) -> float:
-        if account not in own:
-            return 100.0  # the root
-        if account in under:
-            raise ClusterError(f"sacctmgr said that account {account} is below itself")
-        whole = below[parents[account]]
-        return part(parents[account], under | {account}) * own[account] / whole if whole else 0.0
+    def part(account: str) -> float:
+        per_cent, passed = 100.0, set[str]()
+        while account in own:  # up to the root
+            if account in passed:
+                raise ClusterError(f"sacctmgr said that account {account} is below itself")
+            passed.add(account)
+            parent = parents[account]
+            per_cent *= own[account] / below[parent] if below[parent] else 0.0
+            account = parent
+        return per_cent
 
-    return {account: part(account, frozenset()) for account in own if account not in below}
+    return {account: part(account) for account in own if account not in below}
 
 
 def _number(share: str, line: str) -> float:

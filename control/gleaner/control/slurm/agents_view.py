@@ -58,9 +58,12 @@ class ClusterView:
 
 
 def cluster_view(snapshot: Snapshot, partition: str) -> ClusterView:
-    """Return the view of the agents' partition. Raises `ClusterError` if the scheduler knows no node there."""
+    """Return the view of the agents' partition. Raises `ClusterError` if the scheduler knows no node there.
+
+    The view has no node if none of the nodes' records can be read.
+    """
     found = [node for node in snapshot.nodes.values() if partition in node.partitions]
-    if not found:
+    if not found and not snapshot.gaps:
         raise ClusterError(f"Slurm knows no node in a partition {partition!r}; see [cluster] partition")
     agents = tuple(
         _agent(job)

@@ -79,26 +79,26 @@ class OwnersView:
     read_s: float
     nodes: tuple[OwnedNode, ...]
     jobs: tuple[OwnedJob, ...]
-    unread: str = ""
-    """See `Snapshot.unread`."""
+    gaps: str = ""
+    """See `Snapshot.gaps`."""
 
 
 def owners_view(snapshot: Snapshot, partitions: Sequence[str], *, agents: str) -> OwnersView:
     """Return the view of these partitions, with the jobs of the partition `agents`.
 
-    The view may have no node, since all nodes may be down or drained. Slurm shows those, too. But it shows no node of a
-    partition that it does not know. Raises `ClusterError` if Slurm shows none.
+    The view may have no node, since all nodes may be down or drained, or their records cannot be read. Slurm shows
+    those, too. But it shows no node of a partition that it does not know. Raises `ClusterError` if Slurm shows none.
     """
     named = frozenset(partitions)
     found = [node for node in snapshot.nodes.values() if node.partitions & named]
-    if not found:
+    if not found and not snapshot.gaps:
         raise ClusterError("Slurm knows no node of the owners' partitions; see [entitlements] partitions")
     nodes = {node.name: _node(node) for node in found if node.is_startable}
     features = {name: node.features for name, node in nodes.items()}
     lack = cache(partial(lacking, nodes=features))
     shown = (job for job in snapshot.jobs if (named | {agents}) & set(job.partitions))
     jobs = sorted((_job(job, nodes, lack, snapshot.read_s) for job in shown), key=_by_submission)
-    return OwnersView(snapshot.read_s, tuple(nodes.values()), tuple(jobs), snapshot.unread)
+    return OwnersView(snapshot.read_s, tuple(nodes.values()), tuple(jobs), snapshot.gaps)
 
 
 def job_class(comment: str) -> JobClass:

@@ -57,11 +57,11 @@ def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: f
     for fields in _rows(nodes, word, len(NODE_FIELDS), "sinfo"):
         partitions.setdefault(fields[0], set()).add(fields[-1])
         once.setdefault(fields[0], fields)
-    read, unread = parse_json.read_each(once.values(), _node_of, lambda fields: f"node {fields[0]}")
+    read, gaps = parse_json.read_each(once.values(), _node_of, lambda fields: f"node {fields[0]}")
     there = {node.name: replace(node, partitions=frozenset(partitions[node.name])) for node in read}
     rows = _rows(jobs, word, len(JOB_FIELDS), "squeue")
-    found, unread_jobs = parse_json.read_each(rows, partial(_read_job, own=own), lambda fields: f"job {fields[0]}")
-    return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (unread, unread_jobs))))
+    found, job_gaps = parse_json.read_each(rows, partial(_read_job, own=own), lambda fields: f"job {fields[0]}")
+    return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (gaps, job_gaps))))
 
 
 def state_words(shown: str) -> frozenset[str]:
@@ -211,8 +211,8 @@ def parse_jobs_on(answer: str, nodes: Sequence[str]) -> tuple[tuple[SlurmJob, ..
 
     The second value is a line about the jobs that cannot be read.
     """
-    jobs, unread = parse_json.read_each(parse_json.listed(answer, "jobs", "squeue"), _job_on_nodes, parse_json.name_of)
-    return tuple(job for job in jobs if not job.states & WAITING and set(job.nodes) & set(nodes)), unread
+    jobs, gaps = parse_json.read_each(parse_json.listed(answer, "jobs", "squeue"), _job_on_nodes, parse_json.name_of)
+    return tuple(job for job in jobs if not job.states & WAITING and set(job.nodes) & set(nodes)), gaps
 
 
 def _job_on_nodes(one: Mapping[str, Any]) -> SlurmJob:

@@ -28,19 +28,17 @@ def read_each(
 ) -> tuple[list[Read], str]:
     """Return what `read` makes of each record, and a line about those that cannot be read: they are left out.
 
-    `name` tells which record it is. Raises `ClusterError` if not one of them can be read.
+    `name` tells which record it is.
     """
     found: list[Read] = []
-    unread: list[str] = []
+    lines: list[str] = []
     for one in records:
         try:
             found.append(read(one))
         except _UNREADABLE as error:
-            unread.append(f"Slurm said of {name(one)} what cannot be read: {_reason(error)}"[:_LONGEST_LINE])
-    if unread and not found:
-        raise ClusterError(unread[0])
-    more = f" (and of {len(unread) - 1} more)" if len(unread) > 1 else ""
-    return found, f"{unread[0]}{more}" if unread else ""
+            lines.append(f"Slurm said of {name(one)} what cannot be read: {_reason(error)}"[:_LONGEST_LINE])
+    more = f" (and of {len(lines) - 1} more)" if len(lines) > 1 else ""
+    return found, f"{lines[0]}{more}" if lines else ""
 
 
 def _reason(error: Exception) -> str:
@@ -66,11 +64,12 @@ def parse_job(answer: str, name: str) -> SlurmJob | None:
     """Return the job of this name in the answer to `scontrol show job`; None if Slurm does not know it.
 
     For a task of an array, Slurm lists all records of the array. Tasks that Slurm has not yet split off share a record.
+    Raises `ClusterError` if the job is in no record that can be read, but may be in another.
     """
-    records, unread = read_each(listed(answer, "jobs", "scontrol"), lambda one: _named(one, name), name_of)
+    records, gaps = read_each(listed(answer, "jobs", "scontrol"), lambda one: _named(one, name), name_of)
     found = next((job for job in records if job is not None), None)
-    if found is None and unread:
-        raise ClusterError(unread)
+    if found is None and gaps:
+        raise ClusterError(gaps)
     return found
 
 
@@ -90,8 +89,8 @@ def is_array(answer: str) -> bool:
 
 def parse_nodes(answer: str) -> tuple[dict[str, SlurmNode], str]:
     """Return each node in the answer to `scontrol show nodes`, and a line about those that cannot be read."""
-    nodes, unread = read_each(listed(answer, "nodes", "scontrol"), _node, name_of)
-    return {node.name: node for node in nodes}, unread
+    nodes, gaps = read_each(listed(answer, "nodes", "scontrol"), _node, name_of)
+    return {node.name: node for node in nodes}, gaps
 
 
 def _node(one: Mapping[str, Any]) -> SlurmNode:
@@ -157,7 +156,8 @@ def listed(answer: str, what: str, program: str) -> list[dict[str, Any]]:
         if not isinstance(found, list):
             raise TypeError(f"{what} is no list")
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"{program} said {answer[:80]!r} where JSON with {what} was expected") from error
+        shown = f"{program} said {answer[:80]!r} where JSON with {what} was expected"
+        raise ClusterError(f"{shown}: {_reason(error)}") from error
     return cast("list[dict[str, Any]]", found)
 
 

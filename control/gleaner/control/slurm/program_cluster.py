@@ -46,13 +46,13 @@ class SlurmCluster:
 
     def read_nodes(self, nodes: Sequence[str], now_s: float) -> Snapshot:
         """See `Cluster.read_nodes`. Asks in JSON: it tells how a node is drained, and whether a job can be requeued."""
-        there, unread = self._known(nodes)
+        there, gaps = self._known(nodes)
         names = [name for name in nodes if name in there]
         if not names:  # without a name squeue would answer for every node
-            return Snapshot(now_s, there, (), unread)
+            return Snapshot(now_s, there, (), gaps)
         # If one name is unknown, squeue refuses all names.
-        jobs, unread_jobs = parse.parse_jobs_on(self._ask(commands.ask_jobs_on(names)), names)
-        return Snapshot(now_s, there, jobs, "; ".join(filter(None, (unread, unread_jobs))))
+        jobs, job_gaps = parse.parse_jobs_on(self._ask(commands.ask_jobs_on(names)), names)
+        return Snapshot(now_s, there, jobs, "; ".join(filter(None, (gaps, job_gaps))))
 
     def is_held(self, job: str) -> bool | None:
         """See `Cluster.is_held`."""
@@ -112,8 +112,8 @@ class SlurmCluster:
             answer = self._ask(parse_json.ask_nodes(nodes))
         except ClusterRefused:
             answer = self._ask(parse_json.ask_all_nodes())
-        found, unread = parse_json.parse_nodes(answer)
-        return {name: node for name, node in found.items() if name in nodes}, unread
+        found, gaps = parse_json.parse_nodes(answer)
+        return {name: node for name, node in found.items() if name in nodes}, gaps
 
     def _node_names(self) -> frozenset[str]:
         """Return the names of the nodes that agents may run on, as Slurm knows them now."""

@@ -128,10 +128,10 @@ def parse_snapshot(said: object, *, partition: str, read_s: float) -> Snapshot:
         found = _Said.model_validate(said)
     except ValidationError as error:
         raise ClusterError(f"PySlurm said what cannot be read: {error.errors()[0]}") from error
-    nodes, unread = read_each(found.nodes, lambda said: _node(said, partition), _name)
-    jobs, unread_jobs = read_each(found.jobs, lambda said: _job(said, partition), _name)
-    unread = "; ".join(filter(None, (unread, unread_jobs)))
-    return Snapshot(read_s, {node.name: node for node in nodes}, tuple(jobs), unread)
+    nodes, gaps = read_each(found.nodes, lambda said: _node(said, partition), _name)
+    jobs, job_gaps = read_each(found.jobs, lambda said: _job(said, partition), _name)
+    gaps = "; ".join(filter(None, (gaps, job_gaps)))
+    return Snapshot(read_s, {node.name: node for node in nodes}, tuple(jobs), gaps)
 
 
 def _name(said: object) -> str:

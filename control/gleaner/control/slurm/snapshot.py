@@ -145,10 +145,11 @@ def number_of(job: str) -> int:
 class Snapshot:
     """Nodes by name, and jobs, as of `read_s` in seconds since the epoch. `read_s` is not later than the question.
 
-    `unread` is a line about the nodes and jobs whose records cannot be read, and that are left out; empty if none is.
+    `gaps` is a line about the nodes and jobs that are left out, since their records cannot be read; empty if there are
+    none. Then a node or a job that is not here may be there all the same.
     """
 
     read_s: float
     nodes: Mapping[str, SlurmNode] = field(default_factory=lambda: MappingProxyType({}))
     jobs: tuple[SlurmJob, ...] = ()
-    unread: str = ""
+    gaps: str = ""

@@ -83,7 +83,9 @@ class SlurmAdmin:
     def _commands(self, asked: JobRequest | Drain | Resume) -> list[rules.Command]:
         if isinstance(asked, Drain | Resume):
             ask = parse_json.ask_all_nodes() if isinstance(asked, Drain) else parse_json.ask_nodes(asked.nodes)
-            found, _ = parse_json.parse_nodes(self._run(ask))
+            found, gaps = parse_json.parse_nodes(self._run(ask))
+            if gaps:  # a node that is left out may be one that is drained, and that counts
+                raise Refused(gaps)
             return rules.commands_for_nodes(asked, found, self._settings(), self._account)
         answer = self._run(parse_json.ask_job(asked.job))
         job = parse_json.parse_job(answer, asked.job)

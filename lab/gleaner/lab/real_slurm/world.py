@@ -149,7 +149,7 @@ def _converse(
             raise ReplayFailed("the real Slurm took too long; try a lower --speed, or fewer jobs") from None
         if line is None:
             return None
-        answer = said(line)
+        answer = read_answer(line)
         match answer["kind"]:
             case "failed":
                 raise ReplayFailed(f"the real Slurm: {answer.get('why')}")
@@ -161,7 +161,7 @@ def _converse(
                 pass
 
 
-def said(line: str) -> dict[str, Any]:
+def read_answer(line: str) -> dict[str, Any]:
     """Return what the driver says in a line. Raise `ReplayFailed` if that is no message of the driver's."""
     try:
         message = untrusted.json_of(line, is_shown=True)

@@ -4,8 +4,10 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import contextlib
 import errno
-import json
 import os
+from typing import Any
+
+from . import untrusted
 
 _ROUNDS = 10
 """The most looks at a cgroup that others are moved out of: one of them may start another one meanwhile."""
@@ -14,14 +16,15 @@ _ROUNDS = 10
 def made_by_runc(kept: str) -> dict[str, str]:
     """Return the container's cgroup folder for each controller, as runc has made them; "" is that of version 2.
 
-    `kept` is the folder in which runc keeps its facts about the container.
+    `kept` is the folder in which runc keeps its facts about the container. Return nothing if these are not what runc
+    writes.
     """
     try:
-        with open(os.path.join(kept, "state.json"), encoding="utf-8") as file:
-            found: dict[str, str] = json.load(file)["cgroup_paths"]
-    except (OSError, ValueError, KeyError, TypeError):
+        with open(os.path.join(kept, "state.json"), "rb") as file:
+            folders: dict[str, Any] = untrusted.json_of(file.read())["cgroup_paths"]
+        return folders if all(isinstance(folder, str) for folder in folders.values()) else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return found
 
 
 def move_others(folder: str, controller: str, *, staying: list[int], beside: int) -> None:

@@ -193,7 +193,7 @@ def _change_config(call: Call) -> None:
 
     try:
         own_config.change(os.path.dirname(_config_of(call)), ANNOTATION_HANDSHAKE)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *own_config.MALFORMED) as error:
         sys.stderr.write(f"gleaner-runc: the container's configuration cannot be changed: {error}\n")
         sys.exit(1)
 

@@ -6,18 +6,21 @@ import json
 import os
 from typing import Any
 
-from ..common import durable, socket_filter
+from ..common import durable, socket_filter, untrusted
 from . import user_name
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
+"""The errors that Python raises for a malformed configuration."""
 
 
 def change(bundle: str, annotation: str) -> None:
     """Change config.json in a container's bundle, if the container carries the annotation.
 
-    Raises `OSError`, or any other error that a malformed configuration causes.
+    Raises `OSError`, or one of `MALFORMED`.
     """
     path = os.path.join(bundle, "config.json")
-    with open(path, encoding="utf-8") as file:
-        config: dict[str, Any] = json.load(file)
+    with open(path, "rb") as file:
+        config: dict[str, Any] = untrusted.json_of(file.read())
     if annotation not in (config.get("annotations") or ()):
         return
     socket_filter.restrict(config)

@@ -84,10 +84,23 @@ def _made(function: Callable[P, R], *, is_cached: bool, **options: bool) -> Call
         users = config.CACHE_DIR
         config.CACHE_DIR = str(folder)
         try:
-            made._cache = _OneByOne(plain, folder)
+            made._cache = turns = _Turns(plain, folder)
+            made.compile = _with_end(made.compile, turns)
         finally:
             config.CACHE_DIR = users
     return cast("Callable[P, R]", made)
+
+
+def _with_end(compile_for: Callable[[Any], R], turns: "_Turns") -> Callable[[Any], R]:
+    """Return the dispatcher's method that loads or compiles a function, with the end of its turn, even if it fails."""
+
+    def compile_and_end(sig: Any) -> R:
+        try:
+            return compile_for(sig)
+        finally:
+            turns.end_turn(sig)
+
+    return compile_and_end
 
 
 def _with_callees(plain: FunctionType, options: dict[str, bool]) -> FunctionType:
@@ -188,7 +201,7 @@ def _remove_if_cut_off(file: Path) -> None:
     file.unlink(missing_ok=True)
 
 
-class _OneByOne(FunctionCache):
+class _Turns(FunctionCache):
     """The cache of one function. One process compiles it for some types; others that need that wait, and load it then.
 
     Only one process at a time saves a function, for whatever types. numba numbers the files of its cache: two processes
@@ -207,26 +220,24 @@ class _OneByOne(FunctionCache):
         found = load(sig, target_context)
         if found is None and str(sig) not in self._turns:
             types = hashlib.sha256(str(sig).encode()).hexdigest()[:16]
-            self._turns[str(sig)] = _locked(Path(f"{self._base}-{types}.lock"))
+            self._turns[str(sig)] = _lock_file(Path(f"{self._base}-{types}.lock"))
             found = load(sig, target_context)
-            if found is not None:
-                self._end_turn(sig)
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save what was compiled for these types."""
-        if (saving := _locked(Path(f"{self._base}.lock"))) is not None:
+        if (saving := _lock_file(Path(f"{self._base}.lock"))) is not None:
             with saving:
                 cast("Any", super()).save_overload(sig, data)
-        self._end_turn(sig)
 
-    def _end_turn(self, sig: Any) -> None:
+    def end_turn(self, sig: Any) -> None:
+        """Let other processes go on that wait for these types."""
         lock = self._turns.pop(str(sig), None)
         if lock is not None:
             lock.close()
 
 
-def _locked(path: Path) -> IO[bytes] | None:
+def _lock_file(path: Path) -> IO[bytes] | None:
     """Wait for a lock and return its file, whose end unlocks it. Return None if another process has it for long."""
     try:
         file = path.open("ab")

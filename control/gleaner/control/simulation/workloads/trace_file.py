@@ -1,5 +1,6 @@
 """The lines of a trace file, compressed or not. A trace's bytes are read only here."""
 
+import codecs
 import gzip
 import os
 import zlib
@@ -36,6 +37,8 @@ def lines_of(path: Path, progress: Progress = nobody) -> Blocks:
         first, whole_mib = 1, -(-os.fstat(raw.fileno()).st_size // _MIB)
         with gzip.open(raw) if raw.peek(len(_GZIP)).startswith(_GZIP) else raw as file:
             while lines := file.readlines(_BLOCK_BYTES):
+                if first == 1:
+                    lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # as programs of Windows put it
                 yield first, list(map(_text, lines))
                 first += len(lines)
                 if whole_mib:

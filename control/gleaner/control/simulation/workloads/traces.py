@@ -83,7 +83,8 @@ def _is_header_of_sacct(path: Path, line: str) -> bool:
         if 2 * sum(map(_is_number, words)) >= len(words):
             return False
     raise BadTrace(
-        f"{path}: expected Standard Workload Format or the output of sacct --parsable2; it starts with {line[:40]!r}"
+        f"{path}: expected Standard Workload Format or the output of sacct --parsable2; it starts with {line[:40]!r};"
+        f" for a log of Slurm's, {ASK}, and no --noheader and no --delimiter"
     )
 
 
