@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # Tests start hundreds of processes: what they import is compiled once, also where the environment says not to.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache" $(BIN)/pytest
 
-.PHONY: help venv lock check unit static test test-all demo demo-entitlements demo-eternal demo-down prepare diagrams bench-queue bench-simulate bench-checkpoint bench-boundary
+.PHONY: help venv lock check unit static measure test test-all demo demo-entitlements demo-eternal demo-down prepare diagrams bench-queue bench-simulate bench-checkpoint bench-boundary
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
@@ -42,6 +42,9 @@ check: venv  ## format, lint, types, imports, dependencies, fast tests and docst
 unit: venv
 	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q --numprocesses 3 --dist worksteal -p no:schemathesis \
 	    -m "not cluster and not nodes and not postgres and not slow" --ignore tests/api/test_schema.py
+
+measure:  ## lines, files, names that mean two things, what is too long
+	@$(PYTHON) -m tests.suite.measure
 
 static: venv
 	@$(BIN)/ruff format --check .
