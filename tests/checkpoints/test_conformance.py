@@ -35,10 +35,14 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True).filter
 
 @pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(parts=st.dictionaries(names, chunked, max_size=4), facts=st.dictionaries(st.text(), st.text() | st.integers()))
+@given(
+    parts=st.dictionaries(names, chunked, max_size=4),
+    facts=st.dictionaries(st.text(), st.text() | st.integers(-(10**18), 10**18)),
+)
 def test_a_archive_comes_back_as_it_was_published(
     storage: Storage, parts: dict[str, list[bytes]], facts: dict[str, object]
 ) -> None:
+    storage.delete(KEY)
     with storage.draft(KEY) as draft:
         for name, chunks in parts.items():
             added = draft.add(name, iter(chunks))
@@ -51,7 +55,6 @@ def test_a_archive_comes_back_as_it_was_published(
     assert archive.facts == facts
     assert published.size_bytes >= sum(part.size_bytes for part in archive.parts.values())
     assert [archive.parts[name].size_bytes for name in parts] == [sum(map(len, chunks)) for chunks in parts.values()]
-    storage.delete(KEY)
 
 
 def test_a_draft_is_invisible_until_it_is_published_and_gone_if_it_never_is(storage: Storage, root: Path) -> None:

@@ -3,10 +3,12 @@
 import os
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.main
 from pydantic import ValidationError
 
 from gleaner.agent.common.validation_messages import complaint, one_line
@@ -105,10 +107,16 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@cache
+def _command() -> Any:
+    """Return all verbs as one command of Click's; to build it takes longer than most verbs."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run one command, and return the exit code: 0 yes, 1 no, 2 wrong usage, 3 control not reached, 130 Ctrl-C."""
     try:
-        answer = app(args=arguments, prog_name="glean", standalone_mode=False)
+        answer = _command()(args=arguments, prog_name="glean", standalone_mode=False)
         if isinstance(answer, Answer):
             _show(answer)
             return answer.exit_code
