@@ -7,6 +7,8 @@ from gleaner.lab.experiments import fair_share
 from gleaner.lab.experiments.catalog import settings_of
 from gleaner.lab.experiments.comparison import Comparison, Row
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:

@@ -18,6 +18,8 @@ from gleaner.lab.experiments.idle_nodes import (
     run,
 )
 
+pytestmark = pytest.mark.extended
+
 SETTINGS = IdleNodesExperiment.model_validate(settings_of("idle_nodes"))
 SHORT = SETTINGS.model_copy(update={"days": 20.0, "seeds": 3})
 

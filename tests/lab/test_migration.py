@@ -8,6 +8,8 @@ from gleaner.lab.experiments import migration
 from gleaner.lab.experiments.catalog import settings_of
 from gleaner.lab.experiments.migration import MigrationExperiment, found, submitted
 
+pytestmark = pytest.mark.extended
+
 SETTINGS = MigrationExperiment.model_validate(settings_of("migration"))
 
 

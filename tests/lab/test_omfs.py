@@ -6,6 +6,8 @@ from gleaner.lab.experiments import omfs
 from gleaner.lab.experiments.catalog import settings_of
 from gleaner.lab.experiments.comparison import Comparison
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def told() -> omfs.OmfsSettings:

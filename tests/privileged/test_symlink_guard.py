@@ -207,7 +207,8 @@ def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
     (own / "work").mkdir(parents=True)
     symlink_guard.keep(str(own), symlink_guard.freeze(str(job), USER, disk=str(job.parent)))
     package = Path(symlink_guard.__file__).parents[2]
-    fake = "for what in post-restore pre-resume; do echo $what 1 >notifications; read -r answer <answers; ls -l ../job; done"
+    fake = "echo $what 1 >notifications; read -r answer <answers; ls -l ../job"
+    fake = f"for what in post-restore pre-resume; do {fake}; done"
     script = f"""
 import socket, sys
 sys.path.insert(0, {str(package)!r})

@@ -68,9 +68,9 @@ class Node:
         except DockerException as error:
             raise NoNodes(f"{name}: {error}") from error
         self.root = Path(f"/proc/{process}/root")
-        url = f"unix://{self.root}/run/docker.sock"
-        self.runtime = _runtime(kind, url, self.root)
-        self.engine = docker.APIClient(base_url=url, version="auto", timeout=120)
+        self.url = f"unix://{self.root}/run/docker.sock"
+        self.runtime = _runtime(kind, self.url, self.root)
+        self.engine = docker.APIClient(base_url=self.url, version="auto", timeout=120)
 
     def clear(self) -> None:
         for container, labels in self.runtime.ours().items():
@@ -122,16 +122,18 @@ class Node:
             self.engine.remove_container(container, force=True)
 
     def image(self, name: str, entry_point: str) -> str:
-        """A further image from that of the tests; its id."""
-        made = self.engine.create_container(IMAGE, ["x"])["Id"]
+        """Make an image with nothing in it but a file that is no program, `/open/no-program`; return its id."""
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            member = tarfile.TarInfo("open/no-program")
+            member.mode = 0o644
+            tar.addfile(member)
         repository, _, tag = name.partition(":")
-        found = self.engine.commit(made, repository=repository, tag=tag, changes=[f'ENTRYPOINT ["{entry_point}"]'])[
-            "Id"
-        ]
-        self.engine.remove_container(made)
+        changes = [f'ENTRYPOINT ["{entry_point}"]', "ENV PATH=/bin"]
+        self.engine.import_image_from_data(archive.getvalue(), repository=repository, tag=tag, changes=changes)
         if self.kind == "criu":
             self.take_in(name)
-        return str(found)
+        return Engine(self.url).image_id(name)
 
     def take_in(self, name: str) -> None:
         """Have the helper unpack an image of the engine's."""

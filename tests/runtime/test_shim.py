@@ -205,7 +205,13 @@ def test_an_agent_that_dies_in_a_restore_leaves_nothing_that_runs(shimmed: Shimm
 
 
 @pytest.mark.parametrize(
-    ("kind", "step"), [("save", "accepted"), ("save", "pages"), ("restore", "named"), ("restore", "pages")]
+    ("kind", "step"),
+    [
+        pytest.param("save", "accepted", marks=pytest.mark.extended),
+        ("save", "pages"),
+        pytest.param("restore", "named", marks=pytest.mark.extended),
+        ("restore", "pages"),
+    ],
 )
 def test_an_agent_that_does_nothing_for_ever_holds_its_container_to_its_end_only(
     shimmed: Shimmed, request: pytest.FixtureRequest, kind: str, step: str

@@ -23,7 +23,7 @@ from gleaner.control.simulation.settings import (
 )
 from gleaner.control.simulation.workload import Workload
 
-KINDS = ("fcfs", "easy", "conservative")
+KINDS = ("fcfs", "easy", pytest.param("conservative", marks=pytest.mark.extended))
 every_kind = pytest.mark.parametrize("kind", KINDS)
 without_deadline = settings(deadline=None, max_examples=60)  # the first example may have to compile
 
@@ -132,7 +132,7 @@ def test_a_finite_queue_is_worked_off_exactly() -> None:
     assert slices(schedule) == [Slice(0, 8, 6, 2), Slice(8, 16, 5, 1), Slice(16, 24, 6, 1), Slice(24, 26, 1, 0)]
 
 
-@pytest.mark.parametrize("preemption", [False, True])
+@pytest.mark.parametrize("preemption", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_on_faster_nodes_low_priority_jobs_take_less_time(preemption: bool) -> None:
     machine = Machine((NodeClass(2, speed=2.0),))
     rules = length(100, preemption=preemption, queue=AgentQueueSettings(jobs=1, work_s=30))

@@ -25,6 +25,8 @@ from gleaner.control.simulation.settings import (
 )
 from gleaner.control.simulation.workload import Workload
 
+pytestmark = pytest.mark.extended
+
 HALVES = EntitlementSettings(percent={"a": 50, "b": 50}, quantum_s=20)
 LARGE_FIRST = PrioritySettings(per_unit=5, backfill=Backfill.EASY)
 SCHEDULERS = {

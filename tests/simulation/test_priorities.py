@@ -208,6 +208,7 @@ AGENTS = st.builds(
 )
 
 
+@pytest.mark.extended
 @settings(deadline=None)  # the first example may compile
 @given(jobs=JOBS, agents=AGENTS, backfill=st.sampled_from(Backfill))
 def test_with_agents_too_by_age_alone_it_is_the_simpler_queue(
