@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,24 @@ def test_a_folder_that_others_may_enter_or_a_link_is_refused(settings: Config, t
     Path(settings.own).symlink_to(tmp_path / "theirs")
     with pytest.raises(OSError, match="own"), own_folder(settings):
         pass
+
+
+def test_a_container_that_a_killed_call_has_left_held_back_ends_with_the_next_call(
+    settings: Config, tmp_path: Path
+) -> None:
+    held = tmp_path / "cgroup"
+    held.mkdir()
+    (held / "freezer.state").write_text("FROZEN\n")
+    left = Path(settings.own, "123-dead")
+    left.mkdir(parents=True, mode=0o700)
+    Path(settings.own).chmod(0o700)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        (held / "cgroup.procs").write_text(f"{process.pid}\n")
+        transfer.note_held(str(left), {"freezer": str(held)})
+        with own_folder(settings):
+            assert process.wait(timeout=30) == -signal.SIGKILL
+    assert (held / "freezer.state").read_text() == "THAWED\n"
+    assert not left.exists()
 
 
 def test_what_a_killed_call_has_left_goes_with_the_next_and_what_is_in_use_stays(settings: Config) -> None:

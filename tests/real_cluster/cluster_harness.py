@@ -8,8 +8,8 @@ from demo import cluster, reference
 
 PI = "gleaner/pi:demo"
 ENDLESS = "1000000000000"
-RESTING = ("--rest", "0.1")
-"""Jobs of the tests go on for a while, and leave most of the processor to others: 10 million points take 12 s."""
+RESTING = ("--rest", "0.3")
+"""Jobs of the tests go on for a while, and leave most of the processor to others: 10 million points take 34 s."""
 IDLE_CPUS = 6
 ROUND_S = 60
 """Of the tests that have no length of their own."""

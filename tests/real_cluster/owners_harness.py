@@ -13,7 +13,7 @@ WITHIN_S = GRACE_S + 10
 LAUNCH_AGAIN_S = 120
 """After which Slurm itself starts a job again for which it could make no credential (its own fixed time)."""
 PI = "gleaner/pi:demo"
-SAMPLES = 30_000_000
+SAMPLES = 10_000_000
 """Half a minute, with the rests."""
 CHECKPOINTABLE = "--comment=gleaner:checkpointable"
 

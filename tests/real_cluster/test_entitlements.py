@@ -30,8 +30,8 @@ def enforced(quiet: None) -> Iterator[None]:
         owners_harness.forget("alice", "bob", "carol")
 
 
-PI = {1: "3.1415333333333333", 2: "3.1414750666666666", 3: "3.1409912"}
-"""By seed, what `images/pi/pi.py --samples 30000000` finds where nothing interrupts it."""
+PI = {1: "3.1410128", 2: "3.1419612", 3: "3.1410248"}
+"""By seed, what `images/pi/pi.py --samples 10000000` finds where nothing interrupts it."""
 
 
 def pi(seed: int) -> str:

@@ -8,7 +8,7 @@ from tests.real_cluster import cluster_harness, owners_harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-SAMPLES = "30000000"
+SAMPLES = "10000000"
 """Half a minute, with the rests."""
 
 

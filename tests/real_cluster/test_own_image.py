@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(120
 
 NAME = "my-pi:1"
 TOKEN = "/home/gleaner/.config/gleaner/token-physics"
-SAMPLES = "60000000"
+SAMPLES = "20000000"
 """So many that a job, with its rests, outlives a round of 45 s."""
 DOCKER = ("docker", "--host", "unix:///run/gleaner/docker.sock")
 

@@ -5,6 +5,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import contextlib
 import errno
 import os
+import signal
 from typing import Any
 
 from . import untrusted
@@ -44,6 +45,13 @@ def move_others(folder: str, controller: str, *, staying: list[int], beside: int
             with contextlib.suppress(ProcessLookupError), open(target, "w", encoding="ascii") as order:
                 order.write(str(pid))
     raise OSError(errno.EBUSY, f"others come to {folder} again and again")
+
+
+def kill_members(folder: str) -> None:
+    """Kill all processes in a cgroup. Raises `OSError` if the cgroup has gone."""
+    for pid in _members(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _members(folder: str) -> list[int]:

@@ -74,6 +74,13 @@ def let_go(folders: dict[str, str]) -> None:
         take_back(folder)
 
 
+def end(folders: dict[str, str]) -> None:
+    """Kill the processes of a container that is held back, and let them go on, since they end only then."""
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        cgroups.kill_members(folders.get("freezer") or folders[""])
+    let_go(folders)
+
+
 def goes_on_after_all(folders: dict[str, str]) -> bool:
     """Return True if a container is not frozen though it should be: CRIU was killed when it had thawed it.
 

@@ -290,7 +290,7 @@ def _passed_on(
             pid = int(number or b"0")
             all_stand = all_stand or action not in _BEFORE_ALL_STAND
             agreed = _notified(runc, action, pid) and is_held(own)
-            if (why := _objection(action, pid, own, saved=saved, uid=uid)) is not None:
+            if agreed and (why := _objection(action, pid, own, saved=saved, uid=uid)) is not None:
                 _log(own, why)
                 agreed = False
             if action == b"post-restore":

@@ -199,8 +199,17 @@ def note_held(own: str, cgroup_folders: dict[str, str]) -> None:
 
 def let_go(own: str) -> None:
     """Let a container go on that is held back, if one is. Before that its processes do not end, even if killed."""
-    with contextlib.suppress(OSError, ValueError), open(os.path.join(own, _HELD), encoding="utf-8") as file:
-        freezing.let_go(json.load(file))
+    freezing.let_go(_cgroups_of_held(own))
+
+
+def _cgroups_of_held(own: str) -> dict[str, str]:
+    """Return what `note_held` has noted; nothing if it has not."""
+    try:
+        with open(os.path.join(own, _HELD), encoding="utf-8") as file:
+            cgroup_folders: dict[str, str] = json.load(file)
+            return cgroup_folders
+    except (OSError, ValueError):
+        return {}
 
 
 def unmount_for_criu(call: Call) -> None:
@@ -333,6 +342,8 @@ def _remove_unless_held(path: str) -> None:
         return
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A call that was killed in a restore may have left its container held back, and nobody else knows of it.
+        freezing.end(_cgroups_of_held(path))
         folders.remove(path)
     except BlockingIOError:
         pass
