@@ -3,20 +3,20 @@
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.api.api_harness import FACTS, SLICE, START_S, Agent, ApiHarness, Caller
+from tests.databases import new_sqlite
 from tests.effort import examples
 from tests.made_images import MadeImage
 from tests.readers.changes import HOPELESS, changed
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
-from gleaner.control.queue.database import connect
+from gleaner.control.queue.database import connect, migrate
 from gleaner.control.settings import ClusterSettings, QueueSettings, Settings, StorageSettings
 
 DIGEST = "sha256:" + "0" * 64
@@ -53,14 +53,25 @@ SHOWN = ("/v1/jobs", "/v1/jobs/1", "/v1/jobs/1/log", "/v1/status")
 SHOWN_TO_ADMINS = ("/v1/agents", "/v1/nodes", "/v1/tokens", "/v1/drains/1", "/metrics")
 
 
-@pytest.fixture(params=["sqlite_url", pytest.param("postgres_url", marks=[pytest.mark.postgres, pytest.mark.extended])])
-def callers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Caller]]:
-    """A user, an admin, and an agent that has the first job."""
-    storage = FolderStorage(tmp_path / "storage")
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.extended])]
+)
+def callers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Caller]]:
+    """A user, an admin, and an agent that has the first job. What is taken stays there for the next test."""
+    folder = tmp_path_factory.mktemp("any-body")
+    storage = FolderStorage(folder / "storage")
     storage.prepare()
-    engine = connect(request.getfixturevalue(request.param))
-    folder = StorageSettings(folder=tmp_path / "storage")
-    told = Settings(queue=QueueSettings(url=str(engine.url)), storage=folder, cluster=ClusterSettings(backend="slurm"))
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_server").create("any_body")
+    else:
+        url = new_sqlite(folder)
+    engine = connect(url)
+    migrate(engine)
+    told = Settings(
+        queue=QueueSettings(url=url),
+        storage=StorageSettings(folder=folder / "storage"),
+        cluster=ClusterSettings(backend="slurm"),
+    )
     state = ControlState(told, engine, storage, leads_until_s=math.inf)
     harness = ApiHarness(state, storage)
     agent: Agent = harness.agent(architecture="x86_64")
@@ -99,7 +110,7 @@ def test_what_is_good_is_taken(callers: dict[str, Caller], path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_any_body_is_answered_and_what_was_taken_is_shown(
     callers: dict[str, Caller], path: str, data: st.DataObject

@@ -1,6 +1,7 @@
 """The Slurm simulator's synthetic traces."""
 
 import numpy as np
+import pytest
 
 from gleaner.lab.experiments.catalog import settings_of
 from gleaner.lab.experiments.slurm_simulator import SlurmSimulatorExperiment, replayed, submitted
@@ -8,6 +9,7 @@ from gleaner.lab.experiments.slurm_simulator import SlurmSimulatorExperiment, re
 SETTINGS = SlurmSimulatorExperiment.model_validate(settings_of("slurm_simulator"))
 
 
+@pytest.mark.extended
 def test_as_long_is_simulated_as_was_published_and_a_thousand_times_as_fast() -> None:
     ours = replayed(SETTINGS, SETTINGS.stand_in, 2)
     assert SETTINGS.simulated_s[0] <= min(ours.simulated_s) <= max(ours.simulated_s) <= SETTINGS.simulated_s[1]

@@ -66,6 +66,7 @@ def programs(node: Node) -> Iterator[None]:
         node.run("sh", "-c", f"pkill -f [/]{PLACE[1:]}/watchdog; rm -rf {PLACE}")
 
 
+@pytest.mark.extended
 def test_while_the_engine_hangs_what_is_past_its_end_is_killed_and_nothing_else(sleepers: Sleepers) -> None:
     node = sleepers.node
     end_s = time.time() + 1

@@ -72,6 +72,7 @@ def test_a_running_engine_is_reloaded_and_all_its_settings_stay(shimmed: Shimmed
     assert "status" not in said
 
 
+@pytest.mark.extended
 def test_an_engine_without_its_experimental_part_is_not_restarted_unasked(shimmed: Shimmed) -> None:
     said = told(shimmed, """
         start
@@ -87,6 +88,7 @@ def test_an_engine_without_its_experimental_part_is_not_restarted_unasked(shimme
     assert "same yes" in said
 
 
+@pytest.mark.extended
 def test_a_change_that_the_engine_would_not_start_with_is_not_made(shimmed: Shimmed) -> None:
     """A key that is unknown to it; and what it was given as a flag already is not written down a second time."""
     said = told(shimmed, """
@@ -118,6 +120,7 @@ def test_an_engine_that_does_not_run_finds_it_at_its_start(shimmed: Shimmed) -> 
     assert "drwx------ 2 gleaner gleaner" in said
 
 
+@pytest.mark.extended
 def test_an_engine_with_a_foreign_container_is_not_restarted_even_if_asked(shimmed: Shimmed) -> None:
     said = told(shimmed, """
         start --cgroup-parent /gleaner-tests

@@ -28,7 +28,7 @@ os.execvp("python3", ["python3", "-u", "/job/pool.py"])
 """
 
 
-@pytest.fixture(params=["shim", "criu"])
+@pytest.fixture(params=["shim", pytest.param("criu", marks=pytest.mark.extended)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -16,6 +16,8 @@ from gleaner.control.simulation.settings import (
 )
 from gleaner.control.simulation.workload import Workload
 
+pytestmark = pytest.mark.extended
+
 
 def agents(length_s: float = 60, *, synchronised: bool = True, free: bool = False) -> AgentSettings:
     cost = CostSettings(constant_s=0 if free else 5)

@@ -168,7 +168,7 @@ def test_agents_that_are_saved_at_once_and_for_nothing_change_nothing(
     assert same(with_agents.end_s, without.end_s.tolist())
 
 
-@pytest.mark.parametrize("preemption", [False, True])
+@pytest.mark.parametrize("preemption", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_without_low_priority_jobs_agents_change_nothing(preemption: bool) -> None:
     jobs = [Job(0, 200, 8, "C"), Job(50, 10, 5, "A"), Job(60, 10, 5, "B")]
     none = AGENTS.model_copy(update={"queue": AgentQueueSettings(jobs=0), "preemption": preemption})
