@@ -3,6 +3,8 @@
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
