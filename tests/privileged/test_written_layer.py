@@ -4,12 +4,15 @@ import contextlib
 import io
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.privileged.root import only_root
 
 from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed
 from gleaner.agent.privileged.common.untar import Limit
@@ -110,3 +113,51 @@ def test_folders_are_those_that_the_mount_names() -> None:
     for wrong in ({}, {"lowerdir": "/a"}, {"upperdir": "/a"}):
         with pytest.raises(ValueError, match="must be overlay2"):
             mounted("/d/7/merged", wrong)
+
+
+ON_OVERLAY = """
+import os, shutil, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from privileged.common import config, folders
+from privileged.common.untar import Limit
+from privileged.shim import overlay_tar, written_layer
+place = sys.argv[2]
+subprocess.check_call(["mount", "-t", "tmpfs", "x", place])
+os.chdir(place)
+for name in ("low/d/a", "low/d/b", "top/d/c", "low/e/f"):
+    os.makedirs(name)
+    open(name + "/file", "w").write(name)
+def started(name):
+    for inside in ("merged", "diff", "work"):
+        os.makedirs(f"{name}/{inside}")
+    options = f"lowerdir=top:low,upperdir={name}/diff,workdir={name}/work"
+    subprocess.check_call(["mount", "-t", "overlay", "x", "-o", options, f"{name}/merged"])
+    return f"{place}/{name}/merged"
+def seen(root):
+    for folder, _, files in sorted(os.walk(root)):
+        print(folder[len(root):], *((name, open(f"{folder}/{name}").read()) for name in sorted(files)))
+first, second = started("1"), started("2")
+shutil.rmtree(first + "/d")
+os.makedirs(first + "/d/b")
+shutil.rmtree(first + "/e/f")
+open(first + "/d/b/new", "w").write("new")
+os.link(first + "/d/b/new", first + "/e/other")
+found = written_layer.layers(config.Config(1), "c", first)
+overlay_tar.put_back(overlay_tar.pack(*found, Limit(10**6)), second, Limit(10**6))
+seen(first)
+print("--")
+seen(second)
+print("--", os.path.samefile(second + "/d/b/new", second + "/e/other"), end="")
+"""
+
+
+@only_root
+def test_what_was_written_on_an_overlay_of_several_layers_comes_back_on_another(tmp_path: Path) -> None:
+    package = str(Path(written_layer.__file__).parents[2])
+    words = ["unshare", "-m", sys.executable, "-c", ON_OVERLAY, package, str(tmp_path)]
+    said = subprocess.run(words, capture_output=True, text=True, check=False)
+    first, second, same = said.stdout.split("--")
+    assert first.split() == second.split() != [], said.stderr
+    assert "new" in first
+    assert "low/d/a" not in first
+    assert same == " True"
