@@ -70,7 +70,7 @@ def test_a_container_that_is_not_there_is_gone(helper: Config, do: str) -> None:
     assert ask(helper, do=do, name="no-such")["kind"] == "gone"
 
 
-@pytest.mark.parametrize("do", ["run", "import", "layer-in", "layer-out"])
+@pytest.mark.parametrize("do", ["run", "import"])
 def test_what_comes_with_a_descriptor_is_refused_without_one(helper: Config, do: str) -> None:
     assert "descriptor" in ask(helper, do=do, name="a-1")["why"]
 
@@ -99,13 +99,6 @@ def test_a_job_folder_must_be_a_folder_of_the_agents_own(helper: Config, tmp_pat
         descriptor = os.open(path, os.O_PATH)
         assert "agent's own" in ask(helper, descriptor, do="run", name="a-1")["why"]
         os.close(descriptor)
-
-
-def test_files_pass_through_pipes_only(helper: Config, tmp_path: Path) -> None:
-    made(helper)
-    with (tmp_path / "file").open("w+b") as file:
-        for do in ("layer-in", "layer-out"):
-            assert "pipe" in ask(helper, file.fileno(), do=do, name="a-1")["why"]
 
 
 def test_rubbish_at_the_door_harms_nobody(helper: Config) -> None:

@@ -190,15 +190,6 @@ def test_agents_are_cleared_away_while_slurm_says_nothing_of_users_jobs(
     assert [one.name for one in bundle.all_bundles(node.settings)] == ["own-1-1"], "Slurm does not say that it is over"
 
 
-def test_a_layer_is_put_back_only_into_what_is_restored(node: Node) -> None:
-    """Else anybody could choose the root folder in which runc begins."""
-    node.made(MINE, ALICE)
-    source, sink = os.pipe()
-    os.close(sink)
-    assert "not restored" in node.ask(ALICE, source, do="layer-in", name=MINE)["why"]
-    os.close(source)
-
-
 def test_who_keeps_root_waiting_while_it_restores_waits_no_longer_than_its_job_runs(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

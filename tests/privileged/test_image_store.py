@@ -16,9 +16,9 @@ import pytest
 
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.common.untar import Hostile
 from gleaner.agent.privileged.helper import image_store
 from gleaner.agent.privileged.helper.image_store import find, forget, full_name, take_in
-from gleaner.agent.privileged.helper.untar import Hostile
 from gleaner.agent.runtime.image_archives import archive_of
 
 

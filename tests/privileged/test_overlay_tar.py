@@ -2,17 +2,19 @@
 
 import io
 import os
+import stat
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged.helper import overlay_tar
-from gleaner.agent.privileged.helper.untar import MOST_STEPS, Hostile, Limit
+from gleaner.agent.privileged.common import tar_stream
+from gleaner.agent.privileged.common.untar import MOST_STEPS, Hostile, Limit
+from gleaner.agent.privileged.shim import overlay_tar
 
 
-def packed(upper: Path, image: Path) -> dict[str, tarfile.TarInfo]:
-    content = b"".join(overlay_tar.pack(str(upper), str(image)))
+def packed(upper: Path, *images: Path) -> dict[str, tarfile.TarInfo]:
+    content = b"".join(overlay_tar.pack(str(upper), map(str, images), Limit(2**22)))
     assert len(content) % 512 == 0
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         return {member.name.removeprefix("./"): member for member in archive}
@@ -20,11 +22,7 @@ def packed(upper: Path, image: Path) -> dict[str, tarfile.TarInfo]:
 
 def put_back(content: bytes, target: Path, most_bytes: int = 2**20) -> None:
     target.mkdir(exist_ok=True)
-    with io.BytesIO(content) as _, open(target.parent / "stream", "w+b") as file:  # noqa: PTH123
-        file.write(content)
-        file.flush()
-        file.seek(0)
-        overlay_tar.put_back(file.fileno(), str(target), Limit(most_bytes))
+    overlay_tar.put_back([content], str(target), Limit(most_bytes))
 
 
 @pytest.fixture
@@ -44,7 +42,7 @@ def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
     os.link(upper / "d" / "file", upper / "other")
     (upper / "link").symlink_to("/gleaner-no-such")
     os.mkfifo(upper / "fifo", 0o600)
-    content = b"".join(overlay_tar.pack(str(upper), str(tmp_path / "image")))
+    content = b"".join(overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22)))
     put_back(content, tmp_path / "back", 2**22)
     back = tmp_path / "back"
     assert sorted(path.name for path in back.rglob("*")) == ["d", "fifo", "file", "link", "other"]
@@ -55,6 +53,9 @@ def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
     assert (back / "link").readlink() == Path("/gleaner-no-such")
     with pytest.raises(Hostile, match="larger"):
         put_back(content, tmp_path / "small", 1000)
+    for limit in (Limit(1000), Limit(2**22, 3)):
+        with pytest.raises(Hostile, match="than this node may keep"):
+            list(overlay_tar.pack(str(upper), [str(tmp_path / "image")], limit))
 
 
 def test_no_link_is_followed_out_of_the_layer(upper: Path, tmp_path: Path) -> None:
@@ -79,11 +80,66 @@ def test_a_folder_made_anew_says_which_of_the_images_files_are_gone(
     assert sorted(gone) == ["old/sub/three", "old/two"]
 
 
+def deleted(path: Path) -> None:
+    """Leave overlay's mark for a deleted file; any user may make it (since Linux 5.8)."""
+    os.mknod(path, stat.S_IFCHR, 0)
+
+
+def test_an_image_of_several_layers_is_looked_at_as_overlay_shows_it(
+    upper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("low/old/low", "low/old/one", "middle/old/middle", "top/old/top", "top/old/sub"):
+        (tmp_path / name).mkdir(parents=True)
+    deleted(tmp_path / "top" / "old" / "one")
+    layers = [tmp_path / name for name in ("top", "middle", "low")]
+    (upper / "old" / "sub").mkdir(parents=True)
+    opaque = [(upper / "old").stat().st_ino]
+    monkeypatch.setattr(overlay_tar, "_is_opaque", lambda folder: os.fstat(folder).st_ino in opaque)
+
+    def gone() -> list[str]:
+        return sorted(name for name, member in packed(upper, *layers).items() if member.ischr())
+
+    assert gone() == ["old/low", "old/middle", "old/top"]
+    opaque.append((tmp_path / "middle" / "old").stat().st_ino)
+    assert gone() == ["old/middle", "old/top"]
+    (tmp_path / "middle" / "old" / "middle").rmdir()
+    (tmp_path / "middle" / "old").rmdir()
+    deleted(tmp_path / "middle" / "old")
+    assert gone() == ["old/top"]
+
+
+def test_a_mark_deletes_what_the_image_has_there(upper: Path, tmp_path: Path) -> None:
+    deleted(upper / "old")
+    (upper / "new").touch()
+    put_back(b"".join(overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22))), tmp_path / "image")
+    assert [path.name for path in (tmp_path / "image").iterdir()] == ["new"]
+
+
+def test_a_link_to_a_file_of_the_image_is_refused(tmp_path: Path) -> None:
+    """Overlay would copy the whole file, which no limit counts."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        link = tarfile.TarInfo("hard")
+        link.type, link.linkname = tarfile.LNKTYPE, "large"
+        archive.addfile(link)
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "large").touch()
+    with pytest.raises(Hostile, match="not in it"):
+        put_back(made.getvalue(), tmp_path / "target")
+
+
+def test_a_layer_that_is_cut_off_between_two_files_is_an_error(upper: Path, tmp_path: Path) -> None:
+    (upper / "a").touch()
+    content = b"".join(overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22)))
+    with pytest.raises(tarfile.TarError):
+        put_back(content[: -len(tar_stream.END)], tmp_path / "target")
+
+
 def test_a_file_that_shrinks_meanwhile_keeps_the_archive_whole(upper: Path, tmp_path: Path) -> None:
     (upper / "a").write_bytes(b"x" * 3_000_000)
     (upper / "b").write_bytes(b"after")
     content = b""
-    for number, chunk in enumerate(overlay_tar.pack(str(upper), str(tmp_path / "image"))):
+    for number, chunk in enumerate(overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22))):
         content += chunk
         if number == 0:
             os.truncate(upper / "a", 1000)
@@ -112,7 +168,7 @@ def test_what_can_be_saved_can_be_put_back(upper: Path, tmp_path: Path, deep: in
     folder = upper.joinpath(*"d" * deep)
     folder.mkdir(parents=True)
     (folder / "file").touch()
-    chunks = overlay_tar.pack(str(upper), str(tmp_path / "image"))
+    chunks = overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22))
     if deep < MOST_STEPS:
         put_back(b"".join(chunks), tmp_path / "target")
         assert tmp_path.joinpath("target", *"d" * deep, "file").exists()

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from tests.privileged.root import only_root
 
-from gleaner.agent.privileged.common import handshake, symlink_guard
+from gleaner.agent.privileged.common import handshake, symlink_guard, untar
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.symlink_guard import Foreign
-from gleaner.agent.privileged.helper import overlay_tar, untar
-from gleaner.agent.privileged.helper.untar import Hostile
-from gleaner.agent.privileged.shim import main, transfer
+from gleaner.agent.privileged.common.untar import Hostile
+from gleaner.agent.privileged.shim import main, overlay_tar, transfer
 from gleaner.agent.privileged.shim.seal import Broken, Sealed, opened, seal
 
 pytestmark = only_root
@@ -118,17 +117,14 @@ def test_a_folder_on_which_something_is_mounted_is_refused(job: Path) -> None:
     assert "something is mounted at 'deep/open'" in done.stderr
 
 
-def archive(*members: tuple[str, bytes, str]) -> int:
+def archive(*members: tuple[str, bytes, str]) -> list[bytes]:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as made:
         for name, kind, link in members:
             member = tarfile.TarInfo(name)
             member.type, member.linkname, member.uid = kind, link, USER
             made.addfile(member)
-    source, sink = os.pipe()
-    os.write(sink, content.getvalue())
-    os.close(sink)
-    return source
+    return [content.getvalue()]
 
 
 def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_another_astray(tmp_path: Path) -> None:
@@ -192,6 +188,7 @@ def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
     call = main.parse(["--root", str(job.parent), "create", "--bundle", str(job.parent), "c"])
     assert call is not None
     (job.parent / "c").mkdir()
+    (job.parent / "config.json").write_text('{"root": {"path": "c"}}')
     try:
         transfer._restore(Config(4200, own=str(own / "o"), users_work=str(job.parent)), call, {})
     except Broken:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.folders import remove
 from gleaner.agent.privileged.common.handshake import HandshakeFailed
-from gleaner.agent.privileged.shim import transfer
+from gleaner.agent.privileged.shim import transfer, written_layer
 from gleaner.agent.privileged.shim.main import Call
 from gleaner.agent.privileged.shim.transfer import checked_descriptors, own_folder
 
@@ -168,6 +168,9 @@ def test_what_has_gone_on_meanwhile_is_not_said_to_be_saved(
 
     monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(4200, b""), agent))
     monkeypatch.setattr(transfer, "_run", save)
+    monkeypatch.setattr(transfer, "_root_of_state", lambda _: "/")
+    monkeypatch.setattr(written_layer, "layers", lambda *_: None)
+    monkeypatch.setattr(written_layer, "send", lambda *_: None)
     refused = pytest.raises(ValueError, match="c is not paused") if goes_on else contextlib.nullcontext()
     with tempfile.TemporaryDirectory() as short, refused:  # a socket's path has an end
         transfer._save(Config(4200, own=f"{short}/own"), call, {})

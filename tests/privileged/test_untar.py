@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.helper.untar import Hostile, Limit, steps, unpack
+from gleaner.agent.privileged.common.untar import Hostile, Limit, steps, unpack
 
 DIR, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
 FIFO, CHAR, BLOCK = tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE

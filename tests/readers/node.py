@@ -17,13 +17,30 @@ from gleaner.agent.checkpoints import chunking, manifest, workdir_tar
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.messages import Checkpoint
 from gleaner.agent.node import slurm_job
-from gleaner.agent.privileged.common import cgroups, config, handshake, request, slurm_jobs, untrusted
+from gleaner.agent.privileged.common import (
+    cgroups,
+    config,
+    handshake,
+    request,
+    slurm_jobs,
+    untar,
+    untrusted,
+)
 from gleaner.agent.privileged.common.tar_stream import MALFORMED
 from gleaner.agent.privileged.common.untrusted import text_of
-from gleaner.agent.privileged.helper import image_store, monitor, oci_config, overlay_tar, untar
+from gleaner.agent.privileged.helper import image_store, monitor, oci_config
 from gleaner.agent.privileged.install import daemon_json
-from gleaner.agent.privileged.shim import criu_call, img_streamer, own_config, protobuf, seal, transfer, vdso
-from gleaner.agent.runtime import docker_layer, log_frames
+from gleaner.agent.privileged.shim import (
+    criu_call,
+    img_streamer,
+    overlay_tar,
+    own_config,
+    protobuf,
+    seal,
+    transfer,
+    vdso,
+)
+from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.disk_quota import has_quotas
 from gleaner.agent.runtime.pulled_images import PulledImages
@@ -155,8 +172,7 @@ def image_in(content: bytes, folder: Path) -> None:
 def layer_back(content: bytes, folder: Path) -> None:
     target = folder / "upper"
     target.mkdir(exist_ok=True)
-    with at(folder, content).open("rb") as file:
-        overlay_tar.put_back(file.fileno(), str(target), untar.Limit(2**20, 100), [])
+    overlay_tar.put_back([content], str(target), untar.Limit(2**20, 100), [])
 
 
 def vdso_areas(content: bytes, _folder: Path) -> None:
@@ -272,11 +288,6 @@ def packed_folder(modified: str) -> bytes:
     return made.getvalue()
 
 
-def written_layer(content: bytes, _folder: Path) -> None:
-    for _ in docker_layer.layer([content], without={"job"}, deleted={"a"}, below=lambda _: []):
-        pass
-
-
 def container_output(content: bytes, _folder: Path) -> None:
     lines = log_frames.Lines()
     for line in [*lines.of(log_frames.messages([content])), *lines.rest()]:
@@ -312,5 +323,4 @@ AGENTS = (
         (packed_folder("1.500000000"),),
         (packed_folder("9" * 30), packed_folder("nan")),
     ),
-    Reader("Docker's archive of a layer", written_layer, MALFORMED, (tar({"a": b"1", "job/b": b"2"}),)),
 )

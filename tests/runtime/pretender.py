@@ -8,6 +8,7 @@ to STEP, it kills itself or does nothing ever again. The steps are printed as th
 
 import array
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -60,7 +61,11 @@ class Pretender:
         self.at("connected")
         self.images(criu)
         self.at("images")
-        last, _ = handshake.hear()
+        last, layer = handshake.hear()
+        if layer is not None:
+            with os.fdopen(layer, "rb") as source, (self.folder / "layer.tar").open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+            last, _ = handshake.hear()
         if self.kind == "save":
             (self.folder / "descriptors.json").write_text(last["descriptors"])
         print("status", last["status"], flush=True)

@@ -17,7 +17,7 @@ from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageFull
 from gleaner.agent.runtime.criu_images import PREFIX
-from gleaner.agent.runtime.docker_layer_access import LAYER_PART
+from gleaner.agent.runtime.handshake import LAYER_PART
 from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
     CannotCheckpoint,
@@ -278,7 +278,7 @@ def test_a_full_storage_stops_a_save_and_not_the_job(node: Node, small_storage: 
     with pytest.raises(StorageFull, match="free some space"):
         work.save(node, container)
     assert small_storage.keys("") == []
-    assert len(node.containers()) == 1, "the carrier was not removed"
+    assert len(node.containers()) == 1
     node.runtime.unpause(container)
     work.until(str(len(work.lines) + 10))
     (work.folder(node) / "stop").touch()

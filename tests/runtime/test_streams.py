@@ -1,15 +1,11 @@
-"""Docker's streams taken apart, without an engine: log frames, and the written layer."""
+"""Log frames taken apart, without an engine."""
 
-import io
 import struct
-import tarfile
 from collections.abc import Iterable, Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.runtime.docker_layer import layer
 from gleaner.agent.runtime.log_frames import MOST_BYTES, Lines, messages
 
 
@@ -68,76 +64,3 @@ def test_lines_are_the_same_whether_or_not_the_process_was_saved_in_between(
     found = list(first.of(before))
     second = Lines(dict(first.begun))
     assert [*found, *second.of(after), *second.rest()] == lines([*before, *after])
-
-
-FOLDER, FILE, DEVICE, LINK = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.CHRTYPE, tarfile.SYMTYPE
-
-
-def packed(**members: bytes | None) -> Iterable[bytes]:
-    """Files by their content, folders by None; `__` stands for a slash."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
-        archive.addfile(member(".", FOLDER))
-        for name, content in members.items():
-            one = member(f"./{name.replace('__', '/')}", FOLDER if content is None else FILE)
-            one.size = len(content or b"")
-            archive.addfile(one, io.BytesIO(content or b""))
-    return [made.getvalue()]
-
-
-def member(name: str, kind: bytes) -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    made.type = kind
-    return made
-
-
-def unpacked(chunks: Iterable[bytes]) -> dict[str, tuple[bytes, bytes]]:
-    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
-        return {
-            one.name.removeprefix("./"): (one.type, archive.extractfile(one).read() if one.isreg() else b"")  # type: ignore[union-attr]
-            for one in archive
-        }
-
-
-def nothing_below(_: str) -> Iterable[str]:
-    raise AssertionError("was asked for the image's files")
-
-
-def test_a_layer_keeps_all_but_the_mounts() -> None:
-    whole = packed(job=None, job__inner=b"x", jobs=b"other", var=None, var__file=b"y" * 3000)
-    found = unpacked(layer(whole, without={"job"}, deleted=(), below=nothing_below))
-    assert found == {
-        "jobs": (FILE, b"other"),
-        "var": (FOLDER, b""),
-        "var__file".replace("__", "/"): (FILE, b"y" * 3000),
-    }
-
-
-def test_files_gone_from_a_folder_that_was_made_anew_are_marked_as_deleted() -> None:
-    """An engine that compares folders names each file that is gone."""
-    whole = packed(open=None, open__inner=None, open__inner__new=b"x")
-    gone = {"open/inner/old", "open/inner/sub", "elsewhere/file"}
-    found = unpacked(layer(whole, without=(), deleted=gone, below=nothing_below))
-    assert found["open/inner/old"] == found["open/inner/sub"] == (DEVICE, b"")
-    assert "elsewhere/file" not in found
-
-
-def test_files_below_a_folder_that_the_engine_calls_deleted_are_marked_one_by_one() -> None:
-    """An engine that reads overlay's marks names the folder, although the folder is there again."""
-    whole = packed(open=None, open__inner=None, open__inner__kept=b"new", open__inner__sub=None)
-    image = ["open/inner", "open/inner/kept", "open/inner/old", "open/inner/sub", "open/inner/sub/three",
-             "open/inner/gone", "open/inner/gone/deep"]  # fmt: skip
-    found = unpacked(layer(whole, without=(), deleted={"open/inner"}, below=lambda _: image))
-    marked = {name for name, (kind, _) in found.items() if kind == DEVICE}
-    assert marked == {"open/inner/old", "open/inner/sub/three", "open/inner/gone"}
-    assert found["open/inner/kept"] == (FILE, b"new")
-
-
-def test_a_file_deleted_from_the_images_top_is_marked() -> None:
-    assert unpacked(layer(packed(), without=(), deleted={"file"}, below=nothing_below)) == {"file": (DEVICE, b"")}
-
-
-def test_a_cut_off_layer_is_an_error() -> None:
-    (whole,) = packed(file=b"x" * 3000)
-    with pytest.raises(tarfile.TarError):
-        unpacked(layer([whole[:2000]], without=(), deleted=(), below=nothing_below))

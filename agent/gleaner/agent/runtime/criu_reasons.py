@@ -7,12 +7,13 @@ import re
 from dataclasses import dataclass
 
 from gleaner.agent.privileged.shim import reasons
-from gleaner.agent.runtime.interface import CannotCheckpoint
+from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore
 
 _LONGEST = 300
 _ERROR = re.compile(
     r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<text>.+?)\s*$", re.MULTILINE
 )
+_OWN = (reasons.LASTS, reasons.PASSES)
 _HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
 """Errors that CRIU reports although all goes well."""
 
@@ -146,10 +147,20 @@ def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
             if (match := re.search(kind.pattern, text)) is not None:
                 reason = kind.reason.format(**match.groupdict(default="a file"))
                 return CannotCheckpoint(f"it {reason}: {kind.advice} (CRIU: {text})", lasts=kind.lasts)
-        if file in (reasons.LASTS, reasons.PASSES):
+        if file in _OWN:
             return CannotCheckpoint(text, lasts=file == reasons.LASTS)
     first = criu_reason(log) or _one_line(otherwise)
     return CannotCheckpoint(f"CRIU cannot save it: {first}")
+
+
+def cannot_restore(log: str, otherwise: str) -> CannotRestore:
+    """Return the error for a restore, as `cannot_checkpoint` does for a save.
+
+    >>> str(cannot_restore("(00.0) Error (gleaner/passes:0): its written files cannot be put back: no", ""))
+    'its written files cannot be put back: no'
+    """
+    file, text = next(iter(_errors(log)), ("", _one_line(otherwise)))
+    return CannotRestore(text if file in _OWN else f"CRIU cannot restore its memory: {text}")
 
 
 def _errors(log: str) -> list[tuple[str, str]]:

@@ -27,8 +27,7 @@ from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.runtime import disk_quota
 from gleaner.agent.runtime.allowed_images import full_name, is_id
 from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
-from gleaner.agent.runtime.docker_layer_access import data_folder
-from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, find_shim
+from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, data_folder, find_shim
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,

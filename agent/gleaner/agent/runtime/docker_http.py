@@ -227,12 +227,6 @@ class Engine:
         return {one["Id"]: one["Labels"] for one in answer}
 
     @reading()
-    def has_written(self, container: str, *, apart_from: str) -> bool:
-        """Return True if the container has changed anything of its image, apart from the place of one mount."""
-        changes: list[dict[str, Any]] = self._api.diff(container) or []
-        return any(change["Path"] != apart_from for change in changes)
-
-    @reading()
     def written_bytes(self, container: str) -> int:
         """Return the size of what the container has written into its own files, as the engine counts it."""
         answer: requests.Response = self._api.get(
@@ -260,39 +254,6 @@ class Engine:
                     break
                 rest = content[-len(_CHANGE) + 1 :]
         return count
-
-    @reading()
-    def deleted(self, container: str) -> set[str]:
-        """Return the paths (without the leading slash) that the container has deleted from its image."""
-        changes: list[dict[str, Any]] = self._api.diff(container) or []
-        return {change["Path"].strip("/") for change in changes if change["Kind"] == 2}
-
-    def send(self, container: str, path: str) -> Generator[bytes]:
-        """Yield a path of a container as a tar archive. Close a stream not read to its end: the engine waits for it."""
-        answer: requests.Response = self._api.get(
-            self._url(container, "archive"),
-            params={"path": path},
-            headers={"Accept-Encoding": "identity"},  # else the engine compresses it
-            stream=True,
-            timeout=PATIENCE_S,
-        )
-        with answer:
-            _checked(answer)
-            yield from answer.raw.stream(CHUNK_BYTES, decode_content=False)
-
-    def receive(self, container: str, path: str, chunks: Iterable[bytes]) -> None:
-        """Unpack a tar archive at a path of a container.
-
-        Errors of the chunks' source pass through. A source that verifies its content at its end is read to its end even
-        if the engine refuses what it got.
-        """
-        source = iter(chunks)
-        try:
-            self._api.put_archive(container, path, source)
-        except (docker.errors.DockerException, requests.RequestException):
-            for _ in source:
-                pass
-            raise
 
     def create_checkpoint(self, container: str, checkpoint: str) -> None:
         """Write the memory of a container, and leave the container as it was, running or paused.

@@ -1,14 +1,12 @@
 """Save and restore Docker's containers through the OCI runtime shim, as fast as CRIU and the storage allow.
 
 The shim (`privileged.shim.main`) is registered with the engine as a runtime of its own; a container of that runtime
-carries the name under which its agent waits. The files that the container has written to its own file system pass
-through the engine, and only if there are any.
+carries the name under which its agent waits. Nothing that is saved passes through the engine.
 """
 
 import contextlib
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,10 @@ from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
-from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, criu_reason
+from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, new_checkpoint, reading
-from gleaner.agent.runtime.docker_layer_access import LAYER_PART, UPPER_LAYER, carrier, save_layer
 from gleaner.agent.runtime.handshake import TransferFailed, during_handshake, restore, save
-from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, CannotRestore, RuntimeFault
+from gleaner.agent.runtime.interface import CannotRestore, RuntimeFault
 
 RUNTIME = "gleaner"
 """The shim's name among the engine's runtimes."""
@@ -47,16 +44,6 @@ class DockerStreaming:
         Raises `CannotCheckpoint`, and the engine's and the draft's errors.
         """
         with reading():
-            container = inspected["Id"]
-        with ThreadPoolExecutor(1) as beside:  # the engine compares all files of the image, which takes a while
-            has_written = beside.submit(self._engine.has_written, container, apart_from=FOLDER_IN_CONTAINER)
-            self._save_memory(inspected, draft)
-        if has_written.result():
-            with carrier(self._engine, inspected) as carried:
-                save_layer(self._engine, container, carried, draft)
-
-    def _save_memory(self, inspected: Mapping[str, Any], draft: Draft) -> None:
-        with reading():
             container, name = inspected["Id"], inspected["Name"].strip("/")
         checkpoint = new_checkpoint()
         try:
@@ -79,23 +66,28 @@ class DockerStreaming:
 
         Raises `CannotRestore`, and the engine's and the archive's errors.
         """
-        engine = self._engine
-        if LAYER_PART in archive.parts:
-            with carrier(engine, engine.inspect(container)) as carried:
-                engine.receive(carried, UPPER_LAYER, archive.read(LAYER_PART))
         try:
             during_handshake(
                 self._handshakes,
                 name,
                 lambda handshake: restore(handshake, archive),
-                lambda: engine.start(container, patience_s=LONG_PATIENCE_S),
+                lambda: self._engine.start(container, patience_s=LONG_PATIENCE_S),
             )
         except TransferFailed as error:
-            raise CannotRestore(f"CRIU cannot restore its memory: {criu_reason(error.log) or error}") from error
+            raise cannot_restore(error.log, str(error)) from error
         except StreamBroken as error:
             raise CannotRestore(str(error)) from error
         except HandshakeFailed as error:
             raise RuntimeFault(f"cannot restore {name}: {error}") from error
+
+
+@reading()
+def data_folder(engine: Engine) -> str:
+    """Return the engine's data folder. Raises `RuntimeFault` if it keeps layers in a way that is not known here."""
+    info = engine.info()
+    if info["Driver"] != "overlay2":
+        raise RuntimeFault(f"Docker's storage driver is {info['Driver']}: only overlay2 is supported")
+    return str(info["DockerRootDir"])
 
 
 def find_shim(engine: Engine) -> tuple[DockerStreaming | None, str]:

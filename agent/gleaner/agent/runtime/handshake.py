@@ -1,8 +1,12 @@
-"""The agent's side of a handshake with root's program on the node: the agent waits, and root's program connects."""
+"""The agent's side of a handshake with root's program on the node: the agent waits, and root's program connects.
+
+An archive gets its parts here, whichever runtime saves: CRIU's images, the list of descriptors, the written files.
+"""
 
 import contextlib
+import os
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -17,9 +21,12 @@ DESCRIPTORS_PART = "descriptors.json"
 NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list of descriptors"
 """The reason why an archive without that part is not restored. The part lists, in runc's words, the pipes that the
 process had as its standard streams."""
+LAYER_PART = "layer.tar"
+"""The files that the container has written outside its job's folder (`privileged.shim.overlay_tar`)."""
 SEAL_PART = "seal.json"
 """Root's own notes of what it has saved, for a user job (`privileged.shim.seal`)."""
 _ROOT = 0
+_CHUNK_BYTES = 2**20
 
 Done = TypeVar("Done")
 
@@ -33,8 +40,11 @@ class TransferFailed(Exception):
 
 
 def save(handshake: Handshake, draft: Draft) -> None:
-    """Write what CRIU saves to the draft. Raises `TransferFailed`, `HandshakeFailed`, or the draft's own errors."""
-    last = _end(handshake, lambda listener: capture(listener, draft, handshake.connection))
+    """Write what CRIU saves, and the written files, to the draft.
+
+    Raises `TransferFailed`, `HandshakeFailed`, or the draft's own errors.
+    """
+    last = _end(handshake, lambda listener: capture(listener, draft, handshake.connection), draft)
     draft.add(DESCRIPTORS_PART, [str(last.get("descriptors", "")).encode()])
     if "seal" in last:
         draft.add(SEAL_PART, [str(last["seal"]).encode()])
@@ -44,24 +54,62 @@ def restore(handshake: Handshake, archive: Archive) -> None:
     """Send what CRIU restores from. Raises `TransferFailed`, `HandshakeFailed`, or the archive's own errors."""
     handshake.hear()
     parts = {"descriptors": DESCRIPTORS_PART} | ({"seal": SEAL_PART} if SEAL_PART in archive.parts else {})
-    handshake.say({name: text_of(b"".join(archive.read(part))) for name, part in parts.items()})
+    answer: Message = {name: text_of(b"".join(archive.read(part))) for name, part in parts.items()}
+    has_layer = LAYER_PART in archive.parts
+    handshake.say(answer | {"layer": has_layer})
+    if has_layer:
+        _, pipe = handshake.hear()
+        _put_layer(pipe, archive)
     _end(handshake, lambda listener: serve(listener, archive, handshake.connection))
 
 
-def _end(handshake: Handshake, stream: Callable[[socket.socket], None]) -> Message:
+def _put_layer(pipe: int | None, archive: Archive) -> None:
+    """Send the written files. If root's side stops to read them, it says why in its next message."""
+    if pipe is None:
+        raise HandshakeFailed("no pipe came for the written files")
+    chunks = archive.read(LAYER_PART)
+    with os.fdopen(pipe, "wb", buffering=0) as sink, contextlib.suppress(BrokenPipeError):
+        for chunk in chunks:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[sink.write(rest) :]
+    for _ in chunks:  # a broken archive may say so only at its end
+        pass
+
+
+def _layer_chunks(pipe: int) -> Iterator[bytes]:
+    while chunk := os.read(pipe, _CHUNK_BYTES):
+        yield chunk
+
+
+def _last(handshake: Handshake, draft: Draft | None) -> Message:
+    """Return the privileged side's last message. Before it, put the written files into the draft if they come."""
+    last, pipe = handshake.hear()
+    if pipe is None:
+        return last
+    try:
+        if draft is not None:
+            draft.add(LAYER_PART, _layer_chunks(pipe))
+    finally:
+        os.close(pipe)
+    return handshake.hear()[0]
+
+
+def _end(handshake: Handshake, stream: Callable[[socket.socket], None], draft: Draft | None = None) -> Message:
     """Let the images `stream`, and return the privileged side's last message.
 
     A stream that breaks off is raised only where CRIU does not say why: mostly CRIU has failed, and so stopped asking.
     """
     broken: StreamBroken | None = None
-    _, descriptor = handshake.hear()
+    first, descriptor = handshake.hear()
+    _must_go_on(first)
     with _listener(descriptor) as listener, contextlib.suppress(NeverCame):
         try:
             stream(listener)
         except StreamBroken as error:
             broken = error
     try:
-        last, _ = handshake.hear()
+        last = _last(handshake, draft)
     except HandshakeFailed as error:
         if broken is None:
             raise
@@ -72,6 +120,12 @@ def _end(handshake: Handshake, stream: Callable[[socket.socket], None]) -> Messa
     if broken is not None:
         raise broken
     return last
+
+
+def _must_go_on(message: Message) -> None:
+    """Raise `TransferFailed` if the privileged side has given up before CRIU began."""
+    if "status" in message:
+        raise TransferFailed(int(message["status"]), str(message.get("log", "")))
 
 
 def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None], act: Callable[[], Done]) -> Done:

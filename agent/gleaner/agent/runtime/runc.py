@@ -1,18 +1,17 @@
 """The runtime for nodes without Docker Engine: runc and CRIU, through the node helper (`privileged.helper.main`).
 
 The agent stays an ordinary user. It names containers and container images, and hands over descriptors: the job's
-folder, an image's archive, pipes for what a container has written. CRIU images pass directly between CRIU and the
-agent, as they do with Docker and the shim. The runtime that saved a checkpoint also restores it (`node.compatibility`).
+folder and an image's archive. What is saved passes between root's shim and the agent, as it does with Docker. The
+runtime that saved a checkpoint also restores it (`node.compatibility`).
 """
 
 import contextlib
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
@@ -20,15 +19,13 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
-from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, criu_reason
-from gleaner.agent.runtime.docker_layer_access import LAYER_PART
+from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
 from gleaner.agent.runtime.helper_client import HelperClient, Refusal, opened, translated
 from gleaner.agent.runtime.image_archives import archive_of
 from gleaner.agent.runtime.interface import (
     KILLED,
     LABEL_AGENT,
-    CannotCheckpoint,
     CannotRestore,
     CannotStart,
     ContainerExited,
@@ -131,13 +128,6 @@ class RuncRuntime:
                 raise cannot_checkpoint(error.log, str(error)) from error
             except (HandshakeFailed, StreamBroken) as error:
                 raise RuntimeFault(f"cannot save {container}: {error}") from error
-            if self._helper.ask("about", name=container).said["written"]:
-                try:
-                    draft.add(LAYER_PART, self._written(container))
-                except Refusal as error:
-                    if error.kind == "checkpoint":
-                        raise CannotCheckpoint(str(error)) from error
-                    raise
 
     def restore(self, spec: ContainerSpec, archive: Archive) -> ContainerId:
         image = archive.facts.get("image_id")
@@ -147,14 +137,12 @@ class RuncRuntime:
             translated(f"cannot restore {spec.name}"),
             self._created(spec, image if isinstance(image, str) else spec.image, restored=True),
         ):
-            if LAYER_PART in archive.parts:
-                self._put_back(spec.name, archive.read(LAYER_PART))
             try:
                 during_handshake(
                     self._handshakes, spec.name, lambda handshake: restore(handshake, archive), lambda: self._run(spec)
                 )
             except TransferFailed as error:
-                raise CannotRestore(f"CRIU cannot restore its memory: {criu_reason(error.log) or error}") from error
+                raise cannot_restore(error.log, str(error)) from error
             except StreamBroken as error:
                 raise CannotRestore(str(error)) from error
             except HandshakeFailed as error:
@@ -304,32 +292,6 @@ class RuncRuntime:
                     raise CannotStart(_why_not_started(str(error)), code) from error
                 raise
 
-    def _written(self, container: ContainerId) -> Iterator[bytes]:
-        """Yield the container's written layer, as the helper packs it."""
-        source, sink = os.pipe()
-        with (
-            _meanwhile(lambda: self._helper.ask("layer-out", sink, name=container), closing=sink),
-            os.fdopen(source, "rb", buffering=0) as file,
-        ):
-            while chunk := file.read(_CHUNK_BYTES):
-                yield chunk
-
-    def _put_back(self, container: str, chunks: Iterator[bytes]) -> None:
-        source, sink = os.pipe()
-        try:
-            with (
-                _meanwhile(lambda: self._helper.ask("layer-in", source, name=container), closing=source),
-                os.fdopen(sink, "wb", buffering=0) as file,
-            ):
-                for chunk in chunks:
-                    rest = memoryview(chunk)
-                    while rest:
-                        rest = rest[file.write(rest) :]
-        except Refusal as error:
-            if error.kind == "restore":
-                raise CannotRestore(str(error)) from error
-            raise
-
     def _growing(self, container: ContainerId, log: int) -> Iterator[bytes]:
         """Yield the log's bytes as they come, until nobody will write any more."""
         looks, at, last = 0, 0, False
@@ -352,33 +314,6 @@ class RuncRuntime:
             return True
         except RuntimeFault:  # the helper may be restarting
             return False
-
-
-@contextlib.contextmanager
-def _meanwhile(act: Callable[[], Any], *, closing: int) -> Generator[None]:
-    """Do `act`, which has the other end of a pipe, in a thread; raise its error at the end, as the reason."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:  # raised below
-            failed.append(error)
-        finally:
-            os.close(closing)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    except BrokenPipeError:
-        thread.join()
-        if not failed:
-            raise
-    finally:
-        thread.join()
-    if failed:
-        raise failed[0]
 
 
 def _why_not_started(said: str) -> str:

@@ -164,6 +164,15 @@ def _du(what: str, *paths: str) -> int:
     return sum(int(line.split()[0]) for line in done.stdout.splitlines())  # no line for a folder that has gone
 
 
+def room(settings: config.Config) -> Taken:
+    """Return how much containers may still write; less than nothing beyond a limit. Raises `Uncounted`."""
+    found = [one.taken() for one in all_bundles(settings)]
+    return Taken(
+        settings.most_container_bytes - sum(one.bytes for one in found),
+        settings.most_container_files - sum(one.files for one in found),
+    )
+
+
 def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:
     """Return the owner of a container with these facts: the service account, unless the container is a user job's."""
     uid: int = facts.get("uid", settings.agent_uid)

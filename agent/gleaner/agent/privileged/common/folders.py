@@ -54,6 +54,19 @@ def mount_points(process: int | str) -> list[str]:
         return [_plain(line.split()[4]) for line in file]
 
 
+def mount_options(place: str, kind: str) -> dict[str, str]:
+    """Return the options of the file system of this kind that is mounted at a path; none if none is (proc(5))."""
+    found: dict[str, str] = {}
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            about, _, mounted = line.partition(" - ")
+            if _plain(about.split()[4]) == place:
+                system, _, options = mounted.split()[:3]
+                words = options.split(",") if system == kind else []
+                found = {name: _plain(value) for name, _, value in (word.partition("=") for word in words)}
+    return found
+
+
 def _plain(path: str) -> str:
     """Return a path as it is; mountinfo writes its blanks as octal numbers."""
     return _OCTAL.sub(lambda found: chr(int(found.group(1), 8)), path)

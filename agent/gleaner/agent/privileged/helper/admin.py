@@ -12,10 +12,10 @@ from typing import NoReturn
 from ..common import agent_leftovers, bundle, config
 from ..common.request import LABEL_END
 from ..common.slurm_jobs import Slurm
+from ..common.untar import Hostile
 from ..common.user_jobs import LABEL_SLURM_JOB, UserJobs
 from . import containers, image_store
 from .containers import Failed
-from .untar import Hostile
 
 _IMPORT_MEMORY_BYTES = 2**30
 

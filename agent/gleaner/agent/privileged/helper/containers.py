@@ -1,8 +1,7 @@
 """The node helper's actions on containers. Requests have been checked: see `request`.
 
 Each call of runc, and of the shim for a save or a restore, uses a container's plain name and paths of root's own alone.
-An agent's descriptors are used in two ways only: its job's folder is mounted, and archives are read from and written to
-its pipes.
+An agent's descriptors are used in two ways only: its job's folder is mounted, and the archive of an image is read.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -23,17 +22,14 @@ from ..common import (
     freezing,
     processes,
     request,
-    symlink_guard,
     system_programs,
-    tar_stream,
     untrusted,
 )
 from ..common.bundle import Bundle
 from ..common.disk_usage import taken
 from ..common.user_jobs import Owner
 from ..shim import transfer
-from . import image_store, monitor, oci_config, overlay_tar
-from .untar import Hostile, Limit
+from . import image_store, monitor, oci_config
 
 _END_WITHIN_S = 30.0
 _RUNC_WITHIN_S = 60
@@ -63,7 +59,10 @@ def facts(settings: config.Config) -> dict[str, Any]:
 
 def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     """Make a container that does not run yet."""
-    room = _room(settings)
+    try:
+        room = bundle.room(settings)
+    except bundle.Uncounted as error:
+        raise Failed("fault", str(error)) from error
     if room.bytes < 0:
         raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
     if room.files < 0:
@@ -75,22 +74,10 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     if not oci_config.command(spec, said):
         raise Failed("start", "there is no command, and the image has none")
     made = Bundle(settings, spec.name)
-    about = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs, "made_s": int(time.time())}
-    about.update({"uid": owner.uid, "restore": spec.restore})
+    about: dict[str, Any] = {"labels": spec.labels, "image_id": image.id, "rootfs": image.rootfs}
+    about |= {"made_s": int(time.time()), "uid": owner.uid}
     node = _node(settings, owner)._replace(image_id=image.id)
     made.make(about, oci_config.configuration(spec, node, said, rootfs=made.inside("rootfs"), folder=made.path))
-
-
-def _room(settings: config.Config) -> bundle.Taken:
-    """Return how much containers may still write."""
-    try:
-        found = [one.taken() for one in bundle.all_bundles(settings)]
-    except bundle.Uncounted as error:
-        raise Failed("fault", str(error)) from error
-    return bundle.Taken(
-        settings.most_container_bytes - sum(one.bytes for one in found),
-        settings.most_container_files - sum(one.files for one in found),
-    )
 
 
 def run(settings: config.Config, made: Bundle, folder: int, goes_on: Callable[[], bool] = lambda: True) -> None:
@@ -164,7 +151,7 @@ def unpause(settings: config.Config, made: Bundle) -> None:
 
 
 def checkpoint(settings: config.Config, made: Bundle, *, end_s: float | None) -> None:
-    """Save a container's memory to the agent that waits under its name; the container stays paused.
+    """Save a container's memory and written files to the agent that waits under its name; the container stays paused.
 
     `end_s` is the time when the save is given up, if the container's annotation does not say it.
     """
@@ -176,38 +163,6 @@ def checkpoint(settings: config.Config, made: Bundle, *, end_s: float | None) ->
         reason = _runc(settings, *words, program=settings.shim, end_s=end_s)
     if reason is not None:
         raise Failed("checkpoint", reason)
-
-
-def layer_out(made: Bundle, pipe: int) -> None:
-    """Write the files that a container has written, as an archive, into the agent's pipe."""
-    _must_be_pipe(pipe)
-    chunks = overlay_tar.pack(made.inside("upper"), made.facts()["rootfs"])
-    try:
-        with open(pipe, "wb", closefd=False) as sink:
-            for chunk in chunks:
-                sink.write(chunk)
-    except Hostile as error:  # better now than when it is to be put back
-        raise Failed("checkpoint", f"its written files cannot be saved: {error}") from error
-
-
-def layer_in(settings: config.Config, made: Bundle, pipe: int) -> None:
-    """Put such an archive back, before the container begins. A user's links are kept apart: see `symlink_guard`."""
-    about = made.facts()
-    is_agents = made.owner_uid(settings) == settings.agent_uid
-    if not (is_agents or about.get("restore")):
-        raise Failed("fault", f"{made.name} is not restored, so it has no written files to be put back")
-    _must_be_pipe(pipe)
-    if made.is_monitored() or made.exit() is not None:
-        raise Failed("fault", f"{made.name} was started before")
-    try:
-        aside: list[list[Any]] = []
-        most = bundle.Taken(settings.most_container_bytes, settings.most_container_files)
-        limit = Limit(*(most if is_agents else _room(settings)))
-        overlay_tar.put_back(pipe, made.inside("upper"), limit, None if is_agents else aside)
-        if not is_agents:
-            symlink_guard.keep(made.path, {"at": made.inside("rootfs"), "folders": [], "links": aside})
-    except (OSError, Hostile, *tar_stream.MALFORMED) as error:
-        raise Failed("restore", f"its written files cannot be put back: {error}") from error
 
 
 def signal(settings: config.Config, made: Bundle, name: str) -> None:
@@ -301,11 +256,6 @@ def _node(settings: config.Config, owner: Owner) -> oci_config.Node:
         unified=unified,
         counts_swap=os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"),
     )
-
-
-def _must_be_pipe(descriptor: int) -> None:
-    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        raise Failed("fault", "files pass through a pipe only")
 
 
 def _number(path: str) -> int:

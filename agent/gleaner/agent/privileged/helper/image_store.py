@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 
 from ..common import bundle, config, durable, folders, linux, tar_stream
 from ..common.request import is_image_id
-from .untar import Hostile, Limit, delete, steps, unpack
+from ..common.untar import Hostile, Limit, delete, steps, unpack
 
 _PART = ".part-"
 _NAMES = "names.json"

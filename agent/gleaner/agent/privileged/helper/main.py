@@ -28,20 +28,20 @@ from ..common import bundle, config, handshake, request, socket_server, system_p
 from ..common.bundle import Bundle
 from ..common.slurm_jobs import NoJob, Slurm, Unknown, is_number
 from ..common.socket_server import Refusal, Server
+from ..common.untar import Hostile
 from ..common.user_jobs import Owner, Places, UserJobs, job_of, owner
-from . import admin, containers, image_store, monitor, overlay_tar
+from . import admin, containers, image_store, monitor
 from .containers import Failed
-from .untar import Hostile
 from .watchdog import Watchdog
 
 _AT_ONCE = 1024
 _USERS_AT_ONCE = 1024
 _USER_AT_ONCE = 256
 _HANDS = 8
-_LONG = ("admit", "wait", "run", "checkpoint", "layer-in", "layer-out")
+_LONG = ("admit", "wait", "run", "checkpoint")
 """Requests that wait for other programs than root's own, or take turns by themselves."""
 _IMPORT_WITHIN_S = 3600
-_TAKES = {"run": "a folder", "import": "a file", "layer-in": "a pipe", "layer-out": "a pipe"}
+_TAKES = {"run": "a folder", "import": "a file"}
 """Requests that come with a descriptor."""
 
 
@@ -180,19 +180,16 @@ class Helper:
             "unpause": lambda: containers.unpause(settings, made),
             "checkpoint": lambda: self._checkpoint(made),
             "run": lambda: self._run(made, descriptor or 0),
-            "layer-in": lambda: containers.layer_in(settings, made, descriptor or 0),
-            "layer-out": lambda: containers.layer_out(made, descriptor or 0),
             "remove": lambda: self._remove(made),
         }
         if do in simple:
-            with self._alone(made.name) if do in ("run", "layer-in", "remove") else _nothing():
+            with self._alone(made.name) if do in ("run", "remove") else _nothing():
                 simple[do]()
             return {}, None
         about = made.facts()
         if do == "about":
             return {
                 "image_id": about["image_id"],
-                "written": not overlay_tar.is_empty(made.inside("upper")),
                 "ended": not made.is_monitored(),
             }, None
         if do == "usage":

@@ -20,9 +20,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common import cgroups, config, folders, freezing, handshake, linux, symlink_guard, user_jobs
+from ..common import bundle, cgroups, config, folders, freezing, handshake, linux, symlink_guard, untar, user_jobs
 from ..common.processes import kill_descendants, kill_with_descendants
-from . import vdso
+from . import vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
 from .reasons import Reason, log_line
 from .seal import Broken, Relay, Sealed, opened, seal
@@ -64,6 +64,9 @@ def run(call: Call) -> int | None:
         handshake.HandshakeFailed,
         Broken,
         symlink_guard.Foreign,
+        written_layer.NotTaken,
+        bundle.NoSuch,
+        bundle.Uncounted,
         OSError,
         ValueError,
     ) as error:
@@ -87,6 +90,17 @@ def _annotations_of_bundle(call: Call) -> dict[str, str]:
         return annotations
 
 
+def _root_of_state(call: Call) -> str:
+    with _reading(os.path.join(call.folder, "state.json")) as state:
+        return os.path.realpath(str(state["config"]["rootfs"]))
+
+
+def _root_of_bundle(call: Call) -> str:
+    folder = call.option("--bundle", "-b") or "."
+    with _reading(os.path.join(folder, "config.json")) as container:
+        return os.path.realpath(os.path.join(folder, str(container["root"]["path"])))
+
+
 @contextlib.contextmanager
 def _reading(path: str) -> Generator[Any]:
     """Yield the content of a JSON file. Raises `ValueError` if it is not what the context takes it for."""
@@ -98,7 +112,10 @@ def _reading(path: str) -> Generator[Any]:
 
 
 def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> int:
-    """Stream the memory to the agent. On a failure the container is as before, and the agent is told why."""
+    """Stream the memory and the written files to the agent.
+
+    On a failure the container is as before, and the agent is told why.
+    """
     image_path, end_s = call.option("--image-path"), _end(annotations)
     if image_path is None:
         raise ValueError("a checkpoint without --image-path")
@@ -112,14 +129,16 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
         kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
         words = [*kept, *_paths(own)]
         status = _run(settings, call, "checkpoint", own, words, end_s=end_s, owner=owner, relay=relay)
-        if status == 0:
-            _must_stand_still(call)
         descriptors = _text(os.path.join(own, DESCRIPTORS)) if status == 0 else ""
         last = {"descriptors": descriptors}
         if relay is not None and status == 0:
             relay.finish(end_s)
             last["seal"] = seal(owner.key, owner.uid, Sealed(descriptors, relay.images, owner.image))
         if status == 0:
+            with _said_to(agent):
+                layers = written_layer.layers(settings, call.container, _root_of_state(call))
+                written_layer.send(agent, layers, _most(settings), end_s)
+            _must_stand_still(call)
             os.makedirs(image_path, mode=0o700, exist_ok=True)
             with open(os.path.join(image_path, MARKER), "w", encoding="utf-8") as marker:
                 # Never the same twice: containerd refuses content that it already takes in for another container.
@@ -145,6 +164,10 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         os.close(unwanted)
     sealed = opened(owner.key, owner.uid, answer.get("seal"), owner.image) if owner.key else None
     descriptors = checked_descriptors(sealed.descriptors if sealed else answer.get("descriptors"))
+    links: untar.Links | None = [] if sealed else None
+    if answer.get("layer"):
+        with _said_to(agent):
+            written_layer.receive(agent, _root_of_bundle(call), _limit(settings, owner), end_s, links=links)
     with own_folder(settings) as own:
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
@@ -157,7 +180,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         words = [*options, ("--detach", None), *_paths(own)]
         try:
             with (
-                _without_links(settings, call, own, owner.uid) if sealed else contextlib.nullcontext(),
+                contextlib.nullcontext() if links is None else _without_links(settings, call, own, owner.uid, links),
                 contextlib.ExitStack() as on_failure,
             ):
                 on_failure.callback(_end_what_is_left, call, own)
@@ -175,6 +198,28 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
             agent.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     agent.close()
     return status
+
+
+@contextlib.contextmanager
+def _said_to(agent: handshake.Handshake) -> Generator[None]:
+    """Tell the agent why the written files are not saved or put back."""
+    try:
+        yield
+    except written_layer.NotTaken as error:
+        with contextlib.suppress(handshake.HandshakeFailed):
+            agent.say({"status": 1, "log": log_line(Reason(str(error), error.lasts))})
+        raise
+
+
+def _limit(settings: config.Config, owner: _Owner) -> untar.Limit:
+    """Return how much may be put back: for a user job, what all containers of the node have left."""
+    if owner.key:
+        return untar.Limit(*bundle.room(settings))
+    return _most(settings)
+
+
+def _most(settings: config.Config) -> untar.Limit:
+    return untar.Limit(settings.most_container_bytes, settings.most_container_files)
 
 
 def _end_what_is_left(call: Call, own: str) -> None:
@@ -228,16 +273,14 @@ def _all_have_ended() -> bool:
 
 
 @contextlib.contextmanager
-def _without_links(settings: config.Config, call: Call, own: str, uid: int) -> Generator[None]:
-    """Keep symbolic links away during a restore.
+def _without_links(settings: config.Config, call: Call, own: str, uid: int, of_layer: untar.Links) -> Generator[None]:
+    """Keep symbolic links away during a restore: those in the job's folder, and those of the written files.
 
     `criu_call` puts the links back before the processes go on. In every other case they are put back here.
     """
-    bundle = call.option("--bundle", "-b") or "."
-    of_layer: list[symlink_guard.Kept] = []
-    with contextlib.suppress(FileNotFoundError):
-        of_layer = symlink_guard.kept_in(bundle)
-    symlink_guard.keep(own, symlink_guard.freeze(os.path.join(bundle, "job"), uid, disk=settings.users_work), *of_layer)
+    job = os.path.join(call.option("--bundle", "-b") or ".", "job")
+    kept = {"at": _root_of_bundle(call), "folders": [], "links": of_layer}
+    symlink_guard.keep(own, symlink_guard.freeze(job, uid, disk=settings.users_work), kept)
     try:
         yield
     finally:

@@ -2,11 +2,10 @@
 
 This is safe for the following reasons. Every step down starts at the descriptor of the folder before it and follows no
 link (O_NOFOLLOW), so nothing is ever written outside of the target, whatever an archive has put there before. Names
-with `..`, absolute names, and names that lead through a link are refused. No devices or sockets are made, with one
-exception: overlay's own mark for a deleted file (the character device 0/0, which opens nothing). Extended attributes
-are left out: a container of ours has no new privileges, so a program's capabilities would mean nothing. Sizes and
-numbers of files are limited. Owners and modes are as the archive says, even set-uid: the target lies in a folder that
-only root can enter.
+with `..`, absolute names, and names that lead through a link are refused. No devices or sockets are made. Extended
+attributes are left out: a container of ours has no new privileges, so a program's capabilities would mean nothing.
+Sizes and numbers of files are limited. Owners and modes are as the archive says, even set-uid: the target lies in a
+folder that only root can enter.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -16,7 +15,7 @@ import stat
 import tarfile
 from typing import IO, Any
 
-from ..common import tar_stream
+from . import tar_stream
 
 _CHUNK_BYTES = 2**20
 _MOST_FILES = 2_000_000
@@ -74,8 +73,8 @@ def unpack(archive: tarfile.TarFile, target: int, limit: Limit, *, is_image: boo
     """Put an archive into the folder with the descriptor `target`, over what is there.
 
     In an image's layer, `.wh.` before a name deletes what an earlier layer has put there (image-spec, layer.md). In a
-    container's written layer, overlay's own marks are kept as they are. If `links` is given, symbolic links are added
-    to it and not made. Raises `Hostile`, or what `tarfile` raises.
+    container's written layer, overlay's own mark does so (the character device 0/0). If `links` is given, symbolic
+    links are added to it and not made. Raises `Hostile`, or what `tarfile` raises.
     """
     new: set[tuple[str, ...]] = set()
     for member in tar_stream.members(archive):
@@ -96,7 +95,9 @@ def unpack(archive: tarfile.TarFile, target: int, limit: Limit, *, is_image: boo
                     raise Hostile("it has more links, or longer ones, than this node may keep")
                 links.append(["/".join(path), member.linkname, member.uid, member.gid])
             else:
-                _put(archive, member, parent, path[-1], target=target, limit=limit, marks=not is_image)
+                if not is_image and member.islnk() and tuple(steps(member.linkname)) not in new:
+                    raise Hostile(f"a link to {member.linkname[:80]!r}, which is not in it")  # overlay would copy it
+                _put(archive, member, parent, path[-1], target=target, limit=limit)
                 new.update(tuple(path[:end]) for end in range(1, len(path) + 1))
         finally:
             os.close(parent)
@@ -128,7 +129,6 @@ def _put(
     *,
     target: int,
     limit: Limit,
-    marks: bool,
 ) -> None:
     if member.isdir():
         _make_folder(parent, name)
@@ -149,8 +149,6 @@ def _put(
     elif member.isfifo():
         os.mkfifo(name, stat.S_IMODE(member.mode), dir_fd=parent)
         os.chown(name, member.uid, member.gid, dir_fd=parent, follow_symlinks=False)
-    elif marks and member.ischr() and (member.devmajor, member.devminor) == (0, 0):
-        os.mknod(name, stat.S_IFCHR, 0, dir_fd=parent)
     elif not (member.ischr() or member.isblk()):
         raise Hostile(f"{member.name[:80]!r} is of a kind that is not unpacked")
     # Devices are left out: the container has a /dev of its own, and reaches no others.
