@@ -171,6 +171,11 @@ def test_more_memory_never_takes_less_time_and_no_rate_is_absurd(
     assert cost.all_s([0] * 5, at_once=2) >= 3 * LEAST_FIXED_S
 
 
+@pytest.mark.parametrize(("took_s", "mib_s"), [(0.0, FASTEST_MIB_S), (LONGEST_S, SLOWEST_MIB_S)])
+def test_a_save_that_took_no_time_or_a_day_gives_a_rate_that_can_be_worked_with(took_s: float, mib_s: float) -> None:
+    assert fitted([CostSample(16, took_s)]) == SaveCost(0.0, mib_s)
+
+
 @given(st.lists(st.floats(0, 1e6), max_size=30))
 def test_safety_has_its_bounds_whatever_estimates_were_worth(errors: list[float]) -> None:
     assert LEAST_SAFETY <= safety(errors, at_least=MEASURED_SAFETY) <= MOST_SAFETY
