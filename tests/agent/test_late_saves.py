@@ -20,9 +20,8 @@ from gleaner.agent.job.control_reporter import ControlReporter
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.messages import Message, NodeRates, Saved, Way
 from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, RuntimeFault, Usage
-from gleaner.agent.timing import save_estimates
-from gleaner.agent.timing.least_squares import MIB
-from gleaner.agent.timing.save_estimates import Load, SaveEstimates
+from gleaner.agent.timing import save_cost
+from gleaner.agent.timing.save_cost import MIB, Load, SaveEstimates
 from gleaner.control.queue import jobs, node_rates, queries
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.states import State
@@ -35,9 +34,7 @@ TOO_LONG_S = 15.0
 
 def told(control: Control, agent: Agent) -> NodeRates:
     with snapshot(control.state.engine) as db:
-        found = node_rates.of_node(db, agent.facts.node)
-    assert found is not None
-    return found
+        return node_rates.of_node(db, agent.facts.node)
 
 
 def ending_of(control: Control, job: int) -> str:
@@ -126,7 +123,7 @@ def test_a_save_that_comes_too_late_is_not_held_against_the_job_and_makes_the_ne
     assert detail.attempts[0].compute_s > 0
     known = told(control, agent)
     assert known.late
-    assert known.saves == 1
+    assert len(known.saves) == 1
     next_one = control.agent("a2", lives_s=FAR_S)
     next_one._context.estimates.learn(known)
     assert next_one._context.estimates.is_guess
@@ -229,9 +226,9 @@ def test_a_clock_that_is_set_during_a_save_is_not_taken_for_what_saves_cost_ther
     control.once_it_counts(hold)
     control.live(agent)
     assert control.job(job).job.state is State.SAVED
-    line = SaveEstimates(Way.CRIU, at_once=1)
-    line.learn(told(control, agent))
-    assert line.expected_s(Load(16 * MIB, Way.CRIU)) < 300
+    estimates = SaveEstimates(Way.CRIU, at_once=1)
+    estimates.learn(told(control, agent))
+    assert estimates.expected_s(Load(16 * MIB, Way.CRIU)) < 300
 
 
 @pytest.mark.parametrize(("shift_s", "ahead_s"), [(-3600.0, 0.0), (3600.0, 3600.0)], ids=["back", "forward"])
@@ -309,8 +306,8 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
 
     monkeypatch.setattr(control.runtime, "pause", cannot_pause)
     monkeypatch.setattr(control.runtime, "usage", take_a_while)
-    monkeypatch.setattr(save_estimates, "COLD_FIXED_S", 0.3)
-    monkeypatch.setattr(save_estimates, "UNKNOWN_SAFETY", 1.5)
+    monkeypatch.setattr(save_cost, "COLD_FIXED_S", 0.3)
+    monkeypatch.setattr(save_cost, "UNKNOWN_SAFETY", 1.5)
     monkeypatch.setattr(runner.Agent, "_feed_in_order", in_order)
     control.once_it_counts(lambda: control.end_soon(agent, computes_s=5), jobs=2)
     control.live(agent)

@@ -258,7 +258,7 @@ def test_what_saves_cost_is_told_and_comes_back_to_the_nodes_next_agent(control:
     control.live(first)
     second = control.brief("a2")
     control.live(second)
-    assert second._context.estimates._told
+    assert second._context.estimates._node.saves
     assert control.job(job).job.state is State.SAVED
 
 

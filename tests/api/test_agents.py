@@ -3,6 +3,7 @@
 import pytest
 from tests.api.api_harness import FACTS, SLICE, START_S, ApiHarness, detail
 
+from gleaner.agent.messages import NodeRates
 from gleaner.control.queue import agents, attempt_reports
 from gleaner.control.queue.database import transaction
 from gleaner.control.slurm.agents_view import ClusterView, Node
@@ -39,7 +40,7 @@ def test_a_registered_agent_learns_its_lease_claims_and_completes(harness: ApiHa
         "version": 1,
         "heartbeat_s": 20.0,
         "lease_s": 180.0,
-        "rates": None,
+        "rates": NodeRates().model_dump(mode="json"),
         "node_mtbf_s": 30 * 86400.0,
     }
     (claimed,) = agent.claim()
@@ -222,7 +223,7 @@ def test_measured_saves_and_restores_are_counted_once_and_told_to_the_nodes_next
     assert counted["gleaner_restored_bytes_total"] == 90
     assert counted["gleaner_saves_failed_total"] == 2
     told = harness.agent("n1", registered=False).ask("register", {"facts": FACTS, "end_s": START_S + 3600}).json()
-    assert (told["rates"]["saves"], told["rates"]["save_mib_s"]) == (1, pytest.approx(100))
+    assert (told["rates"]["saves"], told["rates"]["restores"]) == ([[200, 2.0]], [[16, 0.5]])
 
 
 def test_a_save_that_failed_for_good_is_counted(harness: ApiHarness) -> None:

@@ -64,6 +64,7 @@ def note(db: Connection, node: str) -> None:
         insert(RATE).values(
             node=node,
             saves=[],
+            save_s=0,
             restores=[],
             errors=[],
             late=False,

@@ -13,7 +13,6 @@ from gleaner.agent.messages import Measured, Order, RestoreMeasured, Saved, Slic
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.policy import replay
-from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, node_rates, relocation
 from gleaner.control.queue.database import connect
@@ -156,4 +155,4 @@ def learn(queue: QueueHarness, job: int) -> None:
             "measured": Measured(memory_bytes=2**28, stored_bytes=2**28, took_s=4.0, way=Way.SHIM),
         }
     )
-    queue.do(node_rates.record_report, job, 1, report, rules=RateRules(20, 1e6, 1e6), now_s=queue.now_s)
+    queue.do(node_rates.record_report, job, 1, report, now_s=queue.now_s)

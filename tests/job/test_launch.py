@@ -32,7 +32,7 @@ from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime import pushed_images
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
 from gleaner.agent.runtime.pushed_images import IMAGE_PART, image_key
-from gleaner.agent.timing.save_estimates import SaveEstimates
+from gleaner.agent.timing.save_cost import SaveEstimates
 
 
 class Node:

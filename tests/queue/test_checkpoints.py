@@ -1,12 +1,10 @@
 """Periodic saves: what an attempt has published while it goes on counts as soon as the attempt is lost."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.queue.queue_harness import LEASE_S, QueueHarness, digest
 
 from gleaner.agent.messages import Checkpoint, Checkpointed, ReturnReason, Slice
-from gleaner.control.queue import attempt_reports, attempts
+from gleaner.control.queue import attempt_reports
 from gleaner.control.queue.errors import Invalid, NotCurrent
 from gleaner.control.queue.logs import read
 from gleaner.control.states import State
@@ -62,19 +60,6 @@ def test_besides_the_last_two_the_newest_that_shares_no_file_with_the_last_stays
     harness.claim_one(harness.agent("b"))
     harness.record_checkpoint(job, 2, number=1, chain="1/8")
     assert harness.named(job) == {(2, 1), (1, 9), (1, 7)}
-
-
-links = st.lists(st.sampled_from(["1/1", "1/5", "2/1", None]), min_size=1, max_size=8)
-
-
-@given(links)
-def test_whatever_is_named_the_last_two_stay_and_one_apart_if_there_is_one(chains: list[str | None]) -> None:
-    named = [attempts.Link(1, len(chains) - place, chain) for place, chain in enumerate(chains)]
-    kept = [link for link in named if link not in attempts.surplus(named)]
-    assert kept[:2] == named[:2]
-    assert len(kept) <= 3
-    apart = [link for link in named if link.chain != named[0].chain]
-    assert not apart or apart[0] in kept
 
 
 def test_a_checkpoint_that_is_not_newer_is_bad_input_and_changes_nothing(harness: QueueHarness) -> None:

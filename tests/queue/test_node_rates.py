@@ -17,13 +17,13 @@ from gleaner.agent.messages import (
     Saved,
     Way,
 )
+from gleaner.agent.timing.save_cost import KEPT, MIB
 from gleaner.control.policy.node_rates import RateRules
 from gleaner.control.queue import agents, node_rates
 from gleaner.control.queue.database import connect
 
-MIB = 1024 * 1024
 DAY = 86_400.0
-RULES = RateRules(half_life=20, half_life_s=60 * DAY, prior_s=30 * DAY)
+RULES = RateRules(half_life_s=60 * DAY, prior_s=30 * DAY)
 
 
 def _measured(mib: int, took_s: float) -> Measured:
@@ -36,7 +36,7 @@ def _saved(mib: int = 100, took_s: float = 1.0) -> Saved:
 
 
 def _learn(harness: QueueHarness, job: int, report: Saved | Checkpointed | Completed | Returned) -> None:
-    harness.do(node_rates.record_report, job, 1, report, rules=RULES, now_s=harness.now_s)
+    harness.do(node_rates.record_report, job, 1, report, now_s=harness.now_s)
 
 
 def _running_on(harness: QueueHarness, node: str) -> int:
@@ -46,14 +46,12 @@ def _running_on(harness: QueueHarness, node: str) -> int:
 
 
 def _told(harness: QueueHarness, node: str) -> NodeRates:
-    found = harness.look(node_rates.of_node, node)
-    assert found is not None
-    return found
+    return harness.look(node_rates.of_node, node)
 
 
 def test_nothing_is_told_of_a_fleet_that_has_saved_nothing(harness: QueueHarness) -> None:
     _running_on(harness, "n1")
-    assert harness.look(node_rates.of_node, "n1") is None
+    assert _told(harness, "n1") == NodeRates()
 
 
 def test_a_node_is_told_what_its_own_saves_have_cost(harness: QueueHarness) -> None:
@@ -62,10 +60,15 @@ def test_a_node_is_told_what_its_own_saves_have_cost(harness: QueueHarness) -> N
         _learn(harness, here, _saved(mib, 0.5 + mib / 200))
         _learn(harness, there, _saved(mib, mib / 50))
     told = _told(harness, "n1")
-    assert (told.save_fixed_s, told.save_mib_s) == (pytest.approx(0.5), pytest.approx(200))
-    assert 2.8 < told.saves < 3
-    assert (told.restores, told.restore_mib_s) == (0, None)
-    assert _told(harness, "n2").save_mib_s == pytest.approx(50)
+    assert (told.saves, told.restores) == (((100, 1.0), (200, 1.5), (400, 2.5)), ())
+    assert _told(harness, "n2").saves == ((100, 2.0), (200, 4.0), (400, 8.0))
+
+
+def test_only_the_newest_measurements_are_kept(harness: QueueHarness) -> None:
+    job = _running_on(harness, "n1")
+    for number in range(KEPT + 5):
+        _learn(harness, job, _saved(100, float(number)))
+    assert [took_s for _, took_s in _told(harness, "n1").saves] == list(range(5, KEPT + 5))
 
 
 def test_a_restore_counts_at_the_attempts_end_and_not_at_each_periodic_save(harness: QueueHarness) -> None:
@@ -74,12 +77,10 @@ def test_a_restore_counts_at_the_attempts_end_and_not_at_each_periodic_save(harn
     spent = SPENT.model_copy(update={"restored": cost})
     made = Checkpoint(attempt=1, number=1, digest=digest(1), size_bytes=1, log_lines=0)
     _learn(harness, job, Checkpointed(checkpoint=made, slice=spent))
-    assert harness.look(node_rates.of_node, "n1") is None
+    assert _told(harness, "n1") == NodeRates()
     _learn(harness, job, Completed(exit_code=0, slice=spent))
     _learn(harness, job, Returned(why=ReturnReason.SAVE_FAILED, slice=spent))
-    told = _told(harness, "n1")
-    assert (told.restore_fixed_s, told.restore_mib_s) == (0, pytest.approx(200))
-    assert 1.9 < told.restores < 2
+    assert _told(harness, "n1").restores == ((100, 0.5), (100, 0.5))
 
 
 def test_a_workload_that_saves_itself_says_nothing_of_its_node(harness: QueueHarness) -> None:
@@ -111,8 +112,8 @@ def test_periodic_saves_are_no_boundary(harness: QueueHarness) -> None:
     job = _running_on(harness, "n1")
     made = _saved()
     _learn(harness, job, Checkpointed(checkpoint=made.checkpoint, slice=SPENT, measured=made.measured))
-    assert harness.look(node_rates.of_node, "n1") is None
-    assert harness.look(node_rates.of_node, "n2") is None
+    assert _told(harness, "n1") == NodeRates()
+    assert _told(harness, "n2") == NodeRates()
 
 
 def test_what_a_save_costs_while_jobs_compute_says_nothing_of_the_end_where_they_stand_still(
@@ -124,7 +125,7 @@ def test_what_a_save_costs_while_jobs_compute_says_nothing_of_the_end_where_they
     for _ in range(3):
         _learn(harness, job, Checkpointed(checkpoint=made.checkpoint, slice=SPENT, measured=slow))
     _learn(harness, job, made)
-    assert _told(harness, "n1").save_mib_s == pytest.approx(100)
+    assert _told(harness, "n1").saves == ((100, 1.0),)
 
 
 def _mtbf_s(harness: QueueHarness) -> float:
@@ -179,4 +180,4 @@ def test_reports_of_one_node_at_once_all_count(postgres_url: str) -> None:
     job = _running_on(harness, "n1")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: _learn(harness, job, _saved()), range(12)))
-    assert _told(harness, "n1").saves == pytest.approx(sum(0.5 ** (age / 20) for age in range(12)))
+    assert len(_told(harness, "n1").saves) == 12

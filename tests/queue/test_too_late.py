@@ -6,14 +6,12 @@ import pytest
 from tests.queue.queue_harness import SPENT, QueueHarness, digest
 
 from gleaner.agent.messages import Checkpoint, Farewell, Measured, NodeRates, Order, Returned, ReturnReason, Saved, Way
-from gleaner.agent.timing.least_squares import MIB
-from gleaner.control.policy.node_rates import ERRORS_KEPT, RateRules
+from gleaner.agent.timing.save_cost import MIB
+from gleaner.control.policy.node_rates import ERRORS_KEPT
 from gleaner.control.queue import attempt_reports, node_rates
 from gleaner.control.queue.errors import NotCurrent
 from gleaner.control.queue.relocation import unsavable
 from gleaner.control.states import State
-
-RULES = RateRules(half_life=20, half_life_s=1e6, prior_s=1e6)
 
 
 def measured(took_s: float, expected_s: float | None = None, mib: int = 100) -> Measured:
@@ -21,7 +19,7 @@ def measured(took_s: float, expected_s: float | None = None, mib: int = 100) -> 
 
 
 def learn(harness: QueueHarness, job: int, report: Saved | Returned) -> None:
-    harness.do(node_rates.record_report, job, 1, report, rules=RULES, now_s=harness.now_s)
+    harness.do(node_rates.record_report, job, 1, report, now_s=harness.now_s)
 
 
 def saved(cost: Measured) -> Saved:
@@ -37,9 +35,7 @@ def running_on(harness: QueueHarness, node: str, **facts: Any) -> int:
 
 
 def told(harness: QueueHarness, node: str) -> NodeRates:
-    found = harness.look(node_rates.of_node, node)
-    assert found is not None
-    return found
+    return harness.look(node_rates.of_node, node)
 
 
 @pytest.mark.parametrize("why", [ReturnReason.TOO_LATE, ReturnReason.SAVE_FAILED, ReturnReason.STORAGE_FAULT])
@@ -95,7 +91,7 @@ def test_a_save_that_came_too_late_counts_as_longer_than_it_took_and_is_remember
     learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT, measured=measured(10.0, 4.0)))
     known = told(harness, "n1")
     assert known.late
-    assert known.save_mib_s == pytest.approx(100 / 15)
+    assert known.saves == ((100, 15.0),)
     learn(harness, job, saved(measured(2.0, 4.0)))
     assert not told(harness, "n1").late
 
@@ -105,7 +101,7 @@ def test_a_save_that_began_just_before_the_end_makes_no_node_look_faster(harness
     learn(harness, job, saved(measured(10.0)))
     for _ in range(3):
         learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT, measured=measured(0.2, 10.0)))
-    assert told(harness, "n1").save_mib_s == pytest.approx(10)
+    assert told(harness, "n1").saves == ((100, 10.0),) * 4
 
 
 def test_what_is_published_after_it_was_given_up_was_late_all_the_same(harness: QueueHarness) -> None:
@@ -120,7 +116,7 @@ def test_what_is_published_after_it_was_given_up_was_late_all_the_same(harness: 
 def test_a_save_that_had_not_begun_says_nothing_of_the_node(harness: QueueHarness) -> None:
     job = running_on(harness, "n1")
     learn(harness, job, Returned(why=ReturnReason.TOO_LATE, slice=SPENT))
-    assert harness.look(node_rates.of_node, "n1") is None
+    assert told(harness, "n1") == NodeRates()
 
 
 def test_how_far_the_estimate_of_an_agents_end_was_off_is_kept_and_a_late_one_counts_as_longer(
@@ -145,8 +141,8 @@ def test_a_node_that_has_not_saved_is_told_what_the_slowest_node_of_its_kind_too
         learn(harness, job, saved(measured(took_s)))
     running_on(harness, "new")
     known = told(harness, "new")
-    assert (known.borrowed, known.save_mib_s, known.errors) == (True, pytest.approx(10), ())
+    assert (known.borrowed, known.saves, known.errors) == (True, ((100, 10.0),), ())
     assert not told(harness, "fast").borrowed
     running_on(harness, "first-of-its-kind", criu="9.9")
     first = told(harness, "first-of-its-kind")
-    assert (first.saves, first.borrowed) == (0, False)
+    assert (first.saves, first.borrowed) == ((), False)

@@ -414,7 +414,7 @@ ASSIGNMENT = {
 ANSWERS = tuple(
     json.dumps(one).encode()
     for one in (
-        {"heartbeat_s": 5.0, "lease_s": 60, "rates": {"saves": 1.0, "save_fixed_s": 1.0}},
+        {"heartbeat_s": 5.0, "lease_s": 60, "rates": {"saves": [[100.0, 1.0]]}},
         {"jobs": [ASSIGNMENT]},
         {"orders": ["go-on", "drop"], "vacate": False},
         {"detail": "no"},

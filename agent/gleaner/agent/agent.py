@@ -39,10 +39,18 @@ from gleaner.agent.reporting.client import ControlClient, ControlRefused, Contro
 from gleaner.agent.reporting.shutdown import say_farewell
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
-from gleaner.agent.timing.checkpoint_interval import early_save_s, interval_s, is_due
 from gleaner.agent.timing.clock_difference import EXCHANGES, Exchange, least_ahead_s
-from gleaner.agent.timing.deadlines import LAST_WORDS_S, gone_s, last_words_s, save_point_s, saving_order
-from gleaner.agent.timing.save_estimates import SaveEstimates
+from gleaner.agent.timing.deadlines import (
+    LAST_WORDS_S,
+    early_save_s,
+    gone_s,
+    interval_s,
+    is_due,
+    last_words_s,
+    save_point_s,
+    saving_order,
+)
+from gleaner.agent.timing.save_cost import SaveEstimates
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ status 409, and changes nothing.
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -122,25 +122,26 @@ class Registration(VersionedMessage):
     slurm_job: Text | None = None
 
 
+class CostSample(NamedTuple):
+    """One measured save or restore: the size of all that went on at once, and the time that each of them took."""
+
+    mib: Annotated[float, Field(ge=1, le=_LARGEST), NUMBER]
+    took_s: Annotated[float, Field(ge=0, le=_LARGEST), NUMBER]
+
+
+_Samples = Annotated[tuple[CostSample, ...], Field(max_length=100)]
+
+
 class NodeRates(Message):
-    """The cost of saves and restores on a node: averages in which newer ones weigh more.
+    """The newest measurements of a node, the newest last. `timing.save_cost` fits a line to them.
 
-    A save is expected to take `save_fixed_s` plus the memory in use over `save_mib_s`. The rates are those of the
-    whole node: of several saves at once, the sum of their memory counts.
-
-    >>> rates = NodeRates(saves=9.5, save_fixed_s=0.5, save_mib_s=400)
-    >>> rates.save_fixed_s + 1000 / rates.save_mib_s
-    3.0
+    >>> NodeRates.model_validate_json('{"saves": [[400, 2.5]]}').saves
+    (CostSample(mib=400.0, took_s=2.5),)
     """
 
-    saves: Weight = 0.0
-    """The number of measured saves behind the figures, older ones counted for less; 0 if there are no figures."""
-    save_fixed_s: Duration | None = None
-    save_mib_s: Annotated[float, Field(gt=0), NUMBER] | None = None
-    restores: Weight = 0.0
-    """The number of measured restores; their size is the checkpoint's."""
-    restore_fixed_s: Duration | None = None
-    restore_mib_s: Annotated[float, Field(gt=0), NUMBER] | None = None
+    saves: _Samples = ()
+    restores: _Samples = ()
+    """Their size is the checkpoint's."""
     saves_elsewhere: Count = 0
     """The number of jobs that the agents of all other nodes saved to the storage around the last boundary."""
     errors: Annotated[tuple[Weight, ...], Field(max_length=100)] = ()
@@ -148,7 +149,7 @@ class NodeRates(Message):
     late: Flag = False
     """True if a save there came too late for its agent's end, and none has been in time since."""
     borrowed: Flag = False
-    """True if the figures of saves are those of other nodes of the same type: this one has none of its own."""
+    """True if `saves` are those of another node of the same type: this one has none of its own."""
 
 
 class Welcome(VersionedMessage):
@@ -157,8 +158,8 @@ class Welcome(VersionedMessage):
     heartbeat_s: float
     lease_s: float
     """The agent may be silent for so long before its jobs are given to others."""
-    rates: NodeRates | None = None
-    """The costs that were measured on this node before; None if there are none."""
+    rates: NodeRates = NodeRates()
+    """The measurements of earlier agents on this node."""
     node_mtbf_s: Annotated[float, Field(gt=0), NUMBER] | None = None
     """Mean time between losses of one agent without notice, as observed over the whole fleet."""
 

@@ -48,7 +48,7 @@ class AgentSettings(FileSettings):
     memory_mib: int | None = Field(default=None, ge=1)
     save_bandwidth_mib_s: float | None = Field(default=None, gt=0)
     """Assumed until this node has measured its own: memory saved and published per second, all jobs together. By
-    default what is usual for the way in which the node saves (`save_estimates.ASSUMED_MIB_S`)."""
+    default what is usual for the way in which the node saves (`save_cost.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
     """Kept free before the agent has to be gone, on top of the estimated time to save and its safety. The last three
     seconds of it (`deadlines.LAST_WORDS_S`, the least that counts) are for leaving behind what hangs."""

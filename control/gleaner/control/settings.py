@@ -126,10 +126,8 @@ class RoundSettings(_Table):
 
 
 class RateSettings(_Table):
-    """`[rates]`: what control learns from the cost of saves and from agents that were lost."""
+    """`[rates]`: what control learns from agents that were lost."""
 
-    half_life_saves: float = Field(default=20, gt=0)
-    """A measured save counts half after so many further saves on its node. A measured restore does so likewise."""
     half_life_days: float = Field(default=60, gt=0)
     """An agent that was lost, or that lasted, counts half after so many days."""
     assumed_mtbf_days: float = Field(default=30, gt=0)
@@ -138,7 +136,7 @@ class RateSettings(_Table):
     @property
     def rules(self) -> RateRules:
         """The settings as a decision takes them."""
-        return RateRules(self.half_life_saves, self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
+        return RateRules(self.half_life_days * DAY_S, self.assumed_mtbf_days * DAY_S)
 
 
 PerCent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]

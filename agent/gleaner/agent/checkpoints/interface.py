@@ -182,6 +182,20 @@ def checkpoint_key(job: int, attempt: int, number: int) -> str:
     return f"jobs/{job}/attempt-{attempt}/checkpoint-{number}"
 
 
+def checkpoints_to_keep(chains: Sequence[str | None]) -> Sequence[int]:
+    """Return the positions of the checkpoints that stay, from the chains of all whole ones of a job, the newest first.
+
+    The newest two stay, so that a broken one costs only what was computed since the one before. The newest that is in
+    another chain than the newest of all, and so shares no file with it, stays too: a file that has rotted breaks all
+    that share it.
+
+    >>> checkpoints_to_keep(["1/8", "1/8", "1/4", "1/4"]), checkpoints_to_keep([None, "1/1", "1/1"])
+    ([0, 1, 2], [0, 1])
+    """
+    independent = [at for at, chain in enumerate(chains) if chain != chains[0]]
+    return sorted({*range(len(chains))[:2], *independent[:1]})
+
+
 def output_key(job: int, attempt: int) -> str:
     """Return the key of the folder that a completed attempt left.
 

@@ -11,7 +11,7 @@ from gleaner.agent.messages import NodeFacts, Way
 from gleaner.agent.node.disk_usage import DiskLimits
 from gleaner.agent.reporting.client import Outbox
 from gleaner.agent.runtime.interface import Runtime
-from gleaner.agent.timing.save_estimates import SaveEstimates
+from gleaner.agent.timing.save_cost import SaveEstimates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ from gleaner.agent.runtime.interface import (
     Runtime,
     RuntimeFault,
 )
-from gleaner.agent.timing.deadlines import AtStake, Line
-from gleaner.agent.timing.save_estimates import Load
+from gleaner.agent.timing.deadlines import AtStake
+from gleaner.agent.timing.save_cost import Load, SaveCost
 from gleaner.agent.timing.stopwatch import Activity, Stopwatch, elapsed_s
 
 Result = TypeVar("Result")
@@ -47,16 +47,17 @@ SAVE_PAUSE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _SaveUnderWay:
-    """A save that has begun. `line`: the cost of saves as it was known then; None if nothing was known."""
+    """A save that has begun. `cost`: the cost of saves as it was known then; None if nothing was known."""
 
     began_s: float
     """By the monotonic clock: if the node's clock is set meanwhile, that must not count as the cost of a save."""
     lane: Limiter
-    line: Line | None
+    cost: SaveCost | None
 
     def expected_s(self, load: Load) -> float | None:
         """Return the time expected of the save, with as many at once as there were; None if nothing was known."""
-        return None if self.line is None else self.line.save_s(load.counted_bytes, at_once=self.lane.at_once)
+        at_once = self.lane.at_once
+        return None if self.cost is None else self.cost.all_s([load.mib] * at_once, at_once=at_once)
 
 
 @dataclass(slots=True)
@@ -298,8 +299,8 @@ class Executor:
             if not isinstance(self.state, lifecycle.Saving):
                 return
             load, estimates = self.load, self.context.estimates
-            line = estimates.line(load.way) if estimates.knows(load.way) else None
-            under_way = self._saving = _SaveUnderWay(self.context.clock.monotonic_s(), lane, line)
+            cost = estimates.cost(load.way) if estimates.knows(load.way) else None
+            under_way = self._saving = _SaveUnderWay(self.context.clock.monotonic_s(), lane, cost)
             saved = await asyncio.to_thread(self._save, container)
             self._saving = None
             if not isinstance(saved, Kept):

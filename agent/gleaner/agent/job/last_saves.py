@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.messages import Way
-from gleaner.agent.timing.save_estimates import SaveEstimates
+from gleaner.agent.timing.save_cost import SaveEstimates
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
     ROOT/jobs/JOB/attempt-A/checkpoint-N/    as an agent's (`checkpoints.folder_storage`)
     ROOT/jobs/JOB/latest.json                the checkpoints that count, the newest first, and their program
 
-A checkpoint that is not named there does not count. The newest two stay, so that a broken one costs only what was
-computed since the one before. The newest one that shares no file with the newest of all stays too.
+A checkpoint that is not named there does not count. `checkpoints_to_keep` says which ones stay there.
 """
 
 import hashlib
@@ -18,11 +17,10 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key
+from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint
 from gleaner.agent.privileged.common.durable import write_whole
 
-NEWEST_KEPT = 2
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _STALE_S = 3600.0
 """A half-written checkpoint of a program that died is removed after so long."""
@@ -36,13 +34,6 @@ class _Record(BaseModel):
 def program_of(image: str, command: Sequence[str]) -> str:
     """Return a digest of what is run: a checkpoint of another program is not for this one."""
     return hashlib.sha256(json.dumps([image, *command]).encode()).hexdigest()
-
-
-def counting(known: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints that still count, the newest first. See control's `attempts.surplus`."""
-    newest = tuple(known[:NEWEST_KEPT])
-    apart = next((one for one in known if one.chain != newest[0].chain), None)
-    return newest if apart is None or apart in newest else (*newest, apart)
 
 
 @dataclass(slots=True)
@@ -109,7 +100,8 @@ class Catalog:
 
     def note(self, new: Checkpoint) -> None:
         """Record that this checkpoint counts; remove those that no longer do, once the record is on the disk."""
-        now = counting((new, *self.latest()))
+        known = (new, *self.latest())
+        now = tuple(known[at] for at in checkpoints_to_keep([one.chain for one in known]))
         self._write(now)
         self._remove_but({checkpoint_key(self.job, one.attempt, one.number) for one in now})
 

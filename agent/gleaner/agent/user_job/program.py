@@ -24,8 +24,8 @@ from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import begun
 from gleaner.agent.messages import Checkpoint, ReturnReason, Way
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec, Runtime, RuntimeFault
-from gleaner.agent.timing.checkpoint_interval import early_save_s
-from gleaner.agent.timing.save_estimates import SaveEstimates
+from gleaner.agent.timing.deadlines import early_save_s
+from gleaner.agent.timing.save_cost import SaveEstimates
 from gleaner.agent.timing.stopwatch import Stopwatch, elapsed_s
 from gleaner.agent.user_job.catalog import Catalog
 from gleaner.agent.user_job.slurm_job import OwnSlurmJob

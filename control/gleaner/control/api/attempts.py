@@ -45,9 +45,7 @@ def _take(caller: Caller, job: int, attempt: int, report: Report, move: Callable
     """Bring the report into the queue. If it is news, learn what it measured."""
     with _own_attempt(caller, job, attempt, verb) as db:
         if move(db, job, attempt, report, now_s=caller.now_s):
-            node_rates.record_report(
-                db, job, attempt, report, rules=caller.state.settings.rates.rules, now_s=caller.now_s
-            )
+            node_rates.record_report(db, job, attempt, report, now_s=caller.now_s)
             caller.meters.reported(report)
     if not isinstance(report, Checkpointed):
         caller.state.usage_cache.record_end(job)

@@ -140,7 +140,7 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
             model, act = _MOVES[found.group(3)]
             report = model.model_validate_json(left.body)
             if act(db, job, attempt, report, now_s=now_s):
-                node_rates.record_report(db, job, attempt, report, rules=state.settings.rates.rules, now_s=now_s)
+                node_rates.record_report(db, job, attempt, report, now_s=now_s)
     log.info("took a report that waited on the storage", agent=agent, report=left.path)
     return 1
 

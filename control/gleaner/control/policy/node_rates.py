@@ -1,65 +1,38 @@
-"""The cost of saves and restores on a node, and the lifetime of agents: sums that fade, and figures from them. Pure."""
+"""The cost of abandoned saves, the errors of estimates, and the lifetime of agents on a node. Pure."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gleaner.agent.timing.deadlines import LEAST_FIXED_S
-from gleaner.agent.timing.least_squares import LEAST_MIB, MIB, Sums, line
+from gleaner.agent.messages import CostSample
+from gleaner.agent.timing.save_cost import LEAST_FIXED_S, LONGEST_S, SaveCost
 
 ERRORS_KEPT = 20
 LATE_FACTOR = 1.5
 """A save that was abandoned counts as so many times the time it had taken, since its full time is unknown."""
-LONGEST_S = 86_400.0
-"""A longer measurement comes from a clock that was set, and says nothing of the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateRules:
-    """The rate at which measurements fade; see `settings.RateSettings`."""
+    """The settings of losses; see `settings.RateSettings`."""
 
-    half_life: float
-    """The half-life of a save or restore, in measurements."""
     half_life_s: float
     """The half-life of agents' time and losses."""
     prior_s: float
     """The mean time between losses that is assumed at first."""
 
 
-def added(sums: Sums, *, size_bytes: int, at_once: int, took_s: float, half_life: float) -> Sums:
-    """Return the sums with one more measurement. Earlier ones lose half their weight every `half_life` measurements.
-
-    Each of several saves at once takes as long as all of them together. So the line describes the node, and a
-    measurement counts with the size of all these saves. A size below `LEAST_MIB` counts as `LEAST_MIB`.
-
-    >>> round(added(Sums(count=1.0), size_bytes=MIB, at_once=1, took_s=1.0, half_life=1).count, 3)
-    1.5
-    """
-    keep = 0.5 ** (1 / half_life)
-    mib = max(size_bytes / MIB, LEAST_MIB) * at_once
-    took_s = min(took_s, LONGEST_S)
-    return Sums(
-        count=sums.count * keep + 1,
-        mib=sums.mib * keep + mib,
-        s=sums.s * keep + took_s,
-        mib_mib=sums.mib_mib * keep + mib * mib,
-        mib_s=sums.mib_s * keep + mib * took_s,
-    )
-
-
-def at_least_s(sums: Sums, *, size_bytes: int, at_once: int, took_s: float, expected_s: float | None) -> float:
-    """Return the time that counts for a save abandoned after `took_s`, in seconds: no less than was expected of it.
+def at_least_s(new: CostSample, *, known: SaveCost | None, expected_s: float | None) -> float:
+    """Return the time that counts for an abandoned save, in seconds: no less than was expected of it.
 
     A save that began just before the end had hardly any time, which says nothing of its full time.
 
-    >>> known = added(Sums(), size_bytes=100 * MIB, at_once=1, took_s=10.0, half_life=20)
-    >>> [at_least_s(known, size_bytes=200 * MIB, at_once=1, took_s=s, expected_s=None) for s in (0.5, 60.0)]
+    >>> known = SaveCost(fixed_s=0.0, mib_s=10.0)
+    >>> [at_least_s(CostSample(200, took_s), known=known, expected_s=None) for took_s in (0.5, 60.0)]
     [20.0, 90.0]
     """
-    known = line(sums)
-    mib = max(size_bytes / MIB, LEAST_MIB) * at_once
-    before_s = known.fixed_s + mib / known.mib_s if known else 0.0
-    return max(took_s * LATE_FACTOR, before_s, expected_s or 0.0)
+    before_s = known.time_s(new.mib) if known else 0.0
+    return min(max(new.took_s * LATE_FACTOR, before_s, expected_s or 0.0), LONGEST_S)
 
 
 def with_error(errors: Sequence[float], *, took_s: float, expected_s: float | None) -> list[float]:

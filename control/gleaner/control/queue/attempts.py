@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, null, or_, select, update
 
+from gleaner.agent.checkpoints.interface import checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint, ReturnReason, Slice
 from gleaner.control.queue.errors import Invalid
 from gleaner.control.queue.schema import ATTEMPT, CHECKPOINT, JOB, Ending, Standing
 from gleaner.control.queue.transitions import run
 
-NEWEST_NAMED = 2
-"""So many of a job's newest whole checkpoints stay named, and one more if it shares no file with the newest."""
 SAVE_FAILURES = (ReturnReason.SAVE_FAILED, ReturnReason.UNSAVABLE)
 """The reasons of attempts that were returned because a save failed."""
 FUTILE = (ReturnReason.NODE_FAULT, *SAVE_FAILURES)
@@ -163,7 +162,7 @@ def unrestored(
 
 
 def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | None, now_s: float) -> None:
-    """Name a new checkpoint, saved on a node of that kind; of the whole ones only a few stay named (`surplus`).
+    """Name a new checkpoint, saved on a node of that kind. Of the whole ones, `checkpoints_to_keep` stay named.
 
     An attempt's numbers must go up; its last checkpoint may be reported once more.
     """
@@ -192,33 +191,10 @@ def publish(db: Connection, job: int, checkpoint: Checkpoint, *, kind: int | Non
         },
     )
     rows = db.execute(_NAMED, {"job_": job}).all()
-    for row in surplus([Link(row.attempt, row.number, row.chain) for row in rows]):
-        set_standing(db, job, row.attempt, row.number, Standing.DROPPED)
-
-
-class Link(NamedTuple):
-    """A named checkpoint. It may share files with those of the same chain; None: nothing is known."""
-
-    attempt: int
-    number: int
-    chain: str | None
-
-
-def surplus(named: Sequence[Link]) -> Sequence[Link]:
-    """Return those that need not stay named. The newest comes first.
-
-    Besides the newest two, one more stays: the newest that shares no file with the newest of all. Where a file has
-    rotted that the newest two share, the job goes on from that one.
-
-    >>> [f"{gone.number}" for gone in surplus([Link(1, number, f"1/{number // 4 * 4}") for number in (9, 8, 7, 6, 3)])]
-    ['6', '3']
-    >>> surplus([Link(1, 2, None), Link(1, 1, "1/1")])
-    []
-    """
-    newest, others = named[:NEWEST_NAMED], named[NEWEST_NAMED:]
-    is_there = any(one.chain != newest[0].chain for one in newest)
-    apart = None if is_there else next((one for one in others if one.chain != newest[0].chain), None)
-    return [one for one in others if one is not apart]
+    keep = checkpoints_to_keep([row.chain for row in rows])
+    for at, row in enumerate(rows):
+        if at not in keep:
+            set_standing(db, job, row.attempt, row.number, Standing.DROPPED)
 
 
 def named_checkpoints(db: Connection, job: int) -> Sequence[tuple[int, int]]:

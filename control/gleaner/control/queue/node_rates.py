@@ -1,16 +1,15 @@
 """Node rates: what saves, restores and losses have cost on each node. Reports add to them, and a new agent is told."""
 
-from dataclasses import astuple
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from gleaner.agent.messages import Checkpointed, Completed, Farewell, NodeRates, Returned, Saved, Way
-from gleaner.agent.timing.least_squares import Sums, line
+from gleaner.agent.messages import Checkpointed, Completed, CostSample, Farewell, NodeRates, Returned, Saved, Way
+from gleaner.agent.timing.save_cost import KEPT, fit, sample
 from gleaner.control.policy.node_rates import (
     LATE_FACTOR,
     RateRules,
-    added,
     at_least_s,
     faded,
     mean_time_between_losses_s,
@@ -24,8 +23,9 @@ BOUNDARY_S = 120.0
 ALIKE_AT_MIB = 256.0
 """Nodes of one kind are compared by the time that a save of so much memory takes."""
 _FRESH: dict[str, Any] = {
-    "saves": list(astuple(Sums())),
-    "restores": list(astuple(Sums())),
+    "saves": [],
+    "save_s": 0.0,
+    "restores": [],
     "errors": [],
     "late": False,
     "boundary_s": 0.0,
@@ -37,13 +37,7 @@ _FRESH: dict[str, Any] = {
 
 
 def record_report(
-    db: Connection,
-    job: int,
-    attempt: int,
-    report: Checkpointed | Saved | Completed | Returned,
-    *,
-    rules: RateRules,
-    now_s: float,
+    db: Connection, job: int, attempt: int, report: Checkpointed | Saved | Completed | Returned, *, now_s: float
 ) -> None:
     """Add what the report measured to its node's figures. Only for a report that was news: what is repeated counts
     once.
@@ -62,31 +56,29 @@ def record_report(
     row = _locked(db, db.execute(of_attempt).scalar_one())
     values: dict[str, Any] = {}
     if measured is not None:
-        cost: dict[str, Any] = {
-            "size_bytes": measured.memory_bytes,
-            "at_once": measured.at_once,
-            "took_s": measured.took_s,
-        }
-        if isinstance(report, Returned):
-            cost["took_s"] = at_least_s(Sums(*row.saves), **cost, expected_s=measured.expected_s)
         if measured.way is not Way.SELF:
-            values["saves"] = list(astuple(added(Sums(*row.saves), **cost, half_life=rules.half_life)))
+            saves = _samples(row.saves)
+            new = sample(measured.memory_bytes, at_once=measured.at_once, took_s=measured.took_s)
+            if isinstance(report, Returned):
+                new = new._replace(took_s=at_least_s(new, known=fit(saves), expected_s=measured.expected_s))
+            values["saves"] = [*saves, new][-KEPT:]
+            values["save_s"] = _save_s(values["saves"])
             values["late"] = isinstance(report, Returned) or (row.late and _came_too_late(db, job, attempt))
         if isinstance(report, Saved):
             is_same = now_s - row.boundary_s < BOUNDARY_S
             values["boundary_s"] = row.boundary_s if is_same else now_s
             values["boundary_saves"] = row.boundary_saves + 1 if is_same else 1
     if restored is not None:
-        cost = {"size_bytes": restored.stored_bytes, "at_once": restored.at_once, "took_s": restored.took_s}
-        values["restores"] = list(astuple(added(Sums(*row.restores), **cost, half_life=rules.half_life)))
+        new = sample(restored.stored_bytes, at_once=restored.at_once, took_s=restored.took_s)
+        values["restores"] = [*row.restores, new][-KEPT:]
     if values:
         db.execute(update(RATE).where(RATE.c.node == row.node).values(values))
 
 
 def _came_too_late(db: Connection, job: int, attempt: int) -> bool:
     """Return True if the attempt had been returned before it reported what it saved."""
-    told = select(EVENT.c.id).where(EVENT.c.job == job, EVENT.c.attempt == attempt, EVENT.c.what == "return")
-    return db.execute(told.limit(1)).first() is not None
+    event = select(EVENT.c.id).where(EVENT.c.job == job, EVENT.c.attempt == attempt, EVENT.c.what == "return")
+    return db.execute(event.limit(1)).first() is not None
 
 
 def record_farewell(db: Connection, agent: str, report: Farewell) -> None:
@@ -132,8 +124,8 @@ def _locked(db: Connection, node: str) -> Any:
     return row
 
 
-def of_node(db: Connection, node: str) -> NodeRates | None:
-    """Return what an agent on this node should know; None where nothing was seen.
+def of_node(db: Connection, node: str) -> NodeRates:
+    """Return what an agent on this node should know.
 
     Of a node that has not saved yet the slowest of the other nodes of its kind says what to expect.
     """
@@ -142,39 +134,33 @@ def of_node(db: Connection, node: str) -> NodeRates | None:
     elsewhere = select(func.sum(RATE.c.boundary_saves)).where(
         RATE.c.node != node, RATE.c.boundary_saves > 0, RATE.c.boundary_s > last - BOUNDARY_S
     )
-    saves_elsewhere = int(db.execute(elsewhere).scalar_one() or 0)
-    saves, restores = (Sums(*row.saves), Sums(*row.restores)) if row else (Sums(), Sums())
-    is_borrowed = saves.count <= 0
-    if is_borrowed:
-        saves = _slowest_alike(db, node)
-    if row is None and saves.count <= 0:
-        return NodeRates(saves_elsewhere=saves_elsewhere) if saves_elsewhere else None
-    save, restore = line(saves), line(restores)
+    own = _samples(row.saves) if row else ()
+    saves = own or _slowest_alike(db, node)
     return NodeRates(
-        borrowed=is_borrowed and saves.count > 0,
+        saves=saves,
+        restores=_samples(row.restores) if row else (),
+        borrowed=bool(saves) and not own,
         errors=tuple(row.errors) if row else (),
         late=bool(row and row.late),
-        saves=saves.count,
-        save_fixed_s=save.fixed_s if save else None,
-        save_mib_s=save.mib_s if save else None,
-        restores=restores.count,
-        restore_fixed_s=restore.fixed_s if restore else None,
-        restore_mib_s=restore.mib_s if restore else None,
-        saves_elsewhere=saves_elsewhere,
+        saves_elsewhere=int(db.execute(elsewhere).scalar_one() or 0),
     )
 
 
-def _slowest_alike(db: Connection, node: str) -> Sums:
+def _samples(pairs: Iterable[Sequence[float]]) -> tuple[CostSample, ...]:
+    return tuple(CostSample(*pair) for pair in pairs)
+
+
+def _slowest_alike(db: Connection, node: str) -> tuple[CostSample, ...]:
     """Return the saves of the slowest other node of the same kind; no saves where there is none."""
     kind = select(NODE.c.kind).where(NODE.c.name == node).scalar_subquery()
     alike = select(RATE.c.saves).join(NODE, NODE.c.name == RATE.c.node).where(NODE.c.kind == kind, NODE.c.name != node)
-    seen = [sums for saves in db.execute(alike).scalars() if (sums := Sums(*saves)).count > 0]
-    return max(seen, key=lambda sums: _save_s(sums, ALIKE_AT_MIB), default=Sums())
+    slowest = db.execute(alike.order_by(RATE.c.save_s.desc(), RATE.c.node).limit(1))
+    return _samples(slowest.scalar_one_or_none() or ())
 
 
-def _save_s(sums: Sums, mib: float) -> float:
-    found = line(sums)
-    return found.fixed_s + mib / found.mib_s if found else 0.0
+def _save_s(saves: Sequence[CostSample]) -> float:
+    cost = fit(saves)
+    return cost.time_s(ALIKE_AT_MIB) if cost else 0.0
 
 
 def node_mtbf_s(db: Connection, rules: RateRules) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, exists, false, func, insert, or_, select
 
 from gleaner.agent.messages import NodeRates
+from gleaner.agent.timing.save_cost import fit
 from gleaner.control.policy.rebalancing import AgentNode, RunningJob
 from gleaner.control.policy.why_waiting import cores
 from gleaner.control.queue import attempts, lanes, node_rates, pauses
@@ -267,16 +268,14 @@ def nodes_and_jobs(
     return nodes, tuple(jobs)
 
 
-def cost_s(known: NodeRates | None, memory_mib: int, *, assumed_s: float) -> float:
+def cost_s(known: NodeRates, memory_mib: int, *, assumed_s: float) -> float:
     """Return the time to save and restore a job of this size, from what its node has measured.
 
     It is assumed that the job uses all its memory.
 
-    >>> seen = NodeRates(saves=5, save_fixed_s=1, save_mib_s=100, restores=5, restore_fixed_s=0.5, restore_mib_s=200)
-    >>> cost_s(seen, 400, assumed_s=60), cost_s(None, 400, assumed_s=60)
+    >>> seen = NodeRates(saves=[(100, 2.0), (300, 4.0)], restores=[(100, 1.0), (300, 2.0)])
+    >>> cost_s(seen, 400, assumed_s=60), cost_s(NodeRates(), 400, assumed_s=60)
     (7.5, 60)
     """
-    if known is None or known.save_mib_s is None or known.restore_mib_s is None:
-        return assumed_s
-    save_s = (known.save_fixed_s or 0.0) + memory_mib / known.save_mib_s
-    return save_s + (known.restore_fixed_s or 0.0) + memory_mib / known.restore_mib_s
+    save, restore = fit(known.saves), fit(known.restores)
+    return save.time_s(memory_mib) + restore.time_s(memory_mib) if save and restore else assumed_s

@@ -497,7 +497,7 @@ NODE = table(Node)
 
 
 class Rate(SQLModel, table=True):
-    """The saves, restores and losses that were seen on a node. Older ones weigh less; see `policy.node_rates`."""
+    """The saves, restores and losses that were seen on a node; see `queue.node_rates`."""
 
     __table_args__ = (
         CheckConstraint("agents_s >= 0 AND losses >= 0", "exposure_counts"),
@@ -505,8 +505,11 @@ class Rate(SQLModel, table=True):
     )
 
     node: str = Field(primary_key=True)
-    saves: list[float] = Field(sa_type=JSON)
-    restores: list[float] = Field(sa_type=JSON)
+    saves: list[list[float]] = Field(sa_type=JSON)
+    """The newest measurements, the newest last, as lists of MiB and seconds."""
+    save_s: float
+    """The time of a save of 256 MiB, by the line through `saves`: nodes are compared by it. 0: nothing was measured."""
+    restores: list[list[float]] = Field(sa_type=JSON)
     errors: list[float] = Field(sa_type=JSON)
     """For each of the latest agents' ends, the newest last: the time that all its saves took together, as a multiple of
     the expected time."""

@@ -4,7 +4,7 @@ The margin changes nothing of what the cluster does: an agent has its node until
 to save. So one replay serves all margins, and the figures for each margin are computed from the agents' stretches:
 
 - An agent reserves time before its end for its save: the expected time of a save, times a safety, plus the margin. The
-  safety is the 0.9 quantile of the saves' times against the expected ones (`gleaner.agent.timing.deadlines`). Time that
+  safety is the 0.9 quantile of the saves' times against the expected ones (`gleaner.agent.timing.save_cost`). Time that
   is reserved and not needed computes nothing.
 - A save takes the expected time, times a log-normal factor of mean 1, whose standard deviation is `save_spread`. A save
   that takes longer than the reserved time is lost with its slice. The share of slices for which that happens is
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.agent.timing.deadlines import SAFETY_QUANTILE
+from gleaner.agent.timing.save_cost import SAFETY_QUANTILE
 from gleaner.control.simulation.machine import Machine
 from gleaner.control.simulation.metrics.measures import Window, default_window
 from gleaner.control.simulation.replay.dispatch import replay

@@ -143,6 +143,7 @@ def upgrade() -> None:
         "rate",
         sa.Column("node", sa.String(), nullable=False),
         sa.Column("saves", sa.JSON(), nullable=False),
+        sa.Column("save_s", sa.Float(), nullable=False),
         sa.Column("restores", sa.JSON(), nullable=False),
         sa.Column("errors", sa.JSON(), nullable=False),
         sa.Column("late", sa.Boolean(), nullable=False),
