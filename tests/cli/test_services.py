@@ -19,7 +19,17 @@ from gleaner.control.cli.main import main
 sys.argv = ["glean", *{arguments!r}]
 sys.exit(main())
 """
-SERVER = ("alembic", "docker", "fastapi", "prometheus_client", "psycopg", "sqlalchemy", "sqlmodel", "uvicorn")
+SERVER = (
+    "alembic",
+    "docker",
+    "fastapi",
+    "prometheus_client",
+    "psycopg",
+    "sqlalchemy",
+    "sqlmodel",
+    "uvicorn",
+    "zstandard",
+)
 
 
 def without(missing: tuple[str, ...], harness: CliHarness, *arguments: str) -> "subprocess.CompletedProcess[str]":
