@@ -234,8 +234,15 @@ def test_criu_may_tidy_up_after_a_process_that_has_ended(tmp_path: Path) -> None
 
 
 def test_a_process_may_end_as_soon_as_it_goes_on(tmp_path: Path) -> None:
-    fake = f"{SIBLING}\nnotified('pre-resume', os.getpid())\nsibling(lambda: os._exit(1))\ntime.sleep(3)"
-    assert hear(tmp_path, fake) == "0"
+    looked = "(open('looks', 'a').write('x'), is_held(own))[1]"
+    prepare = f"criu._LOOK_S = 0.02; is_held = criu.is_held; criu.is_held = lambda own: {looked}"
+    fake = f"""{SIBLING}
+notified('pre-resume', os.getpid())
+sibling(lambda: os._exit(1))
+before = os.path.getsize('looks')
+while os.path.getsize('looks') < before + 4: time.sleep(0.01)
+"""
+    assert hear(tmp_path, fake, prepare) == "0"
 
 
 @pytest.mark.parametrize(("status", "order"), [(0, "FROZEN\n"), (3, "THAWED\n")], ids=["restored", "failed"])

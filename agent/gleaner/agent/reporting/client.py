@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import ssl
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from gleaner.agent.common.authorities import authorities
 from gleaner.agent.messages import (
     Ask,
     Assignments,
@@ -86,7 +86,7 @@ class ControlClient:
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1",
             headers={"Authorization": f"Bearer {token}"},
-            verify=_trust(url, ca_file),
+            verify=authorities(url, ca_file),
             timeout=timeout_s,
             transport=transport,
         )
@@ -299,13 +299,6 @@ class Outbox:
 
 def _as_file(report: Report) -> bytes:
     return json.dumps({"path": report.path, "body": report.body}).encode()
-
-
-def _trust(url: str, ca_file: Path | None) -> ssl.SSLContext | bool:
-    """Return the authorities for control's certificate: the system's, and the site's own if set."""
-    if not url.startswith("https:"):
-        return False  # there is no certificate, and to load the authorities takes 40 ms of the processor
-    return ssl.create_default_context(cafile=ca_file)
 
 
 def _is_controls(answer: httpx.Response) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.openat import opened, write_all
 from gleaner.agent.privileged.shim.img_streamer import answer, asked, taken_pipe
 
 PREFIX = "criu."
@@ -50,11 +51,9 @@ def serve(listener: socket.socket, archive: Archive, caller: socket.socket) -> N
     pumps = _Pumps()
 
     def give(pipe: int, name: str) -> None:
-        with open(pipe, "wb", buffering=0) as sink, suppress(BrokenPipeError):
+        with opened(pipe), suppress(BrokenPipeError):
             for chunk in archive.read(PREFIX + name):
-                rest = memoryview(chunk)
-                while rest:
-                    rest = rest[sink.write(rest) :]
+                write_all(pipe, chunk)
 
     with closing(_accepted(listener, caller)) as criu:
         while (name := asked(criu)) is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.checkpoints.openat import opened, write_all
 from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, Message, checked_name, peer
 from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
@@ -68,11 +69,9 @@ def _put_layer(pipe: int | None, archive: Archive) -> None:
     if pipe is None:
         raise HandshakeFailed("no pipe came for the written files")
     chunks = archive.read(LAYER_PART)
-    with os.fdopen(pipe, "wb", buffering=0) as sink, contextlib.suppress(BrokenPipeError):
+    with opened(pipe), contextlib.suppress(BrokenPipeError):
         for chunk in chunks:
-            rest = memoryview(chunk)
-            while rest:
-                rest = rest[sink.write(rest) :]
+            write_all(pipe, chunk)
     for _ in chunks:  # a broken archive may say so only at its end
         pass
 

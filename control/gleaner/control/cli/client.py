@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gleaner.agent.common.authorities import authorities
 from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli import render
 from gleaner.control.cli.config import load_settings
@@ -158,11 +159,9 @@ def checked_url(url: str) -> str:
 
 
 def trust(settings: ClientSettings) -> ssl.SSLContext | bool:
-    """Return the authorities for control's certificate: the system's, and the site's own if set."""
-    if not settings.url.startswith("https:"):
-        return False  # there is no certificate, and to load the authorities takes 40 ms of the processor
+    """Return the authorities for control's certificate. Raises `BadInput`."""
     try:
-        return ssl.create_default_context(cafile=settings.ca_file)
+        return authorities(settings.url, settings.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise BadInput(f"client.ca_file {settings.ca_file}: {one_line(str(error))}") from None
 

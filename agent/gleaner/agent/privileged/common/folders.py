@@ -10,6 +10,10 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import re
 import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNMOUNT_WITHIN_S = 30
@@ -50,21 +54,25 @@ def mount_id(descriptor: int) -> int:
 
 def mount_points(process: int | str) -> list[str]:
     """Return the paths at which something is mounted, as a process sees them, in the order of mounting."""
-    with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        return [_plain(line.split()[4]) for line in file]
+    return [place for place, *_ in _mounts(process)]
 
 
 def mount_options(place: str, kind: str) -> dict[str, str]:
     """Return the options of the file system of this kind that is mounted at a path; none if none is (proc(5))."""
-    found: dict[str, str] = {}
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+    at_place = [(system, options) for at, system, options in _mounts("self") if at == place]
+    if not at_place or at_place[-1][0] != kind:  # the last one hides those before it
+        return {}
+    words = at_place[-1][1].split(",")
+    return {name: _plain(value) for name, _, value in (word.partition("=") for word in words)}
+
+
+def _mounts(process: int | str) -> Iterator[tuple[str, str, str]]:
+    """Yield place, kind and options of each mounted file system, as a process sees them (proc(5), mountinfo)."""
+    with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             about, _, mounted = line.partition(" - ")
-            if _plain(about.split()[4]) == place:
-                system, _, options = mounted.split()[:3]
-                words = options.split(",") if system == kind else []
-                found = {name: _plain(value) for name, _, value in (word.partition("=") for word in words)}
-    return found
+            system, _, options = mounted.split(" ")[:3]
+            yield _plain(about.split()[4]), system, options.rstrip("\n")
 
 
 def _plain(path: str) -> str:

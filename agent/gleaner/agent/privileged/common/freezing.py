@@ -58,7 +58,7 @@ def hold(folders: dict[str, str], processes: list[int], *, beside: int) -> None:
     `folders` are the container's cgroups, as for `holds_after_all`. Other processes in its cgroup are moved to that of
     the process `beside` before: runc has CRIU, and what waits for CRIU, run in the container's cgroup.
     """
-    controller = "freezer" if "freezer" in folders else ""
+    controller = _controller(folders)
     if controller not in folders:
         raise FileNotFoundError(errno.ENOENT, "the container has no cgroup that can be frozen")
     cgroups.move_others(folders[controller], controller, staying=processes, beside=beside)
@@ -69,16 +69,20 @@ def hold(folders: dict[str, str], processes: list[int], *, beside: int) -> None:
 
 def let_go(folders: dict[str, str]) -> None:
     """Take the order of `hold` back. A container that has gone is no error."""
-    folder = folders.get("freezer") or folders.get("")
-    if folder:
+    if folder := folders.get(_controller(folders)):
         take_back(folder)
 
 
 def end(folders: dict[str, str]) -> None:
     """Kill the processes of a container that is held back, and let them go on, since they end only then."""
     with contextlib.suppress(OSError, KeyError, ValueError):
-        cgroups.kill_members(folders.get("freezer") or folders[""])
+        cgroups.kill_members(folders[_controller(folders)])
     let_go(folders)
+
+
+def _controller(folders: dict[str, str]) -> str:
+    """Return the controller that freezes: "freezer", or "" for cgroups of version 2."""
+    return "freezer" if "freezer" in folders else ""
 
 
 def goes_on_after_all(folders: dict[str, str]) -> bool:
@@ -94,7 +98,7 @@ def goes_on_after_all(folders: dict[str, str]) -> bool:
 
 def _is(folders: dict[str, str], *, frozen: bool) -> bool:
     """Return True if a container has processes, and they are frozen (or, with `frozen` false, go on)."""
-    if "freezer" in folders:
+    if _controller(folders):
         wanted = "FROZEN\n" if frozen else "THAWED\n"
         return _text(folders["freezer"], "freezer.state") == wanted and _text(folders["freezer"], "cgroup.procs") != ""
     is_so = {"populated 1", f"frozen {int(frozen)}"} <= set(_text(folders[""], "cgroup.events").splitlines())

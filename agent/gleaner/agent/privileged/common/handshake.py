@@ -32,11 +32,19 @@ SERVE_SOCKET = "streamer-serve.sock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}\Z")
 _LENGTH = struct.Struct(">I")
 
+_LOOK_S = 60.0
+"""The time between two looks at the clock, which may be set meanwhile."""
+
 Message = dict[str, Any]
 
 
 class HandshakeFailed(Exception):
     """The agent is not there, is somebody else, or says what nobody understands; one line."""
+
+
+def poll_ms(end_s: float) -> float:
+    """Return how long to poll before the next look whether the agent's end, `end_s` since the epoch, has come."""
+    return min(max(0.0, end_s - time.time()), _LOOK_S) * 1000
 
 
 def checked_name(name: object) -> str:

@@ -41,8 +41,6 @@ _HELD = "held.json"
 _LOG_TAIL_BYTES = 64 * 2**10
 _STREAM_CHARS = 4096
 _CLEAN_UP_S = 2.0
-_LOOK_S = 60.0
-"""The time between two looks at the clock, which may be set meanwhile."""
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """The errors that Python raises for a malformed file. They are caught only where one is read."""
 _PIPE = re.compile(r"pipe:\[[0-9]{1,20}\]\Z")
@@ -440,7 +438,7 @@ def _run(
     if relay is not None:
         watched.register(relay.failed, select.POLLIN)
     while True:
-        ready = dict(watched.poll(min(max(0.0, end_s - time.time()), _LOOK_S) * 1000))
+        ready = dict(watched.poll(handshake.poll_ms(end_s)))
         if relay is not None and relay.failed in ready and command == "restore":
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S)
             raise Broken(relay.reason)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 _CHUNK_BYTES = 2**20
-_LOOK_S = 60.0
-"""The time between two looks at the clock, which may be set meanwhile."""
 
 
 class NotTaken(Exception):
@@ -122,6 +120,6 @@ def _wait(pipe: int, event: int, end_s: float) -> None:
     """Wait until the pipe is ready. Raises `HandshakeFailed` past `end_s`, in seconds since the epoch."""
     watched = select.poll()
     watched.register(pipe, event)
-    while not watched.poll(min(max(0.0, end_s - time.time()), _LOOK_S) * 1000):
+    while not watched.poll(handshake.poll_ms(end_s)):
         if time.time() >= end_s:
             raise handshake.HandshakeFailed("the agent's end has come, and the written files have not passed")
