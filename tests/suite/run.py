@@ -352,9 +352,6 @@ class Run:
     def say_all(self, flaky: Sequence[str]) -> None:
         """Write the summary, and print it."""
         tests = [test for one in self.parts for test in one.reports.tests.values()]
-        for test in tests:
-            if test.failed:
-                print(f"\n═══ {test.id}\n{test.error}", flush=True)
         rows, slow = report.table(tests), report.slowest(tests)
         summary = {
             "seconds": round(time.monotonic() - self.began_s, 1),
@@ -368,6 +365,9 @@ class Run:
         errors = [f"═══ {test.id}\n{test.error}\n" for test in tests if test.id in flaky]
         (OUTPUT / "flaky.txt").write_text("\n".join(errors))
         print(f"\n{report.as_text(rows, slow)}\n")
+        for test in tests:  # below the tables: of a log that is cut, the end is kept
+            if test.failed:
+                print(f"═══ {test.id}\n{test.error}\n", flush=True)
         for name in flaky:
             print(f"failed once: {name} (its first error is in test-output/flaky.txt; mend it)")
         for reason in self.red:
