@@ -175,7 +175,8 @@ def disk(place: Path) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        # The kernel may close a file a moment after its process is gone.
+        wait_for(lambda: subprocess.run(["umount", str(place)], check=False).returncode == 0)
 
 
 @contextlib.contextmanager
