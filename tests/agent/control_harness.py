@@ -28,7 +28,7 @@ from gleaner.agent.common.randomness import Randomness
 from gleaner.agent.messages import SelfSave
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import ControlClient
-from gleaner.agent.runtime.pushed_images import IMAGE_PART, image_key
+from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.settings import AgentSettings
 from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState

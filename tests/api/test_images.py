@@ -14,7 +14,7 @@ from tests.api.api_harness import ApiHarness, Caller, detail
 from tests.made_images import MadeImage, digest, hexed, of_sizes, tar
 
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.runtime.pushed_images import IMAGE_PART, image_key
+from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.control.api.image_uploads import KEEP_PIECES_S
 from gleaner.control.models.images import PIECE_BYTES
 from gleaner.control.settings import ImageSettings

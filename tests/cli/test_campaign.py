@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.common.memory_sizes import memory_mib
+from gleaner.agent.common.quantities import memory_mib
 from gleaner.control.cli import campaign_file
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.wrong_keys import INSTEAD

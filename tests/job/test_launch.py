@@ -29,9 +29,9 @@ from gleaner.agent.messages import Assignment, Checkpoint, Returned, ReturnReaso
 from gleaner.agent.node.facts import node_facts
 from gleaner.agent.reporting.client import Outbox
 from gleaner.agent.reporting.job_log import Mark
-from gleaner.agent.runtime import pushed_images
+from gleaner.agent.runtime import images
+from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
-from gleaner.agent.runtime.pushed_images import IMAGE_PART, image_key
 from gleaner.agent.timing.save_cost import SaveEstimates
 
 
@@ -248,7 +248,7 @@ def test_a_pushed_image_that_cannot_be_taken_in_says_why_and_blames_the_right_on
 def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
     tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pushed_images, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(images, "_LOOK_EVERY_S", 0.01)
     node = Node(tmp_path, storage)
     given = an_image(storage)
     waiting, may_load = threading.Barrier(5), threading.Event()
@@ -261,7 +261,7 @@ def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
     def take_in() -> None:
         waiting.wait()
         digest = given["pushed"]["digest"]
-        pushed_images.ensure(node.runtime, storage, given["image"], digest, lock=tmp_path / "lock")
+        images.ensure(node.runtime, storage, given["image"], digest, lock=tmp_path / "lock")
 
     monkeypatch.setattr(node.runtime, "load_image", slowly)
     with ThreadPoolExecutor(4) as agents:
@@ -276,8 +276,8 @@ def test_however_many_agents_of_a_node_want_an_image_at_once_one_takes_it_in(
 def test_a_turn_that_does_not_come_is_a_fault_of_the_node(
     tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pushed_images, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(pushed_images, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(images, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(images, "_LOOK_EVERY_S", 0.0)
     node = Node(tmp_path, storage)
     with (tmp_path / "pushed-images.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

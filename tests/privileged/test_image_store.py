@@ -19,7 +19,7 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.untar import Hostile
 from gleaner.agent.privileged.helper import image_store
 from gleaner.agent.privileged.helper.image_store import find, forget, full_name, take_in
-from gleaner.agent.runtime.image_archives import archive_of
+from gleaner.agent.runtime.images import archive_of
 
 
 def digest(content: bytes) -> str:

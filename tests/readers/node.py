@@ -42,8 +42,8 @@ from gleaner.agent.privileged.shim import (
 )
 from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
-from gleaner.agent.runtime.disk_quota import has_quotas
-from gleaner.agent.runtime.pulled_images import PulledImages
+from gleaner.agent.runtime.docker import has_project_quotas
+from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.user_job.catalog import Catalog
 
 KEY = b"k" * 32
@@ -99,7 +99,7 @@ ON_A_NODE = (
     ),
     Reader(
         "mountinfo",
-        lambda content, _: has_quotas("/var/lib", text_of(content)),
+        lambda content, _: has_project_quotas("/var/lib", text_of(content)),
         (),
         (b"8 7 8:2 / /var rw - xfs d rw,prjquota",),
     ),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.runtime.allowed_images import full_name, refusal
+from gleaner.agent.runtime.images import full_name, refusal
 from gleaner.agent.settings import AgentSettings
 
 ID = "sha256:" + "0123456789abcdef" * 4

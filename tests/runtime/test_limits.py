@@ -14,8 +14,8 @@ from gleaner.agent.node.unlinked_files import unnamed
 from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_http import Engine
+from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.runtime.interface import ContainerId, ImageMissing, ImageRefused
-from gleaner.agent.runtime.pulled_images import PulledImages
 
 MIB = 2**20
 WITH_VOLUME = "gleaner/runtime-test-volume:demo"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.timing.clock_difference import Exchange, least_ahead_s
+from gleaner.agent.common.clock import Exchange, least_ahead_s
 
 # Eighths of a second are exact in sums of floats.
 eighths = st.integers(0, 800).map(lambda count: count / 8)

@@ -21,25 +21,22 @@ import structlog
 
 from gleaner.agent.checkpoints.interface import Storage
 from gleaner.agent.checkpoints.probe import Probe
-from gleaner.agent.common.clock import Clock, SystemClock
+from gleaner.agent.common.clock import EXCHANGES, Clock, Exchange, SystemClock, least_ahead_s
 from gleaner.agent.common.limiter import Limiters, default_saves_at_once
 from gleaner.agent.common.randomness import Randomness
 from gleaner.agent.job import lifecycle
-from gleaner.agent.job.compute_guard import end_jobs_at_limit
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.control_reporter import executor_of
-from gleaner.agent.job.disk_guard import DiskGuard
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.last_saves import LastSaves
+from gleaner.agent.job.limits import DiskGuard, end_jobs_at_limit
 from gleaner.agent.messages import Ask, AttemptRef, Farewell, Heartbeat, NodeFacts, Order, Registration, Way
 from gleaner.agent.node import slurm_job as slurm
 from gleaner.agent.node.disk_usage import DiskLimits, DiskWatch
 from gleaner.agent.node.leftovers import reap, sweep, sweep_sockets
-from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox
-from gleaner.agent.reporting.shutdown import say_farewell
+from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, say_farewell
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
-from gleaner.agent.timing.clock_difference import EXCHANGES, Exchange, least_ahead_s
 from gleaner.agent.timing.deadlines import (
     LAST_WORDS_S,
     early_save_s,

@@ -29,7 +29,7 @@ class AgentSettings(FileSettings):
     runtime: Kind = "auto"
     """The runtime of containers. `auto`: Docker if its engine answers and has our runtime, else the helper (`criu`)."""
     images: Path | None = None
-    """With the node helper: a folder with images as files (`runtime.image_archives`), for those that a node lacks."""
+    """With the node helper: a folder with images as files (`runtime.images`), for those that a node lacks."""
     images_allowed: tuple[str, ...] = ("gleaner/*",)
     """The images that jobs may run, by name (`registry.site/physics/*`); no other is pulled or started. `*`: all."""
     images_pushed: bool = True

@@ -11,11 +11,11 @@ import structlog
 from gleaner.agent.checkpoints import workdir_tar
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.job import lifecycle
-from gleaner.agent.job.compute_guard import limit_passed
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import begin, way_of
+from gleaner.agent.job.limits import limit_passed
 from gleaner.agent.job.reporter import Reporter, Results
 from gleaner.agent.messages import (
     Assignment,

@@ -9,7 +9,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, ReturnReason, Way
-from gleaner.agent.runtime import allowed_images, pushed_images
+from gleaner.agent.runtime import images
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
     LABEL_AGENT,
@@ -42,7 +42,7 @@ def begin(context: AgentContext, given: Assignment, stored: JobCheckpoints) -> l
 def refusal(context: AgentContext, given: Assignment) -> str:
     """Return one line that says why the job's image may not run here; "" if it may."""
     if given.pushed is None:
-        return allowed_images.refusal(given.image, context.images_allowed)
+        return images.refusal(given.image, context.images_allowed)
     if context.images_pushed:
         return ""
     name = given.pushed.name
@@ -55,7 +55,7 @@ def _take_in(context: AgentContext, given: Assignment) -> lifecycle.NotStarted |
         return None
     lock = context.work / "pushed-images.lock"
     try:
-        pushed_images.ensure(context.runtime, context.storage, given.image, given.pushed.digest, lock=lock)
+        images.ensure(context.runtime, context.storage, given.image, given.pushed.digest, lock=lock)
     except ImageMissing as error:
         return lifecycle.NotStarted(ReturnReason.IMAGE_MISSING, f"{given.pushed.name}: {error}")
     except ImageRefused as error:

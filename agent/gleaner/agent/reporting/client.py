@@ -1,7 +1,9 @@
 """The agent's way to control: an HTTP client with a token, and an outbox whose reports outlive a silent control."""
 
+import asyncio
 import itertools
 import json
+import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from gleaner.agent.common.authorities import authorities
+from gleaner.agent.common.clock import Clock
 from gleaner.agent.messages import (
     Ask,
     Assignments,
@@ -28,6 +31,9 @@ from gleaner.agent.messages import (
 from gleaner.agent.privileged.common.durable import make_folders, sync_folder, write_draft
 
 log = structlog.get_logger()
+
+SPILL_S = 10.0
+"""The storage may take so long for the reports that control has not heard."""
 
 REFUSED = 400
 SERVER_FAULT = 500
@@ -315,3 +321,30 @@ def _detail(answer: httpx.Response) -> str:
         return _Problem.model_validate_json(answer.content).detail
     except ValidationError:
         return answer.text[:200]
+
+
+async def say_farewell(outbox: Outbox, reports: Path, *, clock: Clock, within_s: float, storage_hangs: bool) -> None:
+    """Deliver what waits in the outbox, or leave it in `reports`, a folder on the storage, in so many seconds.
+
+    The reports go to the storage first: control may hang until this agent is gone. A storage that hangs is not used.
+    """
+    give_up_s = clock.monotonic_s() + within_s
+    spilt = not storage_hangs and await _spilt(outbox, reports, within_s=min(SPILL_S, within_s / 2))
+    try:
+        async with asyncio.timeout(give_up_s - clock.monotonic_s()):
+            await asyncio.to_thread(outbox.deliver)
+            if spilt:
+                await asyncio.to_thread(shutil.rmtree, reports)
+    except (TimeoutError, ControlSilent, OSError) as error:
+        where = "waits on the storage" if spilt else "is lost"
+        log.warning(f"control has not heard everything; the rest {where}", reason=str(error) or "no answer in time")
+
+
+async def _spilt(outbox: Outbox, reports: Path, *, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            await asyncio.to_thread(outbox.spill_into, reports)
+    except (TimeoutError, OSError) as error:
+        log.warning("the storage does not take the last reports", reason=str(error) or "no answer in time")
+        return False
+    return True

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import docker.errors
@@ -24,11 +24,10 @@ from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import Taken
-from gleaner.agent.runtime import disk_quota
-from gleaner.agent.runtime.allowed_images import full_name, is_id
 from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
 from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, data_folder, find_shim
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS
+from gleaner.agent.runtime.images import PulledImages, full_name, is_id
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,
     KILLED,
@@ -49,9 +48,11 @@ from gleaner.agent.runtime.interface import (
     Usage,
 )
 from gleaner.agent.runtime.log_frames import messages
-from gleaner.agent.runtime.pulled_images import PulledImages
 
 log = structlog.get_logger()
+
+_QUOTAS_ON = frozenset({"pquota", "prjquota"})
+"""Options of an XFS mount, xfs(5)."""
 
 _CRIU_PATIENCE_S = 10
 _PULL_PATIENCE_S = 900
@@ -102,7 +103,7 @@ class DockerRuntime:
     @cached_property
     def _has_quotas(self) -> bool:
         """True if the file system can limit what a container writes."""
-        return disk_quota.is_on(self._data_folder)
+        return has_disk_quotas(self._data_folder)
 
     @cached_property
     def _streamed(self) -> DockerStreaming | None:
@@ -487,3 +488,36 @@ def _criu_version() -> str:
 
 if TYPE_CHECKING:
     _: type[Runtime] = DockerRuntime
+
+
+def has_disk_quotas(data_folder: str, *, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Return True if the file system of the engine's data folder is XFS with project quotas.
+
+    Docker limits what a container writes only on overlay2 over such a file system, and refuses a limit anywhere else.
+    """
+    try:
+        return has_project_quotas(data_folder, mounts.read_text(errors="surrogateescape"))
+    except OSError:
+        return False
+
+
+def has_project_quotas(folder: str, mountinfo: str) -> bool:
+    r"""Return True if the kernel's list of mounts (proc(5), mountinfo) shows XFS with project quotas for the folder.
+
+    Of several mounts at one place, the last one counts.
+
+    >>> has_project_quotas("/var/lib/docker", "7 1 8:1 / / rw - ext4 d rw\n8 7 8:2 / /var rw - xfs d rw,prjquota")
+    True
+    >>> has_project_quotas("/var/lib/docker", "7 1 8:1 / / rw - xfs d rw,pquota\n8 7 8:2 / /var rw - xfs d rw,noquota")
+    False
+    """
+    best, found = -1, False
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        words, told = before.split(" "), after.split(" ")
+        place = PurePath(words[4]) if len(words) > 4 else None
+        if place is None or len(told) < 3 or not PurePath(folder).is_relative_to(place):
+            continue
+        if len(place.parts) >= best:
+            best, found = len(place.parts), told[0] == "xfs" and bool(_QUOTAS_ON & set(told[2].split(",")))
+    return found

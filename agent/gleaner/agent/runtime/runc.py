@@ -22,7 +22,7 @@ from gleaner.agent.privileged.shim.img_streamer import StreamBroken
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
 from gleaner.agent.runtime.helper_client import HelperClient, Refusal, opened, translated
-from gleaner.agent.runtime.image_archives import archive_of
+from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
     KILLED,
     LABEL_AGENT,
@@ -52,7 +52,7 @@ _END = 0
 class RuncRuntime:
     """A `Runtime` on the node's helper, which waits for root in the folder `handshakes`.
 
-    `images` is a folder in which to look for container images that the node lacks (see `image_archives`).
+    `images` is a folder in which to look for container images that the node lacks (see `images`).
     """
 
     def __init__(

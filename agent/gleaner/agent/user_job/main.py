@@ -12,8 +12,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.common import memory_sizes
 from gleaner.agent.common.clock import SystemClock
+from gleaner.agent.common.quantities import memory_mib as parse_memory_mib
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, NodeFacts
 from gleaner.agent.node import internet_sockets, slurm_job
@@ -110,7 +110,7 @@ def memory_of(text: str) -> int:
     1536
     """
     try:
-        mib = memory_sizes.memory_mib(text)
+        mib = parse_memory_mib(text)
     except ValueError as error:
         raise Unfit(f"--memory-mib {error}") from None
     if mib < _LEAST_MIB:

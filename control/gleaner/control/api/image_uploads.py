@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, BytesLike, Storage, StorageError
-from gleaner.agent.runtime.pushed_images import IMAGE_PART, image_key
+from gleaner.agent.runtime.images import IMAGE_PART, image_key
 from gleaner.control.models.images import PIECE_BYTES, ImagePush
 from gleaner.control.queue.errors import Invalid, Refused
 

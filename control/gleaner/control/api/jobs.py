@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, output_key
-from gleaner.agent.common.durations import in_words
+from gleaner.agent.common.quantities import in_words
 from gleaner.control.api import examples
 from gleaner.control.api.access import Caller, User
 from gleaner.control.api.problems import documented

@@ -12,8 +12,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from gleaner.agent.common.durations import duration_s
-from gleaner.agent.common.memory_sizes import memory_mib
+from gleaner.agent.common.quantities import duration_s, memory_mib
 from gleaner.agent.common.validation_messages import complaint, one_line, unknown_key
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.wrong_keys import INSTEAD

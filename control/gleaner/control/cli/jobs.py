@@ -10,8 +10,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
-from gleaner.agent.common.durations import duration_s
-from gleaner.agent.common.memory_sizes import memory_mib
+from gleaner.agent.common.quantities import duration_s, memory_mib
 from gleaner.agent.common.validation_messages import complaint, one_line
 from gleaner.control.cli import campaign_file as campaigns
 from gleaner.control.cli.campaign_file import Given

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from gleaner.agent.common.durations import in_words
+from gleaner.agent.common.quantities import in_words
 from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.output import Answer, Configuration, Fetched
 from gleaner.control.cli.settings_toml import toml

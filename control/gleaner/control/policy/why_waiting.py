@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 
-from gleaner.agent.common.durations import in_words
+from gleaner.agent.common.quantities import in_words
 from gleaner.control.policy.group_shares import Shares
 from gleaner.control.policy.resources import lacks_real_memory
 

@@ -1,0 +1,258 @@
+"""Container images on a node: which may run, where they come from, and when they are removed.
+
+A name is read as Docker reads it: `pi` is `docker.io/library/pi:latest`. The registry of a pattern and the rest of it
+are compared apart, so that no wildcard reaches from one into the other.
+
+A node without an engine that could pull has image files: a folder (shared, or of the node) with one entry for each
+container image, named after it with `_` for each `/` and `:`: the archive that `docker save` writes (`pythia_1.tar`),
+or an OCI layout (`pythia_1/`, as `skopeo copy` writes it). The agent opens them as itself; a layout is first packed
+into one file without a name, so that the node's helper, which is root, reads from a descriptor alone.
+
+An image that a group has pushed is taken in from the storage once on a node, when its first job needs it.
+
+What agents have pulled or loaded is recorded in a file that outlives them, with each image's last use. Only images in
+that record are ever removed; an image that an admin has loaded is not ours.
+"""
+
+import fcntl
+import json
+import os
+import re
+import tarfile
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import structlog
+
+from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
+from gleaner.agent.privileged.common.untrusted import json_of
+from gleaner.agent.runtime.interface import ImageMissing, Runtime, RuntimeFault
+
+log = structlog.get_logger()
+
+EVERYTHING = "*"
+IMAGE_PART = "image.tar"
+"""The part of a stored image's archive: what `docker load` reads."""
+_DOCKER_HUB, _ITS_OWN = "docker.io", "library/"
+_ID = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
+_PATIENCE_S = 1800.0
+_LOOK_EVERY_S = 0.2
+_NOTE_EVERY_S = 3600.0
+
+
+def is_id(image: str) -> bool:
+    """Return True if the text names an image's content, and so none of the places that it may come from.
+
+    >>> is_id("sha256:" + "0" * 64), is_id("0" * 64), is_id("0123456789ab")
+    (True, True, False)
+    """
+    return bool(_ID.match(image))
+
+
+def full_name(image: str) -> str:
+    """Return registry, path, and tag or digest. The engine takes a full name for nothing else.
+
+    A short name could also be the start of an id.
+
+    >>> full_name("pi"), full_name("gleaner/pi:demo"), full_name("localhost/x"), full_name("r.site:5000/a/b@sha256:1")
+    ('docker.io/library/pi:latest', 'docker.io/gleaner/pi:demo', 'localhost/x:latest', 'r.site:5000/a/b@sha256:1')
+    """
+    registry, path = _parts(image)
+    if "@" not in path and ":" not in path:
+        path += ":latest"
+    return f"{registry}/{path}"
+
+
+def refusal(image: str, allowed: Sequence[str]) -> str:
+    """Return one line that says why the image may not run; "" if it may.
+
+    >>> refusal("registry.site/physics/pythia:8", ["registry.site/physics/*"]), refusal("pi", ["*"])
+    ('', '')
+    >>> refusal("other.site/x", ["r.site/*"])
+    'the image other.site/x may not run here: images_allowed in the settings of the agents has r.site/*'
+    >>> refusal("r.site/physics/../other", ["r.site/physics/*"])
+    "the image 'r.site/physics/../other' may not run here: that is no image's name"
+    """
+    if not image.isprintable() or not {"", ".", ".."}.isdisjoint(image.split("/")):
+        return f"the image {image!r} may not run here: that is no image's name"
+    if any(_matches(image, pattern) for pattern in allowed):
+        return ""
+    listed = ", ".join(allowed) or "nothing"
+    return f"the image {image} may not run here: images_allowed in the settings of the agents has {listed}"
+
+
+def _matches(image: str, pattern: str) -> bool:
+    if pattern == EVERYTHING:
+        return True
+    if is_id(image):
+        return False  # an id may come from any registry
+    wanted_registry, wanted = _parts(pattern)
+    registry, path = _parts(full_name(image))
+    is_bare = "@" not in wanted and ":" not in wanted and not wanted.endswith("*")
+    return fnmatchcase(registry, wanted_registry) and (
+        fnmatchcase(path, wanted) or (is_bare and fnmatchcase(re.split("[:@]", path)[0], wanted))
+    )
+
+
+def _parts(image: str) -> tuple[str, str]:
+    """Return the registry and the rest of the name."""
+    first, slash, rest = image.partition("/")
+    if slash and (first == "localhost" or re.search("[.:*]", first)):
+        return (first, _ITS_OWN + rest) if first == _DOCKER_HUB and "/" not in rest else (first, rest)
+    return _DOCKER_HUB, image if slash else _ITS_OWN + image
+
+
+def file_name(image: str) -> str:
+    """Return the name of an image's entry, without an ending.
+
+    >>> file_name("registry.site/pythia:1")
+    'registry.site_pythia_1'
+    """
+    return image.replace("/", "_").replace(":", "_")
+
+
+@contextmanager
+def archive_of(folder: Path, image: str) -> Generator[int | None]:
+    """Yield a descriptor of the image's archive; None if there is none. Raises `RuntimeFault` if it cannot be read."""
+    layout = folder / file_name(image)
+    try:
+        if (archive := layout.with_name(f"{layout.name}.tar")).is_file():
+            with archive.open("rb") as file:
+                yield file.fileno()
+        elif (layout / "index.json").is_file():
+            with tempfile.TemporaryFile() as packed:
+                with tarfile.open(fileobj=packed, mode="w") as tar:
+                    for name in ("oci-layout", "index.json", "blobs"):
+                        tar.add(layout / name, name)
+                packed.flush()
+                os.lseek(packed.fileno(), 0, os.SEEK_SET)
+                yield packed.fileno()
+        else:
+            yield None
+    except (OSError, tarfile.TarError) as error:
+        raise RuntimeFault(f"cannot read the image {layout}: {error}") from error
+
+
+def image_key(image_id: str) -> str:
+    """Return the key of an image in the storage.
+
+    >>> image_key("sha256:0123")
+    'images/0123'
+    """
+    return f"images/{image_id.removeprefix('sha256:')}"
+
+
+def ensure(runtime: Runtime, storage: Storage, image_id: str, digest: str, *, lock: Path) -> None:
+    """Take the image in from the storage unless the node has it. `digest` is that of its archive's manifest.
+
+    Raises `ImageMissing` if the storage does not have it whole, `ImageRefused` if the runtime does not take it,
+    `StorageError` or `RuntimeFault`.
+    """
+    if runtime.has_image(image_id):
+        return
+    with _turn(lock):
+        if runtime.has_image(image_id):
+            return
+        try:
+            archive = storage.open(image_key(image_id), digest)
+            if IMAGE_PART not in archive.parts:
+                raise ArchiveBroken(f"{image_key(image_id)} has no part {IMAGE_PART}")
+            runtime.load_image(image_id, archive.read(IMAGE_PART))
+        except ArchiveBroken as error:
+            raise ImageMissing(f"the pushed image {image_id} is not whole in the storage: {error}") from error
+        if not runtime.has_image(image_id):
+            raise RuntimeFault(f"the image {image_id} was taken in, and the runtime does not have it")
+
+
+@contextmanager
+def _turn(path: Path) -> Generator[None]:
+    until_s = time.monotonic() + _PATIENCE_S
+    try:
+        with path.open("w") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until_s:
+                        raise RuntimeFault(f"another agent holds {path} and does not get its image taken in") from None
+                    time.sleep(_LOOK_EVERY_S)
+            yield
+    except OSError as error:
+        raise RuntimeFault(f"cannot wait for a turn to take an image in: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PulledImage:
+    """One image by its full name, as it was when it was pulled; one that a group has pushed by its id."""
+
+    image_id: str
+    used_s: float
+
+
+class PulledImages:
+    """The record. Agents that live on one node at the same time share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def note(self, image: str, image_id: str, *, now_s: float) -> None:
+        """Record that the image was pulled."""
+        with self._changed() as known:
+            known[image] = PulledImage(image_id, now_s)
+
+    def used(self, image: str, *, now_s: float) -> None:
+        """Record that a job began with the image, by name or by id, if it was pulled."""
+        if all(now_s - one.used_s < _NOTE_EVERY_S for one in self._named(self.known(), image).values()):
+            return
+        with self._changed() as known:
+            for name, one in self._named(known, image).items():
+                known[name] = PulledImage(one.image_id, now_s)
+
+    def forget(self, image: str) -> None:
+        """Delete the image from the record: it is not there any more, or is not ours."""
+        with self._changed() as known:
+            known.pop(image, None)
+
+    def unused_longest(self) -> list[tuple[str, PulledImage]]:
+        """Return all images of the record, the one that was used last at the end."""
+        return sorted(self.known().items(), key=lambda named: named[1].used_s)
+
+    def known(self) -> dict[str, PulledImage]:
+        """Return the record. A file that cannot be read counts as empty: then nothing is removed."""
+        try:
+            found = json_of(self._path.read_bytes())
+            return {name: PulledImage(str(one["image_id"]), float(one["used_s"])) for name, one in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("cannot read which images were pulled", path=str(self._path), reason=str(error))
+            return {}
+
+    @staticmethod
+    def _named(known: dict[str, PulledImage], image: str) -> dict[str, PulledImage]:
+        return {name: one for name, one in known.items() if image in (name, one.image_id)}
+
+    @contextmanager
+    def _changed(self) -> Generator[dict[str, PulledImage]]:
+        with ExitStack() as closing:
+            try:
+                turn = closing.enter_context(self._path.with_suffix(".lock").open("w"))
+                fcntl.flock(turn, fcntl.LOCK_EX)
+            except OSError as error:  # the record only saves room later
+                log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))
+                yield self.known()
+                return
+            known = self.known()
+            yield known
+            try:
+                new = self._path.with_suffix(".new")
+                new.write_text(json.dumps({name: asdict(one) for name, one in known.items()}))
+                new.replace(self._path)
+            except OSError as error:
+                log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))
