@@ -149,6 +149,11 @@ def test_a_time_that_slurm_calls_invalid_costs_its_job_alone(tmp_path: Path, col
     assert found.cleaning.rules == (("left out: a step of a job", 1), ("left out: a time that Slurm calls INVALID", 1))
 
 
+def test_a_job_of_which_slurm_knows_no_submission_costs_itself_alone(tmp_path: Path) -> None:
+    found = reading(tmp_path, {"JobIDRaw": "102", "Submit": "Unknown"}, {})
+    assert found.cleaning.rules == (("left out: no time of submission", 1),)
+
+
 def test_a_log_of_which_all_times_are_invalid_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(
         BadTrace, match=r"none of its 1 jobs can be simulated \(left out: a time that Slurm calls INVALID: 1"
@@ -257,7 +262,7 @@ def test_names_are_read_as_utf_8_and_where_they_are_not_as_latin_1(tmp_path: Pat
     [
         ("JobIDRaw", "101_7", "a job's number"),
         ("Submit", "2026-13-31T10:00:00", "a time such as 2026-01-31T12:00:00"),
-        ("Submit", "Unknown", "a time such as 2026-01-31T12:00:00"),
+        ("Submit", "soon", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "-5", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "1969-01-31T10:00:00", "a time such as 2026-01-31T12:00:00"),
         ("Submit", "1000000000000000000", "a time such as 2026-01-31T12:00:00"),

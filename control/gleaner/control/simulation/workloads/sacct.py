@@ -166,7 +166,8 @@ def _jobs(block: _Block, log: _Log) -> _Block:
     block = _without("a step of a job", ["." in text for text in block.columns["JobIDRaw"]], block, log)
     times = [block.columns[name] for name in _MAY_BE_INVALID if _INVALID in block.columns.get(name, ())]
     is_invalid = [_INVALID in one for one in zip(*times, strict=True)]
-    return _without("a time that Slurm calls INVALID", is_invalid, block, log)
+    block = _without("a time that Slurm calls INVALID", is_invalid, block, log)
+    return _without("no time of submission", [text in _UNKNOWN_TIMES for text in block.columns["Submit"]], block, log)
 
 
 def _without(rule: str, is_met: Sequence[bool], block: _Block, log: _Log) -> _Block:
@@ -236,8 +237,6 @@ def _times(block: _Block, name: str) -> Seconds:
         raise block.refused(name, _A_TIME, _is_no_time) from None
     if (seconds < UNKNOWN).any():
         raise block.refused(name, _A_TIME, _is_no_time)
-    if name == "Submit" and (seconds == UNKNOWN).any():
-        raise block.refused(name, _A_TIME, lambda text: text in _UNKNOWN_TIMES)
     return seconds
 
 
