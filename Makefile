@@ -41,7 +41,7 @@ check: venv  ## format, lint, types, imports, dependencies, fast tests and docst
 # Only to load what draws the cases of the API's schema, and to collect these, all of them slow, takes each worker seconds.
 unit: venv
 	@HYPOTHESIS_PROFILE=brief $(PYTEST) -q --numprocesses 3 --dist worksteal -p no:schemathesis \
-	    -m "not cluster and not nodes and not postgres and not slow" --ignore tests/api/test_schema.py
+	    -m "not cluster and not nodes and not postgres and not slow and not extended" --ignore tests/api/test_schema.py
 
 measure:  ## lines, files, names that mean two things, what is too long
 	@$(PYTHON) -m tests.suite.measure

@@ -17,6 +17,7 @@ import uvicorn
 from tests.agent.control_harness import Control, control_state, expect_agent, job_spec
 from tests.agent.fake_clock import FakeClock, RunIsOver
 from tests.privileged.root import only_root
+from tests.privileged.waiting import wait_until
 
 from gleaner.agent import main
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -213,5 +214,4 @@ def threads(process: int) -> set[str]:
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        time.sleep(0.05)
+    wait_until(is_so, "what the test waits for", limit_s=200)

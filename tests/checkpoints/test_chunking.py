@@ -199,7 +199,7 @@ def test_a_writer_hears_that_its_draft_has_ended(storage: Storage, root: Path) -
         thread = threading.Thread(target=write, args=(draft,))
         thread.start()
         ended.wait()
-    thread.join(10)
+    thread.join(60)
     assert [("has ended" in str(error)) for error in heard] == [True, True]
     assert list((root / ".drafts").iterdir()) == []
     published(storage, KEY, {"memory": noise(40 * MIB)})  # nothing that the other had on its way is missing

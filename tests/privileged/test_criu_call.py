@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.privileged.waiting import wait_until
 
 from gleaner.agent.privileged.shim import criu_call
 from gleaner.agent.privileged.shim.criu_call import options
@@ -82,12 +82,15 @@ def test_criu_and_what_it_has_started_go_when_runc_has_gone(tmp_path: Path, *, l
         'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >notifications; read -r answer <answers; sleep 60'
     )
     script = f"""
-import socket, sys, threading, time
+import fcntl, os, socket, sys, threading, time
 sys.path.insert(0, {str(package)!r})
 from privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)  # gleaner-runc is there
 def leave():
-    time.sleep(0.3) if {not late} else runcs.recv(99)
+    while {not late} and not (os.path.exists("pids") and os.path.getsize("pids")):
+        time.sleep(0.02)
+    {not late} or runcs.recv(99)
     runcs.close()
 threading.Thread(target=leave).start()
 try:
@@ -118,6 +121,14 @@ def notified(action, pid=7):
         env={{"CRTOOLS_SCRIPT_ACTION": action, "CRTOOLS_INIT_PID": str(pid), "GLEANER_OWN": os.getcwd()}},
     ).returncode
 """
+
+
+COUNTS_LOOKS = """
+class Look:
+    def __mul__(self, _): return 20 * open("looks", "a").write("x")
+criu._LOOK_S = Look()
+"""
+"""Looks after CRIU each 20 ms, and writes a letter for each look."""
 
 
 def hear(tmp_path: Path, fake: str, prepare: str = "", *words: str, saved: int = 0) -> str:
@@ -180,11 +191,11 @@ def test_criu_goes_when_gleaner_runc_has_gone(tmp_path: Path) -> None:
 def test_criu_undoes_a_save_when_runc_has_gone(tmp_path: Path) -> None:
     """Killed in the middle of it, it might leave the job in disorder."""
     fake = f"""{SIBLING}
-time.sleep(0.5)  # it has seen by then that runc has gone
+while not os.path.exists('looks') or os.path.getsize('looks') < 2: time.sleep(0.01)  # it has seen that runc has gone
 open('answer', 'w').write(str(notified('post-dump')))
 os._exit(3)
 """
-    prepare = "criu._notified = notified; criu.deleted_files.refused = lambda pid: None; runcs.close()"
+    prepare = f"{COUNTS_LOOKS}criu._notified = notified; criu.deleted_files.refused = lambda pid: None; runcs.close()"
     assert hear(tmp_path, fake, prepare, saved=1) == "3"
     assert (tmp_path / "answer").read_text() == "1"
 
@@ -208,9 +219,11 @@ def test_a_save_of_which_gleaner_runc_was_killed_leaves_nothing_frozen(
 def test_a_criu_that_waits_for_a_process_in_vain_is_ended_before_it_changes_anything(
     tmp_path: Path, last: str, came_of_it: str
 ) -> None:
-    prepare = "criu._LOOK_S = 0.02; criu.time.monotonic = lambda: 21 if os.path.exists('late') else 0"
+    prepare = f"{COUNTS_LOOKS}criu.time.monotonic = lambda: 21 if os.path.exists('late') else 0"
     fake = f"{SIBLING}\nnotified('pre-dump')\nnotified({last!r})\nopen('late', 'w').close()\n"
-    fake += "time.sleep(60)" if came_of_it != "0" else "time.sleep(0.5)  # it is looked at many times, and left alone"
+    # After it, it is looked at many times, and left alone.
+    seen_often = "before = os.path.getsize('looks')\nwhile os.path.getsize('looks') < before + 10: time.sleep(0.01)"
+    fake += "time.sleep(60)" if came_of_it != "0" else seen_often
     assert hear(tmp_path, fake, prepare, saved=1) == came_of_it
 
 
@@ -388,14 +401,11 @@ criu._run(["sh", "-c", {fake!r}], {str(tmp_path)!r}, ours, 1)
     with subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path) as hearing:
         wait_for(tmp_path / "here")
         hearing.kill()
-        assert hearing.wait(20) == -9
+        assert hearing.wait(60) == -9
     (tmp_path / "gone").touch()
     wait_for(tmp_path / "status")
     assert (tmp_path / "status").read_text() == "1\n"
 
 
 def wait_for(path: Path) -> None:
-    until_s = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < until_s, f"{path.name} is not there"
-        time.sleep(0.02)
+    wait_until(path.exists, f"{path.name} is there")

@@ -2,8 +2,9 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.privileged.waiting import wait_until
 
 from gleaner.agent.privileged.common.processes import kill_with_descendants
 
@@ -22,16 +23,11 @@ open({str(pids)!r}, "a").write(f"{{os.getpid()}}\\n")
 time.sleep(60)
 """
     process = subprocess.Popen([sys.executable, "-c", script])
-    end_s = time.monotonic() + 20
-    while not pids.exists() or len(pids.read_text().split()) < 4:
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 4, "all four are there")
     kill_with_descendants(process.pid)
-    assert process.wait(10) == -9
+    assert process.wait(60) == -9
     for pid in pids.read_text().split():
-        while state(pid) not in (None, "Z"):
-            assert time.monotonic() < end_s
-            time.sleep(0.05)
+        wait_until(lambda pid=pid: state(pid) in (None, "Z"), f"{pid} ends")  # type: ignore[misc]
 
 
 def state(pid: str) -> str | None:

@@ -23,7 +23,7 @@ from gleaner.agent.privileged.shim.seal import BLOCK_BYTES, Broken, Relay, Seale
 KEY, UID = b"k" * 32, 4301
 IMAGES = {
     "core-1.img": b"registers",
-    "files.img": b"".join(number.to_bytes(4, "big") for number in range(700_000)),
+    "files.img": struct.pack(">700000I", *range(700_000)),
     "pages-1.img": b"memory" * 1000,
     "empty.img": b"",
 }
@@ -117,7 +117,7 @@ def saved(place: Path) -> tuple[str, dict[str, bytes]]:
         at.save(name, content)
     at.criu.close()
     at.relay.finish(float("inf"))
-    at.user.join(10)
+    at.user.join(60)
     return seal.seal(KEY, UID, Sealed('["/dev/null"]', at.relay.images)), kept
 
 

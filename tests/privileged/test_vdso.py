@@ -151,7 +151,7 @@ def passed(content: bytes, parts: list[Part]) -> tuple[bytes, str]:
     while block := os.read(taking, 2**16):
         got += block
     os.close(taking)
-    feeder.join(10)
+    feeder.join(60)
     return bytes(got), why
 
 

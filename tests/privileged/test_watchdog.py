@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.privileged.waiting import wait_until
 
 WATCHDOG = Path(__file__).parents[2] / "deploy" / "watchdog"
 
@@ -34,10 +35,10 @@ def place(tmp_path: Path) -> Path:
 def watch(place: Path, until_gone: Path) -> None:
     environment = {"GLEANER_WATCHDOG_LEAK_DIRS": f"{place}/nowhere {place}/tmp", "GLEANER_WATCHDOG_PERIOD_S": "0.1"}
     with subprocess.Popen(["/bin/sh", "watchdog"], cwd=place, env=environment) as watchdog:
-        end_s = time.monotonic() + 20
-        while until_gone.exists() and time.monotonic() < end_s:
-            time.sleep(0.05)
-        watchdog.kill()
+        try:
+            wait_until(lambda: not until_gone.exists(), f"{until_gone} goes")
+        finally:
+            watchdog.kill()
 
 
 def test_old_copies_go_and_all_else_stays(place: Path) -> None:

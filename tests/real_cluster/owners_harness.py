@@ -12,7 +12,6 @@ WITHIN_S = GRACE_S + 10
 """One grace time, and what a look of ours and one of the scheduler's takes."""
 LAUNCH_AGAIN_S = 120
 """After which Slurm itself starts a job again for which it could make no credential (its own fixed time)."""
-PI = "gleaner/pi:demo"
 SAMPLES = 10_000_000
 """Half a minute, with the rests."""
 CHECKPOINTABLE = "--comment=gleaner:checkpointable"
@@ -61,7 +60,9 @@ def own_run(user: str, seed: int, *, cpus: int = 6) -> str:
     output = output_of(user)
     words = ("--partition=shared", f"--cpus-per-task={cpus}", "--mem=600", "--time=20", "--requeue", CHECKPOINTABLE)
     inner = f"--samples {SAMPLES} --seed {seed} --out . {' '.join(cluster_harness.RESTING)}"
-    script = f"exec glean run --storage {home}/.gleaner --results {home}/result-$SLURM_JOB_ID {PI} {inner}"
+    script = (
+        f"exec glean run --storage {home}/.gleaner --results {home}/result-$SLURM_JOB_ID {cluster_harness.PI} {inner}"
+    )
     return cluster.sbatch(*words, "--open-mode=append", script=script, user=user, output=output)
 
 

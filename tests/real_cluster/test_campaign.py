@@ -12,8 +12,8 @@ from tests.real_cluster import cluster_harness
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 RUNS = 2
-RUN_S = 12
-"""Processor time of a run: it goes on long after a quarter of it was seen."""
+RUN_S = 20
+"""Processor time of a run: it goes on long after a tenth of it was seen."""
 TRIAL_EVENTS = 400
 
 
@@ -61,7 +61,7 @@ def test_a_campaign_saved_on_one_node_and_completed_on_another_gives_the_identic
     (first,) = set(cluster_harness.wait_running(jobs).values())
     assert bool(cluster.containers(first)) == (runtime == "docker")
     cluster.until(
-        "a quarter of each run", lambda: min(map(printed, jobs)) > whole.events / 4, timeout_s=300, every_s=0.3
+        "a tenth of each run", lambda: min(map(printed, jobs)) > whole.events / 10, timeout_s=300, every_s=0.3
     )
     regular = cluster_harness.occupy([first])  # the agent there saves, and the runs go on elsewhere
     cluster.until("the campaign to end", lambda: set(cluster_harness.states(jobs)) == {"Complete"}, timeout_s=900)

@@ -214,7 +214,7 @@ def test_slurmctld_that_stands_still_while_jobs_are_preempted_costs_nobody_more(
 @pytest.mark.extended
 def test_a_group_that_comes_second_starts_within_one_round_though_the_first_has_a_thousand_jobs(quiet: None) -> None:
     cluster.configure({"groups": {"entitled": {"first": 50, "second": 50}}})
-    words = ("--image", owners_harness.PI, "--name", "pi", "--cpus", "1", "--memory-mib", "50")
+    words = ("--image", cluster_harness.PI, "--name", "pi", "--cpus", "1", "--memory-mib", "50")
     after = ("--samples", "5000000", "--seed", "{index}", "--out", ".")
     cluster.glean("submit", "--group", "first", *words, "--array", "1-1000", after=after)
     cluster.until("the first group to run", cluster_harness.agents, timeout_s=60)

@@ -102,7 +102,7 @@ def test_an_interactive_job_waits_for_its_turn_and_cannot_be_requeued() -> None:
     assert "is for sbatch" in s.refused("srun", "--partition=shared", "--comment=gleaner:preemptible", "true")
     cluster.run("head", "sh", "-c", "srun --partition=shared --time=1 --job-name=now true >/tmp/now 2>&1 &", user="bob")
     words = ("squeue", "--noheader", "--name=now", "--format=%i")
-    job = cluster.until("it to wait", lambda: cluster.run("head", *words).strip(), timeout_s=10, every_s=0.3)
+    job = cluster.until("it to wait", lambda: cluster.run("head", *words).strip(), timeout_s=60, every_s=0.3)
     assert s.priority(job) == 0
     assert s.ask("release", job, top=False) == "done"
     s.wait_for_state(job, "COMPLETED")
@@ -185,7 +185,7 @@ def test_a_checkpointable_job_is_signalled_in_its_steps_and_waits_when_it_has_re
     s.wait_for_state(job, "RUNNING")
     assert s.ask("requeue", job).endswith("it declares checkpointable")
     cluster.until(
-        "its step", lambda: f"{job}.0" in cluster.run("head", "squeue", "--steps", "--noheader"), timeout_s=15
+        "its step", lambda: f"{job}.0" in cluster.run("head", "squeue", "--steps", "--noheader"), timeout_s=60
     )
     assert s.ask("signal", job) == "done"
     s.wait_for_state(job, "PENDING")

@@ -17,7 +17,6 @@ JOBS_OUTLIVE_A_TEST = True
 NAME = "user-job-test"
 EVENTS = 1600
 SMALL = (f"--job-name={NAME}", "--ntasks=1", "--cpus-per-task=1", "--mem=600", "--time=10", "--partition=regular")
-PI = "gleaner/pi:demo"
 ENDLESS = ("--samples", "1000000000000", "--seed", "1", "--out", ".", *cluster_harness.RESTING)
 CONNECTED = """
 import socket, time
@@ -76,7 +75,7 @@ def _homes(cluster_is_up: None) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def limited(_homes: None) -> str:
     """A job with a time limit of one minute, which passes while the other tests go on."""
-    return submit("--nodelist=node2", "--time=1", script=f"exec glean run {PI} {' '.join(ENDLESS)}")
+    return submit("--nodelist=node2", "--time=1", script=f"exec glean run {cluster_harness.PI} {' '.join(ENDLESS)}")
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +156,7 @@ def left_in_mid_run(arguments: str) -> str:
 
 
 def test_bobs_job_cannot_touch_alices_container() -> None:
-    alices = submit("--nodelist=node3", script=f"exec glean run {PI} {' '.join(ENDLESS)}")
+    alices = submit("--nodelist=node3", script=f"exec glean run {cluster_harness.PI} {' '.join(ENDLESS)}")
     wait_for_lines(alices, 1)
     name = f"own-4301-{alices}"
     (process,) = cluster.run("node3", "pgrep", "-u", "alice", "-f", "^python3 /opt/pi/pi.py").split()

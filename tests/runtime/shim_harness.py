@@ -73,7 +73,7 @@ class Shimmed:
         """Return True if the container still counts."""
         before = self.count(container)
         with contextlib.suppress(AssertionError):
-            wait_for(lambda: self.count(container) > before, "it counts", timeout_s=10)
+            wait_for(lambda: self.count(container) > before, "it counts")
             return True
         return False
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
+from tests.privileged.waiting import wait_until
 from tests.slurm import slurm_harness
 from tests.slurm.slurm_harness import FakedPySlurm, Place
 
@@ -169,10 +170,7 @@ time.sleep(60)
         assert parent.stdout.readline() == b"looked\n"
         (child,) = [path for path in Path("/proc").iterdir() if path.name.isdigit() and _is_child(path, faked_pyslurm)]
         parent.kill()
-    until_s = time.monotonic() + 10
-    while _is_child(child, faked_pyslurm):
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    wait_until(lambda: not _is_child(child, faked_pyslurm), "the child ends")
 
 
 def _is_child(process: Path, faked: FakedPySlurm) -> bool:

@@ -94,7 +94,7 @@ def facts(shown: str) -> dict[str, str]:
 
 def wait_for_environment(container: PySlurmContainer, name: str) -> set[str]:
     """The names of the variables, once the last line is there."""
-    until_s = time.monotonic() + 20
+    until_s = time.monotonic() + 120
     while not (text := container.run("sh", "-c", f"cat {PRINTED}/{name}.env 2>/dev/null || true")).endswith("\n\n"):
         assert time.monotonic() < until_s
         time.sleep(0.1)

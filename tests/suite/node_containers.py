@@ -42,8 +42,8 @@ def up() -> None:
     """Start the nodes anew and wait until each has an engine, a helper and the workloads' images."""
     down()
     (PLACE / "etc").mkdir(parents=True, exist_ok=True)
-    for told in ("privileged.json", "user-jobs.key"):
-        (PLACE / "etc" / told).unlink(missing_ok=True)
+    for name in ("privileged.json", "user-jobs.key"):
+        (PLACE / "etc" / name).unlink(missing_ok=True)
     settings = (ROOT / "deploy" / "settings" / "privileged.json").read_bytes()
     (PLACE / "etc" / "privileged.json").write_bytes(settings)
     (PLACE / "etc" / "user-jobs.key").touch(mode=0o600)

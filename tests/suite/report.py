@@ -77,43 +77,43 @@ class Reports:
         """Add the lines of a report log. A last line that is not whole is left out: its process was killed."""
         for line in lines:
             try:
-                said = json.loads(line)
+                entry = json.loads(line)
             except ValueError:
                 continue
-            match said.get("$report_type"):
+            match entry.get("$report_type"):
                 case "TestReport":
-                    self._add(said)
-                case "CollectReport" if said["outcome"] == "failed":
-                    self.broken.append(f"{said['nodeid']}: {words_of(said)}")
+                    self._add(entry)
+                case "CollectReport" if entry["outcome"] == "failed":
+                    self.broken.append(f"{entry['nodeid']}: {words_of(entry)}")
 
-    def _add(self, said: Mapping[str, Any]) -> None:
-        test = self.tests.setdefault(said["nodeid"], Outcome(said["nodeid"]))
-        test.is_property |= "hypothesis" in said.get("keywords", ())
-        test.seconds += said["duration"]
-        test.ended |= said["when"] == "teardown"
-        test.skipped |= said["outcome"] == "skipped"
-        if said["outcome"] == "failed":
+    def _add(self, entry: Mapping[str, Any]) -> None:
+        test = self.tests.setdefault(entry["nodeid"], Outcome(entry["nodeid"]))
+        test.is_property |= "hypothesis" in entry.get("keywords", ())
+        test.seconds += entry["duration"]
+        test.ended |= entry["when"] == "teardown"
+        test.skipped |= entry["outcome"] == "skipped"
+        if entry["outcome"] == "failed":
             test.failed = True
-            test.error = test.error or words_of(said)
+            test.error = test.error or words_of(entry)
 
 
 def words_of(report: Mapping[str, Any]) -> str:
     """Return the text of a failure: the error's own lines, then what the test printed."""
-    found = report.get("longrepr")
-    text = found if isinstance(found, str) else _of_entries(found or {})
+    error = report.get("longrepr")
+    text = error if isinstance(error, str) else _of_entries(error or {})
     printed = "".join(f"\n--- {title} ---\n{content}" for title, content in report.get("sections", ()))
     return f"{text.rstrip()}{printed}"
 
 
-def _of_entries(found: Mapping[str, Any]) -> str:
+def _of_entries(error: Mapping[str, Any]) -> str:
     """Return the lines of a traceback as pytest-reportlog writes them."""
     lines: list[str] = []
-    for entry in (found.get("reprtraceback") or {}).get("reprentries", ()):
+    for entry in (error.get("reprtraceback") or {}).get("reprentries", ()):
         data = entry["data"]
         lines += data.get("lines") or ()
         if place := data.get("reprfileloc"):
             lines += ["", f"{place['path']}:{place['lineno']}: {place['message']}", ""]
-    crash = found.get("reprcrash") or {}
+    crash = error.get("reprcrash") or {}
     return "\n".join(lines) or f"{crash.get('path')}:{crash.get('lineno')}: {crash.get('message')}"
 
 

@@ -15,7 +15,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -59,12 +58,14 @@ PARTS = (
     Part("unit", "not cluster and not nodes", options=("--numprocesses", "3", "--dist", "worksteal"), niceness=10),
 )
 STATIC = "static"
+PLACE = Path("/tmp").resolve()
+"""Of the run's folder. The path is short, because sockets lie in it."""
 LOCK = Path("/tmp/gleaner-tests.lock")
 """Held by a run and by its cleaner: node containers, cluster and engine are one for the machine."""
 
 
-class AlreadyRuns(Exception):
-    """Another run of the tests goes on on this machine."""
+class CannotBegin(Exception):
+    """The run could not begin, for example because another one goes on; the message says why and what to do."""
 
 
 class SetUpFailed(Exception):
@@ -78,7 +79,7 @@ class Process:
     part: Part
     process: subprocess.Popen[bytes]
     log: Path
-    reported: Path
+    report_log: Path
     began_s: float
     took_s: float = 0.0
     reports: report.Reports = field(default_factory=report.Reports)
@@ -86,9 +87,9 @@ class Process:
 
     def read(self) -> None:
         """Take over what has been reported since the last look."""
-        if not self.reported.exists():
+        if not self.report_log.exists():
             return
-        with self.reported.open() as file:
+        with self.report_log.open() as file:
             file.seek(self._position)
             text = file.read()
         whole = text[: text.rfind("\n") + 1]
@@ -106,19 +107,19 @@ class Process:
 class Run:
     """One run of the tests."""
 
-    def __init__(self, told: argparse.Namespace) -> None:
-        self.all: bool = told.all
-        self.only: tuple[str, ...] = tuple(told.only.split(",")) if told.only else ()
-        self.pytest_options: list[str] = told.options
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.all: bool = arguments.all
+        self.only: tuple[str, ...] = tuple(arguments.only.split(",")) if arguments.only else ()
+        self.pytest_options: list[str] = arguments.options
         self.began_s = time.monotonic()
-        self.limit_s: float | None = told.limit_min * 60 if told.limit_min else None
+        self.limit_s: float | None = arguments.limit_min * 60 if arguments.limit_min else None
         self.id = uuid.uuid4().hex
-        self.folder = Path(tempfile.mkdtemp(prefix="gt", dir="/tmp"))  # short: sockets lie in it
+        self.folder = PLACE / f"gt{self.id[:12]}"
         self.environment = os.environ | {
             cleaner.MARK: self.id,
             "TMPDIR": str(self.folder),
             "GLEANER_TEST_STACKS": str(self.folder / STACKS),
-            "GLEANER_TESTS": "all" if told.all else "",
+            "GLEANER_TESTS": "all" if arguments.all else "",
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": str(ROOT / ".venv" / "pycache"),
         }
@@ -126,21 +127,23 @@ class Run:
         self.red: list[str] = []
         self.interrupted = False
         self.is_over = False
-        """The limit has passed: nothing more begins."""
+        """The limit has passed, or the run ends: nothing more begins."""
         self.step_now = ""
         """The step of the set-up that is going on."""
         self._cleaner: subprocess.Popen[str] | None = None
+        self._starting = threading.Lock()
 
     # ── set-up ────────────────────────────────────────────────────────────────────────────────────────────
 
     def start_cleaner(self) -> None:
         """Start what removes everything when this process ends, however it ends."""
-        lock = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
+            lock = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o666)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.folder.rmdir()
-            raise AlreadyRuns from None
+            raise CannotBegin("another run of the tests goes on on this machine; wait for its end") from None
+        except OSError as error:
+            raise CannotBegin(f"{error}; run the tests as root") from None
         words = [sys.executable, "-m", "tests.suite.cleaner", self.id, str(self.folder)]
         self._cleaner = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, text=True, start_new_session=True, pass_fds=(lock,)
@@ -148,7 +151,8 @@ class Run:
 
     def prepare_folder(self) -> None:
         """Make the folder of all temporary files: in memory where that can be had, so that no test waits for a disk."""
-        subprocess.run([*IN_MEMORY, self.folder], check=False, stderr=subprocess.DEVNULL)
+        self.folder.mkdir(0o700)  # not before there is a cleaner
+        subprocess.run([*IN_MEMORY, self.folder], env=self.environment, check=False, stderr=subprocess.DEVNULL)
         self.folder.chmod(0o1777)  # as /tmp itself: tests have users of their own
         (self.folder / STACKS).mkdir()
 
@@ -160,19 +164,11 @@ class Run:
         """Run one step of the set-up. Raises `SetUpFailed`. A `whole` one is not broken off when the run is."""
         log = OUTPUT / "setup.log"
         began_s = time.monotonic()
-        environment = {k: v for k, v in self.environment.items() if not (whole and k in {cleaner.MARK, "TMPDIR"})}
+        # It loses the mark when it is known as such a step. Until then the cleaner may kill it: it has not begun.
+        become_whole = f'echo $$ >"$0" && exec env -u {cleaner.MARK} -u TMPDIR {cleaner.STEP_MARK}={self.id} "$@"'
+        before = ("sh", "-c", become_whole, str(self.folder / cleaner.STEP)) if whole else ()
         with log.open("ab") as out:
-            process = subprocess.Popen(
-                words,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-            if whole:
-                (self.folder / cleaner.STEP).write_text(str(process.pid))
+            process = self._popen([*before, *words], out)
             self.step_now = name
             try:
                 process.wait(self.left_s())
@@ -224,13 +220,21 @@ class Run:
                 self.parts.append(self._start(part, [*part.options, "-m", marks, *self.pytest_options, *where]))
 
     def _start(self, part: Part, options: Sequence[str], *, suffix: str = "") -> Process:
-        log, reported = OUTPUT / f"{part.name}{suffix}.log", OUTPUT / f"{part.name}{suffix}.jsonl"
-        reported.unlink(missing_ok=True)
+        log, report_log = OUTPUT / f"{part.name}{suffix}.log", OUTPUT / f"{part.name}{suffix}.jsonl"
+        report_log.unlink(missing_ok=True)
         folder = self.folder / f"{part.name[0]}{suffix}"
         words = ["nice", "-n", str(part.niceness)]
-        words += [str(BIN / "pytest"), f"--report-log={reported}", f"--basetemp={folder}", *options]
+        words += [str(BIN / "pytest"), f"--report-log={report_log}", f"--basetemp={folder}", *options]
         with log.open("wb") as out:
-            process = subprocess.Popen(
+            process = self._popen(words, out)
+        return Process(part, process, log, report_log, time.monotonic())
+
+    def _popen(self, words: Sequence[str], out: IO[bytes]) -> "subprocess.Popen[bytes]":
+        """Start a process of the run. Raises `SetUpFailed` if the run is over: the cleaner would not hear of it."""
+        with self._starting:
+            if self.is_over:
+                raise SetUpFailed(f"{shlex.join(words)} was not started: the run is over")
+            return subprocess.Popen(
                 words,
                 cwd=ROOT,
                 env=self.environment,
@@ -239,15 +243,13 @@ class Run:
                 stderr=out,
                 start_new_session=True,
             )
-        return Process(part, process, log, reported, time.monotonic())
 
     def static(self) -> "subprocess.Popen[bytes] | None":
         """Start the static checks beside the tests."""
         if not self.wants(STATIC):
             return None
-        out: IO[bytes] = (OUTPUT / "static.log").open("wb")
-        words = ["nice", "-n", "5", "make", "--no-print-directory", "static"]
-        return subprocess.Popen(words, cwd=ROOT, env=self.environment, stdout=out, stderr=out, start_new_session=True)
+        with (OUTPUT / "static.log").open("wb") as out:
+            return self._popen(["nice", "-n", "5", "make", "--no-print-directory", "static"], out)
 
     def wait(self, preparing: threading.Thread, static: "subprocess.Popen[bytes] | None") -> None:
         """Wait for everything, say how far it is, and end what takes longer than the limit."""
@@ -385,14 +387,19 @@ class Run:
 
     def end(self) -> None:
         """End what still runs, and wait until everything is removed."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # once more does not help: all of it is ending
+            signal.signal(number, signal.SIG_IGN)
+        with self._starting:
+            self.is_over = True
         for one in self.parts:
             if one.process.poll() is None:
                 os.killpg(one.process.pid, signal.SIGTERM)
-        for number in (signal.SIGINT, signal.SIGTERM):  # once more does not help: all of it is ending
-            signal.signal(number, signal.SIG_IGN)
         if self._cleaner and self._cleaner.stdin:
             self._cleaner.stdin.close()
-            if self._cleaner.wait():
+            status = self._cleaner.wait()
+            if status < 0:  # somebody has killed it
+                status = len(cleaner.clean(self.id, self.folder)[1])
+            if status:
                 self.red.append("not everything of the run could be removed")
                 print(f"FAILED: {self.red[-1]}", flush=True)
 
@@ -402,6 +409,28 @@ def tail_of(log: Path, lines: int) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
 
 
+def run_parts(run: Run) -> list[str]:
+    """Set up what is missing and run the tests; return the ids of those that failed once."""
+    try:
+        OUTPUT.mkdir(exist_ok=True)
+        for old in OUTPUT.iterdir():
+            old.unlink()
+        run.prepare_folder()
+        run.set_up_environment()
+        preparing = threading.Thread(target=run.set_up_containers, daemon=True)
+        if run.wants("nodes") or run.wants("cluster"):
+            preparing.start()
+        run.begin("venv")
+        run.wait(preparing, run.static())
+        return run.judge()
+    except (SetUpFailed, OSError) as error:  # such as a full disk
+        run.red.append(str(error))
+    except KeyboardInterrupt:
+        run.interrupted = True
+        print("\ninterrupted; everything that was started is being removed", flush=True)
+    return []
+
+
 def main() -> int:
     """Run the tests; 0 where all is well."""
     parser = argparse.ArgumentParser(prog="tests.suite.run", description=__doc__)
@@ -409,38 +438,21 @@ def main() -> int:
     parser.add_argument("--only", default="", help="of static,unit,nodes,cluster")
     parser.add_argument("--limit-min", type=float, default=LIMIT_MIN, help="0 for no limit")
     parser.add_argument("options", nargs="*", help="files, and pytest's own options, behind --")
-    told = parser.parse_args()
-    unknown = {*filter(None, told.only.split(","))} - {STATIC, *(part.name for part in PARTS)}
+    arguments = parser.parse_args()
+    unknown = {*filter(None, arguments.only.split(","))} - {STATIC, *(part.name for part in PARTS)}
     if unknown:
         parser.error(f"--only: there is no part {', '.join(sorted(unknown))}")
-    run = Run(told)
     # Whoever ends what started this run ends the run.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    run = Run(arguments)
     try:
         run.start_cleaner()
-    except AlreadyRuns:
-        parser.error("another run of the tests goes on on this machine; wait for its end")
-    OUTPUT.mkdir(exist_ok=True)
-    for old in OUTPUT.iterdir():
-        old.unlink()
-    run.prepare_folder()
-    flaky: list[str] = []
+    except CannotBegin as error:
+        parser.error(str(error))
     try:
-        run.set_up_environment()
-        preparing = threading.Thread(target=run.set_up_containers, daemon=True)
-        if run.wants("nodes") or run.wants("cluster"):
-            preparing.start()
-        run.begin("venv")
-        run.wait(preparing, run.static())
-        flaky = run.judge()
-    except SetUpFailed as error:
-        run.red.append(str(error))
-    except KeyboardInterrupt:
-        run.interrupted = True
-        print("\ninterrupted; everything that was started is being removed", flush=True)
-    try:
+        flaky = run_parts(run)
         run.say_all(flaky)
     finally:
         run.end()

@@ -1,23 +1,39 @@
-"""Whatever a run leaves is removed when it ends, however it ends."""
+"""Whatever a run leaves is removed, and nothing that belongs to somebody else."""
 
 import os
+import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
+import pytest
 from tests.suite import cleaner
 
 LIVES = "import time; print(flush=True); time.sleep(600)"
 
 
-def start(run: str, folder: Path) -> "subprocess.Popen[bytes]":
+TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+
+
+def start(
+    run: str,
+    folder: Path,
+    *words: str,
+    stderr: IO[str] | None = None,
+    stdin: int | None = None,
+    more: dict[str, str] | None = None,
+) -> "subprocess.Popen[bytes]":
     """A process that works in this folder, in a session of its own, as a daemon of a test is."""
     process = subprocess.Popen(
-        [sys.executable, "-c", LIVES],
-        env=os.environ | {cleaner.MARK: run},
+        words or [sys.executable, "-c", LIVES],
+        env=os.environ | {cleaner.MARK: run} | (more or {}),
         cwd=folder,
+        stdin=stdin,
         stdout=subprocess.PIPE,
+        stderr=stderr,
         start_new_session=True,
     )
     assert process.stdout
@@ -25,31 +41,182 @@ def start(run: str, folder: Path) -> "subprocess.Popen[bytes]":
     return process
 
 
-def test_the_processes_of_a_killed_run_are_ended_and_no_others(tmp_path: Path) -> None:
-    run, other = uuid.uuid4().hex, uuid.uuid4().hex
-    folder = tmp_path / "run"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "left").touch()
-    marked, inside, theirs = start(run, tmp_path), start(other, folder / "inner"), start(other, tmp_path)
+def run_cleaner(run: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Let it clean at once: nobody holds the other end of its input."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.suite.cleaner", run, str(folder)],
+        cwd=cleaner.ROOT,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The run's folder, with something in it."""
+    (tmp_path / "run" / "inner").mkdir(parents=True)
+    (tmp_path / "run" / "left").touch()
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Iterator[Path]:
+    """Somebody's files, below a mount point that is shared, as all are where systemd runs; nothing stays mounted."""
+    place = tmp_path / "theirs"
+    place.mkdir()
     try:
-        words = [sys.executable, "-m", "tests.suite.cleaner", run, str(folder)]
-        done = subprocess.run(
-            words, cwd=cleaner.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.stdout == "cleaner: the run left 2 processes; they are gone\n"
-        assert marked.wait(60) != 0
-        assert inside.wait(60) != 0
-        assert theirs.poll() is None
+        mount("-t", "tmpfs", "theirs", str(place))
+        mount("--make-shared", str(place))
+        (place / "inner").mkdir()
+        mount("-t", "tmpfs", "inner", str(place / "inner"))
+        (place / "inner" / "precious").touch()
+        yield place
+    finally:
+        for point in cleaner.mounts_in(tmp_path, Path("/proc/self/mountinfo").read_bytes()):
+            subprocess.run(["mount", "--make-private", point], check=False)
+            subprocess.run(["umount", "--lazy", point], check=False)
+
+
+def mount(*words: str) -> None:
+    try:
+        subprocess.run(["mount", *words], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.fail(f"this test mounts a file system, so it must run as root ({error})")
+
+
+def program(place: Path, text: str) -> Path:
+    """A script of the shell."""
+    place.parent.mkdir(exist_ok=True, parents=True)
+    place.write_text(f"#!/bin/sh\n{text}\n")
+    place.chmod(0o755)
+    return place
+
+
+def test_the_processes_of_a_killed_run_are_ended_and_no_others(tmp_path: Path, folder: Path) -> None:
+    run, other = uuid.uuid4().hex, uuid.uuid4().hex
+    shutil.copy(shutil.which("sh") or "", tmp_path / "dockerd")
+    with (folder / "log").open("w") as log:
+        lives = program(tmp_path / "bin" / "dockerd", "echo; exec 1>&-; while :; do sleep 600; done")
+        ours = {
+            "marked": start(run, tmp_path),
+            "works there": start(other, folder / "inner"),
+            "prints there": start(other, tmp_path, stderr=log),
+            "has only the engine's name": start(run, tmp_path, str(lives)),
+        }
+    person, terminal = os.openpty()
+    others = {
+        "elsewhere": start(other, tmp_path),
+        "somebody's shell": start(other, folder, sys.executable, "-c", TERMINAL + LIVES, stdin=terminal),
+        "the engine": start(run, tmp_path, str(tmp_path / "dockerd"), "-c", "echo; read _", stdin=terminal),
+    }
+    try:
+        done = run_cleaner(run, folder)
+        # The script's sleep goes with it.
+        assert done.stdout == "cleaner: the run left 5 processes; they are gone\n"
+        assert {name: process.wait(60) for name, process in ours.items()} == dict.fromkeys(ours, -9)
+        assert {name: process.poll() for name, process in others.items()} == dict.fromkeys(others)
         assert not folder.exists()
     finally:
-        for process in (marked, inside, theirs):
+        for process in (*ours.values(), *others.values()):
             process.kill()
             process.wait()
+        os.close(person)
+        os.close(terminal)
 
 
-def test_mounts_are_detached_from_the_innermost_one() -> None:
+def test_a_step_that_must_not_be_broken_off_is_waited_for_and_nothing_that_has_its_number_by_now(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = uuid.uuid4().hex
+    program(tmp_path / "bin" / "docker", "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(cleaner, "STEP_WITHIN_S", -1.0)
+    assert cleaner.step_of(run, folder) is None
+    for half in ("", "x"):  # killed while it wrote
+        (folder / cleaner.STEP).write_text(half)
+        assert cleaner.step_of(run, folder) is None
+    (folder / cleaner.STEP).write_text(str(os.getpid()))
+    assert cleaner.step_of(run, folder) is None
+    step = start("", tmp_path, more={cleaner.STEP_MARK: run})
+    (folder / cleaner.STEP).write_text(str(step.pid))
+    assert cleaner.clean(run, folder)[1] == [f"process {step.pid}, a step of the set-up, does not end"]
+    folder.mkdir()
+    (folder / cleaner.STEP).write_text(str(step.pid))
+    step.kill()
+    step.wait()
+    assert cleaner.step_of(run, folder) is None
+
+
+def test_mounts_are_detached_from_the_innermost_one_whatever_their_names() -> None:
     table = "\n".join(
         f"36 35 98:0 / {point} rw,noatime - ext4 /dev/root rw"
-        for point in ("/tmp/run", "/tmp/run/a", "/tmp/run/a/b\\040c", "/tmp/running", "/proc")
+        for point in ("/tmp/run", "/tmp/run/a", "/tmp/run/a/b\\040c", "/tmp/run/a/é\\134", "/tmp/running", "/proc")
     )
-    assert cleaner.mounts_in(Path("/tmp/run"), table) == ["/tmp/run/a/b c", "/tmp/run/a", "/tmp/run"]
+    found = cleaner.mounts_in(Path("/tmp/run"), table.encode())
+    assert found == ["/tmp/run/a/é\\", "/tmp/run/a/b c", "/tmp/run/a", "/tmp/run"]
+
+
+def test_what_is_mounted_in_the_folder_stays_where_it_is_from(theirs: Path, folder: Path) -> None:
+    mount("--rbind", str(theirs), str(folder / "inner"))
+    done = run_cleaner("no process", folder)
+    assert done.stdout == "cleaner: the run left 2 mounts; they are gone\n"
+    assert not folder.exists()
+    assert (theirs / "inner" / "precious").exists()
+
+
+def test_a_mount_that_is_covered_by_another_one_is_detached_too(theirs: Path, folder: Path) -> None:
+    mount("--rbind", str(theirs), str(folder / "inner"))
+    mount("-t", "tmpfs", "cover", str(folder / "inner"))
+    assert cleaner.unmount(folder) == 3
+
+
+def test_nothing_is_deleted_in_a_mount_that_cannot_be_detached(tmp_path: Path, theirs: Path, folder: Path) -> None:
+    mount("--bind", str(theirs / "inner"), str(folder / "inner"))
+    program(tmp_path / "bin" / "umount", "exit 1")
+    done = run_cleaner("no process", folder, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert (done.returncode, done.stdout) == (1, f"cleaner: {folder / 'inner'} cannot be unmounted\n")
+    assert (theirs / "inner" / "precious").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "stopped"),
+    [("echo one", False), ("exit 1", None), ("exit 0", True)],
+    ids=["a demo runs", "it does not say", "nobody else"],
+)
+def test_an_engine_is_stopped_only_if_nobody_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, stopped: bool | None
+) -> None:
+    program(tmp_path / "bin" / "docker", f'case "$*" in *version*) echo 1 ;; *) {answer} ;; esac')
+    program(tmp_path / "deploy" / "engine.sh", f"touch {tmp_path}/stopped")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(cleaner, "ROOT", tmp_path)
+    if stopped is None:
+        with pytest.raises(subprocess.CalledProcessError):
+            cleaner.stop_engine()
+    else:
+        cleaner.stop_engine()
+    assert (tmp_path / "stopped").exists() == bool(stopped)
+
+
+def test_containers_are_removed_until_none_is_left_and_one_that_stays_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try fails: the container is going already."""
+    program(tmp_path / "deploy" / "cluster.sh", "exit 0")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(cleaner, "ROOT", tmp_path)
+    (tmp_path / "there").write_text("one\n")
+    once = "[ -e tried ] && : >there || { : >tried; exit 1; }"
+    program(tmp_path / "bin" / "docker", f'cd {tmp_path}; case "$*" in *" ls "*) cat there ;; *) {once} ;; esac')
+    cleaner.remove_containers("label=x")
+    assert (tmp_path / "there").read_text() == ""
+
+    (tmp_path / "tried").unlink()
+    (tmp_path / "there").write_text("one\n")
+    monkeypatch.setattr(cleaner, "END_WITHIN_S", -1.0)
+    with pytest.raises(OSError, match="containers one cannot be removed"):
+        cleaner.remove_containers("label=x")

@@ -286,7 +286,7 @@ class UserJobHarness:
         return self.job
 
     def until(self, found: Callable[[], object]) -> None:
-        give_up_s = time.monotonic() + 20
+        give_up_s = time.monotonic() + 60
         while not found():
             assert time.monotonic() < give_up_s, self.says
             time.sleep(0.02)
@@ -303,7 +303,7 @@ class UserJobHarness:
             return []
 
     def end(self) -> int:
-        self.thread.join(20)
+        self.thread.join(60)
         return self.codes[0]
 
     def leave(self) -> int:
@@ -324,7 +324,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UserJob
     found = UserJobHarness(tmp_path, monkeypatch)
     yield found
     found.runtime.kill_all()
-    found.thread.join(20)  # else it says its last words in the next test
+    found.thread.join(60)  # else it says its last words in the next test
 
 
 def test_a_job_that_ends_delivers_its_files_and_its_exit_code_and_leaves_nothing(harness: UserJobHarness) -> None:
