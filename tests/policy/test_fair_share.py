@@ -42,7 +42,7 @@ def first(job: int, group: str, *, cpus: int = 1, is_saved: bool = False, priori
 def played(known: Shares, asked: list[list[First]]) -> Book:
     book = Book(known)
     for among in asked:
-        book.start(book.best(among, free_cpus=4), among, free_cpus=4)
+        book.start(book.best(among), among, free_cpus=4)
     return book
 
 
@@ -51,7 +51,7 @@ def test_nobody_at_its_target_goes_before_a_group_below_it(known: Shares, asked:
     book = Book(known)
     holds = dict(known.holds_cpus)
     for among in asked:
-        best = book.best(among, free_cpus=4)
+        best = book.best(among)
         targets = known.target_cpus([each.group for each in among])
         below = [each for each in among if holds.get(each.group, 0) < targets[each.group]]
         assert best == min(below or among, key=lambda each: each.order)
@@ -76,20 +76,20 @@ def test_within_two_groups_below_their_targets_saved_comes_first_then_priority_t
     book = Book(Shares(capacity_cpus=8))
     new, high, saved = first(1, "physics"), first(3, "physics", priority=1), first(5, "physics", is_saved=True)
     other = first(2, "chemistry")
-    assert book.best([other, new], free_cpus=4) == new
-    assert book.best([first(2, "chemistry"), first(3, "physics")], free_cpus=4).job == 2
-    assert book.best([other, high], free_cpus=4) == high
-    assert book.best([first(2, "chemistry", priority=9), saved], free_cpus=4) == saved
+    assert book.best([other, new]) == new
+    assert book.best([first(2, "chemistry"), first(3, "physics")]).job == 2
+    assert book.best([other, high]) == high
+    assert book.best([first(2, "chemistry", priority=9), saved]) == saved
 
 
 def test_where_everybody_has_its_target_the_order_of_all_jobs_counts() -> None:
     book = Book(Shares(capacity_cpus=2, holds_cpus={"physics": 5, "chemistry": 1}))
-    assert book.best([first(1, "physics"), first(2, "chemistry")], free_cpus=1).job == 1
+    assert book.best([first(1, "physics"), first(2, "chemistry")]).job == 1
 
 
 def test_a_group_without_a_part_waits_for_those_that_have_one() -> None:
     none = Shares(ShareRules({"physics": 10}, are_others_equal=False), capacity_cpus=10)
-    assert Book(none).best([first(1, "chemistry"), first(2, "physics")], free_cpus=1).job == 2
+    assert Book(none).best([first(1, "chemistry"), first(2, "physics")]).job == 2
     assert none.target_cpus(["chemistry", "physics"]) == {"chemistry": 0, "physics": 1}
 
 
@@ -121,4 +121,4 @@ def test_of_a_claim_for_many_places_only_the_first_turns_are_told() -> None:
     book = played(Shares(capacity_cpus=1000), asked)
     assert len(book.given()["turns"]) == len(book.starts) == TURNS_KEPT
     assert REPLAYS[POLICY](book.given()) == book.answer()
-    assert book.best([first(1, "physics"), first(2, "theory")], free_cpus=1).group == "physics"
+    assert book.best([first(1, "physics"), first(2, "theory")]).group == "physics"

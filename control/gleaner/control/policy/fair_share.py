@@ -13,10 +13,10 @@ A walk ends at the first job that it may choose and that does not fit. With rese
 promised the first instant at which enough is expected to be free, and those behind it start if they delay no promise.
 Pass one promises first. With all targets 0 there is only pass two: the plain walk of a list of priorities.
 
-`core` is one plain function over NumPy arrays: live control calls the function as it is, the simulator compiles it.
+`core` is one plain function over NumPy arrays, which the simulator compiles.
 
-Live, the question is which group gets the next free place of an agent. `Book` asks `core` about every group's first
-job that fits, in the order of all jobs (saved before new, then the higher priority, then the older).
+Live, the question is which group gets the next free place of an agent. `Book` answers it about every group's first job
+that fits, in the order of all jobs (saved before new, then the higher priority, then the older).
 """
 
 import math
@@ -34,9 +34,6 @@ POLICY = "fairshare"
 
 TURNS_KEPT = 16
 """Of a claim for many places only the first turns are stored, so that what is stored of it stays small."""
-
-_NO_TIMES = np.empty(0)
-_NO_UNITS = np.empty(0, np.int64)
 
 
 def priorities(
@@ -223,25 +220,18 @@ class Book:
         self.starts: list[int] = []
         """The jobs for which the turn mattered, since another group had a job that fits, too."""
 
-    def best(self, firsts: Iterable[First], *, free_cpus: int) -> First:
-        """Return the job that goes next, of one job a group. Each of these jobs fits in `free_cpus`."""
-        among = sorted(firsts, key=lambda first: first.order)
+    def best(self, firsts: Iterable[First]) -> First:
+        """Return the job that goes next, of one job a group, which all fit.
+
+        A group that holds less than its target goes before all that hold theirs: pass one, and pass two, of `core`.
+        """
+        among = list(firsts)
         targets = self._shares.target_cpus([first.group for first in among])
-        places = np.arange(len(among))
-        chosen, _, _ = core(
-            places,
-            np.array([first.cpus for first in among], np.int64),
-            places.astype(np.int32),
-            _NO_TIMES,
-            np.array([self._holds_cpus.get(group, 0) for group in targets], np.int64),
-            np.array(list(targets.values()), np.float64),
-            free_cpus,
-            0,
-            0.0,
-            _NO_TIMES,
-            _NO_UNITS,
-        )
-        return among[int(chosen[0])]
+
+        def turn(first: First) -> tuple[bool, tuple[bool, int, int]]:
+            return self._holds_cpus.get(first.group, 0) >= targets[first.group], first.order
+
+        return min(among, key=turn)
 
     def start(self, first: First, among: Sequence[First], *, free_cpus: int) -> None:
         """Record that the job starts; `among` are all jobs that were asked about, this one too."""
@@ -283,5 +273,5 @@ def replay(given: Mapping[str, Any]) -> dict[str, Any]:
     book = Book(Shares(rules, given["capacity_cpus"], given["holds_cpus"], frozenset(given["waiting"])))
     for turn in given["turns"]:
         among = [First(**first) for first in turn["firsts"]]
-        book.start(book.best(among, free_cpus=turn["free_cpus"]), among, free_cpus=turn["free_cpus"])
+        book.start(book.best(among), among, free_cpus=turn["free_cpus"])
     return book.answer()

@@ -302,7 +302,7 @@ def _chosen(
     ready: dict[int, Any] = {}
     while _drop_what_does_not_fit(queues, room, allowed):
         firsts = {group: _first(queue) for group, queue in queues.items()} if book else {}
-        group = book.best(firsts.values(), free_cpus=room.cpus).group if book else next(iter(queues))
+        group = book.best(firsts.values()).group if book else next(iter(queues))
         _, lane = heapq.heappop(queues[group])
         if lane.lane in ready:
             if book:
