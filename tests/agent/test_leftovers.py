@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from tests.agent.control_harness import Control
 
-from gleaner.agent import agent as runner
-from gleaner.agent.node import slurm_job
 from gleaner.agent.node.leftovers import remove_sockets, sweep_sockets
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.handshake import Handshake, connect
+from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.handshake import during_handshake
 
 US = os.getuid()
@@ -67,7 +66,7 @@ def test_an_agent_removes_older_agents_sockets_only_from_a_node_that_it_has_as_a
 ) -> None:
     """Elsewhere another agent of the same account may be waiting at its own."""
     monkeypatch.setattr(config, "load", lambda: config.Config(agent_uid=US, handshakes=str(folder)))
-    monkeypatch.setattr(slurm_job, "ending", lambda _job: runner.NO_SLURM)
+    monkeypatch.setattr(JobHandle, "look", lambda _job: None)
     with left_by_a_killed_agent(folder / "gleaner-1-1"):
         agent = control.agent("a1", lives_s=30)
         agent.slurm_job = "7" if whole_node else None

@@ -18,7 +18,7 @@ from tests.privileged.users_harness import AGENT, ALICE, BOB, MINE, Node
 from gleaner.agent.privileged.common import bundle, request, user_jobs
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.request import LABEL_END
-from gleaner.agent.privileged.common.slurm_jobs import Slurm
+from gleaner.agent.privileged.common.slurm_job import Slurm
 from gleaner.agent.privileged.helper import containers, main
 
 pytestmark = only_root

@@ -16,13 +16,12 @@ from tests.readers.reader import Reader, as_json, at
 from gleaner.agent.checkpoints import chunking, manifest, workdir_tar
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.messages import Checkpoint
-from gleaner.agent.node import slurm_job
 from gleaner.agent.privileged.common import (
     cgroups,
     config,
     handshake,
     request,
-    slurm_jobs,
+    slurm_job,
     untar,
     untrusted,
 )
@@ -56,6 +55,7 @@ SHOWN = as_json(
                 "job_id": 7, "user_id": 1000, "job_state": ["RUNNING"], "restart_cnt": 1, "requeue": True,
                 "batch_flag": True, "admin_comment": "gleaner: released",
                 "end_time": {"set": True, "infinite": False, "number": 9000},
+                "preempt_time": {"set": True, "infinite": False, "number": 8000},
                 "job_resources": {
                     "nodes": {"allocation": [{"name": "n1", "cpus": {"count": 2}, "memory": {"allocated": 4000}}]}
                 },
@@ -65,11 +65,9 @@ SHOWN = as_json(
 )  # fmt: skip
 
 
-def own_slurm_job(content: bytes, _folder: Path) -> None:
-    shown = text_of(content)
-    slurm_job.parse_ending(shown)
-    slurm_job.parse_memory_mib(shown)
-    slurm_job.parse_kill_wait_s(shown)
+def a_slurm_job(content: bytes, _folder: Path) -> None:
+    found = slurm_job.parse(text_of(content), "7")
+    assert found.memory_mib is None or found.memory_mib > 0
 
 
 def config_file(content: bytes, folder: Path) -> config.Config:
@@ -85,18 +83,12 @@ def daemon_json_file(content: bytes, _folder: Path) -> None:
 
 ON_A_NODE = (
     Reader(
-        "the agent's own Slurm job",
-        own_slurm_job,
+        "Slurm's settings",
+        lambda content, _: slurm_job.parse_kill_wait_s(text_of(content)),
         (),
-        (b"JobId=7 JobState=RUNNING EndTime=2026-11-21T20:29:10 TRES=cpu=6,mem=1.50G,node=1\nKillWait = 30 sec\n",),
-        (b"EndTime=2026-99-99T99:99:99", b"EndTime=0001-01-01T00:00:00", b"TRES=mem=" + b"9" * 400 + b"G"),
+        (b"KillWait = 30 sec\n",),
     ),
-    Reader(
-        "a user's Slurm job",
-        lambda content, _: slurm_jobs.parse(text_of(content), "7"),
-        (slurm_jobs.Unknown,),
-        (SHOWN,),
-    ),
+    Reader("a Slurm job", a_slurm_job, (slurm_job.Unknown,), (SHOWN,)),
     Reader(
         "mountinfo",
         lambda content, _: has_project_quotas("/var/lib", text_of(content)),

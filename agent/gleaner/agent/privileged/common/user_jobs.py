@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from . import bundle, config, folders
 from .bundle import Bundle
 from .request import LABEL_END, Refused, Spec
-from .slurm_jobs import NoJob, Share, Slurm, SlurmJob, Unknown
+from .slurm_job import NoJob, Share, Slurm, SlurmJob, Unknown
 
 LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 _NAME = re.compile(r"own-([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")

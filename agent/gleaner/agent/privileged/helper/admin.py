@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from ..common import agent_leftovers, bundle, config
 from ..common.request import LABEL_END
-from ..common.slurm_jobs import Slurm
+from ..common.slurm_job import Slurm
 from ..common.untar import Hostile
 from ..common.user_jobs import LABEL_SLURM_JOB, UserJobs
 from . import containers, image_store

@@ -26,7 +26,7 @@ from typing import IO, Any, NoReturn
 
 from ..common import bundle, config, handshake, request, socket_server, system_programs
 from ..common.bundle import Bundle
-from ..common.slurm_jobs import NoJob, Slurm, Unknown, is_number
+from ..common.slurm_job import NoJob, Slurm, Unknown, is_number
 from ..common.socket_server import Refusal, Server
 from ..common.untar import Hostile
 from ..common.user_jobs import Owner, Places, UserJobs, job_of, owner

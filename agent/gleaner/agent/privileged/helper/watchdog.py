@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ..common import agent_leftovers, bundle, config, request
 from ..common.bundle import Bundle, Taken
-from ..common.slurm_jobs import Unknown
+from ..common.slurm_job import Unknown
 from ..common.user_jobs import UserJobs, job_of
 from . import containers
 from .containers import Failed
