@@ -184,7 +184,7 @@ time.sleep(0.5)  # it has seen by then that runc has gone
 open('answer', 'w').write(str(notified('post-dump')))
 os._exit(3)
 """
-    prepare = "criu._notified = notified; criu.deleted_files.refused = lambda pid: None; runcs.close()"
+    prepare = "criu._notified = notified; criu.unsavable.refused_files = lambda pid: None; runcs.close()"
     assert hear(tmp_path, fake, prepare, saved=1) == "3"
     assert (tmp_path / "answer").read_text() == "1"
 

@@ -17,9 +17,9 @@ from gleaner.agent.checkpoints import chunking, manifest, workdir_tar
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.messages import Checkpoint
 from gleaner.agent.privileged.common import (
-    cgroups,
     config,
     handshake,
+    processes,
     request,
     slurm_job,
     untar,
@@ -199,7 +199,7 @@ OCI_CONFIG = as_json(
 
 def cgroups_of_runc(content: bytes, folder: Path) -> None:
     at(folder, content, "state.json")
-    for controller, path in cgroups.made_by_runc(str(folder)).items():
+    for controller, path in processes.cgroups_made_by_runc(str(folder)).items():
         assert (type(controller), type(path)) == (str, str)
 
 

@@ -18,7 +18,7 @@ import structlog
 
 from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, Taken, taken
-from gleaner.agent.privileged.shim.deleted_files import holds_sent_files
+from gleaner.agent.privileged.shim.unsavable import holds_sent_files
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 
 log = structlog.get_logger()
