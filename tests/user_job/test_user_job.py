@@ -21,8 +21,7 @@ from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, StorageE
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, Checkpoint
-from gleaner.agent.node.facts import node_facts
-from gleaner.agent.node.internet_sockets import is_asked_in_vain
+from gleaner.agent.node.facts import is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, parse
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
 from gleaner.agent.user_job import main, program, slurm_reporter

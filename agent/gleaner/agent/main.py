@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.node import internet_sockets
-from gleaner.agent.node.facts import node_facts
+from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common import slurm_job
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import chosen
@@ -109,7 +108,7 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         except slurm_job.Unknown as error:
             log.warning("Slurm does not tell about this agent's job", reason=str(error))
     facts = node_facts(able, cpus=settings.cpus, memory_mib=memory_mib)
-    if said := internet_sockets.warning(facts.criu, facts.kernel, is_asked_in_vain=internet_sockets.is_asked_in_vain()):
+    if said := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
         log.warning(said)
     return Agent(
         name=name,

@@ -16,8 +16,7 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.common.quantities import memory_mib as parse_memory_mib
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, NodeFacts
-from gleaner.agent.node import internet_sockets
-from gleaner.agent.node.facts import node_facts
+from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
 from gleaner.agent.runtime.helper_client import HelperClient, Refusal, translated
@@ -220,7 +219,7 @@ def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
 def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
     """Return the facts of this node. If its CRIU saves no internet sockets, say so now, not when a save has failed."""
     facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
-    if said := internet_sockets.warning(facts.criu, facts.kernel, is_asked_in_vain=internet_sockets.is_asked_in_vain()):
+    if said := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
         say(said)
     return facts
 

@@ -10,9 +10,9 @@ from __future__ import annotations  # the node may have Python 3.9
 
 from typing import Any, NamedTuple
 
-from ..common import socket_filter
 from ..common.request import LABEL_END, Spec, is_text
 from ..shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE
+from ..shim.own_config import denied_sockets
 
 FOLDER_IN_CONTAINER = "/job"
 HOSTNAME = "gleaner"
@@ -250,6 +250,6 @@ def _seccomp() -> dict[str, Any]:
             deny(list(_DENIED)),
             *(deny(["clone"], with_flag(bit)) for bit in bits),
             deny(["clone3"], error=_ENOSYS),  # its flags are out of a filter's sight; glibc then takes clone
-            *socket_filter.denied(),
+            *denied_sockets(),
         ],
     }
