@@ -28,7 +28,7 @@ from gleaner.agent.privileged.common import (
 from gleaner.agent.privileged.common.tar_stream import MALFORMED
 from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.privileged.helper import image_store, monitor, oci_config
-from gleaner.agent.privileged.install import daemon_json
+from gleaner.agent.privileged.install import docker_engine
 from gleaner.agent.privileged.shim import (
     criu_call,
     img_streamer,
@@ -77,8 +77,8 @@ def config_file(content: bytes, folder: Path) -> config.Config:
 
 
 def daemon_json_file(content: bytes, _folder: Path) -> None:
-    text, added = daemon_json.merged(text_of(content), program="/g", experimental=True)
-    daemon_json.without(text, program="/g", added=added)
+    text, added = docker_engine.merged(text_of(content), program="/g", experimental=True)
+    docker_engine.without(text, program="/g", added=added)
 
 
 ON_A_NODE = (
@@ -99,7 +99,7 @@ ON_A_NODE = (
     Reader(
         "Docker's daemon.json",
         daemon_json_file,
-        (daemon_json.Refused,),
+        (docker_engine.Refused,),
         (b'{"debug": true, "runtimes": {"x": {"path": "/x"}}}',),
     ),
     Reader(
