@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gleaner.agent.privileged.shim import criu_call
 from gleaner.agent.privileged.shim.criu_call import options
-from gleaner.agent.privileged.shim.protobuf import NotUnderstood, field, fields
+from gleaner.agent.privileged.shim.criu_messages import NotUnderstood, field, fields
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint
 
 

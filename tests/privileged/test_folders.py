@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> tuple[Config, Bundle]:
 def test_what_is_very_deep_is_counted_and_removed(made: tuple[Config, Bundle]) -> None:
     settings, found = made
     dig(Path(found.inside("upper")), DEEPER_THAN_PYTHON_RECURSES)
-    assert found.taken().bytes > 2**20
+    assert found.taken().size_bytes > 2**20
     found.remove()
     assert kept(settings) == []
 
@@ -58,7 +58,7 @@ def test_no_name_hides_what_is_written(made: tuple[Config, Bundle]) -> None:
     hidden = Path(found.inside("upper"), "rootfs")
     hidden.mkdir()
     (hidden / "file").write_bytes(bytes(2**20))
-    assert found.taken().bytes >= 2**20
+    assert found.taken().size_bytes >= 2**20
 
 
 def test_a_bundle_whose_facts_a_crash_has_emptied_harms_no_other(made: tuple[Config, Bundle]) -> None:
@@ -144,7 +144,7 @@ def test_what_cannot_be_counted_in_time_is_said_and_keeps_nobody_waiting(
 
 def test_files_without_a_byte_count_too(made: tuple[Config, Bundle]) -> None:
     _, found = made
-    before = found.taken().files
+    before = found.taken().inodes
     for number in range(100):
         Path(found.inside("upper"), str(number)).touch()
-    assert found.taken().files == before + 100
+    assert found.taken().inodes == before + 100

@@ -31,14 +31,14 @@ from gleaner.agent.privileged.helper import image_store, monitor, oci_config
 from gleaner.agent.privileged.install import docker_engine
 from gleaner.agent.privileged.shim import (
     criu_call,
-    img_streamer,
+    criu_messages,
     overlay_tar,
     own_config,
-    protobuf,
     seal,
     transfer,
     vdso,
 )
+from gleaner.agent.privileged.shim.criu_messages import field
 from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.docker import has_project_quotas
@@ -120,9 +120,9 @@ SPEC = {
 }  # fmt: skip
 IMAGE = MadeImage()
 CRIU = (
-    protobuf.field(1, 5) + protobuf.field(9, 4)
-    + protobuf.field(23, protobuf.field(1, b"/job") + protobuf.field(2, b"/j"))
-    + protobuf.field(27, protobuf.field(1, b"pipe:[1]") + protobuf.field(2, 1)) + protobuf.field(13, b"/caf\xe9")
+    field(1, 5) + field(9, 4)
+    + field(23, field(1, b"/job") + field(2, b"/j"))
+    + field(27, field(1, b"pipe:[1]") + field(2, 1)) + field(13, b"/caf\xe9")
 )  # fmt: skip
 
 
@@ -178,9 +178,12 @@ def vdso_areas(content: bytes, _folder: Path) -> None:
 
 def criu_images() -> bytes:
     """Return images that say that the process has one page, and a vDSO of its own there."""
-    pages = [protobuf.field(1, 1), protobuf.field(1, 2**20) + protobuf.field(2, 1) + protobuf.field(4, 4)]
-    area = protobuf.field(1, 2**20) + protobuf.field(2, 2**20 + PAGE) + protobuf.field(7, 1 | 8 | 512)
-    images = (pages, [protobuf.field(14, area)])
+    pages = [
+        field(1, 1),
+        field(1, 2**20) + field(2, 1) + field(4, 4),
+    ]
+    area = field(1, 2**20) + field(2, 2**20 + PAGE) + field(7, 1 | 8 | 512)
+    images = (pages, [field(14, area)])
     return b"--".join(bytes(8) + b"".join(struct.pack("<I", len(one)) + one for one in image) for image in images)
 
 
@@ -215,14 +218,14 @@ ROOTS = (
     Reader(
         "runc's request to CRIU",
         lambda content, _: criu_call.options(content, 1),
-        (protobuf.NotUnderstood,),
+        (criu_messages.NotUnderstood,),
         (CRIU,),
-        (protobuf.field(23, b""), protobuf.field(10, b"\xff"), protobuf.field(27, b"")),
+        (field(23, b""), field(10, b"\xff"), field(27, b"")),
     ),
     Reader(
         "a name of an image of CRIU's",
-        lambda content, _: img_streamer.parsed_request(content),
-        (img_streamer.StreamBroken,),
+        lambda content, _: criu_messages.parsed_request(content),
+        (criu_messages.StreamBroken,),
         (b"\x0a\x0bpages-1.img",),
     ),
     Reader("the images of CRIU's that say what is where", vdso_areas, (vdso.Forged,), (criu_images(),)),

@@ -5,7 +5,7 @@ not wait for that.
 """
 
 import contextlib
-import stat
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,23 +55,12 @@ def sweep_sockets() -> int:
     Only for an agent that has the whole node: elsewhere another agent may be waiting at its socket just now.
     """
     try:
-        folder = Path(config.load().handshakes)
+        return agent_leftovers.remove_sockets(config.load().handshakes, owner_uid=os.getuid())
     except config.Misconfigured:  # this node saves without root
         return 0
-    return remove_sockets(folder)
-
-
-def remove_sockets(folder: Path) -> int:
-    """Remove all sockets of a folder, and nothing else; return how many."""
-    removed = 0
-    try:
-        for left in folder.iterdir():
-            if stat.S_ISSOCK(left.lstat().st_mode):
-                left.unlink(missing_ok=True)
-                removed += 1
     except OSError as error:
-        log.warning("cannot remove what earlier agents left", folder=str(folder), reason=str(error))
-    return removed
+        log.warning("cannot remove the sockets of earlier agents", reason=str(error))
+        return 0
 
 
 def _is_past(labels: Mapping[str, str], now_s: float) -> bool:

@@ -17,9 +17,10 @@ import os
 import select
 import stat
 import tempfile
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import config, durable, folders, system_programs
+from .disk_usage import Taken
 
 _GONE = ".gone-"
 _ROOM, _ROOM_BYTES = "exit.room", 512
@@ -42,14 +43,6 @@ class Exists(Exception):
 
 class Uncounted(Exception):
     """The room that a folder takes on the disk cannot be counted; one line."""
-
-
-class Taken(NamedTuple):
-    """Room on the disk."""
-
-    bytes: int
-    files: int
-    """The number of files and folders: a disk may have no room for more of them and still have free bytes."""
 
 
 class Bundle:
@@ -150,7 +143,8 @@ class Bundle:
 def taken(*paths: str) -> Taken:
     """Return the room that folders take on the disk. `du` counts at any depth, and a file with several names once.
 
-    Raises `Uncounted` when the count takes too long.
+    It is a program of its own, since a disk that does not answer would hold our thread. Raises `Uncounted` when the
+    count takes too long.
     """
     return Taken(_du("--block-size=1", *paths), _du("--inodes", *paths))
 
@@ -168,8 +162,8 @@ def room(settings: config.Config) -> Taken:
     """Return how much containers may still write; less than nothing beyond a limit. Raises `Uncounted`."""
     found = [one.taken() for one in all_bundles(settings)]
     return Taken(
-        settings.most_container_bytes - sum(one.bytes for one in found),
-        settings.most_container_files - sum(one.files for one in found),
+        settings.most_container_bytes - sum(one.size_bytes for one in found),
+        settings.most_container_files - sum(one.inodes for one in found),
     )
 
 

@@ -62,9 +62,9 @@ def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
         room = bundle.room(settings)
     except bundle.Uncounted as error:
         raise Failed("fault", str(error)) from error
-    if room.bytes < 0:
+    if room.size_bytes < 0:
         raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
-    if room.files < 0:
+    if room.inodes < 0:
         raise Failed("fault", f"the containers on this node have more than {settings.most_container_files} files")
     image = image_store.find(settings, spec.image)
     if image is None:

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, NoReturn
 
 from ..common import agent_leftovers, bundle, config, request
-from ..common.bundle import Bundle, Taken
+from ..common.bundle import Bundle
+from ..common.disk_usage import Taken
 from ..common.slurm_job import Unknown
 from ..common.user_jobs import UserJobs, job_of
 from . import containers
@@ -110,8 +111,8 @@ class Watchdog:
 
     def _share(self, *taken: Taken) -> float:
         """Return the part of the limits that is taken: of bytes or of files, whichever is more."""
-        of_bytes = sum(one.bytes for one in taken) / self._settings.most_container_bytes
-        return max(of_bytes, sum(one.files for one in taken) / self._settings.most_container_files)
+        of_bytes = sum(one.size_bytes for one in taken) / self._settings.most_container_bytes
+        return max(of_bytes, sum(one.inodes for one in taken) / self._settings.most_container_files)
 
     def _is_ended(self, one: Bundle | str) -> bool:
         """End a container, or remove one that does not run, or a folder without one. Return True if that worked."""

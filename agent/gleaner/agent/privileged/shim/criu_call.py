@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from ..common import config, freezing, processes, symlink_guard
 from . import credential_check, mount_confinement, timers, unsavable
-from .protobuf import NotUnderstood, Value, field, fields, number_in
+from .criu_messages import NotUnderstood, Value, field, fields, number_in
 from .transfer import is_held, let_go, note_held
 from .unsavable import Reason, log_line
 

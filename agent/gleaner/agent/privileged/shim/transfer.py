@@ -212,7 +212,8 @@ def _said_to(agent: handshake.Handshake) -> Generator[None]:
 def _limit(settings: config.Config, owner: _Owner) -> untar.Limit:
     """Return how much may be put back: for a user job, what all containers of the node have left."""
     if owner.key:
-        return untar.Limit(*bundle.room(settings))
+        room = bundle.room(settings)
+        return untar.Limit(room.size_bytes, room.inodes)
     return _most(settings)
 
 
