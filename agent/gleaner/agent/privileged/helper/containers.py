@@ -58,10 +58,7 @@ def facts(settings: config.Config) -> dict[str, Any]:
 
 def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     """Make a container that does not run yet."""
-    try:
-        room = bundle.room(settings)
-    except bundle.Uncounted as error:
-        raise Failed("fault", str(error)) from error
+    room = bundle.room(settings)
     if room.size_bytes < 0:
         raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
     if room.inodes < 0:

@@ -87,11 +87,10 @@ class Watchdog:
 
     def keep_limit(self) -> None:
         """Keep the limits: remove ended containers, the oldest first; then end the largest of all that is there."""
-        found: dict[Bundle | str, Taken] = {}
-        for made in bundle.all_bundles(self._settings):
-            self._count(found, made, made.path, *self._folders(made))
-        for name, folder in self._loose().items():
-            self._count(found, name, folder)
+        found: dict[Bundle | str, Taken] = {
+            made: bundle.taken(made.path, *self._folders(made)) for made in bundle.all_bundles(self._settings)
+        }
+        found |= {name: bundle.taken(folder) for name, folder in self._loose().items()}
         ended = [one for one in found if isinstance(one, Bundle) and one.exit() is not None]
         for made in sorted(ended, key=lambda one: one.facts()["made_s"]):
             if self._share(*found.values()) > 1:
@@ -102,12 +101,6 @@ class Watchdog:
         for one in sorted(found, key=lambda one: -self._share(found[one])):
             if self._is_ended(one):
                 return
-
-    def _count(self, found: dict[Bundle | str, Taken], one: Bundle | str, *folders: str) -> None:
-        try:
-            found[one] = bundle.taken(*folders)
-        except bundle.Uncounted as error:  # the others count
-            sys.stderr.write(f"watchdog: {error}\n")
 
     def _share(self, *taken: Taken) -> float:
         """Return the part of the limits that is taken: of bytes or of files, whichever is more."""

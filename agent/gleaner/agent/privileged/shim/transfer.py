@@ -64,7 +64,6 @@ def run(call: Call) -> int | None:
         symlink_guard.Foreign,
         written_layer.NotTaken,
         bundle.NoSuch,
-        bundle.Uncounted,
         OSError,
         ValueError,
     ) as error:
