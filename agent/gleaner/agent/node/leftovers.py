@@ -6,14 +6,13 @@ not wait for that.
 
 import contextlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
 
 from gleaner.agent.checkpoints import workdir_tar as folder
-from gleaner.agent.privileged.common import agent_leftovers, config
-from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, Runtime
+from gleaner.agent.privileged.common import agent_leftovers, config, request
+from gleaner.agent.runtime.interface import LABEL_AGENT, ContainerId, Runtime
 
 log = structlog.get_logger()
 
@@ -26,7 +25,9 @@ def reap(runtime: Runtime, *, agent: str, whole_node: bool, now_s: float) -> lis
     """
     gone: list[ContainerId] = []
     for container, labels in runtime.ours().items():
-        if labels.get(LABEL_AGENT) == agent or not (whole_node or _is_past(labels, now_s)):
+        end_s = request.end_s(labels)
+        is_left = whole_node or (end_s is not None and end_s < now_s)
+        if labels.get(LABEL_AGENT) == agent or not is_left:
             continue
         log.warning("removing a container that an earlier agent left", container=container, labels=dict(labels))
         runtime.kill(container)
@@ -61,8 +62,3 @@ def sweep_sockets() -> int:
     except OSError as error:
         log.warning("cannot remove the sockets of earlier agents", reason=str(error))
         return 0
-
-
-def _is_past(labels: Mapping[str, str], now_s: float) -> bool:
-    end = labels.get(LABEL_END, "")
-    return end.isascii() and end.isdigit() and float(end) < now_s

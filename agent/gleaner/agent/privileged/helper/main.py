@@ -53,7 +53,7 @@ class Helper:
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
         self._user_jobs = UserJobs(settings, Slurm(settings.scontrol)) if settings.user_jobs_key else None
-        self._places = threading.BoundedSemaphore(_AT_ONCE)
+        self._agents_places = Places(of_one=_AT_ONCE, of_all=_AT_ONCE)
         self._users_places = Places(of_one=_USER_AT_ONCE, of_all=_USERS_AT_ONCE)
         self._hands: dict[int, threading.BoundedSemaphore] = {}
         self._busy: set[str] = set()
@@ -71,18 +71,15 @@ class Helper:
         ).serve(listener)
 
     def _admit(self, uid: int) -> None:
-        if uid == self._settings.agent_uid:
-            is_free = self._places.acquire(blocking=False)
-        else:
-            is_free = self._user_jobs is not None and self._users_places.take(uid)
-        if not is_free:
+        is_served = uid == self._settings.agent_uid or self._user_jobs is not None
+        if not is_served or not self._places(uid).take(uid):
             raise Refusal
 
     def _release(self, uid: int) -> None:
-        if uid == self._settings.agent_uid:
-            self._places.release()
-        else:
-            self._users_places.release(uid)
+        self._places(uid).release(uid)
+
+    def _places(self, uid: int) -> Places:
+        return self._agents_places if uid == self._settings.agent_uid else self._users_places
 
     def _hand(self, uid: int, do: str) -> AbstractContextManager[Any]:
         """Return a limit on the requests of one user that call root's programs at the same time."""
@@ -185,7 +182,7 @@ class Helper:
             "remove": lambda: self._remove(made),
         }
         if do in simple:
-            with self._alone(made.name) if do in ("run", "remove") else _nothing():
+            with self._alone(made.name) if do in ("run", "remove") else nullcontext():
                 simple[do]()
             return {}, None
         about = made.facts()
@@ -250,10 +247,7 @@ class Helper:
     def _one_pause(self, name: str) -> threading.Lock:
         """Return the lock that all share who pause or save this container."""
         with self._lock:
-            found = self._pausing.get(name)
-            if found is None:
-                found = self._pausing[name] = threading.Lock()
-            return found
+            return self._pausing.setdefault(name, threading.Lock())
 
     @contextmanager
     def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:
@@ -270,11 +264,6 @@ class Helper:
 
 def _report(line: str) -> None:
     sys.stderr.write(f"{line}\n")
-
-
-@contextmanager
-def _nothing() -> Generator[None, None, None]:
-    yield
 
 
 def _explained(error: Exception) -> dict[str, str]:

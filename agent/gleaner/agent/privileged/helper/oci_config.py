@@ -10,7 +10,8 @@ from __future__ import annotations  # the node may have Python 3.9
 
 from typing import Any, NamedTuple
 
-from ..common.request import LABEL_END, Spec, is_text
+from ..common import request
+from ..common.request import Spec, is_text
 from ..shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE
 from ..shim.own_config import denied_sockets
 
@@ -92,12 +93,11 @@ def image(config: dict[str, Any]) -> Image:
 def configuration(spec: Spec, node: Node, image: Image, *, rootfs: str, folder: str) -> dict[str, Any]:
     """Return the configuration of a container whose root is at `rootfs` and whose own few files are in `folder`."""
     annotations = {ANNOTATION_HANDSHAKE: spec.name}
-    end_s = spec.labels.get(LABEL_END, "")
     if not node.is_agents:
         annotations[ANNOTATION_OWNER] = str(node.uid)  # its end may be put off; the helper says it with each save
         annotations[ANNOTATION_IMAGE] = node.image_id
-    elif end_s.isascii() and end_s.isdigit():
-        annotations[ANNOTATION_END] = end_s
+    elif (end_s := request.end_s(spec.labels)) is not None:
+        annotations[ANNOTATION_END] = str(end_s)
     if spec.restore:
         annotations[ANNOTATION_RESTORE] = "yes"
     return {

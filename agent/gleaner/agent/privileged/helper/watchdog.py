@@ -138,5 +138,5 @@ def is_overdue(labels: dict[str, str], now_s: float) -> bool:
     >>> is_overdue({"org.gleaner.end-s": "100"}, 159), is_overdue({"org.gleaner.end-s": "100"}, 161), is_overdue({}, 0)
     (False, True, True)
     """
-    end = labels.get(request.LABEL_END, "").partition(".")[0]
-    return not (end.isascii() and end.isdigit()) or now_s > float(end) + _GRACE_S
+    end_s = request.end_s(labels)
+    return end_s is None or now_s > end_s + _GRACE_S

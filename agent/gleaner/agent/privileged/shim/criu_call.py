@@ -152,6 +152,7 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     saved, root = number_in(criu_opts.get(2, 0)), None
     if kind == DUMP:
         freezer = words[words.index("--freeze-cgroup") + 1] if "--freeze-cgroup" in words else ""
+        # Files are looked at now, too: CRIU makes hard links to some by their paths already while it saves.
         why = unsavable.refused(saved, freezer) or unsavable.refused_files(saved)
         if why is not None:
             _log(own, why)
