@@ -148,6 +148,16 @@ def test_a_folder_that_is_renamed_before_it_is_entered_makes_the_count_a_lower_b
     assert looking.size_bytes >= MIB
 
 
+def test_a_folder_that_is_removed_before_it_is_entered_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    looking = counting(tmp_path)
+    looking.enter(None, str(tmp_path))
+    (tmp_path / "gone").rmdir()
+    while looking.levels:
+        looking.step()
+    assert looking.is_whole
+
+
 def test_a_folder_that_is_moved_while_it_is_looked_through_is_not_taken_for_the_one_above(tmp_path: Path) -> None:
     os.close(nested(tmp_path, 500))
     for up in ("", "d/" * 250):

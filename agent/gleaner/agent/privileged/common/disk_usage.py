@@ -65,8 +65,8 @@ class _Level:
         self.mode = mode
         """The folder's own mode, if that was changed for the count."""
         self.facts = os.fstat(folder)
-        self.waiting: list[str] = []
-        """The folders in this one that have not been entered."""
+        self.waiting: list[tuple[str, int]] = []
+        """The folders in this one that have not been entered: names and inodes."""
 
 
 class _Count:
@@ -92,21 +92,22 @@ class _Count:
         """Enter the next folder below, or leave this one."""
         here = self.levels[-1]
         if here.folder is not None and here.waiting:
-            self.enter(here.folder, here.waiting.pop())
+            name, inode = here.waiting.pop()
+            if not self.enter(here.folder, name):  # it was removed, or renamed
+                self.is_whole = self.is_whole and not _holds(here.folder, inode)
         else:
             self.is_whole = self.is_whole and not here.waiting
             self.leave()
 
-    def enter(self, parent: int | None, name: str) -> None:
-        """Open a folder and count what is in it."""
+    def enter(self, parent: int | None, name: str) -> bool:
+        """Open a folder and count what is in it. Return False if there is no folder of this name by now."""
         try:
             level = self._opened(parent, name)
-        except NotADirectoryError:  # a folder at the top only: what is no folder has been counted
-            self.is_whole = self.is_whole and parent is None
-            return
+        except (FileNotFoundError, NotADirectoryError):
+            return False
         except OSError:
             self.is_whole = False
-            return
+            return True
         if len(self.levels) >= _HELD:
             above = self.levels[-_HELD]
             if above.folder is not None:
@@ -117,6 +118,7 @@ class _Count:
             self._look_through(level)
         except OSError:
             self.is_whole = False
+        return True
 
     def _opened(self, parent: int | None, name: str) -> _Level:
         if not self._own:
@@ -145,7 +147,7 @@ class _Count:
         if facts.st_dev != self._device:
             return
         if stat.S_ISDIR(facts.st_mode):
-            level.waiting.append(name)
+            level.waiting.append((name, facts.st_ino))
         elif facts.st_nlink > 1:
             if facts.st_ino in self._several:
                 return
@@ -165,6 +167,15 @@ class _Count:
                 if stat.S_IMODE(os.fstat(left.folder).st_mode) == left.mode | _OPEN_TO_OWNER:  # nobody has changed it
                     os.fchmod(left.folder, left.mode)
         os.close(left.folder)
+
+
+def _holds(folder: int, inode: int) -> bool:
+    """Return True if something in the folder has this inode, or if that cannot be told."""
+    try:
+        with os.scandir(folder) as found:
+            return any(entry.inode() == inode for entry in found)
+    except OSError:
+        return True
 
 
 def _above(folder: int, expected: os.stat_result) -> int | None:
