@@ -4,16 +4,16 @@ import errno
 import os
 import signal
 import threading
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 from tests.agent.control_harness import FAR_S, Control
+from tests.privileged import slurm
 
-from gleaner.agent.agent import NO_SLURM, TICK_S, Agent
+from gleaner.agent.agent import TICK_S, Agent
 from gleaner.agent.messages import Farewell
-from gleaner.agent.node import slurm_job
+from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId
 from gleaner.control.daemon.report_spool import take_left_reports
 from gleaner.control.queue import agents, jobs, queries
@@ -191,11 +191,7 @@ def test_a_terminated_agent_saves_at_once(control: Control) -> None:
 def test_a_terminated_agent_does_not_wait_for_slurm_to_say_why(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(_job: str) -> slurm_job.Ending:
-        control.clock.pause(12)
-        return NO_SLURM
-
-    monkeypatch.setattr(slurm_job, "ending", silent)
+    monkeypatch.setattr(JobHandle, "look", lambda _job: control.clock.pause(12))
     job = control.submit("100000")
     agent = control.agent("a1", lives_s=FAR_S)
     agent.slurm_job = "7"
@@ -206,28 +202,28 @@ def test_a_terminated_agent_does_not_wait_for_slurm_to_say_why(
 
 
 @pytest.mark.parametrize(
-    ("number", "shown", "kill_wait_s"),
+    ("number", "state", "kill_wait_s"),
     [
-        (signal.SIGTERM, "JobState=RUNNING EndTime={end} PreemptTime=2026-11-21T20:29:10", 6),
-        (signal.SIGUSR1, "JobState=RUNNING EndTime={end} PreemptTime=2026-11-21T20:29:10", 6),
-        (signal.SIGTERM, "JobState=COMPLETING EndTime={now} PreemptTime=None", 30),
+        (signal.SIGTERM, "RUNNING", 6),
+        (signal.SIGUSR1, "RUNNING", 6),
+        (signal.SIGTERM, "CANCELLED", 30),
     ],
     ids=["preempted after the warning", "preempted", "cancelled"],
 )
 def test_an_agent_that_is_to_go_leaves_at_once_and_has_the_time_that_slurm_gives_it(
-    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, shown: str, kill_wait_s: float
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, state: str, kill_wait_s: float
 ) -> None:
     """A grace time that is longer than what is left changes no end; a job that was cancelled has its end behind it."""
     control.runtime.checkpoint_takes_s = 4
     job = control.submit("100000")
     agent = control.agent("a1", lives_s=FAR_S, kill_wait_s=kill_wait_s)
-    agent.slurm_job = "7"
-    end, now = (datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (agent.end_s, control.now_s))
-    program = tmp_path / "bin" / "scontrol"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho {shown.format(end=end, now=now)}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    agent.slurm_job = "66"
+    is_preempted = state == "RUNNING"
+    end_s, preempt_s = (int(agent.end_s), int(control.now_s)) if is_preempted else (int(control.now_s), 0)
+    program = slurm.answering(
+        tmp_path, slurm.job(job_state=[state], end_time=slurm.number(end_s), preempt_time=slurm.number(preempt_s))
+    )
+    monkeypatch.setenv("PATH", f"{Path(program).parent}:{os.environ['PATH']}")
     told = signalled(control, number)
     control.live(agent)
     assert control.now_s - told[0] < 5

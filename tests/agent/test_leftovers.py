@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tests.agent.control_harness import Control
 
-from gleaner.agent import agent as runner
-from gleaner.agent.node import slurm_job
-from gleaner.agent.node.leftovers import remove_sockets, sweep_sockets
+from gleaner.agent.node.leftovers import sweep_sockets
 from gleaner.agent.privileged.common import config
+from gleaner.agent.privileged.common.agent_leftovers import remove_sockets
 from gleaner.agent.privileged.common.handshake import Handshake, connect
+from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.handshake import during_handshake
 
 US = os.getuid()
@@ -48,9 +48,9 @@ def test_only_sockets_of_earlier_agents_are_removed(folder: Path) -> None:
     (folder / "a file").write_text("")
     (folder / "a folder").mkdir()
     (folder / "a link").symlink_to(folder / "gleaner-1-1")
-    assert remove_sockets(folder) == 2
+    assert remove_sockets(str(folder), owner_uid=US) == 2
     assert sorted(path.name for path in folder.iterdir()) == ["a file", "a folder", "a link"]
-    assert remove_sockets(folder / "not there") == 0
+    assert remove_sockets(str(folder / "not there"), owner_uid=US) == 0
 
 
 def test_a_node_that_saves_without_root_has_nothing_to_remove(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_an_agent_removes_older_agents_sockets_only_from_a_node_that_it_has_as_a
 ) -> None:
     """Elsewhere another agent of the same account may be waiting at its own."""
     monkeypatch.setattr(config, "load", lambda: config.Config(agent_uid=US, handshakes=str(folder)))
-    monkeypatch.setattr(slurm_job, "ending", lambda _job: runner.NO_SLURM)
+    monkeypatch.setattr(JobHandle, "look", lambda _job: None)
     with left_by_a_killed_agent(folder / "gleaner-1-1"):
         agent = control.agent("a1", lives_s=30)
         agent.slurm_job = "7" if whole_node else None

@@ -23,6 +23,7 @@ def job(**changes: Any) -> dict[str, Any]:
         "user_id": 1,
         "job_state": ["RUNNING"],
         "end_time": number(2_000_000_000),
+        "preempt_time": number(0),
         "job_resources": {"nodes": {"count": len(parts), "allocation": allocation}} if parts else None,
         "admin_comment": "",
         "restart_cnt": 0,

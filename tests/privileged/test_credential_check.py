@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 import pytest
 from tests.privileged.root import only_root
 
+from gleaner.agent.privileged.common.processes import family, status
 from gleaner.agent.privileged.shim import credential_check
-from gleaner.agent.privileged.shim.credential_check import beyond, family, has_ended, stop_if_beyond
+from gleaner.agent.privileged.shim.credential_check import beyond, has_ended, stop_if_beyond
 
 JOB = {
     "Uid": ["4200"] * 4,
@@ -113,7 +114,7 @@ def running(program: str) -> Iterator["subprocess.Popen[bytes]"]:
 @only_root
 def test_a_child_that_has_ended_has_no_rights_that_count() -> None:
     with running(CHILD_ENDED) as found:
-        assert [has_ended(credential_check.status(f"/proc/{pid}/status")) for pid in family(found.pid)] == [
+        assert [has_ended(status(f"/proc/{pid}/status")) for pid in family(found.pid)] == [
             False,
             True,
         ]
@@ -125,7 +126,7 @@ def test_a_child_that_has_ended_has_no_rights_that_count() -> None:
 
 def test_a_thread_that_lives_counts_though_the_first_one_has_ended() -> None:
     with running(FIRST_THREAD_ENDED) as found:
-        assert has_ended(credential_check.status(f"/proc/{found.pid}/status"))
+        assert has_ended(status(f"/proc/{found.pid}/status"))
         assert stop_if_beyond(found.pid, os.getuid() + 1) == f"it would run as uid {os.getuid()}"
         assert found.wait(10) == -signal.SIGKILL
 

@@ -17,7 +17,7 @@ from tests.privileged.waiting import wait_until
 
 from gleaner.agent.privileged.shim import criu_call
 from gleaner.agent.privileged.shim.criu_call import options
-from gleaner.agent.privileged.shim.protobuf import NotUnderstood, field, fields
+from gleaner.agent.privileged.shim.criu_messages import NotUnderstood, field, fields
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint
 
 
@@ -195,7 +195,7 @@ while not os.path.exists('looks') or os.path.getsize('looks') < 2: time.sleep(0.
 open('answer', 'w').write(str(notified('post-dump')))
 os._exit(3)
 """
-    prepare = f"{COUNTS_LOOKS}criu._notified = notified; criu.deleted_files.refused = lambda pid: None; runcs.close()"
+    prepare = f"{COUNTS_LOOKS}criu._notified = notified; criu.unsavable.refused_files = lambda pid: None; runcs.close()"
     assert hear(tmp_path, fake, prepare, saved=1) == "3"
     assert (tmp_path / "answer").read_text() == "1"
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.privileged.root import only_root
 
-from gleaner.agent.privileged.shim import deleted_files
-from gleaner.agent.privileged.shim.reasons import log_line, shown
+from gleaner.agent.privileged.shim import unsavable
+from gleaner.agent.privileged.shim.unsavable import log_line, shown
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint
 
 HOLDS = {
@@ -51,7 +51,7 @@ def holding(place: Path, how: str, then: str) -> Iterator[int]:
 @pytest.mark.parametrize("how", HOLDS.values(), ids=HOLDS)
 def test_what_lies_behind_a_link_is_refused_in_one_line(tmp_path: Path, how: str) -> None:
     with holding(tmp_path, how, "os.rmdir(d); os.symlink('/etc', d)") as pid:
-        why = deleted_files.refused(pid)
+        why = unsavable.refused_files(pid)
     assert why is not None
     assert f"it holds {shown(f'{tmp_path}/a/d/x')} open, which is deleted" in why.text
     assert f"{shown(f'{tmp_path}/a/d')} is a symbolic link" in why.text
@@ -64,7 +64,7 @@ def test_a_long_path_hides_neither_what_to_do_nor_that_the_reason_lasts(tmp_path
     name = "\u00fc\x01" * 70
     long = f"d = d + '/' + {name!r}; os.mkdir(d); held = open(d + '/x', 'w'); os.unlink(held.name)"
     with holding(tmp_path, long, "os.rmdir(d); os.symlink('/etc', d)") as pid:
-        why = deleted_files.refused(pid)
+        why = unsavable.refused_files(pid)
     assert why is not None
     told = cannot_checkpoint(log_line(why), "")
     assert str(told).endswith(": it can be saved when the job has closed the one or removed the other")
@@ -75,7 +75,7 @@ def test_a_long_path_hides_neither_what_to_do_nor_that_the_reason_lasts(tmp_path
 def test_a_link_further_up_counts_too_since_criu_leaves_out_what_is_missing(tmp_path: Path) -> None:
     up = "os.rmdir(d); os.rmdir(os.path.dirname(d)); os.symlink('/etc', os.path.dirname(d))"
     with holding(tmp_path, HOLDS["an open file"], up) as pid:
-        why = deleted_files.refused(pid)
+        why = unsavable.refused_files(pid)
     assert why is not None
     assert f"{shown(f'{tmp_path}/a')} is a symbolic link" in why.text
 
@@ -84,14 +84,14 @@ def test_a_link_further_up_counts_too_since_criu_leaves_out_what_is_missing(tmp_
 @pytest.mark.parametrize("then", ["pass", "os.rmdir(d)", "os.rmdir(d); open(d, 'w')"])
 def test_what_is_deleted_behind_no_link_may_be_saved(tmp_path: Path, then: str) -> None:
     with holding(tmp_path, HOLDS["an open file"], then) as pid:
-        assert deleted_files.refused(pid) is None
+        assert unsavable.refused_files(pid) is None
 
 
 @only_root
 def test_a_name_that_says_deleted_itself_is_no_way_round(tmp_path: Path) -> None:
     how = "held = open(d + '/x (deleted)', 'w'); os.unlink(held.name)"
     with holding(tmp_path, how, "os.rmdir(d); os.symlink('/etc', d)") as pid:
-        why = deleted_files.refused(pid)
+        why = unsavable.refused_files(pid)
     assert why is not None
     assert "x (deleted)' open, which is deleted" in why.text
 
@@ -101,7 +101,7 @@ def test_memory_with_the_name_of_a_path_is_no_file(tmp_path: Path) -> None:
     """CRIU knows such memory by its device. Its name may hold slashes."""
     (tmp_path / "link").symlink_to("/etc")
     with holding(tmp_path, f"held = os.memfd_create('{tmp_path}/link/x')", "pass") as pid:
-        assert deleted_files.refused(pid) is None
+        assert unsavable.refused_files(pid) is None
 
 
 LINKED = "held = open(d + '/x', 'w'); os.link(held.name, d + '/y'); os.unlink(held.name)"
@@ -110,7 +110,7 @@ LINKED = "held = open(d + '/x', 'w'); os.link(held.name, d + '/y'); os.unlink(he
 @only_root
 def test_a_deleted_file_with_another_name_is_refused(tmp_path: Path) -> None:
     with holding(tmp_path, LINKED, "pass") as pid:
-        why = deleted_files.refused(pid)
+        why = unsavable.refused_files(pid)
     assert why is not None
     held = shown(f"{tmp_path}/a/d/x")
     assert f"it holds {held} open, which is deleted, and the file has another name by now" in why.text
@@ -123,7 +123,7 @@ def test_in_shared_memory_a_deleted_file_may_have_another_name() -> None:
     place = Path(f"/dev/shm/gleaner-tests-{os.getpid()}")
     try:
         with holding(place, LINKED, "pass") as pid:
-            assert deleted_files.refused(pid) is None
+            assert unsavable.refused_files(pid) is None
     finally:
         shutil.rmtree(place)
 
@@ -131,14 +131,14 @@ def test_in_shared_memory_a_deleted_file_may_have_another_name() -> None:
 @only_root
 def test_a_file_that_is_there_and_says_deleted_itself_may_be_saved(tmp_path: Path) -> None:
     with holding(tmp_path, "held = open(d + '/x (deleted)', 'w')", "pass") as pid:
-        assert deleted_files.refused(pid) is None
+        assert unsavable.refused_files(pid) is None
 
 
 @only_root
 def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     how = "[(os.mkdir('n' * 200), os.chdir('n' * 200)) for n in range(30)]"
     with holding(tmp_path, f"os.chdir(d); {how}", "pass") as pid:
-        assert "path is too long" in str(deleted_files.refused(pid))
+        assert "path is too long" in str(unsavable.refused_files(pid))
 
 
 SENT = (
@@ -152,7 +152,7 @@ SENT_TWICE = "more = socket.socketpair(); socket.send_fds(more[0], [b'x'], [pair
 @pytest.mark.parametrize("then", ["pass", SENT_TWICE])
 def test_a_file_on_its_way_through_a_socket_is_no_way_round(tmp_path: Path, then: str) -> None:
     with holding(tmp_path, SENT, f"{then}; os.rmdir(d); os.symlink('/etc', d)") as pid:
-        why = deleted_files.refused(pid)
+        why = unsavable.refused_files(pid)
     assert why is not None
     assert "nobody has received yet" in why.text
     assert not why.lasts
@@ -161,12 +161,12 @@ def test_a_file_on_its_way_through_a_socket_is_no_way_round(tmp_path: Path, then
 @only_root
 def test_a_file_that_was_received_is_looked_at_again(tmp_path: Path) -> None:
     with holding(tmp_path, SENT, "held = socket.recv_fds(pair[1], 9, 9)") as pid:
-        assert deleted_files.refused(pid) is None
+        assert unsavable.refused_files(pid) is None
 
 
 @only_root
 def test_a_process_that_cannot_be_looked_at_is_not_saved() -> None:
-    assert "cannot be looked at" in str(deleted_files.refused(2**22 + 1))
+    assert "cannot be looked at" in str(unsavable.refused_files(2**22 + 1))
 
 
 @given(st.lists(st.sampled_from(["a", "b", "link", "file", "..."]), min_size=1, max_size=6))
@@ -180,4 +180,4 @@ def test_no_way_through_a_link_is_overlooked(tmp_path_factory: pytest.TempPathFa
             (folder / "file").touch()
     ways = ["/".join(steps[:end]) for end in range(1, len(steps))]
     expected = next((way for way in ways if (root / way).is_symlink()), None)
-    assert deleted_files.link_on_the_way(str(root), "/" + "/".join(steps)) == (expected and f"/{expected}")
+    assert unsavable.link_on_the_way(str(root), "/" + "/".join(steps)) == (expected and f"/{expected}")

@@ -19,7 +19,7 @@ from tests.privileged.waiting import wait_until
 from gleaner.agent.privileged.common import bundle, request, user_jobs
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.request import LABEL_END
-from gleaner.agent.privileged.common.slurm_jobs import Slurm
+from gleaner.agent.privileged.common.slurm_job import Slurm
 from gleaner.agent.privileged.helper import containers, main
 
 pytestmark = only_root

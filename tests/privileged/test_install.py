@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.install.daemon_json import Refused, difference, merged, without
+from gleaner.agent.privileged.install.docker_engine import Refused, difference, merged, without
 
 ROOT = Path(__file__).parents[2]
 SHIM = "/usr/local/sbin/gleaner-runc"

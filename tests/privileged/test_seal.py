@@ -16,8 +16,8 @@ from tests.runtime.account_harness import acting_as
 
 from gleaner.agent.privileged.common import handshake
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.shim import img_streamer, main, seal, transfer, vdso
-from gleaner.agent.privileged.shim.protobuf import field
+from gleaner.agent.privileged.shim import criu_messages, main, seal, transfer, vdso
+from gleaner.agent.privileged.shim.criu_messages import field
 from gleaner.agent.privileged.shim.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
 
 KEY, UID = b"k" * 32, 4301
@@ -52,18 +52,18 @@ class Place:
 
     def _capture(self, users: socket.socket) -> None:
         connection, _ = users.accept()
-        while (name := img_streamer.asked(connection)) is not None:
-            with os.fdopen(img_streamer.taken_pipe(connection), "rb") as source:
+        while (name := criu_messages.asked(connection)) is not None:
+            with os.fdopen(criu_messages.taken_pipe(connection), "rb") as source:
                 self.stored[name] = source.read()
 
     def _serve(self, users: socket.socket) -> None:
         connection, _ = users.accept()
-        while (name := img_streamer.asked(connection)) is not None:
-            img_streamer.answer(connection, exists=name in self.stored)
+        while (name := criu_messages.asked(connection)) is not None:
+            criu_messages.answer(connection, exists=name in self.stored)
             if name == SLOW:
-                self.held.append(img_streamer.taken_pipe(connection))
+                self.held.append(criu_messages.taken_pipe(connection))
             elif name in self.stored:
-                with os.fdopen(img_streamer.taken_pipe(connection), "wb") as sink:
+                with os.fdopen(criu_messages.taken_pipe(connection), "wb") as sink:
                     try:
                         sink.write(self.stored[name])
                         sink.flush()
@@ -71,20 +71,20 @@ class Place:
                         pass
 
     def save(self, name: str, content: bytes) -> None:
-        img_streamer.ask(self.criu, name)
+        criu_messages.ask(self.criu, name)
         theirs, ours = os.pipe()
-        img_streamer.give_pipe(self.criu, theirs)
+        criu_messages.give_pipe(self.criu, theirs)
         os.close(theirs)
         with os.fdopen(ours, "wb") as sink:
             sink.write(content)
 
     def asked(self, name: str) -> int | None:
         """Return CRIU's end of the pipe for an image; None if there is none."""
-        img_streamer.ask(self.criu, name)
-        if not img_streamer.answered(self.criu):
+        criu_messages.ask(self.criu, name)
+        if not criu_messages.answered(self.criu):
             return None
         ours, theirs = os.pipe()
-        img_streamer.give_pipe(self.criu, theirs)
+        criu_messages.give_pipe(self.criu, theirs)
         os.close(theirs)
         return ours
 
@@ -176,7 +176,7 @@ def test_no_image_is_added_taken_away_or_put_in_the_place_of_another(
     with pytest.raises(Broken):
         at.restored("core-1.img")
     at = restoring(tmp_path / "gone", text, {name: kept[name] for name in kept if name != "core-1.img"})
-    with pytest.raises((Broken, img_streamer.StreamBroken)):
+    with pytest.raises((Broken, criu_messages.StreamBroken)):
         at.restored("core-1.img")
     select.select([at.relay.failed], [], [], 10)  # CRIU hears that it ends a little before it is said why
     assert "lacks core-1.img" in at.relay.reason

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gleaner.agent.privileged.shim import seal, vdso
-from gleaner.agent.privileged.shim.protobuf import field
+from gleaner.agent.privileged.shim.criu_messages import field
 from gleaner.agent.privileged.shim.vdso import Forged, Guard, Part, flaw
 
 START = 0x7F0000000000

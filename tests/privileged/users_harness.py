@@ -15,7 +15,7 @@ from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.handshake import Handshake
 from gleaner.agent.privileged.common.request import LABEL_END
-from gleaner.agent.privileged.common.slurm_jobs import Slurm
+from gleaner.agent.privileged.common.slurm_job import Slurm
 from gleaner.agent.privileged.common.user_jobs import Owner, UserJobs, job_of, name_of
 from gleaner.agent.privileged.helper.main import Helper
 

@@ -16,30 +16,29 @@ from tests.readers.reader import Reader, as_json, at
 from gleaner.agent.checkpoints import chunking, manifest, workdir_tar
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.messages import Checkpoint
-from gleaner.agent.node import slurm_job
 from gleaner.agent.privileged.common import (
-    cgroups,
     config,
     handshake,
+    processes,
     request,
-    slurm_jobs,
+    slurm_job,
     untar,
     untrusted,
 )
 from gleaner.agent.privileged.common.tar_stream import MALFORMED
 from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.privileged.helper import image_store, monitor, oci_config
-from gleaner.agent.privileged.install import daemon_json
+from gleaner.agent.privileged.install import docker_engine
 from gleaner.agent.privileged.shim import (
     criu_call,
-    img_streamer,
+    criu_messages,
     overlay_tar,
     own_config,
-    protobuf,
     seal,
     transfer,
     vdso,
 )
+from gleaner.agent.privileged.shim.criu_messages import field
 from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.docker import has_project_quotas
@@ -56,6 +55,7 @@ SHOWN = as_json(
                 "job_id": 7, "user_id": 1000, "job_state": ["RUNNING"], "restart_cnt": 1, "requeue": True,
                 "batch_flag": True, "admin_comment": "gleaner: released",
                 "end_time": {"set": True, "infinite": False, "number": 9000},
+                "preempt_time": {"set": True, "infinite": False, "number": 8000},
                 "job_resources": {
                     "nodes": {"allocation": [{"name": "n1", "cpus": {"count": 2}, "memory": {"allocated": 4000}}]}
                 },
@@ -65,11 +65,9 @@ SHOWN = as_json(
 )  # fmt: skip
 
 
-def own_slurm_job(content: bytes, _folder: Path) -> None:
-    shown = text_of(content)
-    slurm_job.parse_ending(shown)
-    slurm_job.parse_memory_mib(shown)
-    slurm_job.parse_kill_wait_s(shown)
+def a_slurm_job(content: bytes, _folder: Path) -> None:
+    found = slurm_job.parse(text_of(content), "7")
+    assert found.memory_mib is None or found.memory_mib > 0
 
 
 def config_file(content: bytes, folder: Path) -> config.Config:
@@ -79,24 +77,18 @@ def config_file(content: bytes, folder: Path) -> config.Config:
 
 
 def daemon_json_file(content: bytes, _folder: Path) -> None:
-    text, added = daemon_json.merged(text_of(content), program="/g", experimental=True)
-    daemon_json.without(text, program="/g", added=added)
+    text, added = docker_engine.merged(text_of(content), program="/g", experimental=True)
+    docker_engine.without(text, program="/g", added=added)
 
 
 ON_A_NODE = (
     Reader(
-        "the agent's own Slurm job",
-        own_slurm_job,
+        "Slurm's settings",
+        lambda content, _: slurm_job.parse_kill_wait_s(text_of(content)),
         (),
-        (b"JobId=7 JobState=RUNNING EndTime=2026-11-21T20:29:10 TRES=cpu=6,mem=1.50G,node=1\nKillWait = 30 sec\n",),
-        (b"EndTime=2026-99-99T99:99:99", b"EndTime=0001-01-01T00:00:00", b"TRES=mem=" + b"9" * 400 + b"G"),
+        (b"KillWait = 30 sec\n",),
     ),
-    Reader(
-        "a user's Slurm job",
-        lambda content, _: slurm_jobs.parse(text_of(content), "7"),
-        (slurm_jobs.Unknown,),
-        (SHOWN,),
-    ),
+    Reader("a Slurm job", a_slurm_job, (slurm_job.Unknown,), (SHOWN,)),
     Reader(
         "mountinfo",
         lambda content, _: has_project_quotas("/var/lib", text_of(content)),
@@ -107,7 +99,7 @@ ON_A_NODE = (
     Reader(
         "Docker's daemon.json",
         daemon_json_file,
-        (daemon_json.Refused,),
+        (docker_engine.Refused,),
         (b'{"debug": true, "runtimes": {"x": {"path": "/x"}}}',),
     ),
     Reader(
@@ -128,9 +120,9 @@ SPEC = {
 }  # fmt: skip
 IMAGE = MadeImage()
 CRIU = (
-    protobuf.field(1, 5) + protobuf.field(9, 4)
-    + protobuf.field(23, protobuf.field(1, b"/job") + protobuf.field(2, b"/j"))
-    + protobuf.field(27, protobuf.field(1, b"pipe:[1]") + protobuf.field(2, 1)) + protobuf.field(13, b"/caf\xe9")
+    field(1, 5) + field(9, 4)
+    + field(23, field(1, b"/job") + field(2, b"/j"))
+    + field(27, field(1, b"pipe:[1]") + field(2, 1)) + field(13, b"/caf\xe9")
 )  # fmt: skip
 
 
@@ -186,9 +178,12 @@ def vdso_areas(content: bytes, _folder: Path) -> None:
 
 def criu_images() -> bytes:
     """Return images that say that the process has one page, and a vDSO of its own there."""
-    pages = [protobuf.field(1, 1), protobuf.field(1, 2**20) + protobuf.field(2, 1) + protobuf.field(4, 4)]
-    area = protobuf.field(1, 2**20) + protobuf.field(2, 2**20 + PAGE) + protobuf.field(7, 1 | 8 | 512)
-    images = (pages, [protobuf.field(14, area)])
+    pages = [
+        field(1, 1),
+        field(1, 2**20) + field(2, 1) + field(4, 4),
+    ]
+    area = field(1, 2**20) + field(2, 2**20 + PAGE) + field(7, 1 | 8 | 512)
+    images = (pages, [field(14, area)])
     return b"--".join(bytes(8) + b"".join(struct.pack("<I", len(one)) + one for one in image) for image in images)
 
 
@@ -207,7 +202,7 @@ OCI_CONFIG = as_json(
 
 def cgroups_of_runc(content: bytes, folder: Path) -> None:
     at(folder, content, "state.json")
-    for controller, path in cgroups.made_by_runc(str(folder)).items():
+    for controller, path in processes.cgroups_made_by_runc(str(folder)).items():
         assert (type(controller), type(path)) == (str, str)
 
 
@@ -223,14 +218,14 @@ ROOTS = (
     Reader(
         "runc's request to CRIU",
         lambda content, _: criu_call.options(content, 1),
-        (protobuf.NotUnderstood,),
+        (criu_messages.NotUnderstood,),
         (CRIU,),
-        (protobuf.field(23, b""), protobuf.field(10, b"\xff"), protobuf.field(27, b"")),
+        (field(23, b""), field(10, b"\xff"), field(27, b"")),
     ),
     Reader(
         "a name of an image of CRIU's",
-        lambda content, _: img_streamer.parsed_request(content),
-        (img_streamer.StreamBroken,),
+        lambda content, _: criu_messages.parsed_request(content),
+        (criu_messages.StreamBroken,),
         (b"\x0a\x0bpages-1.img",),
     ),
     Reader("the images of CRIU's that say what is where", vdso_areas, (vdso.Forged,), (criu_images(),)),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.shim.reasons import Reason, log_line
+from gleaner.agent.privileged.shim.unsavable import Reason, log_line
 from gleaner.agent.runtime.criu_reasons import KINDS, cannot_checkpoint, criu_reason
 
 DUMP_LOG = """\

@@ -72,7 +72,7 @@ def holding(place: str, what: str, target: str = TARGET) -> str:
 
 def saved_before(node: Node, job: Work, *held: str) -> Published:
     """Save as a node did that did not look at what was deleted."""
-    with without(node, "shim/deleted_files", "refused"):
+    with without(node, "shim/unsavable", "refused_files"):
         container = job.start(node, HOLDER, *held)
         job.until(f"held {len(held) - 1}")
         saved = job.save(node, container)

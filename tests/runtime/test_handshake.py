@@ -11,7 +11,7 @@ import pytest
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Archive
 from gleaner.agent.privileged.common import handshake
-from gleaner.agent.privileged.shim import img_streamer
+from gleaner.agent.privileged.shim import criu_messages
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, TransferFailed, restore
 
 LOG = "(00.1) Error (criu/files.c:1): there is no file\n"
@@ -44,8 +44,8 @@ def restoring(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as criu:
             criu.connect(str(folder / "serve"))
             for _ in range(images):
-                img_streamer.ask(criu, "core-1.img")
-                assert img_streamer.answered(criu)
+                criu_messages.ask(criu, "core-1.img")
+                assert criu_messages.answered(criu)
         end(root)
 
     failing = threading.Thread(target=fail)
@@ -56,7 +56,7 @@ def restoring(
 
 
 @pytest.mark.parametrize(
-    ("log", "expected", "why"), [(LOG, TransferFailed, "there is no file"), ("", img_streamer.StreamBroken, "no pipe")]
+    ("log", "expected", "why"), [(LOG, TransferFailed, "there is no file"), ("", criu_messages.StreamBroken, "no pipe")]
 )
 def test_a_criu_that_fails_between_two_images_is_asked_why(
     tmp_path: Path, saved: Archive, log: str, expected: type[Exception], why: str
@@ -68,7 +68,7 @@ def test_a_criu_that_fails_between_two_images_is_asked_why(
         restore(agents_side, saved)
 
 
-@pytest.mark.parametrize(("images", "expected"), [(0, handshake.HandshakeFailed), (1, img_streamer.StreamBroken)])
+@pytest.mark.parametrize(("images", "expected"), [(0, handshake.HandshakeFailed), (1, criu_messages.StreamBroken)])
 def test_where_roots_side_goes_without_a_word_no_error_is_its_own_cause(
     tmp_path: Path, saved: Archive, images: int, expected: type[Exception]
 ) -> None:

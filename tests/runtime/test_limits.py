@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.account_harness import acting_as
 from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 
-from gleaner.agent.node.unlinked_files import unnamed
+from gleaner.agent.node.disk_usage import unnamed
 from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_http import Engine

@@ -21,14 +21,12 @@ from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, StorageE
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, Checkpoint
-from gleaner.agent.node.facts import node_facts
-from gleaner.agent.node.internet_sockets import is_asked_in_vain
-from gleaner.agent.privileged.common.slurm_jobs import SlurmJob, parse
+from gleaner.agent.node.facts import is_asked_in_vain, node_facts
+from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, parse
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
 from gleaner.agent.user_job import main, program, slurm_reporter
 from gleaner.agent.user_job.catalog import Catalog, program_of
 from gleaner.agent.user_job.program import UserJob
-from gleaner.agent.user_job.slurm_job import OwnSlurmJob
 from gleaner.agent.user_job.slurm_reporter import ENDED, FAILED, deliver
 from gleaner.agent.user_job.when_to_save import Plan, Wish, by_clock, by_signal, is_started_by_gleaner
 from gleaner.control.slurm.comments import ASKED_TO_SAVE
@@ -266,7 +264,7 @@ class UserJobHarness:
             cpus=1, memory_mib=100, checkpoint=latest[0] if latest else None,
         )  # fmt: skip
         self.job = UserJob(
-            slurm_job=OwnSlurmJob("66"),
+            slurm_job=JobHandle("66"),
             runtime=self.runtime,
             stored=JobCheckpoints(
                 self.catalog.storage, given, node_facts(self.runtime.facts(), cpus=1, memory_mib=100), work

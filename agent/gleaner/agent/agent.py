@@ -31,9 +31,9 @@ from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.last_saves import LastSaves
 from gleaner.agent.job.limits import DiskGuard, end_jobs_at_limit
 from gleaner.agent.messages import Ask, AttemptRef, Farewell, Heartbeat, NodeFacts, Order, Registration, Way
-from gleaner.agent.node import slurm_job as slurm
 from gleaner.agent.node.disk_usage import DiskLimits, DiskWatch
 from gleaner.agent.node.leftovers import reap, sweep, sweep_sockets
+from gleaner.agent.privileged.common.slurm_job import USUAL_KILL_WAIT_S, JobHandle
 from gleaner.agent.reporting.client import ControlClient, ControlRefused, ControlSilent, Outbox, say_farewell
 from gleaner.agent.runtime.interface import Runtime, RuntimeFault
 from gleaner.agent.settings import AgentSettings
@@ -60,7 +60,6 @@ DELIVER_EVERY_S = 1.0
 REGISTER_AGAIN_S = 3.0
 REGISTER_FOR_S = 120.0
 """An agent that cannot reach control for so long after its start ends: the node is better used otherwise."""
-NO_SLURM = slurm.Ending(end_s=None, runs=False, is_preempted=False)
 ANSWERS_WITHIN_S = 3.0
 """A storage that is asked at the agent's end and has not answered after so long gets no further time."""
 LEAVES_BEFORE_S = 1.0
@@ -524,17 +523,17 @@ class Agent:
         is_warning = number is signal.SIGUSR1
         if not is_warning:
             self._vacate("terminated")
-        found = await asyncio.to_thread(slurm.ending, self.slurm_job) if self.slurm_job else NO_SLURM
-        is_earlier = found.end_s is not None and found.end_s < self.end_s - 1
-        if found.runs and (found.is_preempted or is_earlier):
-            self.end_earlier(found.end_s or self.end_s, kill_wait_s=self.kill_wait_s)
+        job = await asyncio.to_thread(JobHandle(self.slurm_job).look) if self.slurm_job else None
+        end_s = job.end_s if job is not None and job.is_running else None  # None: it has been ended, or nobody knows
+        if job is not None and end_s is not None and (job.is_preempted or end_s < self.end_s - 1):
+            self.end_earlier(end_s, kill_wait_s=self.kill_wait_s)
             self._vacate("preempted")
             if self._ending_because == "terminated":
                 self._ending_because = "preempted"
         elif not is_warning:
             # Slurm's wait goes on by now: SIGKILL comes at its end.
-            self.end_earlier(told_s + (self.kill_wait_s or slurm.USUAL_KILL_WAIT_S) * 5 / 6, kill_wait_s=0)
-        elif not found.runs or found.end_s is None:
+            self.end_earlier(told_s + (self.kill_wait_s or USUAL_KILL_WAIT_S) * 5 / 6, kill_wait_s=0)
+        elif end_s is None:
             self._vacate("warned, and Slurm does not say why")
         # Else it is Slurm's early warning of an end that is known: the clock decides.
 

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from gleaner.agent.agent import Agent
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.node import internet_sockets, slurm_job
-from gleaner.agent.node.facts import node_facts
+from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
+from gleaner.agent.privileged.common import slurm_job
 from gleaner.agent.reporting.client import ControlClient
 from gleaner.agent.runtime.factory import chosen
 from gleaner.agent.runtime.interface import RuntimeFault
@@ -101,11 +101,14 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
         kill_wait_s = slurm_job.kill_wait_s() if job else 0.0
     memory_mib = settings.memory_mib
     if job:
-        given = slurm_job.lower_end(job, end_s)
-        memory_mib = memory_mib or given.memory_mib
-        end_s = min(end_s, given.end_s) if given.end_s is not None else end_s
+        try:
+            given = slurm_job.JobHandle(job).lower_end(end_s)
+            memory_mib = memory_mib or given.memory_mib
+            end_s = end_s if given.end_s is None else min(end_s, given.end_s)
+        except slurm_job.Unknown as error:
+            log.warning("Slurm does not tell about this agent's job", reason=str(error))
     facts = node_facts(able, cpus=settings.cpus, memory_mib=memory_mib)
-    if said := internet_sockets.warning(facts.criu, facts.kernel, is_asked_in_vain=internet_sockets.is_asked_in_vain()):
+    if said := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
         log.warning(said)
     return Agent(
         name=name,

@@ -6,7 +6,10 @@ where a limit is passed, and is made the more rarely the longer it takes. The re
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+import stat
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -14,8 +17,8 @@ from typing import TypeAlias
 import structlog
 
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.agent.node.unlinked_files import unnamed
-from gleaner.agent.privileged.common.disk_usage import Taken, taken
+from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, Taken, taken
+from gleaner.agent.privileged.shim.unsavable import holds_sent_files
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 
 log = structlog.get_logger()
@@ -34,6 +37,10 @@ _FRESH_S = 600.0
 _PRUNE_EVERY_S = 60.0
 _WORTH_MIB = 64
 """To end a job that takes less would gain nothing."""
+_MOST_OPEN = 100_000
+"""Open files of one container that are looked at."""
+_IN_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")  # noqa: S108 - where they lie, nothing is put there
+_SCOPE = re.compile(r"/(?:docker-)?([^/\n]+?)(?:\.scope)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +230,56 @@ class DiskWatch:
         if self._said != reason:
             self._said = reason
             log.warning(what, reason=reason)
+
+
+def unnamed(containers: Collection[ContainerId], *, processes: Path = Path("/proc")) -> dict[ContainerId, Taken]:
+    """Return what files of each container take that its processes hold open without a name; not those in memory.
+
+    Such files take room, and no look at folders finds them. The processes are found by their cgroup, whose last part is
+    the container's own. They are the agent's account's, so the kernel lets the agent see what they hold open, unless
+    they forbid it.
+    """
+    found: dict[ContainerId, dict[tuple[int, int], int]] = {}
+    hiding: set[ContainerId] = set()
+    for container, process in _processes(containers, processes):
+        if not _look(process, found.setdefault(container, {})):
+            hiding.add(container)
+    return {
+        container: Taken(sum(sizes.values()), len(sizes), container not in hiding) for container, sizes in found.items()
+    }
+
+
+def _processes(containers: Collection[ContainerId], processes: Path) -> list[tuple[ContainerId, Path]]:
+    sought: Mapping[str, ContainerId] = {str(container): container for container in containers}
+    found: list[tuple[ContainerId, Path]] = []
+    for process in processes.iterdir() if sought else ():
+        if process.name.isdigit():
+            with suppress(OSError):
+                names = set(_SCOPE.findall((process / "cgroup").read_text(errors="replace")))
+                found += [(container, process) for name, container in sought.items() if name in names]
+    return found
+
+
+def _look(process: Path, sizes: dict[tuple[int, int], int]) -> bool:
+    """Add the sizes of a process's such files; return False if some could not be seen. An ended process has none."""
+    try:
+        with os.scandir(process / "fd") as entries:
+            for entry in entries:
+                if len(sizes) >= _MOST_OPEN:
+                    return False
+                with suppress(OSError):
+                    _one(entry, sizes)
+                    if stat.S_ISSOCK(entry.stat().st_mode) and holds_sent_files(str(process), entry.name):
+                        return False  # nobody sees what they take
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _one(entry: os.DirEntry[str], sizes: dict[tuple[int, int], int]) -> None:
+    facts = entry.stat()
+    is_unnamed = stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0
+    if is_unnamed and not str(Path(entry.path).readlink()).startswith(_IN_MEMORY):
+        sizes[facts.st_dev, facts.st_ino] = BLOCK_BYTES * facts.st_blocks

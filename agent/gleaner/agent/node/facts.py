@@ -1,14 +1,18 @@
 """The facts of this node, and what the allocation gives us of it."""
 
+import errno
 import os
 import platform
 import re
+import socket
 from pathlib import Path
 
 from gleaner.agent.messages import NodeFacts
+from gleaner.agent.node.compatibility import version
 from gleaner.agent.runtime.interface import RuntimeFacts
 
 KIB_A_MIB = 1024
+SOCKETS_SAVED_SINCE = "4.2"
 
 
 def node_facts(runtime: RuntimeFacts, *, cpus: int | None, memory_mib: int | None) -> NodeFacts:
@@ -42,3 +46,32 @@ def _cpu_features() -> tuple[str, ...]:
         if line.startswith(("flags", "Features")):
             return tuple(sorted(set(line.partition(":")[2].split())))
     return ()
+
+
+def internet_socket_warning(criu: str, kernel: str, *, is_asked_in_vain: bool) -> str:
+    """Return a line for the admin if this CRIU cannot save internet sockets; "" if it can, or if there is no CRIU.
+
+    CRIU before 4.2 asks each socket for SO_PASSCRED, and Linux since 6.16 answers that for sockets of a few families
+    only. A save then fails whenever the job has an internet socket open, of whatever kind.
+
+    >>> internet_socket_warning("4.1.1", "6.18.1", is_asked_in_vain=True)
+    'CRIU 4.1.1 saves no job that has an internet socket open on Linux 6.18.1: install CRIU 4.2 or newer'
+    >>> internet_socket_warning("4.1.1", "6.1", is_asked_in_vain=False)
+    ''
+    """
+    if not criu or not is_asked_in_vain or version(criu) >= version(SOCKETS_SAVED_SINCE):
+        return ""
+    return (
+        f"CRIU {criu} saves no job that has an internet socket open on Linux {kernel}: "
+        f"install CRIU {SOCKETS_SAVED_SINCE} or newer"
+    )
+
+
+def is_asked_in_vain() -> bool:
+    """Return True if this node's kernel does not tell whether an internet socket passes credentials."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.getsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED)
+    except OSError as error:
+        return error.errno == errno.EOPNOTSUPP
+    return False

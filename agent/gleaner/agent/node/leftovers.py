@@ -5,15 +5,14 @@ not wait for that.
 """
 
 import contextlib
-import stat
-from collections.abc import Mapping
+import os
 from pathlib import Path
 
 import structlog
 
 from gleaner.agent.checkpoints import workdir_tar as folder
-from gleaner.agent.privileged.common import agent_leftovers, config
-from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId, Runtime
+from gleaner.agent.privileged.common import agent_leftovers, config, request
+from gleaner.agent.runtime.interface import LABEL_AGENT, ContainerId, Runtime
 
 log = structlog.get_logger()
 
@@ -26,7 +25,9 @@ def reap(runtime: Runtime, *, agent: str, whole_node: bool, now_s: float) -> lis
     """
     gone: list[ContainerId] = []
     for container, labels in runtime.ours().items():
-        if labels.get(LABEL_AGENT) == agent or not (whole_node or _is_past(labels, now_s)):
+        end_s = request.end_s(labels)
+        is_left = whole_node or (end_s is not None and end_s < now_s)
+        if labels.get(LABEL_AGENT) == agent or not is_left:
             continue
         log.warning("removing a container that an earlier agent left", container=container, labels=dict(labels))
         runtime.kill(container)
@@ -55,25 +56,9 @@ def sweep_sockets() -> int:
     Only for an agent that has the whole node: elsewhere another agent may be waiting at its socket just now.
     """
     try:
-        folder = Path(config.load().handshakes)
+        return agent_leftovers.remove_sockets(config.load().handshakes, owner_uid=os.getuid())
     except config.Misconfigured:  # this node saves without root
         return 0
-    return remove_sockets(folder)
-
-
-def remove_sockets(folder: Path) -> int:
-    """Remove all sockets of a folder, and nothing else; return how many."""
-    removed = 0
-    try:
-        for left in folder.iterdir():
-            if stat.S_ISSOCK(left.lstat().st_mode):
-                left.unlink(missing_ok=True)
-                removed += 1
     except OSError as error:
-        log.warning("cannot remove what earlier agents left", folder=str(folder), reason=str(error))
-    return removed
-
-
-def _is_past(labels: Mapping[str, str], now_s: float) -> bool:
-    end = labels.get(LABEL_END, "")
-    return end.isascii() and end.isdigit() and float(end) < now_s
+        log.warning("cannot remove the sockets of earlier agents", reason=str(error))
+        return 0

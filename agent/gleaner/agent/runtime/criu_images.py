@@ -1,6 +1,6 @@
 """CRIU images as streams: into a draft while CRIU saves, out of an archive while it restores.
 
-With `--stream`, CRIU opens no image file but asks for a pipe for each (see `privileged.shim.img_streamer`). So memory
+With `--stream`, CRIU opens no image file but asks for a pipe for each (see `privileged.shim.criu_messages`). So memory
 is read once from the process and written once to the storage.
 """
 
@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.checkpoints.openat import opened, write_all
-from gleaner.agent.privileged.shim.img_streamer import answer, asked, taken_pipe
+from gleaner.agent.privileged.shim.criu_messages import answer, asked, taken_pipe
 
 PREFIX = "criu."
 """The start of the name of each part that is a CRIU image; CRIU's own name of the image follows."""

@@ -6,14 +6,14 @@
 import re
 from dataclasses import dataclass
 
-from gleaner.agent.privileged.shim import reasons
+from gleaner.agent.privileged.shim import unsavable
 from gleaner.agent.runtime.interface import CannotCheckpoint, CannotRestore
 
 _LONGEST = 300
 _ERROR = re.compile(
     r"^\(\d+\.\d+\)\s*(?:pie: *)?(?:\d+:\s*)?Error \((?P<file>[\w./-]+):\d+\):\s*(?P<text>.+?)\s*$", re.MULTILINE
 )
-_OWN = (reasons.LASTS, reasons.PASSES)
+_OWN = (unsavable.LASTS, unsavable.PASSES)
 _HARMLESS = re.compile(r"RLIMIT_NOFILE for self|Unable to create tun|exited, status=")
 """Errors that CRIU reports although all goes well."""
 
@@ -28,7 +28,7 @@ class Kind:
     """The rest of a sentence that begins with "it"."""
     advice: str
     lasts: bool = True
-    """See `reasons.Reason`."""
+    """See `unsavable.Reason`."""
 
 
 _NO_NETWORK = "let its processes talk through pipes or Unix sockets"
@@ -148,7 +148,7 @@ def cannot_checkpoint(log: str, otherwise: str) -> CannotCheckpoint:
                 reason = kind.reason.format(**match.groupdict(default="a file"))
                 return CannotCheckpoint(f"it {reason}: {kind.advice} (CRIU: {text})", lasts=kind.lasts)
         if file in _OWN:
-            return CannotCheckpoint(text, lasts=file == reasons.LASTS)
+            return CannotCheckpoint(text, lasts=file == unsavable.LASTS)
     first = criu_reason(log) or _one_line(otherwise)
     return CannotCheckpoint(f"CRIU cannot save it: {first}")
 

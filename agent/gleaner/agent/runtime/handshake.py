@@ -15,7 +15,7 @@ from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.checkpoints.openat import opened, write_all
 from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, Message, checked_name, peer
 from gleaner.agent.privileged.common.untrusted import text_of
-from gleaner.agent.privileged.shim.img_streamer import StreamBroken
+from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
 
 DESCRIPTORS_PART = "descriptors.json"

@@ -18,7 +18,7 @@ from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import Taken
 from gleaner.agent.privileged.common.handshake import HandshakeFailed
-from gleaner.agent.privileged.shim.img_streamer import StreamBroken
+from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
 from gleaner.agent.runtime.helper_client import HelperClient, Refusal, opened, translated

@@ -16,16 +16,14 @@ from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.common.quantities import memory_mib as parse_memory_mib
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.messages import Assignment, NodeFacts
-from gleaner.agent.node import internet_sockets, slurm_job
-from gleaner.agent.node.facts import node_facts
+from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common import config
-from gleaner.agent.privileged.common.slurm_jobs import SlurmJob, Unknown
+from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
 from gleaner.agent.runtime.helper_client import HelperClient, Refusal, translated
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, Runtime, RuntimeFault
 from gleaner.agent.runtime.runc import RuncRuntime
 from gleaner.agent.user_job.catalog import Catalog, program_of
 from gleaner.agent.user_job.program import Happenings, UserJob, listening
-from gleaner.agent.user_job.slurm_job import OwnSlurmJob
 from gleaner.agent.user_job.slurm_reporter import say
 from gleaner.agent.user_job.when_to_save import Plan
 
@@ -34,6 +32,8 @@ WRONG = 2
 _RESERVE_MIB = 150
 """The part of the job's memory that this program itself needs."""
 _LEAST_MIB = 6
+_LOOK_WITHIN_S = 5.0
+"""Slurm's answer is not waited for longer, since there may be only Slurm's kill wait left."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -173,8 +173,8 @@ def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
     """Return the job with all that it needs, found and checked. Raises whatever is wrong."""
     clock = SystemClock()
     began_s = clock.now_s()
-    own = OwnSlurmJob(number, clock)
-    in_slurm = own.must_look()
+    handle = JobHandle(number, timeout_s=_LOOK_WITHIN_S)
+    in_slurm = handle.must_look()
     if not in_slurm.may_requeue:
         raise Unfit("Slurm may not start this job again: submit a script, with sbatch --requeue")
     results = asked.results or Path(f"gleaner-{number}")
@@ -182,7 +182,7 @@ def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
     runtime, admitted, readmit = meet_helper(number)
     catalog = Catalog(root_of(asked.storage), int(number), program_of(asked.image, asked.command))
     catalog.set_up(is_first=in_slurm.restarts == 0, now_s=began_s)
-    if in_slurm.restarts == 0 and (known := own.others()) is not None:
+    if in_slurm.restarts == 0 and (known := account_jobs()) is not None:
         catalog.remove_forgotten(known)
     spec = spec_of(asked, admitted)
     latest = catalog.latest()
@@ -202,7 +202,7 @@ def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
         say("nothing was saved of it yet: it starts from the beginning")
     facts = facts_of(runtime, spec)
     return UserJob(
-        slurm_job=own,
+        slurm_job=handle,
         runtime=runtime,
         stored=JobCheckpoints(catalog.storage, given, facts, spec.folder),
         catalog=catalog,
@@ -219,14 +219,14 @@ def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
 def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
     """Return the facts of this node. If its CRIU saves no internet sockets, say so now, not when a save has failed."""
     facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
-    if said := internet_sockets.warning(facts.criu, facts.kernel, is_asked_in_vain=internet_sockets.is_asked_in_vain()):
+    if said := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
         say(said)
     return facts
 
 
 def plan_of(job: SlurmJob, asked: Asked, began_s: float) -> Plan:
     """Return the instants by which the job is saved."""
-    return Plan(end_s=job.end_s, kill_wait_s=slurm_job.kill_wait_s(), every_s=asked.save_every_s, began_s=began_s)
+    return Plan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=asked.save_every_s, began_s=began_s)
 
 
 def check_places(results: Path, begin_with: Path | None) -> None:

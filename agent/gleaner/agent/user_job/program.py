@@ -23,12 +23,12 @@ from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.job_checkpoints import JobCheckpoints
 from gleaner.agent.job.launch import begun
 from gleaner.agent.messages import Checkpoint, ReturnReason, Way
+from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec, Runtime, RuntimeFault
 from gleaner.agent.timing.deadlines import early_save_s
 from gleaner.agent.timing.save_cost import SaveEstimates
 from gleaner.agent.timing.stopwatch import Stopwatch, elapsed_s
 from gleaner.agent.user_job.catalog import Catalog
-from gleaner.agent.user_job.slurm_job import OwnSlurmJob
 from gleaner.agent.user_job.slurm_reporter import ENDED, SlurmReporter, say
 from gleaner.agent.user_job.when_to_save import Plan, Wish, by_clock, by_signal, was_asked_before
 
@@ -58,7 +58,7 @@ def listening() -> Happenings:
 class UserJob:
     """One start of one job, from the launch of its container to its end."""
 
-    slurm_job: OwnSlurmJob
+    slurm_job: JobHandle
     runtime: Runtime
     stored: JobCheckpoints
     catalog: Catalog

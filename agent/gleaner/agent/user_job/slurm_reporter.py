@@ -16,10 +16,10 @@ from gleaner.agent.job.lifecycle import Limit
 from gleaner.agent.job.reporter import Reporter, Results
 from gleaner.agent.messages import Assignment, Checkpoint, Measured, ReturnReason, Slice
 from gleaner.agent.privileged.common.durable import sync_folder, sync_tree
+from gleaner.agent.privileged.common.slurm_job import JobHandle, NotRequeued
 from gleaner.agent.reporting.job_log import NOTHING, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 from gleaner.agent.user_job.catalog import Catalog
-from gleaner.agent.user_job.slurm_job import NotRequeued, OwnSlurmJob
 from gleaner.agent.user_job.when_to_save import Wish, is_started_by_gleaner
 
 FAILED = 1
@@ -75,7 +75,7 @@ class Output:
 class SlurmReporter:
     """The `Reporter` of one start of a user job."""
 
-    slurm_job: OwnSlurmJob
+    slurm_job: JobHandle
     runtime: Runtime
     catalog: Catalog
     assignment: Assignment

@@ -4,7 +4,7 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-from gleaner.agent.privileged.common.slurm_jobs import SlurmJob
+from gleaner.agent.privileged.common.slurm_job import SlurmJob
 from gleaner.agent.timing.deadlines import gone_s, save_point_s
 
 MARGIN_S = 5.0

@@ -36,20 +36,21 @@ def remove_dead_sockets(folder: str, *, owner_uid: int, now_s: float) -> int:
 
     Nobody connects to find out: an agent would take that for root's handshake.
     """
-
-    def is_old(facts: os.stat_result) -> bool:
-        return stat.S_ISSOCK(facts.st_mode) and facts.st_ctime < now_s - SOCKET_AGE_S
-
     held: set[bytes] = set()
 
     def is_dead(name: str, facts: os.stat_result) -> bool:
-        if not is_old(facts):
+        if not stat.S_ISSOCK(facts.st_mode) or facts.st_ctime >= now_s - SOCKET_AGE_S:
             return False
         if not held:  # read after the folder, and only if there is a reason
             held.update(_held_sockets())
         return os.fsencode(os.path.join(folder, name)) not in held
 
     return _remove_each(folder, owner_uid, is_dead)
+
+
+def remove_sockets(folder: str, *, owner_uid: int) -> int:
+    """Remove all sockets of a folder, and nothing else; return how many. Raises `OSError`."""
+    return _remove_each(folder, owner_uid, lambda _, facts: stat.S_ISSOCK(facts.st_mode))
 
 
 def remove_old_logs(folder: str, *, owner_uid: int, now_s: float) -> int:

@@ -17,14 +17,15 @@ import os
 import select
 import stat
 import tempfile
-from typing import Any, NamedTuple
+from typing import Any
 
-from . import config, durable, folders, system_programs
+from . import config, disk_usage, durable, folders
+from .disk_usage import Taken
 
 _GONE = ".gone-"
 _ROOM, _ROOM_BYTES = "exit.room", 512
 """A file that is made while the disk still has room; it becomes `exit.json`."""
-_COUNT_WITHIN_S = 300
+_COUNT_WITHIN_S = 300.0
 _OWN_FILES = {
     "hostname": "gleaner\n",
     "hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.1.1\tgleaner\n",
@@ -38,18 +39,6 @@ class NoSuch(Exception):
 
 class Exists(Exception):
     """There is a container of this name already."""
-
-
-class Uncounted(Exception):
-    """The room that a folder takes on the disk cannot be counted; one line."""
-
-
-class Taken(NamedTuple):
-    """Room on the disk."""
-
-    bytes: int
-    files: int
-    """The number of files and folders: a disk may have no room for more of them and still have free bytes."""
 
 
 class Bundle:
@@ -142,35 +131,19 @@ class Bundle:
             os.rename(self.path, os.path.join(gone, "bundle"))
         folders.remove(gone)
 
-    def taken(self, *others: str) -> Taken:
-        """Return the room on the disk of the bundle and the container's other folders. Raises `Uncounted`."""
-        return taken(self.path, *others)
-
 
 def taken(*paths: str) -> Taken:
-    """Return the room that folders take on the disk. `du` counts at any depth, and a file with several names once.
-
-    Raises `Uncounted` when the count takes too long.
-    """
-    return Taken(_du("--block-size=1", *paths), _du("--inodes", *paths))
-
-
-def _du(what: str, *paths: str) -> int:
-    words = ["du", "-s", "-x", what, "--", *paths]
-    try:
-        done = system_programs.run(words, within_s=_COUNT_WITHIN_S)
-    except TimeoutError as error:
-        raise Uncounted(f"{' '.join(paths)[:200]} was not counted within {_COUNT_WITHIN_S} s") from error
-    return sum(int(line.split()[0]) for line in done.stdout.splitlines())  # no line for a folder that has gone
+    """Return the room that folders take on the disk: a lower bound if the count takes too long."""
+    found = Taken()
+    for path in paths:
+        found = found.plus(disk_usage.taken(path, within_s=_COUNT_WITHIN_S))
+    return found
 
 
 def room(settings: config.Config) -> Taken:
-    """Return how much containers may still write; less than nothing beyond a limit. Raises `Uncounted`."""
-    found = [one.taken() for one in all_bundles(settings)]
-    return Taken(
-        settings.most_container_bytes - sum(one.bytes for one in found),
-        settings.most_container_files - sum(one.files for one in found),
-    )
+    """Return how much containers may still write; less than nothing beyond a limit."""
+    found = taken(*(one.path for one in all_bundles(settings)))
+    return Taken(settings.most_container_bytes - found.size_bytes, settings.most_container_files - found.inodes)
 
 
 def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:

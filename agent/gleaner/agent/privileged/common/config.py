@@ -8,7 +8,6 @@ from __future__ import annotations  # the node may have Python 3.9
 
 import os
 import re
-import stat
 from typing import Any, NamedTuple
 
 from . import untrusted
@@ -71,11 +70,8 @@ class Config(NamedTuple):
 def load(path: str = CONFIG_FILE) -> Config:
     """Return the settings. Raises `Misconfigured` with one line that says what to do."""
     try:
-        with open(path, "rb") as file:
-            facts = os.fstat(file.fileno())
-            if facts.st_uid != 0 or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise Misconfigured(f"{path} must be root's, and nobody else's to write: chown root, chmod 644")
-            given: dict[str, Any] = untrusted.json_of(file.read())
+        content = _read_roots(path, 0o022, "nobody else's to write: chown root, chmod 644")
+        given: dict[str, Any] = untrusted.json_of(content)
     except (OSError, ValueError) as error:
         raise Misconfigured(f"cannot read {path}: {error}") from error
     if type(given) is not dict:
@@ -101,13 +97,18 @@ def key(settings: Config) -> bytes:
     """Return the key that seals the checkpoints of user jobs. Raises `Misconfigured`."""
     path = settings.user_jobs_key
     try:
-        with open(path, "rb") as file:
-            facts = os.fstat(file.fileno())
-            if facts.st_uid != 0 or facts.st_mode & 0o077:
-                raise Misconfigured(f"{path} must be root's, and nobody else's to read: chown root, chmod 600")
-            found = file.read()
+        found = _read_roots(path, 0o077, "nobody else's to read: chown root, chmod 600")
     except OSError as error:
         raise Misconfigured(f"cannot read user_jobs_key: {error}") from error
     if len(found) < _LEAST_KEY_BYTES:
         raise Misconfigured(f"{path} is too short for a key: at least {_LEAST_KEY_BYTES} random bytes are wanted")
     return found
+
+
+def _read_roots(path: str, forbidden: int, rule: str) -> bytes:
+    """Return the content of a file of root's whose mode has none of the forbidden bits."""
+    with open(path, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if facts.st_uid != 0 or facts.st_mode & forbidden:
+            raise Misconfigured(f"{path} must be root's, and {rule}")
+        return file.read()

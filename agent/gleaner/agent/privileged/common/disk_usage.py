@@ -1,7 +1,8 @@
 """Count what a folder takes on the disk, in bounded time and memory, whatever happens in the folder meanwhile.
 
 Every step starts at an open folder and follows no link; only folders are opened. The count stops as soon as it has
-passed its limits, so that a folder with very many files costs no more than one that is just too large.
+passed its limits, so that a folder with very many files costs no more than one that is just too large. A folder that is
+renamed or moved during the count makes the count a lower bound.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -9,15 +10,15 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import stat
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HELD = 200
-"""The most folders on the way that are held open; those above them are found again from below."""
-_MOST_TRIES = 1000
-"""The most searches, in one count, for folders that were renamed meanwhile."""
+"""The most folders on the way that are held open; those above them are opened again from below."""
 _LOOK_EVERY = 256
-_BLOCK_BYTES = 512
+BLOCK_BYTES = 512
+_OPEN_TO_OWNER = stat.S_IRUSR | stat.S_IXUSR
 MOST_INODES = 10_000_000
 
 
@@ -53,28 +54,27 @@ def taken(
         while count.levels and count.goes_on():
             count.step()
     finally:
-        count.close()
+        while count.levels:
+            count.leave()
     return Taken(count.size_bytes, count.inodes, count.is_whole)
 
 
 class _Level:
-    def __init__(self, folder: int, locked: tuple[int, int] | None = None) -> None:
+    def __init__(self, folder: int, mode: int | None) -> None:
         self.folder: int | None = folder
+        self.mode = mode
+        """The folder's own mode, if that was changed for the count."""
+        self.facts = os.fstat(folder)
         self.waiting: list[tuple[str, int]] = []
         """The folders in this one that have not been entered: names and inodes."""
-        self.locked = locked
-        """Of a folder whose mode was changed: a descriptor through which to change it back, and the original mode."""
-        facts = os.fstat(folder)
-        self.is_itself = (facts.st_dev, facts.st_ino)
 
 
 class _Count:
     def __init__(
         self, top: os.stat_result, most_bytes: int | None, most_inodes: int, end_s: float, *, own: bool
     ) -> None:
-        self.size_bytes, self.inodes, self.is_whole = _BLOCK_BYTES * top.st_blocks, 1, True
+        self.size_bytes, self.inodes, self.is_whole = BLOCK_BYTES * top.st_blocks, 1, True
         self.levels: list[_Level] = []
-        self._tries = self._locked = 0
         self._device, self._several = top.st_dev, set[int]()
         self._most_bytes, self._most_inodes, self._end_s, self._own = most_bytes, most_inodes, end_s, own
 
@@ -91,28 +91,18 @@ class _Count:
     def step(self) -> None:
         """Enter the next folder below, or leave this one."""
         here = self.levels[-1]
-        if not here.waiting:
-            self._leave()
-            return
-        if here.folder is None or self._locked > _HELD:  # it cannot be found again, or too many would be held open
-            here.waiting.clear()
-            self.is_whole = False
-            return
-        name, inode = here.waiting.pop()
-        if not self.enter(here.folder, name) and (again := self._other_name(here, inode)) is not None:
-            here.waiting.append((again, inode))
+        if here.folder is not None and here.waiting:
+            name, inode = here.waiting.pop()
+            if not self.enter(here.folder, name):  # it was removed, or renamed
+                self.is_whole = self.is_whole and not _holds(here.folder, inode)
+        else:
+            self.is_whole = self.is_whole and not here.waiting
+            self.leave()
 
     def enter(self, parent: int | None, name: str) -> bool:
         """Open a folder and count what is in it. Return False if there is no folder of this name by now."""
         try:
-            level = _Level(os.open(name, _FOLDER, dir_fd=parent))
-        except PermissionError:
-            opened = self._unlocked(parent, name) if self._own else None
-            if opened is None:
-                self.is_whole = False
-                return True
-            level = opened
-            self._locked += 1
+            level = self._opened(parent, name)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
@@ -126,51 +116,30 @@ class _Count:
         self.levels.append(level)
         try:
             self._look_through(level)
-        except PermissionError:  # the folder can be listed, but not searched
-            self._look_through_anyway(level)
         except OSError:
             self.is_whole = False
         return True
 
-    def _look_through_anyway(self, level: _Level) -> None:
-        if level.locked is not None or level.folder is None or not self._own:
-            self.is_whole = False
-            return
-        mode = stat.S_IMODE(os.fstat(level.folder).st_mode)
-        level.locked = (os.dup(level.folder), mode)
-        self._locked += 1
+    def _opened(self, parent: int | None, name: str) -> _Level:
+        if not self._own:
+            return _Level(os.open(name, _FOLDER, dir_fd=parent), None)
+        itself = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
-            os.fchmod(level.folder, mode | 0o500)
-            self._look_through(level)
-        except OSError:
-            self.is_whole = False
-
-    def _other_name(self, level: _Level, inode: int) -> str | None:
-        """Return the name that a folder has by now; None if it has gone. A job may rename it without an end."""
-        self._tries += 1
-        if self._tries > _MOST_TRIES:
-            self.is_whole = False
-            return None
-        try:
-            with os.scandir(level.folder) as found:
-                return next((entry.name for entry in found if entry.inode() == inode), None)
-        except OSError:
-            self.is_whole = False
-            return None
+            # No mode can be set through an O_PATH descriptor; this link leads to the very folder it stands for.
+            link = f"/proc/self/fd/{itself}"
+            mode = stat.S_IMODE(os.fstat(itself).st_mode)
+            if mode & _OPEN_TO_OWNER == _OPEN_TO_OWNER:
+                return _Level(os.open(link, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), None)
+            os.chmod(link, mode | _OPEN_TO_OWNER)
+            return _Level(os.open(link, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), mode)
+        finally:
+            os.close(itself)
 
     def _look_through(self, level: _Level) -> None:
-        before = (self.size_bytes, self.inodes)
         with os.scandir(level.folder) as found:
             for number, entry in enumerate(found, 1):
-                try:
-                    facts = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                except PermissionError:  # all of it or nothing: the folder will be looked through once more
-                    self.size_bytes, self.inodes = before
-                    level.waiting.clear()
-                    raise
-                self._one(level, entry.name, facts)
+                with suppress(FileNotFoundError):
+                    self._one(level, entry.name, entry.stat(follow_symlinks=False))
                 if number % _LOOK_EVERY == 0 and not self.goes_on():
                     return
 
@@ -184,62 +153,38 @@ class _Count:
                 return
             self._several.add(facts.st_ino)
         self.inodes += 1
-        self.size_bytes += _BLOCK_BYTES * facts.st_blocks
+        self.size_bytes += BLOCK_BYTES * facts.st_blocks
 
-    @staticmethod
-    def _unlocked(parent: int | None, name: str) -> _Level | None:
-        """Open a folder in spite of its mode. Return None if that is impossible, or if it is no folder."""
-        try:
-            itself = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        except OSError:
-            return None
-        locked = (itself, stat.S_IMODE(os.fstat(itself).st_mode))
-        try:
-            if stat.S_ISDIR(os.fstat(itself).st_mode):
-                # No mode can be set through an O_PATH descriptor; this link leads to the very folder it stands for.
-                os.chmod(f"/proc/self/fd/{itself}", locked[1] | 0o500)
-                opened = os.open(f"/proc/self/fd/{itself}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                return _Level(opened, locked)
-        except OSError:
-            pass
-        _lock(locked)
-        return None
-
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Close the folder, with its own mode. Open the one above again, unless this one was moved away from it."""
         left = self.levels.pop()
-        if self.levels and left.folder is not None and self.levels[-1].folder is None:
-            self._find_again(self.levels[-1], left.folder)
-        if left.folder is not None:
-            os.close(left.folder)
-        if left.locked is not None:
-            self._locked -= 1
-            _lock(left.locked)
-
-    def _find_again(self, level: _Level, below: int) -> None:
-        """Open the folder above again, unless the one below was moved away from it."""
-        try:
-            level.folder = os.open("..", _FOLDER, dir_fd=below)
-            facts = os.fstat(level.folder)
-            if (facts.st_dev, facts.st_ino) == level.is_itself:
-                return
-            os.close(level.folder)
-        except OSError:
-            pass
-        level.folder, self.is_whole = None, False
-
-    def close(self) -> None:
-        """Close all folders, and give them the modes that they had."""
-        while self.levels:
-            self._leave()
+        if left.folder is None:
+            return
+        if self.levels and self.levels[-1].folder is None:
+            self.levels[-1].folder = _above(left.folder, self.levels[-1].facts)
+        if left.mode is not None:
+            with suppress(OSError):
+                if stat.S_IMODE(os.fstat(left.folder).st_mode) == left.mode | _OPEN_TO_OWNER:  # nobody has changed it
+                    os.fchmod(left.folder, left.mode)
+        os.close(left.folder)
 
 
-def _lock(locked: tuple[int, int]) -> None:
-    """Give a folder its mode back, unless somebody has changed it meanwhile."""
-    itself, mode = locked
+def _holds(folder: int, inode: int) -> bool:
+    """Return True if something in the folder has this inode, or if that cannot be told."""
     try:
-        if stat.S_IMODE(os.fstat(itself).st_mode) == mode | 0o500:
-            os.chmod(f"/proc/self/fd/{itself}", mode)
+        with os.scandir(folder) as found:
+            return any(entry.inode() == inode for entry in found)
     except OSError:
-        pass
-    finally:
-        os.close(itself)
+        return True
+
+
+def _above(folder: int, expected: os.stat_result) -> int | None:
+    """Return the folder above, opened; None if that is not the expected one by now."""
+    try:
+        found = os.open("..", _FOLDER, dir_fd=folder)
+    except OSError:
+        return None
+    if os.path.samestat(os.fstat(found), expected):
+        return found
+    os.close(found)
+    return None

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from . import cgroups
+from . import processes
 
 _WITHIN_S = 5.0
 """The time for further tries: on a busy node the kernel may not stop all threads in the time that runc allows."""
@@ -52,7 +52,7 @@ def take_back(folder: str) -> None:
             order.write(word)
 
 
-def hold(folders: dict[str, str], processes: list[int], *, beside: int) -> None:
+def hold(folders: dict[str, str], pids: list[int], *, beside: int) -> None:
     """Order that these processes of a container, which all stand still, do not go on until `let_go`. Raises `OSError`.
 
     `folders` are the container's cgroups, as for `holds_after_all`. Other processes in its cgroup are moved to that of
@@ -61,7 +61,7 @@ def hold(folders: dict[str, str], processes: list[int], *, beside: int) -> None:
     controller = _controller(folders)
     if controller not in folders:
         raise FileNotFoundError(errno.ENOENT, "the container has no cgroup that can be frozen")
-    cgroups.move_others(folders[controller], controller, staying=processes, beside=beside)
+    processes.move_others(folders[controller], controller, staying=pids, beside=beside)
     file, word = ("freezer.state", "FROZEN\n") if controller else ("cgroup.freeze", "1\n")
     with open(os.path.join(folders[controller], file), "r+", encoding="ascii") as order:
         order.write(word)
@@ -76,7 +76,7 @@ def let_go(folders: dict[str, str]) -> None:
 def end(folders: dict[str, str]) -> None:
     """Kill the processes of a container that is held back, and let them go on, since they end only then."""
     with contextlib.suppress(OSError, KeyError, ValueError):
-        cgroups.kill_members(folders[_controller(folders)])
+        processes.kill_members(folders[_controller(folders)])
     let_go(folders)
 
 

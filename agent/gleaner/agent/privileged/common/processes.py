@@ -1,14 +1,20 @@
-"""The node's processes: a list of them all, and the end of all that one of them has started."""
+"""The node's processes: what the kernel tells of them, and their end; and the cgroups of containers, version 1 or 2."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
 import contextlib
+import errno
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from . import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_ROUNDS = 10
+"""The most looks at a cgroup that others are moved out of: one of them may start another one meanwhile."""
 
 
 def kill_with_descendants(pid: int) -> None:
@@ -33,20 +39,27 @@ def kill_descendants(pid: int) -> None:
 
 def _stopped_descendants(pid: int) -> set[int]:
     stopped: set[int] = set()
-    while not (found := set(_descendants(pid))) <= stopped:
+    while not (found := set(family(pid)[1:])) <= stopped:
         _send(found, signal.SIGSTOP)
         stopped = found
     return found
 
 
-def _descendants(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
+    """Return the pids of a process and of all below it. None is missed while none of them runs."""
     children: dict[int, list[int]] = {}
     for one, _, parent in all_processes():
         children.setdefault(parent, []).append(one)
-    found = children.get(pid, [])
+    found = [pid]
     for one in found:  # the list grows meanwhile
         found += children.get(one, [])
     return found
+
+
+def status(path: str) -> dict[str, list[str]]:
+    """Return the words after each name in a `status` file of /proc."""
+    with open(path, encoding="ascii", errors="replace") as file:
+        return {name: rest.split() for name, _, rest in (line.partition(":") for line in file)}
 
 
 def all_processes() -> Iterator[tuple[int, str, int]]:
@@ -62,3 +75,65 @@ def _send(pids: set[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def cgroups_made_by_runc(kept: str) -> dict[str, str]:
+    """Return the container's cgroup folder for each controller, as runc has made them; "" is that of version 2.
+
+    `kept` is the folder in which runc keeps its facts about the container. Return nothing if these are not what runc
+    writes.
+    """
+    try:
+        with open(os.path.join(kept, "state.json"), "rb") as file:
+            folders: dict[str, Any] = untrusted.json_of(file.read())["cgroup_paths"]
+        return folders if all(isinstance(folder, str) for folder in folders.values()) else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def move_others(folder: str, controller: str, *, staying: list[int], beside: int) -> None:
+    """Move the processes in a cgroup that do not stay into the cgroup of the process `beside`. Raises `OSError`.
+
+    `folder` is that of the controller ("" for version 2).
+    """
+    for _ in range(_ROUNDS):
+        others = [pid for pid in _members(folder) if pid not in staying]
+        if not others:
+            return
+        inner, outer = cgroup_path(others[0], controller), cgroup_path(beside, controller)
+        if not folder.endswith(inner):
+            raise OSError(errno.EINVAL, f"{folder} is not the cgroup that the kernel calls {inner}")
+        target = f"{folder[: -len(inner)]}{outer}/cgroup.procs"
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError), open(target, "w", encoding="ascii") as order:
+                order.write(str(pid))
+    raise OSError(errno.EBUSY, f"others come to {folder} again and again")
+
+
+def kill_members(folder: str) -> None:
+    """Kill all processes in a cgroup. Raises `OSError` if the cgroup has gone."""
+    _send(set(_members(folder)), signal.SIGKILL)
+
+
+def _members(folder: str) -> list[int]:
+    with open(os.path.join(folder, "cgroup.procs"), encoding="ascii") as file:
+        return [int(line) for line in file]
+
+
+def cgroup_path(pid: int, controller: str) -> str:
+    """Return the path of a process's cgroup in the controller's hierarchy (cgroups(7))."""
+    with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            if controller in names.split(","):
+                return path
+    raise FileNotFoundError(errno.ENOENT, f"process {pid} is in no cgroup of {controller or 'version 2'}")
+
+
+def cgroup_counters(folder: str | None, file: str) -> dict[str, int]:
+    """Return the names and numbers in a cgroup's file; nothing if the file is not there."""
+    try:
+        with open(os.path.join(folder or "/nowhere", file), encoding="ascii") as content:
+            return {words[0]: int(words[1]) for words in map(str.split, content) if len(words) == 2}
+    except OSError:
+        return {}

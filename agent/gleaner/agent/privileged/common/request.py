@@ -8,7 +8,7 @@ and a folder is a descriptor.
 from __future__ import annotations  # the node may have Python 3.9
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .handshake import Message
@@ -78,6 +78,16 @@ def spec(message: Message) -> Spec:
             restore=lambda value: isinstance(value, bool),
         )
     )
+
+
+def end_s(labels: Mapping[str, str]) -> int | None:
+    """Return the time when a container's agent has to be gone, by its labels; None if they do not say it.
+
+    >>> end_s({LABEL_END: "100"}), end_s({LABEL_END: "100.5"}), end_s({LABEL_END: "soon"}), end_s({})
+    (100, 100, None, None)
+    """
+    digits = labels.get(LABEL_END, "").partition(".")[0]
+    return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
 def is_name(value: Any) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from . import bundle, config, folders
 from .bundle import Bundle
 from .request import LABEL_END, Refused, Spec
-from .slurm_jobs import NoJob, Share, Slurm, SlurmJob, Unknown
+from .slurm_job import NoJob, Share, Slurm, SlurmJob, Unknown
 
 LABEL_SLURM_JOB = "org.gleaner.slurm-job"
 _NAME = re.compile(r"own-([1-9][0-9]{0,9})-([1-9][0-9]{0,9})\Z")
@@ -167,7 +167,7 @@ class UserJobs:
         with suppress(FileExistsError):
             os.mkdir(self.folder(name), 0o711)
         for path in (self.job_folder(name), handshakes(self._settings, name)):
-            _make_theirs(path, owner)
+            make_theirs(path, owner)
         return {
             "name": name,
             "folder": self.job_folder(name),
@@ -298,10 +298,9 @@ def handshakes(settings: config.Config, name: str) -> str:
     return os.path.join(settings.users_work, name, "handshakes")
 
 
-def _make_theirs(path: str, owner: Owner) -> None:
+def make_theirs(path: str, owner: Owner) -> None:
     """Make a folder that only the user can enter, in one of root's."""
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
+    os.makedirs(path, mode=0o700, exist_ok=True)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchown(folder, owner.uid, owner.gid)

@@ -17,7 +17,6 @@ from typing import Any
 
 from ..common import (
     bundle,
-    cgroups,
     config,
     freezing,
     processes,
@@ -59,13 +58,10 @@ def facts(settings: config.Config) -> dict[str, Any]:
 
 def create(settings: config.Config, spec: request.Spec, owner: Owner) -> None:
     """Make a container that does not run yet."""
-    try:
-        room = bundle.room(settings)
-    except bundle.Uncounted as error:
-        raise Failed("fault", str(error)) from error
-    if room.bytes < 0:
+    room = bundle.room(settings)
+    if room.size_bytes < 0:
         raise Failed("fault", f"the containers on this node take more than {settings.most_container_bytes} bytes")
-    if room.files < 0:
+    if room.inodes < 0:
         raise Failed("fault", f"the containers on this node have more than {settings.most_container_files} files")
     image = image_store.find(settings, spec.image)
     if image is None:
@@ -133,7 +129,7 @@ def pause(settings: config.Config, made: Bundle) -> None:
     made.facts()
     for is_last in freezing.tries():
         reason = _runc(settings, "pause", made.name)
-        if reason is None or freezing.holds_after_all(cgroups.made_by_runc(monitor.kept_by_runc(settings, made.name))):
+        if reason is None or freezing.holds_after_all(_cgroups(settings, made)):
             return
         if (found := state(settings, made)) == "paused":
             return
@@ -186,13 +182,13 @@ def remove(settings: config.Config, made: Bundle) -> None:
 
 def usage(settings: config.Config, made: Bundle) -> dict[str, Any] | None:
     """Return the memory that would be saved (not file cache) and the CPU time; None if the container does not run."""
-    paths = cgroups.made_by_runc(monitor.kept_by_runc(settings, made.name))
-    memory = cgroups.counters(paths.get("memory", paths.get("")), "memory.stat")
+    paths = _cgroups(settings, made)
+    memory = processes.cgroup_counters(paths.get("memory", paths.get("")), "memory.stat")
     if not memory or not made.is_monitored():
         return None
     if "anon" in memory:  # cgroups of version 2
         saved = memory["anon"] + memory.get("shmem", 0)
-        cpu_s = cgroups.counters(paths.get(""), "cpu.stat").get("usage_usec", 0) / 1e6
+        cpu_s = processes.cgroup_counters(paths.get(""), "cpu.stat").get("usage_usec", 0) / 1e6
     else:
         saved = memory.get("total_rss", 0) + memory.get("total_shmem", 0)
         cpu_s = _number(os.path.join(paths.get("cpuacct", ""), "cpuacct.usage")) / 1e9
@@ -256,6 +252,10 @@ def _node(settings: config.Config, owner: Owner) -> oci_config.Node:
         unified=unified,
         counts_swap=os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"),
     )
+
+
+def _cgroups(settings: config.Config, made: Bundle) -> dict[str, str]:
+    return processes.cgroups_made_by_runc(monitor.kept_by_runc(settings, made.name))
 
 
 def _number(path: str) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import fcntl
 import json
 import os
+import resource
 import socket
 import sys
 import threading
@@ -24,13 +25,13 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import IO, Any, NoReturn
 
-from ..common import bundle, config, handshake, request, socket_server, system_programs
+from ..common import agent_leftovers, bundle, config, handshake, request, socket_server, system_programs
 from ..common.bundle import Bundle
-from ..common.slurm_jobs import NoJob, Slurm, Unknown, is_number
+from ..common.slurm_job import NoJob, Slurm, Unknown, is_number
 from ..common.socket_server import Refusal, Server
 from ..common.untar import Hostile
-from ..common.user_jobs import Owner, Places, UserJobs, job_of, owner
-from . import admin, containers, image_store, monitor
+from ..common.user_jobs import LABEL_SLURM_JOB, Owner, Places, UserJobs, job_of, owner
+from . import containers, image_store, monitor
 from .containers import Failed
 from .watchdog import Watchdog
 
@@ -41,6 +42,7 @@ _HANDS = 8
 _LONG = ("admit", "wait", "run", "checkpoint")
 """Requests that wait for other programs than root's own, or take turns by themselves."""
 _IMPORT_WITHIN_S = 3600
+_IMPORT_MEMORY_BYTES = 2**30
 _TAKES = {"run": "a folder", "import": "a file"}
 """Requests that come with a descriptor."""
 
@@ -51,7 +53,7 @@ class Helper:
     def __init__(self, settings: config.Config) -> None:
         self._settings = settings
         self._user_jobs = UserJobs(settings, Slurm(settings.scontrol)) if settings.user_jobs_key else None
-        self._places = threading.BoundedSemaphore(_AT_ONCE)
+        self._agents_places = Places(of_one=_AT_ONCE, of_all=_AT_ONCE)
         self._users_places = Places(of_one=_USER_AT_ONCE, of_all=_USERS_AT_ONCE)
         self._hands: dict[int, threading.BoundedSemaphore] = {}
         self._busy: set[str] = set()
@@ -69,18 +71,15 @@ class Helper:
         ).serve(listener)
 
     def _admit(self, uid: int) -> None:
-        if uid == self._settings.agent_uid:
-            is_free = self._places.acquire(blocking=False)
-        else:
-            is_free = self._user_jobs is not None and self._users_places.take(uid)
-        if not is_free:
+        is_served = uid == self._settings.agent_uid or self._user_jobs is not None
+        if not is_served or not self._places(uid).take(uid):
             raise Refusal
 
     def _release(self, uid: int) -> None:
-        if uid == self._settings.agent_uid:
-            self._places.release()
-        else:
-            self._users_places.release(uid)
+        self._places(uid).release(uid)
+
+    def _places(self, uid: int) -> Places:
+        return self._agents_places if uid == self._settings.agent_uid else self._users_places
 
     def _hand(self, uid: int, do: str) -> AbstractContextManager[Any]:
         """Return a limit on the requests of one user that call root's programs at the same time."""
@@ -183,7 +182,7 @@ class Helper:
             "remove": lambda: self._remove(made),
         }
         if do in simple:
-            with self._alone(made.name) if do in ("run", "remove") else _nothing():
+            with self._alone(made.name) if do in ("run", "remove") else nullcontext():
                 simple[do]()
             return {}, None
         about = made.facts()
@@ -248,10 +247,7 @@ class Helper:
     def _one_pause(self, name: str) -> threading.Lock:
         """Return the lock that all share who pause or save this container."""
         with self._lock:
-            found = self._pausing.get(name)
-            if found is None:
-                found = self._pausing[name] = threading.Lock()
-            return found
+            return self._pausing.setdefault(name, threading.Lock())
 
     @contextmanager
     def _alone(self, name: str, doing: str = "made or removed") -> Generator[None, None, None]:
@@ -268,11 +264,6 @@ class Helper:
 
 def _report(line: str) -> None:
     sys.stderr.write(f"{line}\n")
-
-
-@contextmanager
-def _nothing() -> Generator[None, None, None]:
-    yield
 
 
 def _explained(error: Exception) -> dict[str, str]:
@@ -300,6 +291,64 @@ def _import(descriptor: int, name: str) -> None:
         raise Failed("image", f"the archive of {name} is not taken: {said[-1] if said else 'it was killed'}")
 
 
+# The commands for an admin, Slurm's Epilog or `deploy/watchdog`, each in a process of its own.
+
+
+def _take_in(settings: config.Config, name: str, source: str) -> NoReturn:
+    """Run `gleaner-helper import NAME FILE`, for an admin; the helper itself passes a descriptor's number."""
+    resource.setrlimit(resource.RLIMIT_AS, (_IMPORT_MEMORY_BYTES, _IMPORT_MEMORY_BYTES))
+    try:
+        descriptor = int(source) if source.isdigit() else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        image_id = image_store.take_in(settings, descriptor, name)
+    except (Hostile, OSError) as error:
+        sys.exit(" ".join(str(error).split()) or type(error).__name__)
+    sys.stdout.write(image_id + "\n")
+    sys.exit(0)
+
+
+def _forget(settings: config.Config, name: str) -> NoReturn:
+    """Run `gleaner-helper forget NAME`, for an admin."""
+    found = image_store.find(settings, name)
+    if found is None:
+        sys.exit(f"there is no image {name}")
+    if any(about["image_id"] == found.id for _, about in bundle.known(settings)):
+        sys.exit(f"a container still uses {name}")
+    image_store.forget(settings, name)
+    sys.exit(0)
+
+
+def _clear(settings: config.Config, slurm_job: str) -> NoReturn:
+    """Run `gleaner-helper clear SLURM_JOB`, for Slurm's Epilog: remove what the agent of an ended job left behind."""
+    for made, about in bundle.known(settings):
+        try:
+            if about["labels"].get(LABEL_SLURM_JOB) == slurm_job:
+                containers.remove(settings, made)
+        except (Failed, OSError):
+            with suppress(OSError, bundle.NoSuch):
+                made.put_off(request.LABEL_END, "0")  # the watchdog tries again
+    if settings.user_jobs_key:
+        UserJobs(settings, Slurm(settings.scontrol)).clear(slurm_job)
+    sys.exit(0)
+
+
+def _sweep(settings: config.Config) -> NoReturn:
+    """Run `gleaner-helper sweep`, for `deploy/watchdog`: remove the sockets and old logs of agents that are gone."""
+    try:
+        agent_leftovers.remove_all(settings, time.time())
+    except OSError as error:
+        sys.exit(str(error))
+    sys.exit(0)
+
+
+_COMMANDS: dict[str, tuple[Callable[..., NoReturn], int]] = {
+    "import": (_take_in, 2),
+    "forget": (_forget, 1),
+    "clear": (_clear, 1),
+    "sweep": (_sweep, 0),
+}
+"""The commands, and the number of their arguments."""
+
+
 def main() -> NoReturn:
     """Run the daemon, a command (`import`, `forget`, `clear`, `sweep`), or `monitor ...`, which the daemon calls."""
     os.umask(0o022)  # what must be private lies in folders that only root can enter
@@ -309,16 +358,11 @@ def main() -> NoReturn:
         if words[:1] == ["monitor"] and len(words) == 5:
             monitor.main(words[1:])
             sys.exit(0)
-        if words[:1] == ["import"] and len(words) == 3:
-            admin.take_in(settings, words[1], words[2])
-        if words[:1] == ["forget"] and len(words) == 2:
-            admin.forget(settings, words[1])
-        if words[:1] == ["clear"] and len(words) == 2:
-            admin.clear(settings, words[1])
-        if words == ["sweep"]:
-            admin.sweep(settings)
         if words:
-            sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME | clear SLURM_JOB | sweep]")
+            command, most = _COMMANDS.get(words[0], (None, 0))
+            if command is None or len(words) != 1 + most:
+                sys.exit("usage: gleaner-helper [import NAME FILE | forget NAME | clear SLURM_JOB | sweep]")
+            command(settings, *words[1:])
         bundle.check_place(settings)
         alone = _only_one(settings)
         bundle.sweep(settings)

@@ -18,9 +18,9 @@ import subprocess
 import time
 from typing import Any
 
-from ..common import cgroups, config, folders, linux, untrusted
+from ..common import config, folders, linux, untrusted
 from ..common.bundle import Bundle
-from ..common.processes import kill_descendants
+from ..common.processes import cgroup_counters, cgroups_made_by_runc, kill_descendants
 
 LONGEST_LOG_BYTES = 192 * 2**20
 _NOTICE = b"[gleaner] more output than this is not kept\n"
@@ -121,7 +121,7 @@ def _run(settings: config.Config, bundle: Bundle, folder: int, answer: int) -> d
     _say(answer, {"reason": None})
     _keep({out: 1, err: 2}, ended, log)
     _, status = os.waitpid(pid, 0)
-    out_of_memory = _was_out_of_memory(cgroups.made_by_runc(kept_by_runc(settings, bundle.name)))
+    out_of_memory = _was_out_of_memory(cgroups_made_by_runc(kept_by_runc(settings, bundle.name)))
     log.end()
     bundle.record_exit(
         {
@@ -200,7 +200,7 @@ def _keep(sources: dict[int, int], ended: int, log: Log) -> None:
 
 
 def _was_out_of_memory(paths: dict[str, str]) -> bool:
-    found = cgroups.counters(paths.get("memory"), "memory.oom_control") or cgroups.counters(
+    found = cgroup_counters(paths.get("memory"), "memory.oom_control") or cgroup_counters(
         paths.get(""), "memory.events"
     )
     return found.get("oom_kill", 0) > 0

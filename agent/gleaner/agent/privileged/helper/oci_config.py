@@ -10,9 +10,10 @@ from __future__ import annotations  # the node may have Python 3.9
 
 from typing import Any, NamedTuple
 
-from ..common import socket_filter
-from ..common.request import LABEL_END, Spec, is_text
+from ..common import request
+from ..common.request import Spec, is_text
 from ..shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE
+from ..shim.own_config import denied_sockets
 
 FOLDER_IN_CONTAINER = "/job"
 HOSTNAME = "gleaner"
@@ -35,69 +36,15 @@ _READ_ONLY = tuple(f"/proc/{name}" for name in ("bus", "fs", "irq", "sys", "sysr
 # System calls that no job needs and through which most kernel bugs were reached. They are a list of what is denied,
 # unlike Docker's list of what is allowed: most of these need a capability anyway, and the container has none.
 _DENIED = [
-    "acct",
-    "add_key",
-    "bpf",
-    "chroot",
-    "clock_adjtime",
-    "clock_adjtime64",
-    "clock_settime",
-    "clock_settime64",
-    "delete_module",
-    "fanotify_init",
-    "finit_module",
-    "fsconfig",
-    "fsmount",
-    "fsopen",
-    "fspick",
-    "get_kernel_syms",
-    "init_module",
-    "io_uring_enter",
-    "io_uring_register",
-    "io_uring_setup",
-    "ioperm",
-    "iopl",
-    "kcmp",
-    "kexec_file_load",
-    "kexec_load",
-    "keyctl",
-    "lookup_dcookie",
-    "mount",
-    "mount_setattr",
-    "move_mount",
-    "move_pages",
-    "name_to_handle_at",
-    "nfsservctl",
-    "open_by_handle_at",
-    "open_tree",
-    "perf_event_open",
-    "pidfd_getfd",
-    "pivot_root",
-    "query_module",
-    "quotactl",
-    "quotactl_fd",
-    "reboot",
-    "request_key",
-    "setdomainname",
-    "sethostname",
-    "setns",
-    "settimeofday",
-    "stime",
-    "swapoff",
-    "swapon",
-    "_sysctl",
-    "sysfs",
-    "syslog",
-    "umount",
-    "umount2",
-    "unshare",
-    "uselib",
-    "userfaultfd",
-    "ustat",
-    "vhangup",
-    "vm86",
-    "vm86old",
-]
+    "acct", "add_key", "bpf", "chroot", "clock_adjtime", "clock_adjtime64", "clock_settime", "clock_settime64",
+    "delete_module", "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_kernel_syms",
+    "init_module", "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl", "kcmp",
+    "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mount", "mount_setattr", "move_mount",
+    "move_pages", "name_to_handle_at", "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open",
+    "pidfd_getfd", "pivot_root", "query_module", "quotactl", "quotactl_fd", "reboot", "request_key",
+    "setdomainname", "sethostname", "setns", "settimeofday", "stime", "swapoff", "swapon", "_sysctl", "sysfs",
+    "syslog", "umount", "umount2", "unshare", "uselib", "userfaultfd", "ustat", "vhangup", "vm86", "vm86old",
+]  # fmt: skip
 _NEW_NAMESPACES = 0x7E020000
 """Every CLONE_NEW... but that of time, which `clone` does not take."""
 
@@ -146,12 +93,11 @@ def image(config: dict[str, Any]) -> Image:
 def configuration(spec: Spec, node: Node, image: Image, *, rootfs: str, folder: str) -> dict[str, Any]:
     """Return the configuration of a container whose root is at `rootfs` and whose own few files are in `folder`."""
     annotations = {ANNOTATION_HANDSHAKE: spec.name}
-    end_s = spec.labels.get(LABEL_END, "")
     if not node.is_agents:
         annotations[ANNOTATION_OWNER] = str(node.uid)  # its end may be put off; the helper says it with each save
         annotations[ANNOTATION_IMAGE] = node.image_id
-    elif end_s.isascii() and end_s.isdigit():
-        annotations[ANNOTATION_END] = end_s
+    elif (end_s := request.end_s(spec.labels)) is not None:
+        annotations[ANNOTATION_END] = str(end_s)
     if spec.restore:
         annotations[ANNOTATION_RESTORE] = "yes"
     return {
@@ -247,9 +193,9 @@ def _seccomp() -> dict[str, Any]:
         "defaultAction": "SCMP_ACT_ALLOW",
         "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32", "SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"],
         "syscalls": [
-            deny(list(_DENIED)),
+            deny(_DENIED),
             *(deny(["clone"], with_flag(bit)) for bit in bits),
             deny(["clone3"], error=_ENOSYS),  # its flags are out of a filter's sight; glibc then takes clone
-            *socket_filter.denied(),
+            *denied_sockets(),
         ],
     }

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, NoReturn
 
 from ..common import agent_leftovers, bundle, config, request
-from ..common.bundle import Bundle, Taken
-from ..common.slurm_jobs import Unknown
+from ..common.bundle import Bundle
+from ..common.disk_usage import Taken
+from ..common.slurm_job import Unknown
 from ..common.user_jobs import UserJobs, job_of
 from . import containers
 from .containers import Failed
@@ -86,11 +87,10 @@ class Watchdog:
 
     def keep_limit(self) -> None:
         """Keep the limits: remove ended containers, the oldest first; then end the largest of all that is there."""
-        found: dict[Bundle | str, Taken] = {}
-        for made in bundle.all_bundles(self._settings):
-            self._count(found, made, made.path, *self._folders(made))
-        for name, folder in self._loose().items():
-            self._count(found, name, folder)
+        found: dict[Bundle | str, Taken] = {
+            made: bundle.taken(made.path, *self._folders(made)) for made in bundle.all_bundles(self._settings)
+        }
+        found |= {name: bundle.taken(folder) for name, folder in self._loose().items()}
         ended = [one for one in found if isinstance(one, Bundle) and one.exit() is not None]
         for made in sorted(ended, key=lambda one: one.facts()["made_s"]):
             if self._share(*found.values()) > 1:
@@ -102,16 +102,10 @@ class Watchdog:
             if self._is_ended(one):
                 return
 
-    def _count(self, found: dict[Bundle | str, Taken], one: Bundle | str, *folders: str) -> None:
-        try:
-            found[one] = bundle.taken(*folders)
-        except bundle.Uncounted as error:  # the others count
-            sys.stderr.write(f"watchdog: {error}\n")
-
     def _share(self, *taken: Taken) -> float:
         """Return the part of the limits that is taken: of bytes or of files, whichever is more."""
-        of_bytes = sum(one.bytes for one in taken) / self._settings.most_container_bytes
-        return max(of_bytes, sum(one.files for one in taken) / self._settings.most_container_files)
+        of_bytes = sum(one.size_bytes for one in taken) / self._settings.most_container_bytes
+        return max(of_bytes, sum(one.inodes for one in taken) / self._settings.most_container_files)
 
     def _is_ended(self, one: Bundle | str) -> bool:
         """End a container, or remove one that does not run, or a folder without one. Return True if that worked."""
@@ -144,5 +138,5 @@ def is_overdue(labels: dict[str, str], now_s: float) -> bool:
     >>> is_overdue({"org.gleaner.end-s": "100"}, 159), is_overdue({"org.gleaner.end-s": "100"}, 161), is_overdue({}, 0)
     (False, True, True)
     """
-    end = labels.get(request.LABEL_END, "").partition(".")[0]
-    return not (end.isascii() and end.isdigit()) or now_s > float(end) + _GRACE_S
+    end_s = request.end_s(labels)
+    return end_s is None or now_s > end_s + _GRACE_S

@@ -1,21 +1,113 @@
-"""The node's own Docker Engine, as the installation needs it: its state, its containers, and its reload or restart."""
+"""The node's own Docker Engine: our runtime in its `daemon.json`, its state, its containers, its reload or restart.
+
+The functions of texts are pure: they put our runtime into the settings and take it out again; all else is kept.
+"""
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import difflib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+from typing import Any
 
 from ..common import system_programs, untrusted
-from .daemon_json import RUNTIME, Refused
 
+RUNTIME = "gleaner"
 SOCKET = "/var/run/docker.sock"
 PID_FILE = "/var/run/docker.pid"
 LABEL = "org.gleaner.agent"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATIENCE_S = 60
+_INDENT = re.compile(r"^([ \t]+)\"", re.MULTILINE)
+
+
+class Refused(Exception):
+    """A refusal, by which nothing was changed; one line that says why, and what to do."""
+
+
+def merged(text: str, *, program: str, experimental: bool) -> tuple[str, list[str]]:
+    """Return the settings with our runtime, and what was added: "runtimes", "runtimes.gleaner", "experimental".
+
+    If all of it is there already, the text is the same. `experimental` is for an engine whose experimental part is not
+    on by other means. Raises `Refused`.
+
+    >>> merged('{"debug": true, "runtimes": {"x": {"path": "/x"}}}', program="/g", experimental=False)[1]
+    ['runtimes.gleaner']
+    """
+    settings = _parsed(text)
+    added: list[str] = []
+    if "runtimes" not in settings:
+        added.append("runtimes")
+    runtimes: dict[str, Any] = settings.setdefault("runtimes", {})
+    if type(runtimes) is not dict:
+        raise Refused('its "runtimes" is no object')
+    if RUNTIME not in runtimes:
+        runtimes[RUNTIME] = {"path": program}
+        added.append(f"runtimes.{RUNTIME}")
+    elif runtimes[RUNTIME] != {"path": program}:
+        raise Refused(
+            f"it has a runtime {RUNTIME!r} that is not ours: {json.dumps(runtimes[RUNTIME])}; remove that first"
+        )
+    if experimental and settings.get("experimental") is not True:
+        if "experimental" in settings:
+            raise Refused('it says "experimental": false, and Docker cannot save containers without: change that first')
+        settings["experimental"] = True
+        added.append("experimental")
+    return (_written(settings, text), added) if added else (text, [])
+
+
+def without(text: str, *, program: str, added: list[str]) -> str:
+    """Return the settings without what we `added`, if it is still as we wrote it. Raises `Refused`."""
+    settings = _parsed(text)
+    runtimes: dict[str, Any] = settings.get("runtimes", {})
+    taken = False
+    if type(runtimes) is dict:
+        if f"runtimes.{RUNTIME}" in added and runtimes.get(RUNTIME) == {"path": program}:
+            del runtimes[RUNTIME]
+            taken = True
+        if "runtimes" in added and not runtimes:
+            del settings["runtimes"]
+    if "experimental" in added and settings.get("experimental") is True:
+        del settings["experimental"]
+        taken = True
+    return _written(settings, text) if taken else text
+
+
+def difference(path: str, old: str, new: str) -> str:
+    """Return a unified diff; "" if the texts are the same."""
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), path, path, lineterm="")
+    return "\n".join(lines)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        settings: dict[str, Any] = json.loads(text, object_pairs_hook=_object) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"it is no JSON: {error}") from error
+    if type(settings) is not dict:
+        raise Refused("it is no JSON object")
+    return settings
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is there twice")
+        found[key] = value
+    return found
+
+
+def _written(settings: dict[str, Any], like: str) -> str:
+    """Return the settings as JSON, indented as the text before, so that the difference is only ours."""
+    indent = _INDENT.search(like)
+    return json.dumps(settings, indent=indent.group(1) if indent else 4, ensure_ascii=False) + "\n"
 
 
 def is_installed() -> bool:
@@ -67,7 +159,7 @@ def check(settings: str) -> None:
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as trial:
         trial.write(settings)
         trial.flush()
-        words = [dockerd, "--validate", *_without_config_file(_flags()), "--config-file", trial.name]
+        words = [dockerd, "--validate", *_config_file_apart(_flags())[1], "--config-file", trial.name]
         said = system_programs.run(words, within_s=_PATIENCE_S)
     if said.status != 0 and "unknown flag: --validate" not in said.stderr:
         lines = said.stderr.strip().splitlines() or ["no reason given"]
@@ -76,13 +168,7 @@ def check(settings: str) -> None:
 
 def config_file() -> str | None:
     """Return the path of the settings that the running engine was told to read; None for the usual place."""
-    flags = _flags()
-    for number, word in enumerate(flags):
-        if word == "--config-file":
-            return flags[number + 1]
-        if word.startswith("--config-file="):
-            return word.partition("=")[2]
-    return None
+    return _config_file_apart(_flags())[0]
 
 
 def reload() -> None:
@@ -120,7 +206,7 @@ def wait_until_known(*, known: bool) -> bool:
 
 
 def _dockerd() -> str | None:
-    return shutil.which("dockerd", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    return shutil.which("dockerd", path=PATH)
 
 
 def _docker(*words: str) -> str | None:
@@ -152,19 +238,22 @@ def _flags() -> list[str]:
         return file.read().split("\0")[1:-1]
 
 
-def _without_config_file(flags: list[str]) -> list[str]:
-    """Return an engine's flags without those that name its settings.
+def _config_file_apart(flags: list[str]) -> tuple[str | None, list[str]]:
+    """Return the settings that an engine's flags name, the last one counts, and the other flags.
 
-    >>> _without_config_file(["--config-file", "/x", "--debug", "--config-file=/y"])
-    ['--debug']
+    >>> _config_file_apart(["--config-file", "/x", "--debug", "--config-file=/y"])
+    ('/y', ['--debug'])
     """
-    kept: list[str] = []
-    skip = False
-    for word in flags:
-        if not skip and not word.startswith("--config-file"):
-            kept.append(word)
-        skip = word == "--config-file"
-    return kept
+    found: str | None = None
+    others: list[str] = []
+    words = iter(flags)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "--config-file":
+            found = value if equals else next(words, None)
+        else:
+            others.append(word)
+    return found, others
 
 
 def _is_service() -> bool:

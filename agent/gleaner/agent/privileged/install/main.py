@@ -19,8 +19,9 @@ import sys
 from typing import Any, NamedTuple, NoReturn
 
 from ..common import config, durable
-from . import daemon_json, docker_engine
-from .daemon_json import Refused
+from ..common.user_jobs import Owner, make_theirs
+from . import docker_engine
+from .docker_engine import PATH, Refused
 
 LIBRARY = config.Config(1).library
 PYTHON = "/usr/bin/python3"
@@ -28,7 +29,6 @@ RUNC_SHIM = "/usr/local/sbin/gleaner-runc"
 DAEMON_JSON = "/etc/docker/daemon.json"
 TMPFILES = "/etc/tmpfiles.d/gleaner.conf"
 RECORD = f"{LIBRARY}/installed.json"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # For each program: the module whose `main` it calls, and the arguments.
 _PROGRAMS = {
     RUNC_SHIM: ("shim.main", "{runc!r}"),
@@ -54,7 +54,7 @@ class File(NamedTuple):
     mode: int = 0o644
 
 
-class Asked(NamedTuple):
+class Asked(argparse.Namespace):
     """The options of the command line."""
 
     root: str
@@ -64,6 +64,7 @@ class Asked(NamedTuple):
     criu: str | None
     yes: bool
     dry_run: bool
+    remove: bool
     restart_docker: bool
 
     def at(self, path: str) -> str:
@@ -73,12 +74,12 @@ class Asked(NamedTuple):
 
 def main() -> NoReturn:
     """Install or remove. A refusal is one line on standard error, with exit status 1."""
-    asked, remove = _asked(sys.argv[1:])
+    asked = _asked(sys.argv[1:])
     os.umask(0o022)  # agents read the settings
     try:
         if os.geteuid() != 0 and not asked.root:
             raise Refused("must be run as root")
-        if remove:
+        if asked.remove:
             _remove(asked)
         else:
             _install(asked)
@@ -87,7 +88,7 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _asked(words: list[str]) -> tuple[Asked, bool]:
+def _asked(words: list[str]) -> Asked:
     parser = argparse.ArgumentParser("install-node.sh", description="What runs as root on a node of Gleaner's.")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
@@ -96,18 +97,9 @@ def _asked(words: list[str]) -> tuple[Asked, bool]:
     parser.add_argument("--account", default="gleaner", help="the service account (a name or number) [gleaner]")
     parser.add_argument("--runc", help="where runc is")
     parser.add_argument("--criu", help="where CRIU is, or a wrapper around it")
-    parser.add_argument("--root", default="", help="install into this folder: a system that does not run")
-    found = parser.parse_args(words)
-    asked = Asked(
-        found.root.rstrip("/"),
-        found.account,
-        found.runc,
-        found.criu,
-        yes=found.yes,
-        dry_run=found.dry_run,
-        restart_docker=found.restart_docker,
-    )
-    return asked, found.remove
+    root = "install into this folder: a system that does not run"
+    parser.add_argument("--root", default="", type=lambda path: path.rstrip("/"), help=root)
+    return parser.parse_args(words, namespace=Asked())
 
 
 def _install(asked: Asked) -> None:
@@ -121,7 +113,7 @@ def _install(asked: Asked) -> None:
     changed = {path: file for path, file in wanted.items() if not _is_there(asked.at(path), file)}
     for path in changed:
         print(f"{'would write' if asked.dry_run else 'writing'} {path}")
-    difference = daemon_json.difference(DAEMON_JSON, old, new)
+    difference = docker_engine.difference(DAEMON_JSON, old, new)
     if difference:
         print(difference)
     if asked.dry_run:
@@ -142,7 +134,8 @@ def _install(asked: Asked) -> None:
     if changed:
         compileall.compile_dir(asked.at(f"{LIBRARY}/privileged"), quiet=1)
     if not asked.root:
-        _make_handshakes(settings)
+        # After a reboot the folder is gone, and tmpfiles.d makes it again.
+        make_theirs(settings.handshakes, Owner(settings.agent_uid, int(_group(settings))))
     if difference:
         _write_daemon_json(asked, new, keep=True)
     if not asked.root and docker_engine.is_installed():
@@ -188,7 +181,7 @@ def _group(settings: config.Config) -> str:
 
 
 def _found(asked: Asked, name: str) -> str:
-    for folder in _PATH.split(":"):
+    for folder in PATH.split(":"):
         if os.access(asked.at(f"{folder}/{name}"), os.X_OK):
             return f"{folder}/{name}"
     raise Refused(f"there is no {name} on this node: install it, or say where it is with --{name}")
@@ -240,7 +233,7 @@ def _daemon_json(asked: Asked) -> tuple[str, str, list[str]]:
     is_there = os.path.lexists(asked.at(DAEMON_JSON))
     is_on = None if asked.root else docker_engine.has_experimental()
     try:
-        new, added = daemon_json.merged(old, program=RUNC_SHIM, experimental=is_on is not True)
+        new, added = docker_engine.merged(old, program=RUNC_SHIM, experimental=is_on is not True)
         if added and not asked.root:
             docker_engine.check(new)
     except Refused as error:
@@ -283,17 +276,6 @@ def _bring_up(asked: Asked) -> None:
         print("Docker has been restarted")
 
 
-def _make_handshakes(settings: config.Config) -> None:
-    """Make the folder in which agents wait. After a reboot it is gone, and tmpfiles.d makes it again."""
-    os.makedirs(settings.handshakes, mode=0o700, exist_ok=True)
-    folder = os.open(settings.handshakes, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        os.fchown(folder, settings.agent_uid, int(_group(settings)))
-        os.fchmod(folder, 0o700)
-    finally:
-        os.close(folder)
-
-
 def _remove(asked: Asked) -> None:
     record = _record(asked)
     if not os.path.exists(asked.at(RECORD)):
@@ -303,8 +285,8 @@ def _remove(asked: Asked) -> None:
     if runs and (users := docker_engine.users_of_runtime()):
         raise Refused(f"{len(users)} containers need the runtime ({users[0]}): remove them first")
     old = _text(asked.at(DAEMON_JSON))
-    new = daemon_json.without(old, program=RUNC_SHIM, added=record["daemon_json"])
-    difference = daemon_json.difference(DAEMON_JSON, old, new)
+    new = docker_engine.without(old, program=RUNC_SHIM, added=record["daemon_json"])
+    difference = docker_engine.difference(DAEMON_JSON, old, new)
     ours = [path for path, digest in record["files"].items() if _digest_of(asked.at(path)) == digest]
     for path in record["files"]:
         verb = "would remove" if asked.dry_run else "removing"

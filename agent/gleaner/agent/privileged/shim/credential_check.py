@@ -11,6 +11,8 @@ import contextlib
 import os
 import signal
 
+from ..common.processes import family, status
+
 _NO_CAPABILITY = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
@@ -74,27 +76,5 @@ def beyond(said: dict[str, list[str]], uid: int) -> str | None:
     return None
 
 
-def family(init_pid: int) -> list[int]:
-    """Return the pids of a process and of all below it. None of them runs now, so none can be missed."""
-    children: dict[int, list[int]] = {}
-    for pid in _numbers("/proc"):
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-                parent = int(file.read().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(parent, []).append(pid)
-    found = [init_pid]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
-
-
 def _numbers(folder: str) -> list[int]:
     return [int(name) for name in os.listdir(folder) if name.isdigit()]
-
-
-def status(path: str) -> dict[str, list[str]]:
-    """Return the words after each name in a `status` file of /proc."""
-    with open(path, encoding="ascii", errors="replace") as file:
-        return {name: rest.split() for name, _, rest in (line.partition(":") for line in file)}

@@ -18,11 +18,11 @@ import sys
 import time
 from typing import NoReturn
 
-from ..common import cgroups, config, freezing, processes, symlink_guard
-from . import credential_check, deleted_files, mount_confinement, timers, unsavable
-from .protobuf import NotUnderstood, Value, field, fields, number_in
-from .reasons import Reason, log_line
+from ..common import config, freezing, processes, symlink_guard
+from . import credential_check, mount_confinement, timers, unsavable
+from .criu_messages import NotUnderstood, Value, field, fields, number_in
 from .transfer import is_held, let_go, note_held
+from .unsavable import Reason, log_line
 
 DUMP, RESTORE, NOTIFY = 1, 2, 6
 _LONGEST_REQUEST = 2**20
@@ -152,7 +152,8 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
     saved, root = number_in(criu_opts.get(2, 0)), None
     if kind == DUMP:
         freezer = words[words.index("--freeze-cgroup") + 1] if "--freeze-cgroup" in words else ""
-        why = unsavable.refused(saved, freezer) or deleted_files.refused(saved)
+        # Files are looked at now, too: CRIU makes hard links to some by their paths already while it saves.
+        why = unsavable.refused(saved, freezer) or unsavable.refused_files(saved)
         if why is not None:
             _log(own, why)
             return 1
@@ -161,14 +162,14 @@ def _serve(settings: config.Config, runc: socket.socket, asked: dict[int, Value]
         root = _text(criu_opts.get(13, b""))
         words += ["-W", os.path.join(own, "work")]  # the last one counts: runc's would be in another mount namespace
     if kind == DUMP:
-        words.append("--link-remap")  # see `deleted_files`
+        words.append("--link-remap")  # see `unsavable`
     words += ["--network-lock", "skip", "--file-locks", "--ghost-limit", "1G", "--action-script", settings.notify]
     if kind == RESTORE and symlink_guard.are_kept_in(own):
         words.append("--skip-file-rwx-check")  # folders are closed meanwhile
     if kind == RESTORE:
         words += ["--restore-detached", "--restore-sibling", "--pidfile", pid_file]
         if "--cgroup-root" not in words:  # runc names it with cgroups of version 1 alone
-            words += ["--cgroup-root", f":{cgroups.path(os.getpid(), '')}"]
+            words += ["--cgroup-root", f":{processes.cgroup_path(os.getpid(), '')}"]
     answer = _run(words, own, runc, uid, saved=saved, root=root)
     result, is_known = b"", False
     with contextlib.suppress(ConnectionError, FileNotFoundError):  # runc, or gleaner-runc, has gone
@@ -304,7 +305,7 @@ def _passed_on(
 def _objection(action: bytes, pid: int, own: str, *, saved: int, uid: int) -> Reason | None:
     """Return the reason why CRIU must not go on after this notification; None if it may."""
     if action == b"post-dump":
-        return deleted_files.refused(saved)  # it may differ from before: now all processes stand still
+        return unsavable.refused_files(saved)  # it may differ from before: now all processes stand still
     why = None
     if action == b"post-setup-namespaces":
         why = _not_confined(pid)
@@ -351,9 +352,9 @@ def _not_held(pid: int, own: str) -> str | None:
     """
     try:
         timers.start_again(pid)
-        cgroup_folders = cgroups.made_by_runc(os.environ["GLEANER_CONTAINER"])
+        cgroup_folders = processes.cgroups_made_by_runc(os.environ["GLEANER_CONTAINER"])
         note_held(own, cgroup_folders)
-        freezing.hold(cgroup_folders, credential_check.family(pid), beside=os.getppid())
+        freezing.hold(cgroup_folders, processes.family(pid), beside=os.getppid())
     except OSError as error:
         return f"the processes cannot be made ready to go on: {error}"
     return None

@@ -140,9 +140,9 @@ def main(runc: str | None = None) -> NoReturn:
     call = parse(words)
     if call is not None:
         if call.command == "start" and _was_restored(call):
-            from ..common import cgroups, freezing
+            from ..common import freezing, processes
 
-            freezing.let_go(cgroups.made_by_runc(call.folder))
+            freezing.let_go(processes.cgroups_made_by_runc(call.folder))
             sys.exit(0)
         if call.command == "create" and _says(_config_of(call), ANNOTATION_HANDSHAKE):
             _change_config(call)
@@ -202,10 +202,10 @@ def _freeze_or_thaw(call: Call, words: list[str]) -> int:
     _, how = os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
     status = os.waitstatus_to_exitcode(how)
     if status != 0:
-        from ..common import cgroups, freezing
+        from ..common import freezing, processes
 
         is_done = freezing.goes_on_after_all if call.command == "resume" else freezing.holds_after_all
-        if is_done(cgroups.made_by_runc(call.folder)):
+        if is_done(processes.cgroups_made_by_runc(call.folder)):
             return 0
     return abs(status)
 

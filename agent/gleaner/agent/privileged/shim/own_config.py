@@ -1,4 +1,12 @@
-"""Change the configuration of a container of ours before runc reads it: its sockets, and the name of its user."""
+"""Change the configuration of a container of ours before runc reads it: its sockets, and the name of its user.
+
+Sockets: seccomp rules restrict a job's sockets to UNIX, INET, INET6, and those of NETLINK that tell of routes. For
+other families the kernel would load modules that are hardly maintained (AF_ALG, TIPC, RDS, SMC and their like).
+
+The user's name: the image does not know the number that a job runs as, so programs that ask for the user's name
+(getpwuid(3)) would find none. So a file /etc/passwd of root's own is mounted over the image's. The file is the same on
+every node, as a process may have it open when it is saved. Nothing of the image is read.
+"""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -6,11 +14,19 @@ import json
 import os
 from typing import Any
 
-from ..common import durable, socket_filter, untrusted
-from . import user_name
+from ..common import durable, untrusted
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 """The errors that Python raises for a malformed configuration."""
+_USER_FILE = "passwd"
+_FAMILIES = (1, 2, 10)
+"""UNIX, INET, INET6."""
+_NETLINK, _ROUTE = 16, 0
+_MOST_FAMILIES = 64
+"""Linux has fewer; the filter denies what is beyond, and every number that only looks like a family in 32 bits."""
+_CALLS = ("socket", "socketpair")
+_OLD_CALL, _OLD_KINDS = "socketcall", (1, 8)
+"""The call with which programs of i386 once made sockets; a filter cannot see its family. They have `socket`, too."""
 
 
 def change(bundle: str, annotation: str) -> None:
@@ -23,8 +39,79 @@ def change(bundle: str, annotation: str) -> None:
         config: dict[str, Any] = untrusted.json_of(file.read())
     if annotation not in (config.get("annotations") or ()):
         return
-    socket_filter.restrict(config)
-    user, names = config["process"]["user"], os.path.abspath(os.path.join(bundle, user_name.FILE))
-    durable.replace(names, user_name.passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
-    config["mounts"] = [*config["mounts"], user_name.mount(names)]
+    restrict_sockets(config)
+    user, names = config["process"]["user"], os.path.abspath(os.path.join(bundle, _USER_FILE))
+    durable.replace(names, passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
+    passwd_mount = {
+        "destination": "/etc/passwd",
+        "type": "bind",
+        "source": names,
+        "options": ["rbind", "rprivate"],
+    }
+    config["mounts"] = [*config["mounts"], passwd_mount]
     durable.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)
+
+
+def passwd(uid: int, gid: int) -> str:
+    """Return the file's content (passwd(5)).
+
+    >>> print(passwd(4200, 4200), end="")
+    root:x:0:0:root:/root:/bin/sh
+    gleaner:x:4200:4200:the job's user:/job:/bin/sh
+    nobody:x:65534:65534:nobody:/nonexistent:/bin/false
+    """
+    return (
+        "root:x:0:0:root:/root:/bin/sh\n"
+        f"gleaner:x:{uid}:{gid}:the job's user:/job:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
+    )
+
+
+def denied_sockets() -> list[dict[str, Any]]:
+    """Return the denying rules, for a filter that lets through what it does not name.
+
+    A filter cannot say "none of these": so each other family is named, and all numbers beyond.
+    """
+    others = [number for number in range(_MOST_FAMILIES) if number not in (*_FAMILIES, _NETLINK)]
+    wrong = [*(_is(0, number) for number in others), {"index": 0, "value": _MOST_FAMILIES, "op": "SCMP_CMP_GE"}]
+    no_route = {"index": 2, "value": _ROUTE, "op": "SCMP_CMP_NE"}
+    return [
+        *(_deny(name, one) for name in _CALLS for one in wrong),
+        *(_deny(name, _is(0, _NETLINK), no_route) for name in _CALLS),
+        *(_deny(_OLD_CALL, _is(0, kind)) for kind in _OLD_KINDS),
+    ]
+
+
+def restrict_sockets(config: dict[str, Any]) -> None:
+    """Restrict the sockets in the configuration of a container that is about to be made.
+
+    In a filter that lets through only what it names, such as Docker's, `socketcall` of i386 stays open: libseccomp
+    takes a rule that allows `socket` as one for the old call too, and then no other rule can deny that. If the engine
+    is told to use no filter at all, none is added. A malformed configuration raises whatever error it causes.
+    """
+    linux: dict[str, Any] = config.get("linux") or dict[str, Any]()
+    seccomp: dict[str, Any] | None = linux.get("seccomp")
+    if seccomp:
+        rules: list[dict[str, Any]] | None = seccomp.get("syscalls")
+        seccomp["syscalls"] = _restricted(seccomp.get("defaultAction"), rules or [])
+
+
+def _restricted(default: object, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if default in ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG"):
+        return [*rules, *denied_sockets()]
+    found: list[dict[str, Any]] = []
+    for rule in rules:
+        is_let = rule.get("action") in ("SCMP_ACT_ALLOW", "SCMP_ACT_LOG")
+        names = [name for name in rule["names"] if not (is_let and name in (*_CALLS, _OLD_CALL))]
+        if names:
+            found.append({**rule, "names": names})
+    let = [[_is(0, family)] for family in _FAMILIES] + [[_is(0, _NETLINK), _is(2, _ROUTE)]]
+    return [*found, *({"names": [name], "action": "SCMP_ACT_ALLOW", "args": one} for name in _CALLS for one in let)]
+
+
+def _is(index: int, value: int) -> dict[str, Any]:
+    return {"index": index, "value": value, "op": "SCMP_CMP_EQ"}
+
+
+def _deny(name: str, *arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": 1, "args": list(arguments)}

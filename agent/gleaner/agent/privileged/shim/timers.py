@@ -11,7 +11,7 @@ import os
 import re
 
 from ..common import linux
-from . import credential_check
+from ..common.processes import family
 
 _LINK = "anon_inode:[timerfd]"
 _FACTS = re.compile(
@@ -26,7 +26,7 @@ def start_again(init_pid: int) -> None:
 
     Such a timer expires at once, as one that the program is late to read.
     """
-    for pid in credential_check.family(init_pid):
+    for pid in family(init_pid):
         about = f"/proc/{pid}"
         for name in os.listdir(f"{about}/fd"):
             period = _period_of_expired(about, name)

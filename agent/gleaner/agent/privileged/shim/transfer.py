@@ -20,12 +20,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common import bundle, cgroups, config, folders, freezing, handshake, linux, symlink_guard, untar, user_jobs
-from ..common.processes import kill_descendants, kill_with_descendants
+from ..common import bundle, config, folders, freezing, handshake, linux, symlink_guard, untar, user_jobs
+from ..common.processes import cgroups_made_by_runc, kill_descendants, kill_with_descendants
 from . import vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
-from .reasons import Reason, log_line
 from .seal import Broken, Relay, Sealed, opened, seal
+from .unsavable import Reason, log_line
 
 if TYPE_CHECKING:
     import socket
@@ -64,7 +64,6 @@ def run(call: Call) -> int | None:
         symlink_guard.Foreign,
         written_layer.NotTaken,
         bundle.NoSuch,
-        bundle.Uncounted,
         OSError,
         ValueError,
     ) as error:
@@ -148,7 +147,7 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
 
 def _must_stand_still(call: Call) -> None:
     """Raise `ValueError` if the container goes on, even if others take it for paused."""
-    if freezing.goes_on_after_all(cgroups.made_by_runc(call.folder)):
+    if freezing.goes_on_after_all(cgroups_made_by_runc(call.folder)):
         raise ValueError(f"{call.container} is not paused: its files would be of another time than its memory")
 
 
@@ -212,7 +211,8 @@ def _said_to(agent: handshake.Handshake) -> Generator[None]:
 def _limit(settings: config.Config, owner: _Owner) -> untar.Limit:
     """Return how much may be put back: for a user job, what all containers of the node have left."""
     if owner.key:
-        return untar.Limit(*bundle.room(settings))
+        room = bundle.room(settings)
+        return untar.Limit(room.size_bytes, room.inodes)
     return _most(settings)
 
 

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .protobuf import NotUnderstood, Value, fields, number_in
+from .criu_messages import NotUnderstood, Value, fields, number_in
 
 _IS_READ = re.compile(r"(?:mm|pagemap)-[0-9]{1,10}\.img\Z")
 _OF_PROCESS = re.compile(r"pagemap-([0-9]{1,10})\.img\Z")

@@ -22,7 +22,7 @@ _CHUNK_BYTES = 2**20
 
 
 class NotTaken(Exception):
-    """The written files cannot be saved or put back; one line. `lasts` is as in `reasons.Reason`."""
+    """The written files cannot be saved or put back; one line. `lasts` is as in `unsavable.Reason`."""
 
     def __init__(self, line: str, *, lasts: bool) -> None:
         super().__init__(line)

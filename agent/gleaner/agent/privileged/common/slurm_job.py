@@ -1,0 +1,251 @@
+"""Ask Slurm about one job and check the answer field by field; and let a job's owner lower its end or requeue it.
+
+The answer is JSON: in the text of `scontrol show job`, a user's own words (a job's name, say) stand between the fields
+and could be taken for some. An answer that is not as it should be is an error, never a guess.
+
+Root's programs only ask (`Slurm`). What changes a job (`JobHandle`) runs with the rights of the job's owner, as Slurm
+demands.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import re
+import threading
+import time
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from . import system_programs, untrusted
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,9}\Z")
+_TIMEOUT_S = 20.0
+_CHANGE_WITHIN_S = 10.0
+_AGAIN_S = 1.0
+_TRIES = 3
+USUAL_KILL_WAIT_S = 30.0
+"""Slurm's default."""
+KEPT_S = 3.0
+"""The time for which an answer of Slurm's serves further requests."""
+_MOST_KEPT = 4096
+
+
+class Unknown(Exception):
+    """Slurm does not answer, or answers in a way that is not understood here; one line."""
+
+
+class NoJob(Unknown):
+    """Slurm knows no job of this number."""
+
+
+class NotRequeued(Exception):
+    """Slurm does not requeue the job; one line."""
+
+
+class Share(NamedTuple):
+    """The part of one node that a job has. `memory_mib` is None if Slurm does not count memory."""
+
+    cpus: int
+    memory_mib: int | None
+
+
+class SlurmJob(NamedTuple):
+    """One job, as Slurm has it now."""
+
+    id: str
+    uid: int
+    states: tuple[str, ...]
+    end_s: int | None
+    nodes: dict[str, Share]
+    admin_comment: str
+    restarts: int
+    may_requeue: bool
+    """True for a batch job whose owner has not forbidden a requeue."""
+    is_preempted: bool
+    """True once Slurm has decided to preempt it. Slurm ends it when the grace time is over, or at the job's own end if
+    that is earlier: then only this field tells."""
+
+    @property
+    def is_running(self) -> bool:
+        """True if the job runs and nothing has ended it."""
+        return self.states == ("RUNNING",)
+
+    @property
+    def memory_mib(self) -> int | None:
+        """The memory that the job has on all its nodes; None if Slurm does not count memory.
+
+        Slurm's environment does not say it: `--mem=0`, the whole node's, sets no variable.
+        """
+        return sum(part.memory_mib or 0 for part in self.nodes.values()) or None
+
+
+def is_number(value: Any) -> bool:
+    """Return True for a job's number, as text.
+
+    >>> is_number("66"), is_number("66_1"), is_number("0"), is_number(66)
+    (True, False, False, False)
+    """
+    return isinstance(value, str) and bool(_NUMBER.match(value))
+
+
+def parse(text: str, job: str) -> SlurmJob:
+    """Return the one job in the answer of `scontrol show job JOB --json`. Raises `Unknown`."""
+    try:
+        (found,) = [one for one in untrusted.json_of(text, is_shown=True)["jobs"] if one["job_id"] == int(job)]
+        has: Any = found["job_resources"]
+        parts: list[Any] = has["nodes"]["allocation"] if has else []
+        return SlurmJob(
+            id=job,
+            uid=_whole(found["user_id"]),
+            states=tuple(str(state) for state in found["job_state"]),
+            end_s=_number(found["end_time"]),
+            nodes={str(part["name"]): _share(part) for part in parts},
+            admin_comment=str(found.get("admin_comment", "")),
+            restarts=_whole(found["restart_cnt"]),
+            may_requeue=found["requeue"] is True and found["batch_flag"] is True,
+            is_preempted="preempt_time" in found and _number(found["preempt_time"]) is not None,
+        )
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise Unknown(f"Slurm's answer about job {job} is not understood ({type(error).__name__}: {error})") from error
+
+
+def _share(part: dict[str, Any]) -> Share:
+    memory_mib = _whole(part["memory"]["allocated"])
+    return Share(_whole(part["cpus"]["count"]), memory_mib or None)
+
+
+def _number(value: Any) -> int | None:
+    """Return one of Slurm's numbers; None if Slurm says that it is not set, is infinite, or is 0."""
+    return _whole(value["number"]) or None if value["set"] and not value["infinite"] else None
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+def parse_kill_wait_s(shown: str) -> float | None:
+    """Return the KillWait in the output of `scontrol show config`, in seconds; None if there is none.
+
+    >>> parse_kill_wait_s("KillWait                = 30 sec")
+    30.0
+    """
+    found = re.search(r"^KillWait\s*=\s*(\d{1,9})\b", shown, re.MULTILINE | re.ASCII)
+    return float(found.group(1)) if found else None
+
+
+class Slurm:
+    """A client of Slurm that runs `scontrol` and keeps its answers for some seconds. Safe for threads."""
+
+    def __init__(self, scontrol: str, *, kept_s: float = KEPT_S, timeout_s: float = _TIMEOUT_S) -> None:
+        self._scontrol = scontrol
+        self._timeout_s = timeout_s
+        self._kept_s = kept_s
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, SlurmJob]] = {}
+
+    def job(self, number: str, *, anew: bool = False) -> SlurmJob:
+        """Return one job; with `anew`, as it is at a moment after this call. Raises `NoJob` or `Unknown`."""
+        if not is_number(number):
+            raise NoJob(f"{number[:40]!r} is no number of a Slurm job")
+        asked_s = time.monotonic()
+        with self._lock:
+            known = self._known.get(number)
+        if known is not None and not anew and asked_s < known[0] + self._kept_s:
+            return known[1]
+        found = parse(self._shown(number), number)
+        with self._lock:
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            self._known[number] = asked_s, found  # the answer may be as old as the question
+        return found
+
+    def _shown(self, number: str) -> str:
+        try:
+            return _output([self._scontrol, "show", "job", number, "--json"], self._timeout_s)
+        except Unknown as error:
+            if "Invalid job id" in str(error):
+                raise NoJob(f"Slurm knows no job {number}") from None
+            raise Unknown(f"Slurm does not say what job {number} is: {error}") from None
+
+
+class JobHandle:
+    """A job of our own account: its owner may lower its end and requeue it. Every answer of Slurm's is a new one."""
+
+    def __init__(self, number: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self.number = number
+        self._slurm = Slurm("scontrol", kept_s=0, timeout_s=timeout_s)
+
+    def must_look(self) -> SlurmJob:
+        """Return the job as Slurm has it now. Raises `Unknown`."""
+        return self._slurm.job(self.number)
+
+    def look(self) -> SlurmJob | None:
+        """Return the job as Slurm has it now; None if Slurm does not answer."""
+        try:
+            return self.must_look()
+        except Unknown:
+            return None
+
+    def lower_end(self, wanted_s: float) -> SlurmJob:
+        """Have Slurm end the job at `wanted_s`, to the second, unless it ends earlier anyway; return the job then.
+
+        Slurm takes limits in whole minutes, but the owner of a running job may lower its EndTime (scontrol(1)). Slurm's
+        clock and the node's agree, as munge demands; both programs run in the node's time zone. Slurm is asked once,
+        and once more only after a change: all agents of a round start at about the same time. The end is a later one
+        if Slurm does not lower it. Raises `Unknown` if Slurm does not tell the job.
+        """
+        found = self.must_look()
+        if found.end_s is None or found.end_s <= wanted_s:
+            return found
+        stamp = datetime.fromtimestamp(wanted_s).strftime("%Y-%m-%dT%H:%M:%S")
+        for _ in range(_TRIES):
+            try:
+                _output(["scontrol", "update", f"JobId={self.number}", f"EndTime={stamp}"], _CHANGE_WITHIN_S)
+                return self.look() or found._replace(end_s=int(wanted_s))
+            except Unknown:
+                time.sleep(_AGAIN_S)
+        return found
+
+    def requeue(self, *, held: bool, within_s: float) -> None:
+        """Have Slurm end the job now and start it later; if `held`, when somebody releases it. Raises `NotRequeued`.
+
+        Slurm ends our own processes soon after. If the controller is away, it is asked again for `within_s`.
+        """
+        give_up_s = time.monotonic() + within_s
+        while True:
+            try:
+                _output(["scontrol", "requeuehold" if held else "requeue", self.number], _CHANGE_WITHIN_S)
+                return
+            except Unknown as error:
+                if time.monotonic() >= give_up_s:
+                    raise NotRequeued(f"Slurm does not requeue job {self.number}: {error}") from error
+            time.sleep(_AGAIN_S)
+
+
+def account_jobs() -> frozenset[str] | None:
+    """Return the numbers of all of our account's jobs that Slurm still knows; None if Slurm does not answer."""
+    try:
+        return frozenset(_output(["squeue", "--me", "--noheader", "--states=all", "--format=%A"], _TIMEOUT_S).split())
+    except Unknown:
+        return None
+
+
+def kill_wait_s() -> float:
+    """Return the seconds that Slurm waits between SIGTERM and SIGKILL; Slurm's default if Slurm does not say."""
+    try:
+        found = parse_kill_wait_s(_output(["scontrol", "show", "config"], _TIMEOUT_S))
+    except Unknown:
+        found = None
+    return USUAL_KILL_WAIT_S if found is None else found
+
+
+def _output(words: list[str], within_s: float) -> str:
+    """Return what a program of Slurm's prints. Raises `Unknown` with its reason."""
+    try:
+        done = system_programs.run(words, within_s=within_s, folder="/")
+    except OSError as error:
+        raise Unknown(str(error)) from error
+    if done.status != 0:
+        raise Unknown(" ".join(done.stderr.split())[:300] or "no reason given")
+    return done.stdout
