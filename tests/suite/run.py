@@ -96,6 +96,12 @@ class Process:
         self._position += len(whole.encode())
         self.reports.read(whole.splitlines())
 
+    def kill(self) -> None:
+        """Kill it. It is not waited for as long as the kernel may keep a process."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(cleaner.END_WITHIN_S)
+
     @property
     def line(self) -> str:
         """Return how far it is."""
@@ -305,8 +311,7 @@ class Run:
         for file in files:
             self.red.append(f"the threads of process {file.name}:\n{file.read_text()}")
         for one in running:
-            os.killpg(one.process.pid, signal.SIGKILL)
-            one.process.wait()
+            one.kill()
 
     # ── judging ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -342,8 +347,7 @@ class Run:
         try:
             again.process.wait(self.left_s())
         except subprocess.TimeoutExpired:
-            os.killpg(again.process.pid, signal.SIGKILL)
-            again.process.wait()
+            again.kill()
         again.read()
         test = again.reports.tests.get(name)
         if again.process.returncode == 0 and test and test.passed:
