@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import json
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -120,7 +121,7 @@ class Run:
         self.began_s = time.monotonic()
         self.limit_s: float | None = arguments.limit_min * 60 if arguments.limit_min else None
         self.id = uuid.uuid4().hex
-        self.folder = PLACE / f"gt{self.id[:12]}"
+        self.folder = PLACE / f"gt{secrets.token_urlsafe(6)}"
         self.environment = os.environ | {
             cleaner.MARK: self.id,
             "TMPDIR": str(self.folder),
