@@ -1,11 +1,9 @@
 """Control's checks of Slurm's accounting before entitlements begin, on the real cluster."""
 
-import time
-
 import pytest
 from demo import cluster
 from demo.entitlements import ENTITLEMENTS
-from tests.real_cluster import owners_harness
+from tests.real_cluster import cluster_harness, owners_harness
 from tests.real_cluster import slurm_admin_harness as s
 
 pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
@@ -29,7 +27,7 @@ def test_an_account_that_slurm_does_not_know_is_one_clear_line_and_nobody_is_rel
     said = cluster.until("control to say what is wrong", lambda: owners_harness.status()["problem"], timeout_s=30)
     assert said.startswith("[entitlements] entitled names alchemy, which is no account of Slurm's; there are biology, ")
     assert "\n" not in said
-    time.sleep(10)  # it looks every two seconds
+    cluster_harness.until_control_has_looked(4)
     assert (owners_harness.status()["problem"], owners_harness.status()["read_s"]) == (said, None), (
         "nothing is looked at until then"
     )

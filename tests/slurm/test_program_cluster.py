@@ -18,7 +18,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def slurm(faked: FakedSlurm, tmp_path: Path) -> Place:
-    return slurm_harness.slurm(tmp_path, logs=tmp_path, timeout_s=2, account="gleaner")
+    return slurm_harness.slurm(tmp_path, logs=tmp_path, account="gleaner")
+
+
+@pytest.fixture
+def impatient(faked: FakedSlurm, tmp_path: Path) -> Place:
+    """The same, for a call that does hang."""
+    return slurm_harness.slurm(tmp_path, logs=tmp_path, timeout_s=5, account="gleaner")
 
 
 def test_a_slurm_that_is_away_is_unavailable_in_one_line(slurm: Place, faked: FakedSlurm) -> None:
@@ -30,14 +36,16 @@ def test_a_slurm_that_is_away_is_unavailable_in_one_line(slurm: Place, faked: Fa
     assert len(slurm.look().nodes) == 3
 
 
-def test_an_sbatch_that_takes_the_job_and_never_answers_makes_no_second_agent(slurm: Place, faked: FakedSlurm) -> None:
-    slurm.look()
-    request = slurm.request()
+def test_an_sbatch_that_takes_the_job_and_never_answers_makes_no_second_agent(
+    impatient: Place, faked: FakedSlurm
+) -> None:
+    impatient.look()
+    request = impatient.request()
     faked.switch("mute")
-    id_ = slurm.submit(request)
+    id_ = impatient.submit(request)
     faked.heal("mute")
-    assert slurm.submit(request) == id_
-    assert [(agent.name, agent.id) for agent in slurm.look().agents] == [(request.name, id_)]
+    assert impatient.submit(request) == id_
+    assert [(agent.name, agent.id) for agent in impatient.look().agents] == [(request.name, id_)]
     assert len(faked.calls("sbatch")) == 1
 
 

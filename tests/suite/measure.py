@@ -79,8 +79,8 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
 def python_files(folders: Iterable[str]) -> list[Path]:
     """Return the files of these folders; a folder that begins with a minus sign is left out."""
     left_out = [ROOT / folder[1:] for folder in folders if folder.startswith("-")]
-    found = {file for folder in folders if not folder.startswith("-") for file in (ROOT / folder).rglob("*.py")}
-    return sorted(file for file in found if not any(file.is_relative_to(folder) for folder in left_out))
+    files = {file for folder in folders if not folder.startswith("-") for file in (ROOT / folder).rglob("*.py")}
+    return sorted(file for file in files if not any(file.is_relative_to(folder) for folder in left_out))
 
 
 def measured(folders: Iterable[str]) -> Size:

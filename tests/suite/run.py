@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import json
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -96,6 +97,12 @@ class Process:
         self._position += len(whole.encode())
         self.reports.read(whole.splitlines())
 
+    def kill(self) -> None:
+        """Kill it. It is not waited for as long as the kernel may keep a process."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(cleaner.END_WITHIN_S)
+
     @property
     def line(self) -> str:
         """Return how far it is."""
@@ -114,7 +121,7 @@ class Run:
         self.began_s = time.monotonic()
         self.limit_s: float | None = arguments.limit_min * 60 if arguments.limit_min else None
         self.id = uuid.uuid4().hex
-        self.folder = PLACE / f"gt{self.id[:12]}"
+        self.folder = PLACE / f"gt{secrets.token_urlsafe(6)}"
         self.environment = os.environ | {
             cleaner.MARK: self.id,
             "TMPDIR": str(self.folder),
@@ -305,8 +312,7 @@ class Run:
         for file in files:
             self.red.append(f"the threads of process {file.name}:\n{file.read_text()}")
         for one in running:
-            os.killpg(one.process.pid, signal.SIGKILL)
-            one.process.wait()
+            one.kill()
 
     # ── judging ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -342,8 +348,7 @@ class Run:
         try:
             again.process.wait(self.left_s())
         except subprocess.TimeoutExpired:
-            os.killpg(again.process.pid, signal.SIGKILL)
-            again.process.wait()
+            again.kill()
         again.read()
         test = again.reports.tests.get(name)
         if again.process.returncode == 0 and test and test.passed:

@@ -22,8 +22,8 @@ from tests.suite.report import (
 
 
 def line(test: str, when: str, outcome: str = "passed", seconds: float = 1.0, **more: Any) -> str:
-    said = {"$report_type": "TestReport", "nodeid": test, "when": when, "outcome": outcome, "duration": seconds}
-    return json.dumps(said | more)
+    entry = {"$report_type": "TestReport", "nodeid": test, "when": when, "outcome": outcome, "duration": seconds}
+    return json.dumps(entry | more)
 
 
 def reports(*lines: str) -> Reports:
@@ -52,8 +52,8 @@ def test_a_line_that_was_cut_off_by_a_kill_is_left_out() -> None:
 
 
 def test_a_file_that_cannot_be_collected_makes_the_run_red() -> None:
-    said = {"$report_type": "CollectReport", "nodeid": "tests/a.py", "outcome": "failed", "longrepr": "SyntaxError"}
-    made = reports(json.dumps(said))
+    entry = {"$report_type": "CollectReport", "nodeid": "tests/a.py", "outcome": "failed", "longrepr": "SyntaxError"}
+    made = reports(json.dumps(entry))
     assert judge(made.tests.values(), made.broken).red == ("tests/a.py: SyntaxError",)
 
 
@@ -104,8 +104,8 @@ def test_an_error_has_its_place_and_what_the_test_printed() -> None:
             "reprfileloc": {"path": "a.py", "lineno": 3, "message": "AssertionError"},
         }
     }
-    found = {"longrepr": {"reprtraceback": {"reprentries": [entry]}}, "sections": [["Captured stdout call", "hello"]]}
-    assert words_of(found) == ">   assert 1 == 2\n\na.py:3: AssertionError\n--- Captured stdout call ---\nhello"
+    failure = {"longrepr": {"reprtraceback": {"reprentries": [entry]}}, "sections": [["Captured stdout call", "hello"]]}
+    assert words_of(failure) == ">   assert 1 == 2\n\na.py:3: AssertionError\n--- Captured stdout call ---\nhello"
 
 
 PASSED, FAILED, OPEN = Outcome("t0", ended=True), Outcome("t1", failed=True, ended=True), Outcome("t2")
