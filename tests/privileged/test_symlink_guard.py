@@ -108,8 +108,9 @@ def test_a_folder_on_which_something_is_mounted_is_refused(job: Path) -> None:
     place = job / "deep" / "open"
     script = (
         f"mount -t tmpfs -o uid={USER},gid={USER} none {place} || exit 9; "
-        f'exec python3 -c \'import sys; sys.path.insert(0, "{Path(symlink_guard.__file__).parents[2]}"); '
-        f'from privileged.common import symlink_guard as links; links.freeze("{job}", {USER}, disk="{job.parent}")\''
+        f'exec python3 -c \'import sys; sys.path.insert(0, "{Path(symlink_guard.__file__).parents[4]}"); '
+        "from gleaner.agent.privileged.common import symlink_guard as links; "
+        f'links.freeze("{job}", {USER}, disk="{job.parent}")\''
     )
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
     if done.returncode == 9:
@@ -203,13 +204,13 @@ def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
     before, own = seen(job), job.parent / "own"
     (own / "work").mkdir(parents=True)
     symlink_guard.keep(str(own), symlink_guard.freeze(str(job), USER, disk=str(job.parent)))
-    package = Path(symlink_guard.__file__).parents[2]
+    package = Path(symlink_guard.__file__).parents[4]
     fake = "echo $what 1 >notifications; read -r answer <answers; ls -l ../job"
     fake = f"for what in post-restore pre-resume; do {fake}; done"
     script = f"""
 import socket, sys
 sys.path.insert(0, {str(package)!r})
-from privileged.shim import criu_call as criu
+from gleaner.agent.privileged.shim import criu_call as criu
 criu._notified = lambda *_: True
 criu._must_not_go_on = lambda *_: None
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -225,7 +226,7 @@ criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
 
 def in_own_mounts(script: str, *words: str) -> str:
     """Run a script of the shell as root in a mount namespace of its own; what it printed, or its last error."""
-    package = str(Path(symlink_guard.__file__).parents[2])
+    package = str(Path(symlink_guard.__file__).parents[4])
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", script, sys.executable, package, *words],
         capture_output=True, text=True, check=False,
@@ -234,7 +235,7 @@ def in_own_mounts(script: str, *words: str) -> str:
 
 
 FREEZE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from privileged.common import symlink_guard as links; "
+    "import sys; sys.path.insert(0, sys.argv[1]); from gleaner.agent.privileged.common import symlink_guard as links; "
     "links.freeze(sys.argv[2], 1, disk=sys.argv[3])"
 )
 
@@ -256,7 +257,7 @@ def test_what_is_mounted_on_a_users_folder_is_refused_whatever_it_says_of_itself
 
 
 SAME_FOLDER = (
-    "import os, sys; sys.path.insert(0, sys.argv[1]); from privileged.helper import monitor; "
+    "import os, sys; sys.path.insert(0, sys.argv[1]); from gleaner.agent.privileged.helper import monitor; "
     "monitor._same_folder(os.open(sys.argv[2], os.O_PATH)); print(1)"
 )
 
@@ -271,7 +272,7 @@ def test_a_container_is_not_begun_in_a_folder_on_which_something_is_mounted(job:
 BIND = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from privileged.common import linux
+from gleaner.agent.privileged.common import linux
 job, place = sys.argv[2], sys.argv[3]
 ready, (done, told) = os.pipe(), os.pipe()
 if os.fork() == 0:

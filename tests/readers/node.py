@@ -24,10 +24,8 @@ from gleaner.agent.privileged.common import (
     request,
     slurm_jobs,
     untar,
-    untrusted,
 )
 from gleaner.agent.privileged.common.tar_stream import MALFORMED
-from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.privileged.helper import image_store, monitor, oci_config
 from gleaner.agent.privileged.install import daemon_json
 from gleaner.agent.privileged.shim import (
@@ -44,6 +42,8 @@ from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.docker import has_project_quotas
 from gleaner.agent.runtime.images import PulledImages
+from gleaner.agent.system import untrusted
+from gleaner.agent.system.untrusted import text_of
 from gleaner.agent.user_job.catalog import Catalog
 
 KEY = b"k" * 32

@@ -9,7 +9,6 @@ from an open folder step by step and follow no symbolic link, and `unpack` creat
 """
 
 import os
-import secrets
 import stat
 import tarfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -18,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
-from gleaner.agent.checkpoints.openat import CHUNK_BYTES, create, entries, opened, walk, write_all
 from gleaner.agent.privileged.common import tar_stream
+from gleaner.agent.system.openat import CHUNK_BYTES, change_mode, create, empty, entries, opened, walk, write_all
 
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -322,37 +321,11 @@ def _opened_readable(here: int, name: str, flags: int, changed: ExitStack) -> in
         os.close(file)
     itself = changed.enter_context(opened(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)))
     mode = stat.S_IMODE(os.fstat(itself).st_mode)
-    changed.callback(_change_mode, itself, mode)
-    _change_mode(itself, mode | 0o500)
+    changed.callback(change_mode, itself, mode)
+    change_mode(itself, mode | 0o500)
     return os.open(name, flags, dir_fd=here)
 
 
-def _change_mode(itself: int, mode: int) -> None:
-    """Change the mode of what an O_PATH descriptor names. chmod takes no such one, but follows this link to it."""
-    Path(f"/proc/self/fd/{itself}").chmod(mode)
-
-
 def _clear(root: int) -> None:
-    """Remove all in a folder. Inner folders are first moved to the top, so no depth is too deep."""
     os.fchmod(root, 0o700)
-    while names := entries(root):
-        for name in names:
-            if not _is_own_folder(root, name):
-                os.unlink(name, dir_fd=root)
-                continue
-            with walk(root, (name,)) as here:
-                for inner in entries(here):
-                    if _is_own_folder(here, inner):
-                        os.rename(inner, secrets.token_hex(16), src_dir_fd=here, dst_dir_fd=root)
-                    else:
-                        os.unlink(inner, dir_fd=here)
-            os.rmdir(name, dir_fd=root)
-
-
-def _is_own_folder(here: int, name: str) -> bool:
-    """Return True if this is a folder; its owner can then use it."""
-    with opened(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)) as itself:
-        mode = os.fstat(itself).st_mode
-        if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
-            _change_mode(itself, 0o700)
-        return stat.S_ISDIR(mode)
+    empty(root)

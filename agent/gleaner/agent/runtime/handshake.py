@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
-from gleaner.agent.checkpoints.openat import opened, write_all
 from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, Message, checked_name, peer
-from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
 from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
+from gleaner.agent.system.openat import opened, write_all
+from gleaner.agent.system.untrusted import text_of
 
 DESCRIPTORS_PART = "descriptors.json"
 NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list of descriptors"

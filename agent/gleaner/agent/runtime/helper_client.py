@@ -1,7 +1,6 @@
 """The agent's side of the node helper (`privileged.helper.main`): one request, one connection, one answer."""
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Generator, Mapping
@@ -77,13 +76,3 @@ def translated(doing: str) -> Generator[None]:
         yield
     except Refusal as error:
         raise RuntimeFault(f"{doing}: {error}") from error
-
-
-@contextlib.contextmanager
-def opened(path: str | os.PathLike[str], flags: int) -> Generator[int]:
-    """Yield a descriptor, which is closed at the end."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

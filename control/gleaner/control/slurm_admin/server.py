@@ -23,9 +23,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from gleaner.agent.privileged.common import durable, socket_server
+from gleaner.agent.privileged.common import socket_server
 from gleaner.agent.privileged.common.request import Refused
 from gleaner.agent.privileged.common.socket_server import Refusal, Server
+from gleaner.agent.system import atomic
 from gleaner.control.slurm import parse_json
 from gleaner.control.slurm import run as programs
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
@@ -142,7 +143,7 @@ def write_heartbeat(path: Path, now_s: float) -> None:
 
 def write_number(path: Path, number: int) -> None:
     """Write the number to the file. A reader at the same moment sees the old number or the new one."""
-    durable.replace(path, f"{number}\n".encode("ascii"), mode=0o644)
+    atomic.replace(path, f"{number}\n".encode("ascii"), mode=0o644)
 
 
 def _number_in(path: Path) -> int:

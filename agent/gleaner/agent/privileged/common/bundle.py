@@ -19,7 +19,8 @@ import stat
 import tempfile
 from typing import Any, NamedTuple
 
-from . import config, durable, folders, system_programs
+from ...system import atomic
+from . import config, mounts, system_programs
 
 _GONE = ".gone-"
 _ROOM, _ROOM_BYTES = "exit.room", 512
@@ -140,7 +141,7 @@ class Bundle:
         gone = tempfile.mkdtemp(prefix=_GONE, dir=os.path.dirname(self.path))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, os.path.join(gone, "bundle"))
-        folders.remove(gone)
+        mounts.remove_tree(gone)
 
     def taken(self, *others: str) -> Taken:
         """Return the room on the disk of the bundle and the container's other folders. Raises `Uncounted`."""
@@ -226,7 +227,7 @@ def sweep(settings: config.Config) -> None:
     for name in os.listdir(folder(settings)):
         found = Bundle(settings, name)
         if name.startswith(_GONE):
-            folders.remove(found.path)
+            mounts.remove_tree(found.path)
         elif _read(found.inside("container.json")) is None:
             found.remove()
 
@@ -241,4 +242,4 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def _write(path: str, content: str, mode: int) -> None:
-    durable.replace(path, content.encode(), mode=mode)
+    atomic.replace(path, content.encode(), mode=mode)

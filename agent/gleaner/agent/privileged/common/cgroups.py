@@ -8,7 +8,7 @@ import os
 import signal
 from typing import Any
 
-from . import untrusted
+from ...system import untrusted
 
 _ROUNDS = 10
 """The most looks at a cgroup that others are moved out of: one of them may start another one meanwhile."""

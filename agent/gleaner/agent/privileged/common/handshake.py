@@ -21,7 +21,7 @@ import struct
 import time
 from typing import Any
 
-from . import untrusted
+from ...system import untrusted
 
 VERSION = 1
 LONGEST_BYTES = 2**20

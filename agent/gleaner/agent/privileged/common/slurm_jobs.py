@@ -11,7 +11,8 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from . import system_programs, untrusted
+from ...system import untrusted
+from . import system_programs
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}\Z")
 _TIMEOUT_S = 20.0

@@ -15,6 +15,7 @@ import stat
 import tarfile
 from typing import IO, Any
 
+from ...system import openat
 from . import tar_stream
 
 _CHUNK_BYTES = 2**20
@@ -25,7 +26,6 @@ MOST_STEPS = 256
 """The most folders that a name may lead down."""
 _MARK = ".wh."
 _OPAQUE = ".wh..wh..opq"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Hostile(Exception):
@@ -88,9 +88,9 @@ def unpack(archive: tarfile.TarFile, target: int, limit: Limit, *, is_image: boo
                 _empty(parent, tuple(path[:-1]), new)
             elif is_image and path[-1].startswith(_MARK):
                 if steps(path[-1][len(_MARK) :]):
-                    delete(parent, path[-1][len(_MARK) :])
+                    openat.remove_tree(parent, path[-1][len(_MARK) :])
             elif links is not None and member.issym():
-                delete(parent, path[-1])
+                openat.remove_tree(parent, path[-1])
                 if len(links) >= _MOST_LINKS or len(member.linkname) > _LONGEST_LINK:
                     raise Hostile("it has more links, or longer ones, than this node may keep")
                 links.append(["/".join(path), member.linkname, member.uid, member.gid])
@@ -109,10 +109,10 @@ def _parent(target: int, path: list[str], name: str) -> int:
     try:
         for step in path[:-1]:
             try:
-                below = os.open(step, _FOLDER, dir_fd=at)
+                below = os.open(step, openat.FOLDER, dir_fd=at)
             except FileNotFoundError:
                 os.mkdir(step, 0o755, dir_fd=at)
-                below = os.open(step, _FOLDER, dir_fd=at)
+                below = os.open(step, openat.FOLDER, dir_fd=at)
             os.close(at)
             at = below
     except OSError as error:
@@ -132,13 +132,13 @@ def _put(
 ) -> None:
     if member.isdir():
         _make_folder(parent, name)
-        folder = os.open(name, _FOLDER, dir_fd=parent)
+        folder = os.open(name, openat.FOLDER, dir_fd=parent)
         try:
             _own(folder, member)
         finally:
             os.close(folder)
         return
-    delete(parent, name)
+    openat.remove_tree(parent, name)
     if member.isreg() and not member.issparse():
         _write(archive, member, parent, name, limit)
     elif member.issym():
@@ -201,30 +201,14 @@ def _link(target: int, linkname: str, parent: int, name: str) -> None:
         os.close(other)
 
 
-def delete(parent: int, name: str) -> None:
-    """Delete whatever has this name; links are not followed."""
-    try:
-        os.unlink(name, dir_fd=parent)
-    except FileNotFoundError:
-        return
-    except IsADirectoryError:
-        folder = os.open(name, _FOLDER, dir_fd=parent)
-        try:
-            for inside in os.listdir(folder):
-                delete(folder, inside)
-        finally:
-            os.close(folder)
-        os.rmdir(name, dir_fd=parent)
-
-
 def _empty(folder: int, path: tuple[str, ...], new: set[tuple[str, ...]]) -> None:
     """Delete what earlier layers have put into a folder; what this layer has put there stays."""
     for name in os.listdir(folder):
         inside = (*path, name)
         if inside not in new:
-            delete(folder, name)
+            openat.remove_tree(folder, name)
         elif stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            below = os.open(name, _FOLDER, dir_fd=folder)
+            below = os.open(name, openat.FOLDER, dir_fd=folder)
             try:
                 _empty(below, inside, new)
             finally:

@@ -21,9 +21,10 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from ..common import bundle, config, durable, folders, linux, tar_stream
+from ...system import atomic, openat
+from ..common import bundle, config, linux, mounts, tar_stream
 from ..common.request import is_image_id
-from ..common.untar import Hostile, Limit, delete, steps, unpack
+from ..common.untar import Hostile, Limit, steps, unpack
 
 _PART = ".part-"
 _NAMES = "names.json"
@@ -114,7 +115,7 @@ def _remove_unnamed(settings: config.Config, folder: str) -> None:
 def _remove(folder: str, name: str) -> None:
     gone = tempfile.mkdtemp(prefix=_PART, dir=folder)
     os.rename(os.path.join(folder, name), os.path.join(gone, "image"))
-    folders.remove(gone)
+    mounts.remove_tree(gone)
 
 
 class _Wanted(NamedTuple):
@@ -229,20 +230,17 @@ def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: 
     try:
         rootfs = os.path.join(part, "rootfs")
         os.mkdir(rootfs, 0o755)
-        target = os.open(rootfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with openat.opened(os.open(rootfs, openat.FOLDER)) as target:
             for name, diff in zip(wanted.layers, diffs):  # noqa: B905 - as long as each other, and Python 3.9
                 _unpack_layer(archive, name, diff, target, limit)
             _make_mount_points(target)
-        finally:
-            os.close(target)
         with open(os.path.join(part, "config.json"), "wb") as file:
             file.write(wanted.config)
         _write(os.path.join(part, "size.json"), {"bytes": limit.taken_bytes})
         linux.sync(part)
         os.rename(part, place)
     except BaseException:
-        folders.remove(part)
+        mounts.remove_tree(part)
         raise
 
 
@@ -271,16 +269,13 @@ def _make_mount_points(target: int) -> None:
             os.mkdir(name, 0o755, dir_fd=target)
         if not stat.S_ISDIR(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
             raise Hostile(f"its /{name} is no folder but a link or a file: build it with a folder there")
-    etc = os.open("etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
-    try:
+    with openat.walk(target, ("etc",)) as etc:
         for name in _MOUNT_FILES:
             with suppress(FileNotFoundError):
                 if stat.S_ISREG(os.stat(name, dir_fd=etc, follow_symlinks=False).st_mode):
                     continue
-            delete(etc, name)
+            openat.remove_tree(etc, name)
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=etc))
-    finally:
-        os.close(etc)
 
 
 class _Pread(io.RawIOBase):
@@ -343,7 +338,7 @@ def _lock(settings: config.Config) -> Generator[str, None, None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         for name in os.listdir(folder):
             if name.startswith(_PART):
-                folders.remove(os.path.join(folder, name))
+                mounts.remove_tree(os.path.join(folder, name))
         yield folder
 
 
@@ -368,4 +363,4 @@ def _names(settings: config.Config) -> dict[str, str]:
 
 
 def _write(path: str, content: dict[str, Any]) -> None:
-    durable.replace(path, json.dumps(content).encode(), mode=0o644)
+    atomic.replace(path, json.dumps(content).encode(), mode=0o644)

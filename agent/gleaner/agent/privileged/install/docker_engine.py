@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 import time
 
-from ..common import system_programs, untrusted
+from ...system import untrusted
+from ..common import system_programs
 from .daemon_json import RUNTIME, Refused
 
 SOCKET = "/var/run/docker.sock"

@@ -11,7 +11,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import sys
 
-from ..common import folders, linux
+from ..common import linux, mounts
 
 _YARD = "/tmp/.criu.mntns."  # noqa: S108 - CRIU's name for the folder below which it mounts what the container has
 
@@ -38,7 +38,7 @@ def follow_no_links(pid: int) -> None:
     """
     namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        places = [place for place in folders.mount_points(pid) if place.startswith(_YARD)]
+        places = [place for place in mounts.mount_points(pid) if place.startswith(_YARD)]
         if not places:
             raise NotConfined("CRIU does not mount the container's files where it is known to")
         child = os.fork()

@@ -6,7 +6,8 @@ import json
 import os
 from typing import Any
 
-from ..common import durable, socket_filter, untrusted
+from ...system import atomic, untrusted
+from ..common import socket_filter
 from . import user_name
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
@@ -25,6 +26,6 @@ def change(bundle: str, annotation: str) -> None:
         return
     socket_filter.restrict(config)
     user, names = config["process"]["user"], os.path.abspath(os.path.join(bundle, user_name.FILE))
-    durable.replace(names, user_name.passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
+    atomic.replace(names, user_name.passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
     config["mounts"] = [*config["mounts"], user_name.mount(names)]
-    durable.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)
+    atomic.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)

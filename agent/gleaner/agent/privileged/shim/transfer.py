@@ -20,7 +20,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common import bundle, cgroups, config, folders, freezing, handshake, linux, symlink_guard, untar, user_jobs
+from ..common import bundle, cgroups, config, freezing, handshake, linux, mounts, symlink_guard, untar, user_jobs
 from ..common.processes import kill_descendants, kill_with_descendants
 from . import vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
@@ -258,7 +258,7 @@ def _cgroups_of_held(own: str) -> dict[str, str]:
 def unmount_for_criu(call: Call) -> None:
     """Unmount what runc has mounted for CRIU in the container's folder. A mount that is stuck stays."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        folders.unmount_below(os.path.realpath(call.folder))
+        mounts.unmount_below(os.path.realpath(call.folder))
 
 
 def _all_have_ended() -> bool:
@@ -357,7 +357,7 @@ def own_folder(settings: config.Config) -> Generator[str]:
         os.mkdir(os.path.join(path, "work"), 0o700)
         yield path
     finally:
-        folders.remove(path)
+        mounts.remove_tree(path)
         os.close(held)
 
 
@@ -385,7 +385,7 @@ def _remove_unless_held(path: str) -> None:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A call that was killed in a restore may have left its container held back, and nobody else knows of it.
         freezing.end(_cgroups_of_held(path))
-        folders.remove(path)
+        mounts.remove_tree(path)
     except BlockingIOError:
         pass
     finally:

@@ -11,7 +11,7 @@ import select
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..common import bundle, config, folders, handshake, tar_stream
+from ..common import bundle, config, handshake, mounts, tar_stream
 from ..common.untar import Hostile, Limit, Links
 from . import overlay_tar
 
@@ -47,7 +47,7 @@ def layers(settings: config.Config, container: str, root: str) -> Layers:
     made = bundle.Bundle(settings, container)
     if root == made.inside("rootfs"):
         return Layers(made.inside("upper"), [made.facts()["rootfs"]])
-    return mounted(root, folders.mount_options(root, "overlay"))
+    return mounted(root, mounts.mount_options(root, "overlay"))
 
 
 def mounted(root: str, options: dict[str, str]) -> Layers:

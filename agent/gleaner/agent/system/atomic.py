@@ -4,7 +4,7 @@ The content goes into a draft, and the draft is renamed. What must outlive a pow
 its folder is synced after it: a rename is on the disk only when the folder is. Whoever deletes something because its
 successor has been written must have synced the successor's folder first.
 
-Standard library only: root's programs, the Slurm admin service, the agent and control all write through this module.
+Root's programs, the Slurm admin service, the agent and control all write through this module.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

@@ -1,79 +1,44 @@
 """Work inside an open folder: every step starts at a descriptor and follows no symbolic link.
 
-This module also translates the system's errors into the storage's. Files and folders are made for the owner alone.
+Others may have written what lies in the folder, or write there now. Whatever they have prepared, nothing outside of the
+folder is reached. Files and folders are made for their owner alone.
 """
 
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
 import errno
 import os
 import stat
-import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
-from gleaner.agent.checkpoints.interface import StorageError, StorageFull
-
-DRAFTS = ".drafts"
 CHUNK_BYTES = 2**20
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@contextmanager
-def translated(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
-    """Turn the system's errors into the storage's. This is the one place that does so."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            line = f"the storage folder {root} is full ({error.strerror}): free some space or raise the quota"
-            raise StorageFull(line) from error
-        hint = f": {missing}" if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE) else ""
-        raise StorageError(f"the storage folder {root} fails ({error.strerror}){hint}") from error
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""The flags that open a folder."""
+NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""The errors of opening a folder so when nothing, a file, or a symbolic link has its name."""
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@contextmanager
-def opened(file: int, root: Path | None = None) -> Generator[int]:
-    """Close the file at the end. With `root`, an error of closing counts, as it may be a lost write."""
+@contextlib.contextmanager
+def opened(file: int) -> Generator[int, None, None]:
+    """Close the file at the end. An error of closing counts, as it may be a lost write."""
     try:
         yield file
     except BaseException:
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             os.close(file)
         raise
-    if root is None:
-        os.close(file)
-    else:
-        with translated(root):
-            os.close(file)
+    os.close(file)
 
 
-@contextmanager
-def open_root(root: Path) -> Generator[int]:
-    """Yield the storage's root, if it is there, is set up, and only its owner may write to it."""
-    with translated(root):
-        file = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with opened(file):
-        with translated(root):
-            mode = os.fstat(file).st_mode
-            set_up = DRAFTS in entries(file)
-        if mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise StorageError(f"others may write into the storage folder {root}: run `chmod 700 {root}`")
-        if not set_up:
-            raise StorageError(
-                f"{root} is not a storage folder: is the file system mounted? For a new one: `glean control prepare`"
-            )
-        yield file
-
-
-@contextmanager
-def walk(start: int, names: Sequence[str]) -> Generator[int]:
+@contextlib.contextmanager
+def walk(start: int, names: Sequence[str]) -> Generator[int, None, None]:
     """Yield the folder that is reached from `start` by these names, none of them a symbolic link."""
     folder = os.dup(start)
     try:
         for name in names:
-            inner = os.open(name, _FOLDER, dir_fd=folder)
+            inner = os.open(name, FOLDER, dir_fd=folder)
             os.close(folder)
             folder = inner
         yield folder
@@ -81,12 +46,12 @@ def walk(start: int, names: Sequence[str]) -> Generator[int]:
         os.close(folder)
 
 
-@contextmanager
-def made(start: int, names: Sequence[str]) -> Generator[int]:
+@contextlib.contextmanager
+def made(start: int, names: Sequence[str]) -> Generator[int, None, None]:
     """Yield a folder like `walk`, after making the missing ones; by then each one's entry is on the disk."""
     for depth, name in enumerate(names):
         with walk(start, names[:depth]) as parent:
-            with suppress(FileExistsError):
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=parent)
             os.fsync(parent)  # also for a folder that another writer made and may not have synced yet
     with walk(start, names) as folder:
@@ -95,7 +60,7 @@ def made(start: int, names: Sequence[str]) -> Generator[int]:
 
 def create(folder: int, name: str) -> int:
     """Create a file for writing. An existing file is an error."""
-    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    return os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
 
 
 def write_all(file: int, content: bytes) -> None:
@@ -169,26 +134,75 @@ def subfolders(folder: int) -> Iterator[str]:
         yield from (entry.name for entry in found if entry.is_dir(follow_symlinks=False))
 
 
-def last_written_s(folder: int, name: str) -> float:
-    """Return the time of the latest change in a draft; now, if the draft disappears meanwhile."""
-    try:
-        latest_s = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-        with suppress(NotADirectoryError), walk(folder, (name,)) as draft:
-            for inner in entries(draft):
-                latest_s = max(latest_s, os.stat(inner, dir_fd=draft, follow_symlinks=False).st_mtime)
-        return latest_s
-    except FileNotFoundError:
-        return time.time()
-
-
 def remove_tree(folder: int, name: str) -> None:
-    """Remove a folder of plain files, as archives are, or what an admin has put in its place."""
+    """Remove what has this name, and all in it, if there is such a thing. Its depth must be limited."""
+    with contextlib.suppress(FileNotFoundError):
+        if not _is_unlinked(folder, name):
+            with walk(folder, (name,)) as inner:
+                for entry in entries(inner):
+                    remove_tree(inner, entry)
+            os.rmdir(name, dir_fd=folder)
+
+
+def empty(top: int) -> None:
+    """Remove all in a folder, whatever its modes and however deep. Raises an `OSError` if something is left.
+
+    Nothing here recurses. Each folder is renamed to the top before anything in it is touched, and that also saves what
+    is mounted below: the kernel renames no mount point, and nothing into another file system.
+    """
+    failed: list[OSError] = []
+    waiting: list[str] = []
+
+    def empty_one(folder: int) -> None:
+        for name in entries(folder):
+            try:
+                if not _is_unlinked(folder, name):
+                    waiting.append(_renamed(folder, name, top))
+            except OSError as error:
+                failed.append(error)
+
+    empty_one(top)
+    while waiting:
+        name = waiting.pop()
+        try:
+            with walk(top, (name,)) as folder:
+                empty_one(folder)
+            os.rmdir(name, dir_fd=top)
+        except OSError as error:
+            failed.append(error)
+    if failed:
+        raise failed[-1]
+
+
+def change_mode(itself: int, mode: int) -> None:
+    """Change the mode of what an O_PATH descriptor names. chmod takes no such one, but follows this link to it."""
+    os.chmod(f"/proc/self/fd/{itself}", mode)
+
+
+def _is_unlinked(folder: int, name: str) -> bool:
+    """Unlink what has this name. Return False if it is a folder, which stays."""
     try:
-        with walk(folder, (name,)) as inner:
-            for entry in entries(inner):
-                remove_tree(inner, entry)
-        os.rmdir(name, dir_fd=folder)
-    except NotADirectoryError:  # a file, or a symbolic link (which O_NOFOLLOW with O_DIRECTORY reports so)
         os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        return
+    except IsADirectoryError:
+        return False
+    return True
+
+
+def _renamed(folder: int, name: str, top: int) -> str:
+    """Rename a folder to the top, and let its owner use it. Return the new name."""
+    new = os.urandom(16).hex()
+    try:
+        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=top)
+    except OSError as error:
+        if error.errno != errno.EACCES:
+            raise
+        _make_usable(folder, name)
+        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=top)
+    _make_usable(top, new)
+    return new
+
+
+def _make_usable(folder: int, name: str) -> None:
+    with opened(os.open(name, os.O_PATH | FOLDER, dir_fd=folder)) as itself:
+        if os.fstat(itself).st_mode & 0o700 != 0o700:
+            change_mode(itself, 0o700)
