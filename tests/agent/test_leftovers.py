@@ -14,8 +14,8 @@ from gleaner.agent import agent as runner
 from gleaner.agent.node import slurm_job
 from gleaner.agent.node.leftovers import remove_sockets, sweep_sockets
 from gleaner.agent.privileged.common import config
-from gleaner.agent.privileged.common.handshake import Handshake, connect
 from gleaner.agent.runtime.handshake import during_handshake
+from gleaner.agent.system.ipc import Handshake, connect
 
 US = os.getuid()
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from tests.privileged.root import only_root
 
-from gleaner.agent.privileged.common import handshake, symlink_guard, untar
+from gleaner.agent.privileged.common import symlink_guard, untar
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.symlink_guard import Foreign
 from gleaner.agent.privileged.common.untar import Hostile
 from gleaner.agent.privileged.shim import main, overlay_tar, transfer
 from gleaner.agent.privileged.shim.seal import Broken, Sealed, opened, seal
+from gleaner.agent.system import ipc
 
 pytestmark = only_root
 USER = 1
@@ -180,12 +181,12 @@ def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
         return 0
 
     monkeypatch.setattr(transfer, "_run", run)
-    monkeypatch.setattr(handshake, "listening", lambda *_: socket.socket(socket.AF_UNIX))  # long paths
+    monkeypatch.setattr(ipc, "listening", lambda *_: socket.socket(socket.AF_UNIX))  # long paths
     monkeypatch.setattr(transfer, "opened", lambda *_: Sealed('["/dev/null", "/dev/null", "/dev/null"]', {}))
     monkeypatch.setattr(transfer, "_relayed", lambda _own, listener, *_: (None, listener))
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(USER, b"k"), handshake.Handshake(ours, 5)))
-    handshake.Handshake(theirs, 5).say({})
+    monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(USER, b"k"), ipc.Handshake(ours, 5)))
+    ipc.Handshake(theirs, 5).say({})
     call = main.parse(["--root", str(job.parent), "create", "--bundle", str(job.parent), "c"])
     assert call is not None
     (job.parent / "c").mkdir()

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.common.mounts import remove_tree
 from gleaner.agent.privileged.shim import transfer, written_layer
 from gleaner.agent.privileged.shim.main import Call
 from gleaner.agent.privileged.shim.transfer import checked_descriptors, own_folder
+from gleaner.agent.system.ipc import HandshakeFailed
 
 GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.privileged.root import only_root
 
-from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed
 from gleaner.agent.privileged.common.untar import Limit
 from gleaner.agent.privileged.shim import written_layer
 from gleaner.agent.privileged.shim.written_layer import Layers, NotTaken, mounted
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed
 
 LATER_S = time.time() + 3600
 

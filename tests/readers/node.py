@@ -20,7 +20,6 @@ from gleaner.agent.node import slurm_job
 from gleaner.agent.privileged.common import (
     cgroups,
     config,
-    handshake,
     request,
     slurm_jobs,
     untar,
@@ -42,7 +41,7 @@ from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.docker import has_project_quotas
 from gleaner.agent.runtime.images import PulledImages
-from gleaner.agent.system import untrusted
+from gleaner.agent.system import ipc, untrusted
 from gleaner.agent.system.untrusted import text_of
 from gleaner.agent.user_job.catalog import Catalog
 
@@ -144,7 +143,7 @@ def heard(content: bytes, _folder: Path) -> None:
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        message, descriptor = handshake.Handshake(ours, 60.0).hear()
+        message, descriptor = ipc.Handshake(ours, 60.0).hear()
     finally:
         ours.close()
         sender.join()
@@ -219,7 +218,7 @@ def changed_config(content: bytes, folder: Path) -> None:
 ROOTS = (
     Reader("runc's state of a container", cgroups_of_runc, (), (RUNC_STATE,)),
     Reader("a container's configuration", changed_config, own_config.MALFORMED, (OCI_CONFIG,)),
-    Reader("a message to root", heard, (handshake.HandshakeFailed,), (as_json(SPEC),)),
+    Reader("a message to root", heard, (ipc.HandshakeFailed,), (as_json(SPEC),)),
     Reader(
         "runc's request to CRIU",
         lambda content, _: criu_call.options(content, 1),
@@ -244,7 +243,7 @@ ROOTS = (
     Reader(
         "the pipes of a process",
         lambda content, _: transfer.checked_descriptors(text_of(content)),
-        (handshake.HandshakeFailed,),
+        (ipc.HandshakeFailed,),
         (b'["/dev/null", "pipe:[7]", "pipe:[8]"]',),
     ),
     Reader("an image for the node", image_in, (untar.Hostile, OSError), (tar(IMAGE.files()), tar(IMAGE.oci_files()))),

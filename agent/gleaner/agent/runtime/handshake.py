@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
-from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, Message, checked_name, peer
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
 from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed, Message, checked_name, listening, peer
 from gleaner.agent.system.openat import opened, write_all
 from gleaner.agent.system.untrusted import text_of
 
@@ -133,10 +133,7 @@ def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None],
     If both fail, the failure of `talk` is raised, since it is the reason. Raises `HandshakeFailed` if nobody came.
     """
     path = folder / checked_name(name)
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, ThreadPoolExecutor(1) as one:
-        listener.bind(str(path))
-        listener.listen(1)
+    with listening(str(path)) as listener, ThreadPoolExecutor(1) as one:
         try:
             talking = one.submit(_accept, listener, talk)
             try:

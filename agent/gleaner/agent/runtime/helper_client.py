@@ -7,8 +7,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, peer
 from gleaner.agent.runtime.interface import RuntimeFault
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed, peer
 
 _ROOT = 0
 _COMES_BACK_S = 60.0

@@ -17,7 +17,6 @@ from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import Taken
-from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.shim.img_streamer import StreamBroken
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
@@ -40,6 +39,7 @@ from gleaner.agent.runtime.interface import (
     Usage,
 )
 from gleaner.agent.runtime.log_frames import messages
+from gleaner.agent.system.ipc import HandshakeFailed
 from gleaner.agent.system.openat import opened
 
 _CHUNK_BYTES = 2**20

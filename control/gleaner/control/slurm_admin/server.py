@@ -23,10 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from gleaner.agent.privileged.common import socket_server
 from gleaner.agent.privileged.common.request import Refused
-from gleaner.agent.privileged.common.socket_server import Refusal, Server
-from gleaner.agent.system import atomic
+from gleaner.agent.system import atomic, ipc
+from gleaner.agent.system.ipc import Refusal, Server
 from gleaner.control.slurm import parse_json
 from gleaner.control.slurm import run as programs
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
@@ -221,7 +220,7 @@ class Listener:
     def _converse(self, connection: socket.socket, _uid: int) -> None:
         try:
             connection.settimeout(PATIENCE_S)
-            line = socket_server.line(connection, longest_bytes=request.LONGEST_BYTES, within_s=PATIENCE_S)
+            line = ipc.line(connection, longest_bytes=request.LONGEST_BYTES, within_s=PATIENCE_S)
             said = answer(self._slurm_admin, line, time.time(), _log)
             connection.sendall(json.dumps(said).encode() + b"\n")
         except OSError as error:
@@ -230,7 +229,7 @@ class Listener:
 
 def listen(path: Path) -> socket.socket:
     """Return the listening socket. Everybody may connect, since the kernel alone tells who has connected."""
-    return socket_server.listening(str(path), mode=0o666)
+    return ipc.listening(str(path), mode=0o666)
 
 
 def main() -> NoReturn:

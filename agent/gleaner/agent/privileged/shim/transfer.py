@@ -20,7 +20,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common import bundle, cgroups, config, freezing, handshake, linux, mounts, symlink_guard, untar, user_jobs
+from ...system import ipc
+from ..common import bundle, cgroups, config, freezing, linux, mounts, symlink_guard, untar, user_jobs
 from ..common.processes import kill_descendants, kill_with_descendants
 from . import vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
@@ -59,7 +60,7 @@ def run(call: Call) -> int | None:
                 return _restore(config.load(), call, annotations)
     except (
         config.Misconfigured,
-        handshake.HandshakeFailed,
+        ipc.HandshakeFailed,
         Broken,
         symlink_guard.Foreign,
         written_layer.NotTaken,
@@ -120,9 +121,9 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
     _must_stand_still(call)
     owner, agent = _connect(settings, annotations)
     with own_folder(settings) as own:
-        listener = handshake.listening(own, handshake.CAPTURE_SOCKET)
+        listener = ipc.listening(os.path.join(own, ipc.CAPTURE_SOCKET))
         relay, given = _relayed(own, listener, None) if owner.key else (None, listener)
-        agent.say({"version": handshake.VERSION, "do": "save", "container": call.container}, given.fileno())
+        agent.say({"version": ipc.VERSION, "do": "save", "container": call.container}, given.fileno())
         given.close()
         kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
         words = [*kept, *_paths(own)]
@@ -156,7 +157,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
     """Restore from what the agent serves, where runc would have created a new process."""
     end_s = _end(annotations)
     owner, agent = _connect(settings, annotations)
-    agent.say({"version": handshake.VERSION, "do": "restore", "container": call.container})
+    agent.say({"version": ipc.VERSION, "do": "restore", "container": call.container})
     answer, unwanted = agent.hear()
     if unwanted is not None:
         os.close(unwanted)
@@ -169,7 +170,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
     with own_folder(settings) as own:
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
-        listener = handshake.listening(own, handshake.SERVE_SOCKET)
+        listener = ipc.listening(os.path.join(own, ipc.SERVE_SOCKET))
         relay, given = _relayed(own, listener, sealed, vdso.Guard())
         agent.say({"listening": True}, given.fileno())
         given.close()
@@ -188,23 +189,23 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
                         pass
                     on_failure.pop_all()
         except Broken as error:
-            with contextlib.suppress(handshake.HandshakeFailed):
+            with contextlib.suppress(ipc.HandshakeFailed):
                 agent.say({"status": 1, "log": log_line(Reason(str(error), lasts=False))})
             raise
         # An agent that is gone by now has lost its container, as at any later time: the watchdog then ends it.
-        with contextlib.suppress(handshake.HandshakeFailed):
+        with contextlib.suppress(ipc.HandshakeFailed):
             agent.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     agent.close()
     return status
 
 
 @contextlib.contextmanager
-def _said_to(agent: handshake.Handshake) -> Generator[None]:
+def _said_to(agent: ipc.Handshake) -> Generator[None]:
     """Tell the agent why the written files are not saved or put back."""
     try:
         yield
     except written_layer.NotTaken as error:
-        with contextlib.suppress(handshake.HandshakeFailed):
+        with contextlib.suppress(ipc.HandshakeFailed):
             agent.say({"status": 1, "log": log_line(Reason(str(error), error.lasts))})
         raise
 
@@ -289,7 +290,7 @@ def _relayed(
     own: str, listener: socket.socket, sealed: Sealed | None, guard: vdso.Guard | None = None
 ) -> tuple[Relay, socket.socket]:
     """Return a relay for what CRIU says at `listener`, and the socket at which the other side listens instead."""
-    given = handshake.listening(own, "relayed.sock")
+    given = ipc.listening(os.path.join(own, "relayed.sock"))
     return Relay(listener, os.path.join(own, "relayed.sock"), sealed, guard), given
 
 
@@ -306,12 +307,12 @@ def checked_descriptors(text: object) -> list[str]:
         with contextlib.suppress(ValueError, RecursionError):
             streams = json.loads(text)
     if type(streams) is not list or len(streams) != 3:
-        raise handshake.HandshakeFailed("the agent names no three descriptors")
+        raise ipc.HandshakeFailed("the agent names no three descriptors")
     for stream in streams:
         if type(stream) is not str or len(stream) > _STREAM_CHARS or not stream.isprintable():
-            raise handshake.HandshakeFailed("the agent names a descriptor that is no text")
+            raise ipc.HandshakeFailed("the agent names a descriptor that is no text")
         if "pipe:" in stream and not _PIPE.match(stream):
-            raise handshake.HandshakeFailed(f"the agent names a descriptor {stream[:100]!r}, which is no pipe")
+            raise ipc.HandshakeFailed(f"the agent names a descriptor {stream[:100]!r}, which is no pipe")
     return streams
 
 
@@ -323,16 +324,16 @@ class _Owner(NamedTuple):
     image: str = ""
 
 
-def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, handshake.Handshake]:
+def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, ipc.Handshake]:
     """Connect to the side that waits for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
     name, uid = annotations.get(ANNOTATION_HANDSHAKE, ""), annotations.get(ANNOTATION_OWNER)
     if uid is None:
-        return _Owner(settings.agent_uid, b""), handshake.connect(settings.handshakes, name, settings.agent_uid)
+        return _Owner(settings.agent_uid, b""), ipc.connect(settings.handshakes, name, settings.agent_uid)
     if not settings.user_jobs_key:
         raise config.Misconfigured("user jobs are not served on this node: user_jobs_key is not set")
     owner = _Owner(int(uid), config.key(settings), annotations.get(ANNOTATION_IMAGE, ""))
-    place = user_jobs.handshakes(settings, handshake.checked_name(name))
-    return owner, handshake.connect(place, name, owner.uid)
+    place = user_jobs.handshakes(settings, ipc.checked_name(name))
+    return owner, ipc.connect(place, name, owner.uid)
 
 
 @contextlib.contextmanager
@@ -438,7 +439,7 @@ def _run(
     if relay is not None:
         watched.register(relay.failed, select.POLLIN)
     while True:
-        ready = dict(watched.poll(handshake.poll_ms(end_s)))
+        ready = dict(watched.poll(ipc.poll_ms(end_s)))
         if relay is not None and relay.failed in ready and command == "restore":
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S)
             raise Broken(relay.reason)
@@ -452,7 +453,7 @@ def _run(
         if time.time() >= end_s:
             # After a save, CRIU may have left the container in disorder: it must not go on meanwhile.
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S if command == "restore" else None)
-            raise handshake.HandshakeFailed("the agent's end has come, and it was not done")
+            raise ipc.HandshakeFailed("the agent's end has come, and it was not done")
 
 
 def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call, *, patience_s: float | None) -> None:

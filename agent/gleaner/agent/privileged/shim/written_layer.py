@@ -11,7 +11,8 @@ import select
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..common import bundle, config, handshake, mounts, tar_stream
+from ...system import ipc
+from ..common import bundle, config, mounts, tar_stream
 from ..common.untar import Hostile, Limit, Links
 from . import overlay_tar
 
@@ -67,7 +68,7 @@ def mounted(root: str, options: dict[str, str]) -> Layers:
     )
 
 
-def send(agent: handshake.Handshake, found: Layers, limit: Limit, end_s: float) -> None:
+def send(agent: ipc.Handshake, found: Layers, limit: Limit, end_s: float) -> None:
     """Give the agent all that the container has written. Raises `NotTaken`, or `HandshakeFailed` past `end_s`."""
     source, sink = os.pipe()
     try:
@@ -89,7 +90,7 @@ def send(agent: handshake.Handshake, found: Layers, limit: Limit, end_s: float) 
         os.close(sink)
 
 
-def receive(agent: handshake.Handshake, root: str, limit: Limit, end_s: float, *, links: Links | None = None) -> None:
+def receive(agent: ipc.Handshake, root: str, limit: Limit, end_s: float, *, links: Links | None = None) -> None:
     """Put what the agent sends into a container that has not begun, through its mounted root.
 
     If `links` is given, symbolic links are added there instead. Raises `NotTaken`, or `HandshakeFailed` past `end_s`.
@@ -120,6 +121,6 @@ def _wait(pipe: int, event: int, end_s: float) -> None:
     """Wait until the pipe is ready. Raises `HandshakeFailed` past `end_s`, in seconds since the epoch."""
     watched = select.poll()
     watched.register(pipe, event)
-    while not watched.poll(handshake.poll_ms(end_s)):
+    while not watched.poll(ipc.poll_ms(end_s)):
         if time.time() >= end_s:
-            raise handshake.HandshakeFailed("the agent's end has come, and the written files have not passed")
+            raise ipc.HandshakeFailed("the agent's end has come, and the written files have not passed")
