@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from tests.privileged.root import only_root
 
-from gleaner.agent.privileged.common import symlink_guard, untar
+from gleaner.agent.privileged.common import symlink_guard
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.symlink_guard import Foreign
-from gleaner.agent.privileged.common.untar import Hostile
-from gleaner.agent.privileged.shim import main, overlay_tar, transfer
+from gleaner.agent.privileged.shim import main, transfer, written_layer
 from gleaner.agent.privileged.shim.seal import Broken, Sealed, opened, seal
-from gleaner.agent.system import ipc
+from gleaner.agent.system import ipc, tar_unpack
+from gleaner.agent.system.tar_policy import Hostile, Limit, Links
 
 pytestmark = only_root
 USER = 1
@@ -132,7 +132,7 @@ def archive(*members: tuple[str, bytes, str]) -> list[bytes]:
 def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_another_astray(tmp_path: Path) -> None:
     (upper := tmp_path / "upper").mkdir()
     (outside := tmp_path / "outside").mkdir()
-    aside: untar.Links = []
+    aside: Links = []
     members = [
         ("tmp/a", tarfile.SYMTYPE, str(outside)),
         ("b/under", tarfile.DIRTYPE, ""),
@@ -141,7 +141,7 @@ def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_an
         ("c", tarfile.SYMTYPE, str(outside)),
         ("c/x", tarfile.SYMTYPE, "/etc"),
     ]
-    overlay_tar.put_back(archive(*members[:1], *members[4:5]), str(upper), untar.Limit(10**6), aside)
+    written_layer.put_back(archive(*members[:1], *members[4:5]), str(upper), Limit(10**6), aside)
     assert list(upper.rglob("*")) == [upper / "tmp"]
     aside += [["c/x", "/etc", USER, USER], ["tmp/a/x", "/etc", USER, USER], ["t\0", "/etc", USER, USER]]
     symlink_guard.thaw({"at": str(upper), "folders": [], "links": aside})
@@ -151,10 +151,10 @@ def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_an
 
 
 def test_a_layer_cannot_make_root_remember_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(untar, "_MOST_LINKS", 1)
+    monkeypatch.setattr(tar_unpack, "_MOST_LINKS", 1)
     with pytest.raises(Hostile, match="more links"):
-        overlay_tar.put_back(
-            archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), untar.Limit(10**6), []
+        written_layer.put_back(
+            archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), Limit(10**6), []
         )
 
 

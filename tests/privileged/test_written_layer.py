@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.privileged.root import only_root
 
-from gleaner.agent.privileged.common.untar import Limit
 from gleaner.agent.privileged.shim import written_layer
 from gleaner.agent.privileged.shim.written_layer import Layers, NotTaken, mounted
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed
+from gleaner.agent.system.tar_policy import Limit
 
 LATER_S = time.time() + 3600
 
@@ -119,8 +119,8 @@ ON_OVERLAY = """
 import os, shutil, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 from gleaner.agent.privileged.common import config, mounts
-from gleaner.agent.privileged.common.untar import Limit
-from gleaner.agent.privileged.shim import overlay_tar, written_layer
+from gleaner.agent.system.tar_policy import Limit
+from gleaner.agent.privileged.shim import written_layer
 place = sys.argv[2]
 subprocess.check_call(["mount", "-t", "tmpfs", "x", place])
 os.chdir(place)
@@ -143,7 +143,7 @@ shutil.rmtree(first + "/e/f")
 open(first + "/d/b/new", "w").write("new")
 os.link(first + "/d/b/new", first + "/e/other")
 found = written_layer.layers(config.Config(1), "c", first)
-overlay_tar.put_back(overlay_tar.pack(*found, Limit(10**6)), second, Limit(10**6))
+written_layer.put_back(written_layer.pack(found, Limit(10**6)), second, Limit(10**6))
 seen(first)
 print("--")
 seen(second)

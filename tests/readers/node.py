@@ -22,26 +22,25 @@ from gleaner.agent.privileged.common import (
     config,
     request,
     slurm_jobs,
-    untar,
 )
-from gleaner.agent.privileged.common.tar_stream import MALFORMED
 from gleaner.agent.privileged.helper import image_store, monitor, oci_config
 from gleaner.agent.privileged.install import daemon_json
 from gleaner.agent.privileged.shim import (
     criu_call,
     img_streamer,
-    overlay_tar,
     own_config,
     protobuf,
     seal,
     transfer,
     vdso,
+    written_layer,
 )
 from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.docker import has_project_quotas
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.system import ipc, untrusted
+from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Limit
 from gleaner.agent.system.untrusted import text_of
 from gleaner.agent.user_job.catalog import Catalog
 
@@ -171,7 +170,7 @@ def image_in(content: bytes, folder: Path) -> None:
 def layer_back(content: bytes, folder: Path) -> None:
     target = folder / "upper"
     target.mkdir(exist_ok=True)
-    overlay_tar.put_back([content], str(target), untar.Limit(2**20, 100), [])
+    written_layer.put_back([content], str(target), Limit(2**20, 100), [])
 
 
 def vdso_areas(content: bytes, _folder: Path) -> None:
@@ -246,11 +245,11 @@ ROOTS = (
         (ipc.HandshakeFailed,),
         (b'["/dev/null", "pipe:[7]", "pipe:[8]"]',),
     ),
-    Reader("an image for the node", image_in, (untar.Hostile, OSError), (tar(IMAGE.files()), tar(IMAGE.oci_files()))),
+    Reader("an image for the node", image_in, (Hostile, OSError), (tar(IMAGE.files()), tar(IMAGE.oci_files()))),
     Reader(
         "a container's written files",
         layer_back,
-        (untar.Hostile, OSError, *MALFORMED),
+        (Hostile, OSError, *MALFORMED),
         (tar({"a": b"1", "d/b": b"2"}),),
     ),
 )

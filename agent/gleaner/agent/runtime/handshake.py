@@ -23,7 +23,7 @@ NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list
 """The reason why an archive without that part is not restored. The part lists, in runc's words, the pipes that the
 process had as its standard streams."""
 LAYER_PART = "layer.tar"
-"""The files that the container has written outside its job's folder (`privileged.shim.overlay_tar`)."""
+"""The files that the container has written outside its job's folder (`privileged.shim.written_layer`)."""
 SEAL_PART = "seal.json"
 """Root's own notes of what it has saved, for a user job (`privileged.shim.seal`)."""
 _ROOT = 0

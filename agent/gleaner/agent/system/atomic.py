@@ -14,6 +14,8 @@ import errno
 import os
 from typing import Union
 
+from . import openat
+
 StrPath = Union[str, "os.PathLike[str]"]
 
 
@@ -56,11 +58,8 @@ def _put(path: StrPath, content: bytes, *, draft: StrPath, mode: int, is_synced:
 
 def sync_folder(folder: StrPath) -> None:
     """Sync a folder, so that the names in it are on the disk."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with openat.opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
         os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def make_folders(folder: StrPath, *, within: StrPath | None = None) -> None:
@@ -91,8 +90,6 @@ def sync_tree(folder: StrPath) -> None:
                 file = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError:  # a link, a pipe, or not readable: only its name has to be kept
                 continue
-            try:
+            with openat.opened(file):
                 os.fsync(file)
-            finally:
-                os.close(file)
         sync_folder(place)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from gleaner.agent.common.validation_messages import one_line
-from gleaner.agent.privileged.common.tar_stream import MALFORMED
+from gleaner.agent.system.tar_policy import MALFORMED
 from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Fetched
 

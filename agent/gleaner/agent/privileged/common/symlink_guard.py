@@ -37,19 +37,17 @@ def freeze(place: str, uid: int, *, disk: str) -> Kept:
     could claim anything about its files, their owners and its links, even after all of them have been checked.
     """
     kept: Kept = {"at": place, "folders": [], "links": []}
-    top = os.open(place, openat.FOLDER)
-    try:
-        on, waiting = (os.lstat(disk).st_dev, mounts.mount_id(top)), [""]
-        while waiting:
-            # Every folder on the way is root's by now, and was checked to be a real folder.
-            waiting += _frozen(top, waiting.pop(), kept, uid=uid, on=on)
-    except (OSError, Foreign) as error:
-        thaw(kept)
-        if isinstance(error, Foreign):
-            raise
-        raise Foreign(f"the job's folder cannot be looked through: {error}") from error
-    finally:
-        os.close(top)
+    with openat.opened(os.open(place, openat.FOLDER)) as top:
+        try:
+            on, waiting = (os.lstat(disk).st_dev, mounts.mount_id(top)), [""]
+            while waiting:
+                # Every folder on the way is root's by now, and was checked to be a real folder.
+                waiting += _frozen(top, waiting.pop(), kept, uid=uid, on=on)
+        except (OSError, Foreign) as error:
+            thaw(kept)
+            if isinstance(error, Foreign):
+                raise
+            raise Foreign(f"the job's folder cannot be looked through: {error}") from error
     return kept
 
 

@@ -9,10 +9,10 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
+from ...system.tar_policy import Hostile
 from ..common import agent_leftovers, bundle, config
 from ..common.request import LABEL_END
 from ..common.slurm_jobs import Slurm
-from ..common.untar import Hostile
 from ..common.user_jobs import LABEL_SLURM_JOB, UserJobs
 from . import containers, image_store
 from .containers import Failed

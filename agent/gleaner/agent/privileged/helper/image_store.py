@@ -17,14 +17,14 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from ...system import atomic, openat
-from ..common import bundle, config, linux, mounts, tar_stream
+from ...system import atomic, openat, tar_unpack
+from ...system.tar_policy import MALFORMED, Hostile, Limit, Policy, steps
+from ..common import bundle, config, linux, mounts
 from ..common.request import is_image_id
-from ..common.untar import Hostile, Limit, steps, unpack
 
 _PART = ".part-"
 _NAMES = "names.json"
@@ -90,7 +90,7 @@ def take_in(settings: config.Config, descriptor: int, name: str) -> str:
                 _unpack(archive, wanted, folder, place, Limit(settings.most_image_bytes - _kept_bytes(folder)))
             _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
             return image_id
-    except tar_stream.MALFORMED as error:
+    except MALFORMED as error:
         raise Hostile(f"it cannot be read: {error}") from error
 
 
@@ -250,12 +250,19 @@ def _unpack_layer(archive: _Archive, name: str, diff: object, target: int, limit
         if start == b"\x28\xb5\x2f\xfd":
             raise Hostile("its layers are compressed with zstd, which this node's Python cannot read; gzip is fine")
         plain = gzip.GzipFile(fileobj=packed) if start[:2] == b"\x1f\x8b" else packed
-        source = _Hashed(plain)
-        open_stream: Any = tarfile.open  # it wants no more of a file than `read`, whatever its types say
-        with open_stream(fileobj=source, mode="r|", bufsize=2**16) as layer:
-            unpack(layer, target, limit, is_image=True)
-        if source.digest() != diff:
+        digest = hashlib.sha256()
+        source = tar_unpack.Source(_heard(plain, digest.update))
+        tar_unpack.unpack(source, target, Policy(limit, has_owners=True, is_overlaid=True, has_whiteouts=True))
+        source.skip()
+        if f"sha256:{digest.hexdigest()}" != diff:
             raise Hostile(f"a layer is not the one that the image names, {str(diff)[:80]}")
+
+
+def _heard(file: IO[bytes] | gzip.GzipFile, hear: Callable[[bytes], None]) -> Iterator[bytes]:
+    """Yield the file's content, and let `hear` have it, too."""
+    while content := file.read(openat.CHUNK_BYTES):
+        hear(content)
+        yield content
 
 
 def _make_mount_points(target: int) -> None:
@@ -302,26 +309,6 @@ class _Pread(io.RawIOBase):
         buffer[: len(content)] = content
         self._at += len(content)
         return len(content)
-
-
-class _Hashed:
-    """A file that is read, with the digest of all that was read."""
-
-    def __init__(self, source: IO[bytes] | gzip.GzipFile) -> None:
-        self._source = source
-        self._hash = hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        """Read on, and add what is read to the digest."""
-        content = self._source.read(size)
-        self._hash.update(content)
-        return content
-
-    def digest(self) -> str:
-        """Read up to the end, and return the digest of the whole file."""
-        while self.read(2**20):
-            pass
-        return f"sha256:{self._hash.hexdigest()}"
 
 
 def _folder(settings: config.Config) -> str:

@@ -26,10 +26,10 @@ from typing import IO, Any, NoReturn
 
 from ...system import ipc
 from ...system.ipc import Refusal, Server
+from ...system.tar_policy import Hostile
 from ..common import bundle, config, request, system_programs
 from ..common.bundle import Bundle
 from ..common.slurm_jobs import NoJob, Slurm, Unknown, is_number
-from ..common.untar import Hostile
 from ..common.user_jobs import Owner, Places, UserJobs, job_of, owner
 from . import admin, containers, image_store, monitor
 from .containers import Failed

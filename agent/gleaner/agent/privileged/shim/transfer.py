@@ -20,8 +20,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...system import ipc
-from ..common import bundle, cgroups, config, freezing, linux, mounts, symlink_guard, untar, user_jobs
+from ...system import ipc, openat, tar_policy
+from ..common import bundle, cgroups, config, freezing, linux, mounts, symlink_guard, user_jobs
 from ..common.processes import kill_descendants, kill_with_descendants
 from . import vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
@@ -163,7 +163,7 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
         os.close(unwanted)
     sealed = opened(owner.key, owner.uid, answer.get("seal"), owner.image) if owner.key else None
     descriptors = checked_descriptors(sealed.descriptors if sealed else answer.get("descriptors"))
-    links: untar.Links | None = [] if sealed else None
+    links: tar_policy.Links | None = [] if sealed else None
     if answer.get("layer"):
         with _said_to(agent):
             written_layer.receive(agent, _root_of_bundle(call), _limit(settings, owner), end_s, links=links)
@@ -210,15 +210,15 @@ def _said_to(agent: ipc.Handshake) -> Generator[None]:
         raise
 
 
-def _limit(settings: config.Config, owner: _Owner) -> untar.Limit:
+def _limit(settings: config.Config, owner: _Owner) -> tar_policy.Limit:
     """Return how much may be put back: for a user job, what all containers of the node have left."""
     if owner.key:
-        return untar.Limit(*bundle.room(settings))
+        return tar_policy.Limit(*bundle.room(settings))
     return _most(settings)
 
 
-def _most(settings: config.Config) -> untar.Limit:
-    return untar.Limit(settings.most_container_bytes, settings.most_container_files)
+def _most(settings: config.Config) -> tar_policy.Limit:
+    return tar_policy.Limit(settings.most_container_bytes, settings.most_container_files)
 
 
 def _end_what_is_left(call: Call, own: str) -> None:
@@ -272,7 +272,9 @@ def _all_have_ended() -> bool:
 
 
 @contextlib.contextmanager
-def _without_links(settings: config.Config, call: Call, own: str, uid: int, of_layer: untar.Links) -> Generator[None]:
+def _without_links(
+    settings: config.Config, call: Call, own: str, uid: int, of_layer: tar_policy.Links
+) -> Generator[None]:
     """Keep symbolic links away during a restore: those in the job's folder, and those of the written files.
 
     `criu_call` puts the links back before the processes go on. In every other case they are put back here.
@@ -340,8 +342,7 @@ def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Own
 def own_folder(settings: config.Config) -> Generator[str]:
     """Yield a new folder that only root can enter. It is removed at the end, and so are folders of killed calls."""
     os.makedirs(settings.own, mode=0o700, exist_ok=True)
-    whole = os.open(settings.own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
+    with openat.opened(os.open(settings.own, openat.FOLDER)) as whole:
         facts = os.fstat(whole)
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
             raise ValueError(f"{settings.own} must be root's alone: chmod 700")
@@ -352,8 +353,6 @@ def own_folder(settings: config.Config) -> Generator[str]:
         os.mkdir(path, 0o700)
         held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(held, fcntl.LOCK_EX)  # for as long as this process lives; children do not inherit it
-    finally:
-        os.close(whole)
     try:
         os.mkdir(os.path.join(path, "work"), 0o700)
         yield path
@@ -365,32 +364,25 @@ def own_folder(settings: config.Config) -> Generator[str]:
 def is_held(path: str) -> bool:
     """Return True while the call that has made this folder lives."""
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:  # the next call has removed it
-        return False
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with openat.opened(os.open(path, openat.FOLDER)) as folder:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(folder)
+    except FileNotFoundError:  # the next call has removed it
+        pass
     return False
 
 
 def _remove_unless_held(path: str) -> None:
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        folder = os.open(path, openat.FOLDER)
     except OSError:  # gone by now
         return
-    try:
+    with openat.opened(folder), contextlib.suppress(BlockingIOError):
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A call that was killed in a restore may have left its container held back, and nobody else knows of it.
         freezing.end(_cgroups_of_held(path))
         mounts.remove_tree(path)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(folder)
 
 
 def _end(annotations: dict[str, str]) -> float:
