@@ -76,12 +76,9 @@ class Handshake:
         """Send a message, and a descriptor with it."""
         content = json.dumps(message).encode()
         data = _LENGTH.pack(len(content)) + content
-        ancillary = []
-        if descriptor is not None:
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
         try:
             self.connection.settimeout(self._patience_s)
-            sent = self.connection.sendmsg([data], ancillary)
+            sent = send(self.connection, data, descriptor)
             if sent < len(data):  # even sending nothing fails when the other side has received all and left
                 self.connection.sendall(data[sent:])
         except OSError as error:
@@ -93,14 +90,7 @@ class Handshake:
         end_s = None if self._patience_s is None else time.monotonic() + self._patience_s
         try:
             self.connection.settimeout(self._patience_s)
-            start, ancillary, _, _ = self.connection.recvmsg(
-                _LENGTH.size,
-                socket.CMSG_LEN(array.array("i").itemsize),  # room for one; the kernel closes what is sent beyond it
-                socket.MSG_CMSG_CLOEXEC,
-            )
-            for level, kind, data in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    descriptor = array.array("i", data)[0]
+            start, descriptor = receive(self.connection, _LENGTH.size)
             (length,) = _LENGTH.unpack(start + self._exactly(_LENGTH.size - len(start), end_s))
             if length > LONGEST_BYTES:
                 raise HandshakeFailed(f"a message of {length} bytes is too long")
@@ -131,6 +121,25 @@ class Handshake:
     def close(self) -> None:
         """End the conversation."""
         self.connection.close()
+
+
+def send(connection: socket.socket, data: bytes, descriptor: int | None) -> int:
+    """Send bytes, and a descriptor with them. Return how many bytes were sent. Raises `OSError`."""
+    numbers = [] if descriptor is None else [array.array("i", [descriptor])]
+    return connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one) for one in numbers])
+
+
+def receive(connection: socket.socket, most_bytes: int) -> tuple[bytes, int | None]:
+    """Return the bytes that come next, and the descriptor that came with them. Raises `OSError`.
+
+    There is room for one descriptor: the kernel closes what is sent beyond it.
+    """
+    room = socket.CMSG_LEN(array.array("i").itemsize)
+    data, ancillary, _, _ = connection.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, numbers in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            return data, array.array("i", numbers)[0]
+    return data, None
 
 
 def _parsed(content: bytes) -> Message:

@@ -35,15 +35,27 @@ def opened(file: int) -> Generator[int, None, None]:
 @contextlib.contextmanager
 def walk(start: int, names: Sequence[str]) -> Generator[int, None, None]:
     """Yield the folder that is reached from `start` by these names, none of them a symbolic link."""
-    folder = os.dup(start)
-    try:
-        for name in names:
-            inner = os.open(name, FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
+    with opened(descend(start, names)) as folder:
         yield folder
-    finally:
-        os.close(folder)
+
+
+def descend(start: int, names: Sequence[str], make_mode: int | None = None) -> int:
+    """Return a descriptor of the folder that is reached from `start` by these names, none of them a symbolic link.
+
+    With `make_mode`, folders that are missing are made with this mode.
+    """
+    folder = os.dup(start)
+    for name in names:
+        with opened(folder):
+            try:
+                folder = os.open(name, FOLDER, dir_fd=folder)
+            except FileNotFoundError:
+                if make_mode is None:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, make_mode, dir_fd=folder)
+                folder = os.open(name, FOLDER, dir_fd=folder)
+    return folder
 
 
 @contextlib.contextmanager

@@ -136,22 +136,10 @@ class _Unpacking:
 
     def _parent(self, path: Names, name: str) -> int:
         """Return a descriptor of the folder of the last step."""
-        at = os.dup(self._target)
         try:
-            for step in path[:-1]:
-                try:
-                    below = os.open(step, openat.FOLDER, dir_fd=at)
-                except FileNotFoundError:
-                    if not self._policy.is_overlaid:
-                        raise
-                    os.mkdir(step, 0o755, dir_fd=at)
-                    below = os.open(step, openat.FOLDER, dir_fd=at)
-                os.close(at)
-                at = below
+            return openat.descend(self._target, path[:-1], 0o755 if self._policy.is_overlaid else None)
         except OSError as error:
-            os.close(at)
             raise Hostile(f"{name[:80]!r} leads through something that is no folder: {error.strerror}") from error
-        return at
 
     def _make_folder(self, parent: int, path: Names, member: tarfile.TarInfo) -> None:
         try:
@@ -181,12 +169,17 @@ class _Unpacking:
             self._policy.links.append(["/".join(path), member.linkname, member.uid, member.gid])
         elif member.issym():
             os.symlink(member.linkname, name, dir_fd=parent)
-            self._settle_name(parent, name, _facts(member))
+            modified_ns = _modified_ns(member)
+            if self._policy.has_owners:
+                os.chown(name, member.uid, member.gid, dir_fd=parent, follow_symlinks=False)
+            os.utime(name, ns=(modified_ns, modified_ns), dir_fd=parent, follow_symlinks=False)
         elif member.islnk():
             self._link(member.linkname, parent, name)
         elif member.isfifo():
             os.mkfifo(name, 0o600, dir_fd=parent)
-            self._settle_name(parent, name, _facts(member))
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            with openat.opened(os.open(name, flags, dir_fd=parent)) as pipe:
+                self._settle(pipe, _facts(member))
         elif not (self._policy.is_overlaid and (member.ischr() or member.isblk())):
             raise Hostile(f"{member.name[:80]!r} is of a kind that is not unpacked")
 
@@ -227,15 +220,6 @@ class _Unpacking:
             os.fchown(file, facts.uid, facts.gid)
         os.utime(file, ns=(facts.modified_ns, facts.modified_ns))  # Python's compiled files depend on it
         os.fchmod(file, facts.mode)
-
-    def _settle_name(self, parent: int, name: str, facts: _Facts) -> None:
-        """Set the facts of a link or a pipe, which cannot be opened."""
-        if self._policy.has_owners:
-            os.chown(name, facts.uid, facts.gid, dir_fd=parent, follow_symlinks=False)
-        os.utime(name, ns=(facts.modified_ns, facts.modified_ns), dir_fd=parent, follow_symlinks=False)
-        with openat.opened(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)) as itself:
-            if not stat.S_ISLNK(os.fstat(itself).st_mode):
-                openat.change_mode(itself, facts.mode)
 
     def _empty(self, folder: int, path: Names) -> None:
         """Delete what earlier layers have put into a folder; what this layer has put there stays."""

@@ -19,7 +19,7 @@ import stat
 import tempfile
 from typing import Any, NamedTuple
 
-from ...system import atomic
+from ...system import atomic, openat
 from . import config, mounts, system_programs
 
 _GONE = ".gone-"
@@ -121,20 +121,16 @@ class Bundle:
             alive = os.open(self.inside("alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
-        try:
+        with openat.opened(alive):
             # A reader of a FIFO hears of the end of those writers only that it has seen: so read first, then wait.
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.read(alive, 1)
                 return True
-            except BlockingIOError:
-                pass
             watched = [alive] if connection is None else [alive, connection]
             ready = select.poll()  # `select` knows no descriptor above 1023
             for one in watched:
                 ready.register(one, select.POLLIN)
             return alive in dict(ready.poll(None if wait_s is None else wait_s * 1000))
-        finally:
-            os.close(alive)
 
     def remove(self) -> None:
         """Remove the bundle's files, the written layer among them. The container's processes must have ended."""

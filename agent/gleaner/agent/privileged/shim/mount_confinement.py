@@ -11,6 +11,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import sys
 
+from ...system import openat
 from ..common import linux, mounts
 
 _YARD = "/tmp/.criu.mntns."  # noqa: S108 - CRIU's name for the folder below which it mounts what the container has
@@ -36,8 +37,7 @@ def follow_no_links(pid: int) -> None:
     CRIU mounts all that the container has, each mount by itself, in the namespace in which the container's first
     process (`pid`) begins. The container's own mounts are copies of those, and stay as they are.
     """
-    namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with openat.opened(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)) as namespace:
         places = [place for place in mounts.mount_points(pid) if place.startswith(_YARD)]
         if not places:
             raise NotConfined("CRIU does not mount the container's files where it is known to")
@@ -45,8 +45,6 @@ def follow_no_links(pid: int) -> None:
         if child == 0:
             _end_after_change(namespace, places)
         _, status = os.waitpid(child, 0)
-    finally:
-        os.close(namespace)
     if status != 0:
         raise NotConfined("symbolic links cannot be ruled out: Linux 5.14 or newer is needed to restore here")
 

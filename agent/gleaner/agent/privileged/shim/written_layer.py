@@ -70,22 +70,19 @@ def send(agent: ipc.Handshake, found: Layers, limit: Limit, end_s: float) -> Non
     """Give the agent all that the container has written. Raises `NotTaken`, or `HandshakeFailed` past `end_s`."""
     source, sink = os.pipe()
     try:
-        try:
-            agent.say({"layer": True}, source)
-        finally:
-            os.close(source)
-        os.set_blocking(sink, False)
-        for chunk in pack(found, limit):
-            rest = memoryview(chunk)
-            while rest:
-                _wait(sink, select.POLLOUT, end_s)
-                rest = rest[os.write(sink, rest[: openat.CHUNK_BYTES]) :]
+        with openat.opened(sink):
+            with openat.opened(source):
+                agent.say({"layer": True}, source)
+            os.set_blocking(sink, False)
+            for chunk in pack(found, limit):
+                rest = memoryview(chunk)
+                while rest:
+                    _wait(sink, select.POLLOUT, end_s)
+                    rest = rest[os.write(sink, rest[: openat.CHUNK_BYTES]) :]
     except Hostile as error:
         raise NotTaken(f"its written files cannot be saved: {error}", lasts=True) from error
     except OSError as error:
         raise NotTaken(f"its written files cannot be saved: {error}", lasts=False) from error
-    finally:
-        os.close(sink)
 
 
 def receive(agent: ipc.Handshake, root: str, limit: Limit, end_s: float, *, links: Links | None = None) -> None:
@@ -95,15 +92,12 @@ def receive(agent: ipc.Handshake, root: str, limit: Limit, end_s: float, *, link
     """
     source, sink = os.pipe()
     try:
-        try:
-            agent.say({"layer": True}, sink)
-        finally:
-            os.close(sink)
-        put_back(_chunks(source, end_s), root, limit, links)
+        with openat.opened(source):
+            with openat.opened(sink):
+                agent.say({"layer": True}, sink)
+            put_back(_chunks(source, end_s), root, limit, links)
     except (OSError, Hostile, *MALFORMED) as error:
         raise NotTaken(f"its written files cannot be put back: {error}", lasts=False) from error
-    finally:
-        os.close(source)
 
 
 def pack(found: Layers, limit: Limit) -> Iterator[bytes]:
