@@ -3,6 +3,8 @@
 import io
 import os
 import stat
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -178,3 +180,10 @@ def test_what_can_be_saved_can_be_put_back(upper: Path, tmp_path: Path, deep: in
     else:
         with pytest.raises(Hostile, match="folders deep"):
             list(chunks)
+
+
+def test_a_name_that_is_too_long_to_be_read_again_is_refused_when_it_is_saved(upper: Path, tmp_path: Path) -> None:
+    script = "import os, sys\nfor _ in range(80): os.mkdir('d' * 250); os.chdir('d' * 250)\n"
+    subprocess.run([sys.executable, "-c", script], cwd=upper, check=True)
+    with pytest.raises(Hostile, match="a file's name and its link have"):
+        list(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22)))

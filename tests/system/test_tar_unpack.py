@@ -180,6 +180,11 @@ def test_a_time_of_many_digits_is_refused(target: Path) -> None:
         put(target, ("a", FILE, ""), pax_headers={"mtime": "1" * 1000})
 
 
+def test_a_header_on_which_python_would_work_for_minutes_is_refused(target: Path) -> None:
+    with pytest.raises(Hostile, match="a header of"):
+        put(target, ("a", FILE, ""), pax_headers={"mtime": "1" * 10**6})
+
+
 def test_a_sparse_file_that_claims_to_be_huge_is_refused(target: Path) -> None:
     with pytest.raises(Hostile):
         put(target, ("huge", tarfile.GNUTYPE_SPARSE, ""), limit=Limit(10))

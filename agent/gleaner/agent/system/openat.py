@@ -46,15 +46,17 @@ def descend(start: int, names: Sequence[str], make_mode: int | None = None) -> i
     """
     folder = os.dup(start)
     for name in names:
-        with opened(folder):
-            try:
-                folder = os.open(name, FOLDER, dir_fd=folder)
-            except FileNotFoundError:
-                if make_mode is None:
-                    raise
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, make_mode, dir_fd=folder)
-                folder = os.open(name, FOLDER, dir_fd=folder)
+        try:
+            inner = os.open(name, FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            if make_mode is None:
+                raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, make_mode, dir_fd=folder)
+            inner = os.open(name, FOLDER, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = inner
     return folder
 
 

@@ -20,7 +20,7 @@ import tarfile
 from collections.abc import Generator, Iterator, Sequence
 
 from . import openat
-from .tar_policy import END, Hostile, Policy
+from .tar_policy import END, LONGEST_HEADER_BYTES, Hostile, Policy
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OVERLAY_OPAQUE = "trusted.overlay.opaque"
@@ -169,7 +169,10 @@ class _Packing:
             member.pax_headers = {"mtime": _decimal_s(facts.st_mtime_ns), **(more or {})}
             if self._policy.has_owners:
                 member.uid, member.gid = facts.st_uid, facts.st_gid
-        return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        header = member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        if self._policy.has_owners and len(header) > LONGEST_HEADER_BYTES:
+            raise Hostile(f"a file's name and its link have {len(header)} bytes")
+        return header
 
     def _image_names(self, path: Names) -> set[str]:
         """Return the names that a folder of the image has, as overlay shows it."""

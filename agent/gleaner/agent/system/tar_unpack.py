@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO, Any, NamedTuple, cast
 
 from . import openat
-from .tar_policy import END, Hostile, Policy, steps
+from .tar_policy import END, Hostile, Policy, ShortMember, steps
 
 _BUFFER_BYTES = 2**16
 _LONGEST_TIME = 40
@@ -75,7 +75,8 @@ def unpack(source: Source, target: int, policy: Policy) -> None:
     """
     unpacking = _Unpacking(target, policy)
     stream = cast("IO[bytes]", source)
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES) as archive:
+    kind = ShortMember if policy.has_owners else tarfile.TarInfo
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=kind) as archive:
         while (member := archive.next()) is not None:
             vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
             unpacking.put(archive, member)

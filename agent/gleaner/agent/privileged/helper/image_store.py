@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
 from ...system import atomic, openat, tar_unpack
-from ...system.tar_policy import MALFORMED, Hostile, Limit, Policy, steps
+from ...system.tar_policy import MALFORMED, Hostile, Limit, Policy, ShortMember, steps
 from ..common import bundle, config, linux, mounts
 from ..common.request import is_image_id
 
@@ -139,7 +139,7 @@ class _Archive:
 
     def __enter__(self) -> _Archive:
         links: dict[str, str] = {}
-        with tarfile.open(fileobj=self._file, mode="r:") as archive:
+        with tarfile.open(fileobj=self._file, mode="r:", tarinfo=ShortMember) as archive:
             for member in archive:
                 name = "/".join(steps(member.name))
                 if member.isreg() and not member.issparse():
