@@ -75,12 +75,13 @@ def test_the_slurm_admin_loads_no_library_and_of_gleaner_only_what_it_works_with
         "gleaner.agent",
         "gleaner.agent.privileged",
         "gleaner.agent.privileged.common",
+        "gleaner.agent.system",
         "gleaner.control",
         "gleaner.control.slurm",
     }
     assert {name.rpartition(".")[2] for name in ours - packages} == {
-        "comments", "durable", "handshake", "interface", "parse_json", "system_programs", "request", "run", "snapshot",
-        "socket_server", "untrusted",
+        "atomic", "comments", "interface", "ipc", "openat", "parse_json", "request", "run", "snapshot",
+        "system_programs", "untrusted",
     }  # fmt: skip
 
 

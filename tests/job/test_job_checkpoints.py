@@ -13,12 +13,12 @@ from tests.agent.pretended_runtime import PretendedRuntime
 from gleaner.agent.checkpoints import dedup
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError, StorageFull
-from gleaner.agent.checkpoints.openat import pread_into
 from gleaner.agent.common.clock import SystemClock
 from gleaner.agent.job.job_checkpoints import JobCheckpoints, Kept, unfit
 from gleaner.agent.messages import Assignment, Checkpoint, NodeFacts, Stream
 from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime.interface import CannotCheckpoint, ContainerId, ContainerSpec
+from gleaner.agent.system.openat import pread_into
 
 HERE = NodeFacts(
     node="n1",

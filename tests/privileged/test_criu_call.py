@@ -51,13 +51,14 @@ def test_a_text_stays_one_word_and_no_option_of_its_own() -> None:
 
 def test_a_call_that_is_no_save_goes_to_criu_and_needs_nothing_of_ours(tmp_path: Path) -> None:
     """Whoever starts it by hand gets CRIU, with his own rights: it is not setuid, and trusts no variable for more."""
-    package = Path(criu_call.__file__).parents[2]
+    package = Path(criu_call.__file__).parents[4]
     fake = tmp_path / "criu"
     fake.write_text('#!/bin/sh\necho criu "$@"\n')
     fake.chmod(0o755)
     script = (
         f"import sys; sys.path.insert(0, {str(package)!r}); "
-        "from privileged.common import config; from privileged.shim import criu_call as criu; "
+        "from gleaner.agent.privileged.common import config; "
+        "from gleaner.agent.privileged.shim import criu_call as criu; "
         f"config.load = lambda: config.Config(1, criu={str(fake)!r}); criu.main()"
     )
     said = subprocess.run(
@@ -77,14 +78,14 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in a notification"])
 def test_criu_and_what_it_has_started_go_when_runc_has_gone(tmp_path: Path, *, late: bool) -> None:
     """Else CRIU would wait for a word that never comes, and keep the container frozen."""
-    package = Path(criu_call.__file__).parents[2]
+    package = Path(criu_call.__file__).parents[4]
     fake = (
         'sleep 60 & echo $! $$ >pids; [ "$1" = no ] || echo pre-dump >notifications; read -r answer <answers; sleep 60'
     )
     script = f"""
 import fcntl, os, socket, sys, threading, time
 sys.path.insert(0, {str(package)!r})
-from privileged.shim import criu_call as criu
+from gleaner.agent.privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 fcntl.flock(os.open(".", os.O_RDONLY), fcntl.LOCK_EX)  # gleaner-runc is there
 def leave():
@@ -136,7 +137,7 @@ def hear(tmp_path: Path, fake: str, prepare: str = "", *words: str, saved: int =
 
     The order of the container's freezer is in `freezer.state`.
     """
-    package = Path(criu_call.__file__).parents[2]
+    package = Path(criu_call.__file__).parents[4]
     (tmp_path / "state.json").write_text(json.dumps({"cgroup_paths": {"freezer": str(tmp_path)}}))
     (tmp_path / "freezer.state").write_text("THAWED\n")
     (tmp_path / "cgroup.procs").touch()
@@ -144,7 +145,7 @@ def hear(tmp_path: Path, fake: str, prepare: str = "", *words: str, saved: int =
     script = f"""
 import fcntl, os, socket, sys
 sys.path.insert(0, {str(package)!r})
-from privileged.shim import criu_call as criu
+from gleaner.agent.privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 notified, criu._notified = criu._notified, lambda *said: True
 criu._must_not_go_on = lambda *said: None
@@ -292,14 +293,14 @@ def called(
     tmp_path: Path, fake: str, request: bytes = field(1, criu_call.RESTORE) + field(2, field(13, b"/"))
 ) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
     """Yield `criu_call` as runc calls it, for a restore by default, with this program as CRIU; and runc's socket."""
-    package = Path(criu_call.__file__).parents[2]
+    package = Path(criu_call.__file__).parents[4]
     (tmp_path / "criu").write_text(fake)
     (tmp_path / "criu").chmod(0o755)
     (tmp_path / "work").mkdir()
     script = f"""
 import sys
 sys.path.insert(0, {str(package)!r})
-from privileged.common import config; from privileged.shim import criu_call as criu
+from gleaner.agent.privileged.common import config; from gleaner.agent.privileged.shim import criu_call as criu
 config.load = lambda: config.Config(1, criu={str(tmp_path / "criu")!r})
 criu.mount_confinement.enter = lambda *said: None
 criu.main()
@@ -383,7 +384,7 @@ def test_what_was_looked_at_by_nobody_does_not_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_criu_hears_a_no_when_what_answers_it_is_killed(tmp_path: Path, is_waiting: bool) -> None:
     """Else it would wait for an answer that never comes, and runc for CRIU, until the agent's end."""
-    package = Path(criu_call.__file__).parents[2]
+    package = Path(criu_call.__file__).parents[4]
     notify = Path(criu_call.__file__).with_name("notify.sh")
     fake = f"""
 {"" if is_waiting else ": >here; while [ ! -e gone ]; do sleep 0.02; done"}
@@ -393,7 +394,7 @@ echo $? >status.new; mv status.new status
     script = f"""
 import socket, sys
 sys.path.insert(0, {str(package)!r})
-from privileged.shim import criu_call as criu
+from gleaner.agent.privileged.shim import criu_call as criu
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 criu._notified = lambda *said: (open("here", "w").close(), ours.recv(1))
 criu._run(["sh", "-c", {fake!r}], {str(tmp_path)!r}, ours, 1)

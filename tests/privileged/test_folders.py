@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged.common import bundle, folders
+from gleaner.agent.privileged.common import bundle, mounts
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
 
@@ -94,8 +94,8 @@ def test_how_it_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None:
     script = f"""
 import subprocess, sys
 subprocess.check_call(["mount", "-t", "tmpfs", "-o", "size=256k", "x", {str(tmp_path)!r}])
-sys.path.insert(0, {str(Path(folders.__file__).parents[2])!r})
-from privileged.common import bundle; from privileged.common import config
+sys.path.insert(0, {str(Path(mounts.__file__).parents[4])!r})
+from gleaner.agent.privileged.common import bundle; from gleaner.agent.privileged.common import config
 settings = config.Config(4200, bundles={settings.bundles!r})
 bundle.folder(settings)
 made = bundle.Bundle(settings, "a-1")
@@ -118,13 +118,13 @@ def test_a_mount_that_cannot_be_taken_away_keeps_what_is_in_it(tmp_path: Path, a
     """Even one of the same file system: `unmount_below` is made to do nothing."""
     script = f"""
 import os, subprocess, sys
-sys.path.insert(0, {str(Path(folders.__file__).parents[2])!r})
-from privileged.common import folders
+sys.path.insert(0, {str(Path(mounts.__file__).parents[4])!r})
+from gleaner.agent.privileged.common import mounts
 os.chdir({str(tmp_path)!r})
 os.makedirs("kept/below"); open("kept/file", "w").close(); os.makedirs("gone/{at}"); os.makedirs("gone/other")
 subprocess.check_call(["mount", "--bind", "kept", "gone/{at}"])
-folders.unmount_below = lambda path: None
-print(folders.remove({str(tmp_path / "gone")!r}), sorted(os.listdir("kept")))
+mounts.unmount_below = lambda path: None
+print(mounts.remove_tree({str(tmp_path / "gone")!r}), sorted(os.listdir("kept")))
 """
     said = subprocess.run(["unshare", "-m", sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert said.stdout == "False ['below', 'file']\n", said.stderr

@@ -13,14 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.common import bundle, config, handshake
+from gleaner.agent.privileged.common import bundle, config
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config, Misconfigured
-from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed
 from gleaner.agent.privileged.helper import monitor
 from gleaner.agent.privileged.helper.main import Helper
 from gleaner.agent.privileged.helper.watchdog import is_overdue
 from gleaner.agent.runtime.log_frames import Lines, messages
+from gleaner.agent.system import ipc
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed
 
 
 def served(place: Path, uid: int) -> Config:
@@ -216,4 +217,4 @@ def test_config_has_limits_in_bytes(tmp_path: Path) -> None:
         path.chmod(0o644)
         with pytest.raises(Misconfigured):
             config.load(str(path))
-    assert handshake.VERSION == 1
+    assert ipc.VERSION == 1

@@ -12,10 +12,10 @@ import pytest
 from gleaner.agent.privileged.common import bundle, linux
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.common.handshake import Handshake
 from gleaner.agent.privileged.helper import containers
 from gleaner.agent.privileged.helper.containers import Failed
 from gleaner.agent.privileged.helper.main import Helper
+from gleaner.agent.system.ipc import Handshake
 
 
 @pytest.fixture

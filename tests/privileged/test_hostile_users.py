@@ -123,9 +123,9 @@ def test_no_container_begins_where_there_are_too_many_files(node: Node) -> None:
 MOUNTED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from privileged.common.config import Config
-from privileged.common.user_jobs import UserJobs
-from privileged.common.request import Refused
+from gleaner.agent.privileged.common.config import Config
+from gleaner.agent.privileged.common.user_jobs import UserJobs
+from gleaner.agent.privileged.common.request import Refused
 mine = UserJobs(Config(1, users_work=sys.argv[2]), None)
 try:
     with mine.opened_folder(sys.argv[3]):
@@ -140,7 +140,7 @@ def test_what_a_user_mounts_on_the_jobs_folder_is_refused_and_hides_nothing(node
     """FUSE lets users mount on a folder of their own, and its daemon could tell root anything."""
     folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"])
     (folder / "large").touch()
-    package = str(Path(user_jobs.__file__).parents[2])
+    package = str(Path(user_jobs.__file__).parents[4])
     script = f'mount -t tmpfs none {folder} && exec "$0" -c "$1" {package} {folder.parents[1]} {MINE}'
     words = ["unshare", "-m", "sh", "-c", script, sys.executable, MOUNTED]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -163,8 +163,8 @@ def test_what_a_user_has_mounted_in_its_folder_keeps_the_helper_from_nothing(nod
     folder = Path(node.ask(ALICE, do="admit", slurm_job="66")["folder"]).parent
     script = f"""
 import pathlib, subprocess, sys
-sys.path.insert(0, {str(Path(user_jobs.__file__).parents[2])!r})
-from privileged.common import config; from privileged.common import user_jobs as user_jobs
+sys.path.insert(0, {str(Path(user_jobs.__file__).parents[4])!r})
+from gleaner.agent.privileged.common import config; from gleaner.agent.privileged.common import user_jobs as user_jobs
 place = pathlib.Path({str(folder)!r}, {where!r})
 place.mkdir(exist_ok=True)
 if subprocess.call(["mount", "-t", "tmpfs", "none", str(place)]):

@@ -16,10 +16,10 @@ import pytest
 
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.common.untar import Hostile
 from gleaner.agent.privileged.helper import image_store
 from gleaner.agent.privileged.helper.image_store import find, forget, full_name, take_in
 from gleaner.agent.runtime.images import archive_of
+from gleaner.agent.system.tar_policy import Hostile
 
 
 def digest(content: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ class Node:
         }
 
     def install(self, *options: str, yes: bool = True) -> "subprocess.CompletedProcess[str]":
-        words = [str(ROOT / "deploy/install-node.sh"), "--from", str(ROOT / "agent/gleaner/agent")]
+        words = [str(ROOT / "deploy/install-node.sh"), "--from", str(ROOT / "agent")]
         words += ["--root", str(self.root), "--account", "4200", *(["--yes"] if yes else []), *options]
         return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
 
@@ -110,7 +111,7 @@ def test_it_is_installed_once_and_removed_to_the_byte(node: Node) -> None:
     there = node.files()
     assert set(there) - set(before) >= {
         DAEMON_JSON, "etc/gleaner/privileged.json", "etc/tmpfiles.d/gleaner.conf", "usr/local/sbin/gleaner-runc",
-        "usr/local/lib/gleaner/bin/criu", "usr/local/lib/gleaner/privileged/shim/main.py",
+        "usr/local/lib/gleaner/bin/criu", "usr/local/lib/gleaner/gleaner/agent/privileged/shim/main.py",
     }  # fmt: skip
     assert json.loads(there["etc/gleaner/privileged.json"]) == {
         "agent_uid": 4200, "runc": "/usr/sbin/runc", "criu": "/usr/sbin/criu",
@@ -130,8 +131,8 @@ def test_programs_are_roots_to_change_and_everybodys_to_read(node: Node) -> None
     for path in (node.root / "usr/local/sbin/gleaner-runc", library, *library.rglob("*")):
         assert path.stat().st_mode & 0o022 == 0, path
         assert path.stat().st_mode & 0o044 == 0o044, path
-    assert (library / "privileged/shim/__pycache__").is_dir()
-    assert (library / "privileged/shim/notify.sh").stat().st_mode & 0o111
+    assert (library / "gleaner/agent/privileged/shim/__pycache__").is_dir()
+    assert (library / "gleaner/agent/privileged/shim/notify.sh").stat().st_mode & 0o111
     program = (node.root / "usr/local/sbin/gleaner-runc").read_text()
     assert program.startswith("#!/usr/bin/python3 -IS\n")
     assert program.endswith("main('/usr/sbin/runc')\n")
@@ -218,16 +219,41 @@ def test_what_others_could_change_is_not_made_roots_program(node: Node) -> None:
     assert "is not root's alone" in said.stderr
 
 
+ALL_MODULES = """
+import importlib, os, sys
+sys.path.insert(0, sys.argv[1])
+found = []
+for folder, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        if name.endswith(".py"):
+            path = os.path.relpath(os.path.join(folder, name), sys.argv[1])
+            found.append(path[:-3].replace("/", ".").replace(".__init__", ""))
+for name in found:
+    importlib.import_module(name)
+print(*sorted(found))
+"""
+
+
+@pytest.mark.slow
+def test_what_is_installed_needs_nothing_else_of_gleaner(node: Node) -> None:
+    node.install()
+    library = node.root / "usr/local/lib/gleaner"
+    words = [sys.executable, "-IS", "-c", ALL_MODULES, str(library)]
+    loaded = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    assert {"gleaner.agent.privileged.shim.transfer", "gleaner.agent.system.openat"} <= set(loaded)
+    assert {name.split(".")[2] for name in loaded} == {"privileged", "system"}
+
+
 @pytest.mark.slow
 def test_a_file_that_was_changed_since_is_not_removed_and_an_old_module_is(node: Node) -> None:
     node.install()
     library = node.root / "usr/local/lib/gleaner"
     record = json.loads((library / "installed.json").read_text())
-    record["files"]["/usr/local/lib/gleaner/privileged/old.py"] = "0"
+    record["files"]["/usr/local/lib/gleaner/gleaner/agent/privileged/old.py"] = "0"
     (library / "installed.json").write_text(json.dumps(record))
-    (library / "privileged/old.py").touch()
+    (library / "gleaner/agent/privileged/old.py").touch()
     node.install()
-    assert not (library / "privileged/old.py").exists()
+    assert not (library / "gleaner/agent/privileged/old.py").exists()
     node.put("etc/tmpfiles.d/gleaner.conf", "mine\n")
     said = node.install("--remove")
     assert "keeping /etc/tmpfiles.d/gleaner.conf" in said.stdout

@@ -11,11 +11,12 @@ from tests.privileged.root import only_root
 
 from gleaner.agent.privileged.shim import mount_confinement
 
-PACKAGE = str(Path(mount_confinement.__file__).parents[2])
+PACKAGE = str(Path(mount_confinement.__file__).parents[4])
 SCRIPT = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from privileged.shim import mount_confinement as confined; from privileged.common import linux
+from gleaner.agent.privileged.shim import mount_confinement as confined
+from gleaner.agent.privileged.common import linux
 place = sys.argv[2]
 linux.mount_itself(place + "/root")
 confined.enter(place + "/root", place + "/work")

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.privileged.root import only_root
 from tests.runtime.account_harness import acting_as
 
-from gleaner.agent.privileged.common import handshake
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.shim import criu_messages, main, seal, transfer, vdso
 from gleaner.agent.privileged.shim.criu_messages import field
 from gleaner.agent.privileged.shim.seal import BLOCK_BYTES, Broken, Relay, Sealed, opened
+from gleaner.agent.system import ipc
 
 KEY, UID = b"k" * 32, 4301
 IMAGES = {
@@ -41,8 +41,8 @@ class Place:
         self.stored = stored
         self.held: list[int] = []
         guard = vdso.Guard() if sealed else guard
-        listener = handshake.listening(str(place), "criu")
-        users = handshake.listening(str(place), "users")
+        listener = ipc.listening(str(place / "criu"))
+        users = ipc.listening(str(place / "users"))
         self.relay = Relay(listener, str(place / "users"), sealed, guard)
         self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.criu.connect(str(place / "criu"))
@@ -271,7 +271,7 @@ def test_without_a_seal_of_its_own_for_this_user_root_does_not_even_begin(tmp_pa
         waits.listen(1)
 
     def answer() -> None:
-        agent = handshake.Handshake(waits.accept()[0], 10)
+        agent = ipc.Handshake(waits.accept()[0], 10)
         agent.hear()
         agent.say({"descriptors": said.descriptors} | ({"seal": forged[whose]} if whose in forged else {}))
         agent.close()

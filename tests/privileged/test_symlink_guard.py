@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from tests.privileged.root import only_root
 
-from gleaner.agent.privileged.common import handshake, symlink_guard, untar
+from gleaner.agent.privileged.common import symlink_guard
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.symlink_guard import Foreign
-from gleaner.agent.privileged.common.untar import Hostile
-from gleaner.agent.privileged.shim import main, overlay_tar, transfer
+from gleaner.agent.privileged.shim import main, transfer, written_layer
 from gleaner.agent.privileged.shim.seal import Broken, Sealed, opened, seal
+from gleaner.agent.system import ipc, tar_unpack
+from gleaner.agent.system.tar_policy import Hostile, Limit, Links
 
 pytestmark = only_root
 USER = 1
@@ -108,8 +109,9 @@ def test_a_folder_on_which_something_is_mounted_is_refused(job: Path) -> None:
     place = job / "deep" / "open"
     script = (
         f"mount -t tmpfs -o uid={USER},gid={USER} none {place} || exit 9; "
-        f'exec python3 -c \'import sys; sys.path.insert(0, "{Path(symlink_guard.__file__).parents[2]}"); '
-        f'from privileged.common import symlink_guard as links; links.freeze("{job}", {USER}, disk="{job.parent}")\''
+        f'exec python3 -c \'import sys; sys.path.insert(0, "{Path(symlink_guard.__file__).parents[4]}"); '
+        "from gleaner.agent.privileged.common import symlink_guard as links; "
+        f'links.freeze("{job}", {USER}, disk="{job.parent}")\''
     )
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
     if done.returncode == 9:
@@ -130,7 +132,7 @@ def archive(*members: tuple[str, bytes, str]) -> list[bytes]:
 def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_another_astray(tmp_path: Path) -> None:
     (upper := tmp_path / "upper").mkdir()
     (outside := tmp_path / "outside").mkdir()
-    aside: untar.Links = []
+    aside: Links = []
     members = [
         ("tmp/a", tarfile.SYMTYPE, str(outside)),
         ("b/under", tarfile.DIRTYPE, ""),
@@ -139,7 +141,7 @@ def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_an
         ("c", tarfile.SYMTYPE, str(outside)),
         ("c/x", tarfile.SYMTYPE, "/etc"),
     ]
-    overlay_tar.put_back(archive(*members[:1], *members[4:5]), str(upper), untar.Limit(10**6), aside)
+    written_layer.put_back(archive(*members[:1], *members[4:5]), str(upper), Limit(10**6), aside)
     assert list(upper.rglob("*")) == [upper / "tmp"]
     aside += [["c/x", "/etc", USER, USER], ["tmp/a/x", "/etc", USER, USER], ["t\0", "/etc", USER, USER]]
     symlink_guard.thaw({"at": str(upper), "folders": [], "links": aside})
@@ -149,10 +151,10 @@ def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_an
 
 
 def test_a_layer_cannot_make_root_remember_without_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(untar, "_MOST_LINKS", 1)
+    monkeypatch.setattr(tar_unpack, "_MOST_LINKS", 1)
     with pytest.raises(Hostile, match="more links"):
-        overlay_tar.put_back(
-            archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), untar.Limit(10**6), []
+        written_layer.put_back(
+            archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), Limit(10**6), []
         )
 
 
@@ -179,12 +181,12 @@ def test_criu_finds_no_link_and_whatever_becomes_of_it_they_are_back(
         return 0
 
     monkeypatch.setattr(transfer, "_run", run)
-    monkeypatch.setattr(handshake, "listening", lambda *_: socket.socket(socket.AF_UNIX))  # long paths
+    monkeypatch.setattr(ipc, "listening", lambda *_: socket.socket(socket.AF_UNIX))  # long paths
     monkeypatch.setattr(transfer, "opened", lambda *_: Sealed('["/dev/null", "/dev/null", "/dev/null"]', {}))
     monkeypatch.setattr(transfer, "_relayed", lambda _own, listener, *_: (None, listener))
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(USER, b"k"), handshake.Handshake(ours, 5)))
-    handshake.Handshake(theirs, 5).say({})
+    monkeypatch.setattr(transfer, "_connect", lambda *_: (transfer._Owner(USER, b"k"), ipc.Handshake(ours, 5)))
+    ipc.Handshake(theirs, 5).say({})
     call = main.parse(["--root", str(job.parent), "create", "--bundle", str(job.parent), "c"])
     assert call is not None
     (job.parent / "c").mkdir()
@@ -203,13 +205,13 @@ def test_links_are_back_before_the_processes_go_on(job: Path) -> None:
     before, own = seen(job), job.parent / "own"
     (own / "work").mkdir(parents=True)
     symlink_guard.keep(str(own), symlink_guard.freeze(str(job), USER, disk=str(job.parent)))
-    package = Path(symlink_guard.__file__).parents[2]
+    package = Path(symlink_guard.__file__).parents[4]
     fake = "echo $what 1 >notifications; read -r answer <answers; ls -l ../job"
     fake = f"for what in post-restore pre-resume; do {fake}; done"
     script = f"""
 import socket, sys
 sys.path.insert(0, {str(package)!r})
-from privileged.shim import criu_call as criu
+from gleaner.agent.privileged.shim import criu_call as criu
 criu._notified = lambda *_: True
 criu._must_not_go_on = lambda *_: None
 ours, runcs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -225,7 +227,7 @@ criu._run(["sh", "-c", {fake!r}], {str(own)!r}, ours, {USER})
 
 def in_own_mounts(script: str, *words: str) -> str:
     """Run a script of the shell as root in a mount namespace of its own; what it printed, or its last error."""
-    package = str(Path(symlink_guard.__file__).parents[2])
+    package = str(Path(symlink_guard.__file__).parents[4])
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", script, sys.executable, package, *words],
         capture_output=True, text=True, check=False,
@@ -234,7 +236,7 @@ def in_own_mounts(script: str, *words: str) -> str:
 
 
 FREEZE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from privileged.common import symlink_guard as links; "
+    "import sys; sys.path.insert(0, sys.argv[1]); from gleaner.agent.privileged.common import symlink_guard as links; "
     "links.freeze(sys.argv[2], 1, disk=sys.argv[3])"
 )
 
@@ -256,7 +258,7 @@ def test_what_is_mounted_on_a_users_folder_is_refused_whatever_it_says_of_itself
 
 
 SAME_FOLDER = (
-    "import os, sys; sys.path.insert(0, sys.argv[1]); from privileged.helper import monitor; "
+    "import os, sys; sys.path.insert(0, sys.argv[1]); from gleaner.agent.privileged.helper import monitor; "
     "monitor._same_folder(os.open(sys.argv[2], os.O_PATH)); print(1)"
 )
 
@@ -271,7 +273,7 @@ def test_a_container_is_not_begun_in_a_folder_on_which_something_is_mounted(job:
 BIND = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from privileged.common import linux
+from gleaner.agent.privileged.common import linux
 job, place = sys.argv[2], sys.argv[3]
 ready, (done, told) = os.pipe(), os.pipe()
 if os.fork() == 0:

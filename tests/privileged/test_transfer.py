@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.common.folders import remove
-from gleaner.agent.privileged.common.handshake import HandshakeFailed
+from gleaner.agent.privileged.common.mounts import remove_tree
 from gleaner.agent.privileged.shim import transfer, written_layer
 from gleaner.agent.privileged.shim.main import Call
 from gleaner.agent.privileged.shim.transfer import checked_descriptors, own_folder
+from gleaner.agent.system.ipc import HandshakeFailed
 
 GOOD = ["/dev/null", "pipe:[17]", "pipe:[18]"]
 
@@ -206,12 +206,12 @@ def test_what_is_mounted_in_the_folder_is_unmounted_and_not_emptied(tmp_path: Pa
     (folder / "work" / "log").touch()
     script = f"""
 import subprocess, sys
-sys.path.insert(0, {str(Path(transfer.__file__).parents[2])!r})
-from privileged.common.folders import remove
+sys.path.insert(0, {str(Path(transfer.__file__).parents[4])!r})
+from gleaner.agent.privileged.common.mounts import remove_tree
 subprocess.check_call(["mount", "-t", "tmpfs", "x", {str(kept)!r}])
 subprocess.check_call(["mkdir", {str(kept / "inside")!r}])
 subprocess.check_call(["mount", "--bind", {str(kept)!r}, {str(folder / "work" / "yard")!r}])
-remove({str(folder)!r})
+remove_tree({str(folder)!r})
 import os
 print(os.path.isdir({str(kept / "inside")!r}), os.path.exists({str(folder)!r}))
 """
@@ -220,7 +220,7 @@ print(os.path.isdir({str(kept / "inside")!r}), os.path.exists({str(folder)!r}))
 
 
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
-    remove(str(tmp_path / "nothing"))
+    remove_tree(str(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize("end", ["", "soon", "nan", "-1", "0"])

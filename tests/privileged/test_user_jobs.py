@@ -15,10 +15,10 @@ from tests.privileged.users_harness import AGENT, ALICE, BOB, BOBS, MINE, Node
 
 from gleaner.agent.privileged.common import bundle, request
 from gleaner.agent.privileged.common.bundle import Bundle
-from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.common.request import LABEL_END, Refused
 from gleaner.agent.privileged.common.slurm_job import Unknown, parse
 from gleaner.agent.privileged.common.user_jobs import Owner, Places, checked, name_of
+from gleaner.agent.system.ipc import HandshakeFailed
 
 pytestmark = only_root
 

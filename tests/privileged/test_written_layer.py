@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.privileged.root import only_root
 
-from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed
-from gleaner.agent.privileged.common.untar import Limit
 from gleaner.agent.privileged.shim import written_layer
 from gleaner.agent.privileged.shim.written_layer import Layers, NotTaken, mounted
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed
+from gleaner.agent.system.tar_policy import Limit
 
 LATER_S = time.time() + 3600
 
@@ -118,9 +118,9 @@ def test_folders_are_those_that_the_mount_names() -> None:
 ON_OVERLAY = """
 import os, shutil, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from privileged.common import config, folders
-from privileged.common.untar import Limit
-from privileged.shim import overlay_tar, written_layer
+from gleaner.agent.privileged.common import config, mounts
+from gleaner.agent.system.tar_policy import Limit
+from gleaner.agent.privileged.shim import written_layer
 place = sys.argv[2]
 subprocess.check_call(["mount", "-t", "tmpfs", "x", place])
 os.chdir(place)
@@ -143,7 +143,7 @@ shutil.rmtree(first + "/e/f")
 open(first + "/d/b/new", "w").write("new")
 os.link(first + "/d/b/new", first + "/e/other")
 found = written_layer.layers(config.Config(1), "c", first)
-overlay_tar.put_back(overlay_tar.pack(*found, Limit(10**6)), second, Limit(10**6))
+written_layer.put_back(written_layer.pack(found, Limit(10**6)), second, Limit(10**6))
 seen(first)
 print("--")
 seen(second)
@@ -153,7 +153,7 @@ print("--", os.path.samefile(second + "/d/b/new", second + "/e/other"), end="")
 
 @only_root
 def test_what_was_written_on_an_overlay_of_several_layers_comes_back_on_another(tmp_path: Path) -> None:
-    package = str(Path(written_layer.__file__).parents[2])
+    package = str(Path(written_layer.__file__).parents[4])
     words = ["unshare", "-m", sys.executable, "-c", ON_OVERLAY, package, str(tmp_path)]
     said = subprocess.run(words, capture_output=True, text=True, check=False)
     first, second, same = said.stdout.split("--")

@@ -13,11 +13,11 @@ from tests.runtime.account_harness import acting_as
 from gleaner.agent.privileged.common import bundle
 from gleaner.agent.privileged.common.bundle import Bundle
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.common.handshake import Handshake
 from gleaner.agent.privileged.common.request import LABEL_END
 from gleaner.agent.privileged.common.slurm_job import Slurm
 from gleaner.agent.privileged.common.user_jobs import Owner, UserJobs, job_of, name_of
 from gleaner.agent.privileged.helper.main import Helper
+from gleaner.agent.system.ipc import Handshake
 
 ALICE, BOB, AGENT = (Owner(uid, pwd.getpwuid(uid).pw_gid) for uid in (1, 2, 3))
 """Three accounts that every system has."""

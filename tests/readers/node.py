@@ -18,31 +18,29 @@ from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageError
 from gleaner.agent.messages import Checkpoint
 from gleaner.agent.privileged.common import (
     config,
-    handshake,
     processes,
     request,
     slurm_job,
-    untar,
-    untrusted,
 )
-from gleaner.agent.privileged.common.tar_stream import MALFORMED
-from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.privileged.helper import image_store, monitor, oci_config
 from gleaner.agent.privileged.install import docker_engine
 from gleaner.agent.privileged.shim import (
     criu_call,
     criu_messages,
-    overlay_tar,
     own_config,
     seal,
     transfer,
     vdso,
+    written_layer,
 )
 from gleaner.agent.privileged.shim.criu_messages import field
 from gleaner.agent.runtime import log_frames
 from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.docker import has_project_quotas
 from gleaner.agent.runtime.images import PulledImages
+from gleaner.agent.system import ipc, untrusted
+from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Limit
+from gleaner.agent.system.untrusted import text_of
 from gleaner.agent.user_job.catalog import Catalog
 
 KEY = b"k" * 32
@@ -136,7 +134,7 @@ def heard(content: bytes, _folder: Path) -> None:
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        message, descriptor = handshake.Handshake(ours, 60.0).hear()
+        message, descriptor = ipc.Handshake(ours, 60.0).hear()
     finally:
         ours.close()
         sender.join()
@@ -164,7 +162,7 @@ def image_in(content: bytes, folder: Path) -> None:
 def layer_back(content: bytes, folder: Path) -> None:
     target = folder / "upper"
     target.mkdir(exist_ok=True)
-    overlay_tar.put_back([content], str(target), untar.Limit(2**20, 100), [])
+    written_layer.put_back([content], str(target), Limit(2**20, 100), [])
 
 
 def vdso_areas(content: bytes, _folder: Path) -> None:
@@ -214,7 +212,7 @@ def changed_config(content: bytes, folder: Path) -> None:
 ROOTS = (
     Reader("runc's state of a container", cgroups_of_runc, (), (RUNC_STATE,)),
     Reader("a container's configuration", changed_config, own_config.MALFORMED, (OCI_CONFIG,)),
-    Reader("a message to root", heard, (handshake.HandshakeFailed,), (as_json(SPEC),)),
+    Reader("a message to root", heard, (ipc.HandshakeFailed,), (as_json(SPEC),)),
     Reader(
         "runc's request to CRIU",
         lambda content, _: criu_call.options(content, 1),
@@ -239,14 +237,14 @@ ROOTS = (
     Reader(
         "the pipes of a process",
         lambda content, _: transfer.checked_descriptors(text_of(content)),
-        (handshake.HandshakeFailed,),
+        (ipc.HandshakeFailed,),
         (b'["/dev/null", "pipe:[7]", "pipe:[8]"]',),
     ),
-    Reader("an image for the node", image_in, (untar.Hostile, OSError), (tar(IMAGE.files()), tar(IMAGE.oci_files()))),
+    Reader("an image for the node", image_in, (Hostile, OSError), (tar(IMAGE.files()), tar(IMAGE.oci_files()))),
     Reader(
         "a container's written files",
         layer_back,
-        (untar.Hostile, OSError, *MALFORMED),
+        (Hostile, OSError, *MALFORMED),
         (tar({"a": b"1", "d/b": b"2"}),),
     ),
 )

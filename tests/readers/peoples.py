@@ -8,7 +8,7 @@ import pytest
 from tests.made_images import MadeImage, tar
 from tests.readers.reader import Reader, at
 
-from gleaner.agent.privileged.common.untrusted import text_of
+from gleaner.agent.system.untrusted import text_of
 from gleaner.control.api.image_uploads import architecture_of
 from gleaner.control.cli import campaign_file, image_archive, unpack
 from gleaner.control.cli.config import load_settings

@@ -15,7 +15,7 @@ from gleaner.agent.runtime.helper_client import HelperClient
 from gleaner.agent.runtime.interface import ContainerId, ContainerSpec
 from gleaner.agent.runtime.runc import RuncRuntime
 
-LIBRARY = Path(Config(1).library) / "privileged"
+LIBRARY = Path(Config(1).library) / "gleaner/agent/privileged"
 TARGET = "/node-dir"
 """A folder of the node's, in which nothing may ever appear."""
 ALICE = (4301, 4301)

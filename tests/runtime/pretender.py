@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from gleaner.agent.privileged.common.handshake import Handshake
+from gleaner.agent.system.ipc import Handshake
 
 HANDSHAKES = Path("/run/gleaner-agent")
 STEPS = {

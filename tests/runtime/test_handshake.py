@@ -10,9 +10,9 @@ import pytest
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Archive
-from gleaner.agent.privileged.common import handshake
 from gleaner.agent.privileged.shim import criu_messages
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, TransferFailed, restore
+from gleaner.agent.system import ipc
 
 LOG = "(00.1) Error (criu/files.c:1): there is no file\n"
 
@@ -29,17 +29,15 @@ def saved(tmp_path: Path) -> Archive:
 
 
 @contextmanager
-def restoring(
-    folder: Path, end: Callable[[handshake.Handshake], None], *, images: int
-) -> Iterator[handshake.Handshake]:
+def restoring(folder: Path, end: Callable[[ipc.Handshake], None], *, images: int) -> Iterator[ipc.Handshake]:
     """Yield the agent's side of a restore whose CRIU asks for so many images and fails in the midst of the last one."""
     ours, roots = socket.socketpair()
 
     def fail() -> None:
-        root = handshake.Handshake(roots)
+        root = ipc.Handshake(roots)
         root.say({"do": "restore"})
         root.hear()
-        with handshake.listening(str(folder), "serve") as listener:
+        with ipc.listening(str(folder / "serve")) as listener:
             root.say({"listening": True}, listener.fileno())
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as criu:
             criu.connect(str(folder / "serve"))
@@ -51,7 +49,7 @@ def restoring(
     failing = threading.Thread(target=fail)
     failing.start()
     with ours, roots:
-        yield handshake.Handshake(ours)
+        yield ipc.Handshake(ours)
     failing.join()
 
 
@@ -68,7 +66,7 @@ def test_a_criu_that_fails_between_two_images_is_asked_why(
         restore(agents_side, saved)
 
 
-@pytest.mark.parametrize(("images", "expected"), [(0, handshake.HandshakeFailed), (1, criu_messages.StreamBroken)])
+@pytest.mark.parametrize(("images", "expected"), [(0, ipc.HandshakeFailed), (1, criu_messages.StreamBroken)])
 def test_where_roots_side_goes_without_a_word_no_error_is_its_own_cause(
     tmp_path: Path, saved: Archive, images: int, expected: type[Exception]
 ) -> None:
@@ -78,4 +76,4 @@ def test_where_roots_side_goes_without_a_word_no_error_is_its_own_cause(
     ):
         restore(agents_side, saved)
     assert raised.value.__cause__ is not raised.value
-    assert isinstance(raised.value.__cause__, handshake.HandshakeFailed) is (images == 1)
+    assert isinstance(raised.value.__cause__, ipc.HandshakeFailed) is (images == 1)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gleaner.agent.privileged.common.untrusted import storable
+from gleaner.agent.system.untrusted import storable
 
 LONGEST_TEXT = 2000
 LONGEST_LOG_LINE = 65_536

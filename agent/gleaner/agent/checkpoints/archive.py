@@ -22,8 +22,9 @@ from gleaner.agent.checkpoints.chunking import (
 )
 from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, ArchiveMissing, Part
 from gleaner.agent.checkpoints.manifest import MANIFEST, MANIFEST_MOST_BYTES, Listed, digest_of, names_of, parsed
-from gleaner.agent.checkpoints.openat import open_plain, open_root, opened, pread_all, read_all, translated, walk
+from gleaner.agent.checkpoints.storage_root import open_root, translated
 from gleaner.agent.checkpoints.workers import BATCH_BYTES, Workers
+from gleaner.agent.system.openat import open_plain, opened, pread_all, read_all, walk
 
 _AHEAD = 4
 """The number of batches of one part that are read before anybody asks for them."""

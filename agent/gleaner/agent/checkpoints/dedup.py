@@ -19,9 +19,9 @@ import structlog
 
 from gleaner.agent.checkpoints.archive import FolderArchive, footer_of, open_pack, pack_name
 from gleaner.agent.checkpoints.chunking import MOST_BYTES, PACKS, Block, Blocks, Damaged
-from gleaner.agent.checkpoints.openat import opened, pread_all, pread_into
 from gleaner.agent.checkpoints.pack_writer import Pack
 from gleaner.agent.checkpoints.workers import Workers
+from gleaner.agent.system.openat import opened, pread_all, pread_into
 
 log = structlog.get_logger()
 

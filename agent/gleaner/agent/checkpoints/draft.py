@@ -23,20 +23,18 @@ from gleaner.agent.checkpoints.manifest import (
     manifest_of,
     names_of,
 )
-from gleaner.agent.checkpoints.openat import (
-    DRAFTS,
+from gleaner.agent.checkpoints.pack_writer import Pack, PackedPart, nothing_known
+from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translated
+from gleaner.agent.checkpoints.workers import Workers
+from gleaner.agent.system.openat import (
     create,
     made,
-    open_root,
     opened,
     read_all,
     remove_tree,
-    translated,
     walk,
     write_all,
 )
-from gleaner.agent.checkpoints.pack_writer import Pack, PackedPart, nothing_known
-from gleaner.agent.checkpoints.workers import Workers
 
 _RACES = 20
 """The number of times that a publication is tried when a deletion removes the empty parent folder under it."""
@@ -133,7 +131,7 @@ class FolderDraft:
             self._ended = True
         with translated(self._root), self._folder() as folder:
             stored_bytes = self._end_pack(folder, [blocks for _, blocks in written])
-            with opened(create(folder, MANIFEST), self._root) as file:
+            with opened(create(folder, MANIFEST)) as file:
                 write_all(file, manifest)
                 os.fsync(file)
             os.fsync(folder)

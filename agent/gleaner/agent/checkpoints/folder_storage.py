@@ -17,6 +17,7 @@ that, instead of finding every archive missing or keeping its own archives on th
 import errno
 import os
 import secrets
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -26,18 +27,15 @@ from gleaner.agent.checkpoints.archive import FolderArchive, open_archive
 from gleaner.agent.checkpoints.draft import FolderDraft, writer_of
 from gleaner.agent.checkpoints.interface import Archive, Draft, Storage, StorageError
 from gleaner.agent.checkpoints.manifest import MANIFEST, is_plain, names_of
-from gleaner.agent.checkpoints.openat import (
-    DRAFTS,
+from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translated
+from gleaner.agent.checkpoints.workers import Workers
+from gleaner.agent.system.openat import (
     entries,
-    last_written_s,
-    open_root,
     opened,
     remove_tree,
     subfolders,
-    translated,
     walk,
 )
-from gleaner.agent.checkpoints.workers import Workers
 
 _BROKEN = ".broken"
 
@@ -124,7 +122,7 @@ class FolderStorage:
         """
         with translated(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             stale = [
-                name for name in entries(drafts) if writer_of(name) in ended or last_written_s(drafts, name) < before_s
+                name for name in entries(drafts) if writer_of(name) in ended or _last_written_s(drafts, name) < before_s
             ]
             for name in stale:
                 hidden = secrets.token_hex(16)
@@ -167,6 +165,18 @@ def _archives(folder: int, key: str) -> Iterator[str]:
         if is_plain(name):
             with suppress(FileNotFoundError), walk(folder, (name,)) as inner:
                 yield from _archives(inner, f"{key}/{name}" if key else name)
+
+
+def _last_written_s(folder: int, name: str) -> float:
+    """Return the time of the latest change in a draft; now, if the draft disappears meanwhile."""
+    try:
+        latest_s = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+        with suppress(NotADirectoryError), walk(folder, (name,)) as draft:
+            for inner in entries(draft):
+                latest_s = max(latest_s, os.stat(inner, dir_fd=draft, follow_symlinks=False).st_mtime)
+        return latest_s
+    except FileNotFoundError:
+        return time.time()
 
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, Part, StorageError
-from gleaner.agent.privileged.common.untrusted import json_of
+from gleaner.agent.system.untrusted import json_of
 
 MANIFEST = "manifest.json"
 MANIFEST_MOST_BYTES = 16 * 2**20

@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from gleaner.agent.checkpoints.chunking import MOST_BYTES, Block, Blocks, cuts, digest_of_zeros, part_digest
 from gleaner.agent.checkpoints.interface import BytesLike, Part, StorageError
-from gleaner.agent.checkpoints.openat import translated, writev_all
+from gleaner.agent.checkpoints.storage_root import translated
 from gleaner.agent.checkpoints.workers import BATCH_BYTES, Workers
+from gleaner.agent.system.openat import writev_all
 
 _ZEROS = memoryview(bytes(MOST_BYTES))
 _SYNC_BYTES = 8 * 2**20

@@ -28,7 +28,7 @@ from gleaner.agent.messages import (
     Registration,
     Welcome,
 )
-from gleaner.agent.privileged.common.durable import make_folders, sync_folder, write_draft
+from gleaner.agent.system.atomic import make_folders, sync_folder, write_draft
 
 log = structlog.get_logger()
 

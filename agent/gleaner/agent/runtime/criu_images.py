@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
-from gleaner.agent.checkpoints.openat import opened, write_all
 from gleaner.agent.privileged.shim.criu_messages import answer, asked, taken_pipe
+from gleaner.agent.system.openat import opened, write_all
 
 PREFIX = "criu."
 """The start of the name of each part that is a CRIU image; CRIU's own name of the image follows."""

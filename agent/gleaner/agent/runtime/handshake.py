@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
-from gleaner.agent.checkpoints.openat import opened, write_all
-from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, Message, checked_name, peer
-from gleaner.agent.privileged.common.untrusted import text_of
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed, Message, checked_name, listening, peer
+from gleaner.agent.system.openat import opened, write_all
+from gleaner.agent.system.untrusted import text_of
 
 DESCRIPTORS_PART = "descriptors.json"
 NOT_OURS = "it was not saved by Gleaner's runtime or node helper: it has no list of descriptors"
 """The reason why an archive without that part is not restored. The part lists, in runc's words, the pipes that the
 process had as its standard streams."""
 LAYER_PART = "layer.tar"
-"""The files that the container has written outside its job's folder (`privileged.shim.overlay_tar`)."""
+"""The files that the container has written outside its job's folder (`privileged.shim.written_layer`)."""
 SEAL_PART = "seal.json"
 """Root's own notes of what it has saved, for a user job (`privileged.shim.seal`)."""
 _ROOT = 0
@@ -133,10 +133,7 @@ def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None],
     If both fail, the failure of `talk` is raised, since it is the reason. Raises `HandshakeFailed` if nobody came.
     """
     path = folder / checked_name(name)
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, ThreadPoolExecutor(1) as one:
-        listener.bind(str(path))
-        listener.listen(1)
+    with listening(str(path)) as listener, ThreadPoolExecutor(1) as one:
         try:
             talking = one.submit(_accept, listener, talk)
             try:

@@ -1,15 +1,14 @@
 """The agent's side of the node helper (`privileged.helper.main`): one request, one connection, one answer."""
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gleaner.agent.privileged.common.handshake import Handshake, HandshakeFailed, peer
 from gleaner.agent.runtime.interface import RuntimeFault
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed, peer
 
 _ROOT = 0
 _COMES_BACK_S = 60.0
@@ -77,13 +76,3 @@ def translated(doing: str) -> Generator[None]:
         yield
     except Refusal as error:
         raise RuntimeFault(f"{doing}: {error}") from error
-
-
-@contextlib.contextmanager
-def opened(path: str | os.PathLike[str], flags: int) -> Generator[int]:
-    """Yield a descriptor, which is closed at the end."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

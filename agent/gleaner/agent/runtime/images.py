@@ -30,8 +30,9 @@ from pathlib import Path
 import structlog
 
 from gleaner.agent.checkpoints.interface import ArchiveBroken, Storage
-from gleaner.agent.privileged.common.untrusted import json_of
 from gleaner.agent.runtime.interface import ImageMissing, Runtime, RuntimeFault
+from gleaner.agent.system import atomic
+from gleaner.agent.system.untrusted import json_of
 
 log = structlog.get_logger()
 
@@ -251,8 +252,7 @@ class PulledImages:
             known = self.known()
             yield known
             try:
-                new = self._path.with_suffix(".new")
-                new.write_text(json.dumps({name: asdict(one) for name, one in known.items()}))
-                new.replace(self._path)
+                content = json.dumps({name: asdict(one) for name, one in known.items()})
+                atomic.replace(self._path, content.encode())
             except OSError as error:
                 log.warning("cannot note which images were pulled", path=str(self._path), reason=str(error))

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from gleaner.agent.privileged.common.untrusted import text_of
+from gleaner.agent.system.untrusted import text_of
 
 MOST_BYTES = 64 * 2**10
 """A longer line is passed on in pieces of this size."""

@@ -17,11 +17,10 @@ from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import Taken
-from gleaner.agent.privileged.common.handshake import HandshakeFailed
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
-from gleaner.agent.runtime.helper_client import HelperClient, Refusal, opened, translated
+from gleaner.agent.runtime.helper_client import HelperClient, Refusal, translated
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
     KILLED,
@@ -40,6 +39,8 @@ from gleaner.agent.runtime.interface import (
     Usage,
 )
 from gleaner.agent.runtime.log_frames import messages
+from gleaner.agent.system.ipc import HandshakeFailed
+from gleaner.agent.system.openat import opened
 
 _CHUNK_BYTES = 2**20
 _LOOK_S = 0.1
@@ -283,7 +284,7 @@ class RuncRuntime:
             raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed")
 
     def _run(self, spec: ContainerSpec) -> None:
-        with opened(spec.folder, os.O_PATH | os.O_DIRECTORY) as folder:
+        with opened(os.open(spec.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             try:
                 self._helper.ask("run", folder, name=spec.name)
             except Refusal as error:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint
-from gleaner.agent.privileged.common.durable import write_whole
+from gleaner.agent.system.atomic import write_whole
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _STALE_S = 3600.0

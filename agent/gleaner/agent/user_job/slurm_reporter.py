@@ -15,10 +15,10 @@ from gleaner.agent.common.clock import Clock
 from gleaner.agent.job.lifecycle import Limit
 from gleaner.agent.job.reporter import Reporter, Results
 from gleaner.agent.messages import Assignment, Checkpoint, Measured, ReturnReason, Slice
-from gleaner.agent.privileged.common.durable import sync_folder, sync_tree
 from gleaner.agent.privileged.common.slurm_job import JobHandle, NotRequeued
 from gleaner.agent.reporting.job_log import NOTHING, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
+from gleaner.agent.system.atomic import sync_folder, sync_tree
 from gleaner.agent.user_job.catalog import Catalog
 from gleaner.agent.user_job.when_to_save import Wish, is_started_by_gleaner
 

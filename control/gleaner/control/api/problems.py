@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gleaner.agent.checkpoints.interface import StorageError
-from gleaner.agent.privileged.common.untrusted import storable
+from gleaner.agent.system.untrusted import storable
 from gleaner.control.models.base import Problem
 from gleaner.control.queue.errors import Invalid, QueueBusy, QueueError, Refused, SchemaMismatch, Unknown
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
-from gleaner.agent.privileged.common.tar_stream import MALFORMED
+from gleaner.agent.system.tar_policy import MALFORMED
 from gleaner.control.models.images import LONGEST_CONFIG, MOST_LAYERS, MOST_PIECES, PIECE_BYTES, ImageLayer
 
 MOST_BYTES = MOST_PIECES * PIECE_BYTES

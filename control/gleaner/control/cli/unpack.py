@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import IO
 
 from gleaner.agent.common.validation_messages import one_line
-from gleaner.agent.privileged.common.tar_stream import MALFORMED
+from gleaner.agent.system import openat
+from gleaner.agent.system.tar_policy import MALFORMED
 from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Fetched
 
 CHUNK_BYTES = 1024 * 1024
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Skipped(Exception):
@@ -49,23 +49,20 @@ def unpack(chunks: Iterable[bytes], folder: Path, *, job: int, overwrite: bool) 
 def _extract(spool: IO[bytes], folder: Path, *, job: int, overwrite: bool) -> Fetched:
     files = size_bytes = 0
     skipped: list[str] = []
-    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with tarfile.open(fileobj=spool, mode="r:") as archive:
-            for member in archive.getmembers():  # reads all heads first: a broken end is found before a file is made
-                try:
-                    parts = _parts(member)
-                    if member.isdir():
-                        with _inside(root, parts):
-                            continue
-                    with _inside(root, parts[:-1]) as inside:
-                        _put(archive, member, parts[-1], inside, overwrite=overwrite)
-                    files += 1
-                    size_bytes += member.size
-                except _Skipped as why:
-                    skipped.append(f"{one_line(member.name)}: {why}")
-    finally:
-        os.close(root)
+    root_flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with openat.opened(os.open(folder, root_flags)) as root, tarfile.open(fileobj=spool, mode="r:") as archive:
+        for member in archive.getmembers():  # reads all heads first: a broken end is found before a file is made
+            try:
+                parts = _parts(member)
+                if member.isdir():
+                    with _inside(root, parts):
+                        continue
+                with _inside(root, parts[:-1]) as inside:
+                    _put(archive, member, parts[-1], inside, overwrite=overwrite)
+                files += 1
+                size_bytes += member.size
+            except _Skipped as why:
+                skipped.append(f"{one_line(member.name)}: {why}")
     return Fetched(job=job, folder=str(folder), files=files, size_bytes=size_bytes, skipped=tuple(skipped))
 
 
@@ -90,20 +87,14 @@ def _parts(member: tarfile.TarInfo) -> list[str]:
 @contextmanager
 def _inside(root: int, parts: list[str]) -> Generator[int]:
     """Yield the folder `parts` below `root`. Missing folders are made, and no link is followed."""
-    here = os.dup(root)
     try:
-        for part in parts:
-            with suppress(FileExistsError):
-                os.mkdir(part, dir_fd=here)
-            try:
-                below = os.open(part, _FOLDER, dir_fd=here)
-            except (NotADirectoryError, OSError) as error:
-                raise _Skipped(f"{one_line(part)} is there and is not a folder ({error.strerror})") from error
-            os.close(here)
-            here = below
-        yield here
-    finally:
-        os.close(here)
+        folder = openat.descend(root, parts, 0o777)
+    except OSError as error:
+        if error.errno not in openat.NO_FOLDER:
+            raise
+        raise _Skipped(f"{one_line('/'.join(parts))} is there and is not a folder ({error.strerror})") from error
+    with openat.opened(folder):
+        yield folder
 
 
 def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: int, *, overwrite: bool) -> None:

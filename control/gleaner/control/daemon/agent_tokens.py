@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
-from gleaner.agent.privileged.common.durable import make_folders, write_whole
+from gleaner.agent.system.atomic import make_folders, write_whole
 
 
 def token_file(folder: Path, name: str) -> Path:

@@ -17,8 +17,8 @@ import structlog
 from pydantic import BaseModel
 
 from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, Returned, Saved
-from gleaner.agent.privileged.common.durable import make_folders, sync_folder, write_whole
-from gleaner.agent.privileged.common.untrusted import storable
+from gleaner.agent.system.atomic import make_folders, sync_folder, write_whole
+from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.do_each import do_each
 from gleaner.control.queue import agents, attempt_reports, logs, node_rates, queries

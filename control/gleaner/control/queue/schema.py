@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy import Text as PlainText
 from sqlmodel import JSON, Field, SQLModel
 
-from gleaner.agent.privileged.common.untrusted import storable
+from gleaner.agent.system.untrusted import storable
 from gleaner.control.policy.blame import Verdict
 from gleaner.control.states import WAITING, Outcome, State
 

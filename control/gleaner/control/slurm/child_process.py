@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, cast
 
-from gleaner.agent.privileged.common import untrusted
-from gleaner.agent.privileged.common.untrusted import text_of
+from gleaner.agent.system import untrusted
+from gleaner.agent.system.untrusted import text_of
 from gleaner.control.slurm.interface import ClusterUnavailable
 
 PIECE_BYTES = 65536

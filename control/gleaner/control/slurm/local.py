@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from gleaner.agent.system import atomic
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.commands import agent_command
 from gleaner.control.slurm.interface import (
@@ -203,10 +204,7 @@ class LocalCluster:
             raise ClusterError(f"a record in {self._records} cannot be read: {error}") from error
 
     def _write(self, record: _Record) -> None:
-        path = self._records / f"{record.name}.json"
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(record)))
-        fresh.replace(path)
+        atomic.replace(self._records / f"{record.name}.json", json.dumps(asdict(record)).encode())
 
     def _forget(self, name: str) -> None:
         self._pid_file(name).unlink(missing_ok=True)

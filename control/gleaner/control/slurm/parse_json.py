@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from gleaner.agent.privileged.common import untrusted
+from gleaner.agent.system import untrusted
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 

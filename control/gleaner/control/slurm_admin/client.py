@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from gleaner.agent.privileged.common import untrusted
+from gleaner.agent.system import untrusted
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm_admin.request import LONGEST_BYTES
 

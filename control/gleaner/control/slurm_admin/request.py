@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gleaner.agent.privileged.common import untrusted
-from gleaner.agent.privileged.common.handshake import Message
 from gleaner.agent.privileged.common.request import Refused, checked
+from gleaner.agent.system import untrusted
+from gleaner.agent.system.ipc import Message
 
 LONGEST_BYTES = 64 * 2**10
 MOST_NODES = 1000

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from gleaner.agent.privileged.common import durable, socket_server
 from gleaner.agent.privileged.common.request import Refused
-from gleaner.agent.privileged.common.socket_server import Refusal, Server
+from gleaner.agent.system import atomic, ipc
+from gleaner.agent.system.ipc import Refusal, Server
 from gleaner.control.slurm import parse_json
 from gleaner.control.slurm import run as programs
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
@@ -142,7 +142,7 @@ def write_heartbeat(path: Path, now_s: float) -> None:
 
 def write_number(path: Path, number: int) -> None:
     """Write the number to the file. A reader at the same moment sees the old number or the new one."""
-    durable.replace(path, f"{number}\n".encode("ascii"), mode=0o644)
+    atomic.replace(path, f"{number}\n".encode("ascii"), mode=0o644)
 
 
 def _number_in(path: Path) -> int:
@@ -220,7 +220,7 @@ class Listener:
     def _converse(self, connection: socket.socket, _uid: int) -> None:
         try:
             connection.settimeout(PATIENCE_S)
-            line = socket_server.line(connection, longest_bytes=request.LONGEST_BYTES, within_s=PATIENCE_S)
+            line = ipc.line(connection, longest_bytes=request.LONGEST_BYTES, within_s=PATIENCE_S)
             said = answer(self._slurm_admin, line, time.time(), _log)
             connection.sendall(json.dumps(said).encode() + b"\n")
         except OSError as error:
@@ -229,7 +229,7 @@ class Listener:
 
 def listen(path: Path) -> socket.socket:
     """Return the listening socket. Everybody may connect, since the kernel alone tells who has connected."""
-    return socket_server.listening(str(path), mode=0o666)
+    return ipc.listening(str(path), mode=0o666)
 
 
 def main() -> NoReturn:

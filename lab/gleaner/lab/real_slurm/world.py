@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from gleaner.agent.privileged.common import untrusted
+from gleaner.agent.system import untrusted
 from gleaner.control.simulation.errors import SimulationError
 from gleaner.lab.real_slurm.record import ReplayFailed
 

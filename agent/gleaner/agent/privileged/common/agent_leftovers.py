@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable
 
+from ...system import openat
 from . import config
 
 LOG_AGE_S = 7 * 24 * 3600.0
@@ -19,7 +20,6 @@ SOCKET_AGE_S = 60.0
 """A younger socket stays: its name is there a moment before the kernel lists it."""
 _TABLES = ("/proc/1/net/unix", "/proc/self/net/unix")
 """The kernel's lists of bound sockets, of the node's network and of our own, should we have another."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_all(settings: config.Config, now_s: float) -> int:
@@ -64,11 +64,11 @@ def remove_old_logs(folder: str, *, owner_uid: int, now_s: float) -> int:
 
 def _remove_each(folder: str, owner_uid: int, is_left: Callable[[str, os.stat_result], bool]) -> int:
     try:
-        opened = os.open(folder, _FOLDER)
+        file = os.open(folder, openat.FOLDER)
     except FileNotFoundError:  # no agent has been here
         return 0
     removed = 0
-    try:
+    with openat.opened(file) as opened:
         if os.fstat(opened).st_uid != owner_uid:
             raise PermissionError(f"{folder} is not the service account's")
         for name in os.listdir(opened):
@@ -78,8 +78,6 @@ def _remove_each(folder: str, owner_uid: int, is_left: Callable[[str, os.stat_re
                     removed += 1
             except FileNotFoundError:  # its agent has just removed it
                 continue
-    finally:
-        os.close(opened)
     return removed
 
 

@@ -19,7 +19,8 @@ import stat
 import tempfile
 from typing import Any
 
-from . import config, disk_usage, durable, folders
+from ...system import atomic, openat
+from . import config, disk_usage, mounts
 from .disk_usage import Taken
 
 _GONE = ".gone-"
@@ -109,27 +110,23 @@ class Bundle:
             alive = os.open(self.inside("alive"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
-        try:
+        with openat.opened(alive):
             # A reader of a FIFO hears of the end of those writers only that it has seen: so read first, then wait.
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.read(alive, 1)
                 return True
-            except BlockingIOError:
-                pass
             watched = [alive] if connection is None else [alive, connection]
             ready = select.poll()  # `select` knows no descriptor above 1023
             for one in watched:
                 ready.register(one, select.POLLIN)
             return alive in dict(ready.poll(None if wait_s is None else wait_s * 1000))
-        finally:
-            os.close(alive)
 
     def remove(self) -> None:
         """Remove the bundle's files, the written layer among them. The container's processes must have ended."""
         gone = tempfile.mkdtemp(prefix=_GONE, dir=os.path.dirname(self.path))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, os.path.join(gone, "bundle"))
-        folders.remove(gone)
+        mounts.remove_tree(gone)
 
 
 def taken(*paths: str) -> Taken:
@@ -199,7 +196,7 @@ def sweep(settings: config.Config) -> None:
     for name in os.listdir(folder(settings)):
         found = Bundle(settings, name)
         if name.startswith(_GONE):
-            folders.remove(found.path)
+            mounts.remove_tree(found.path)
         elif _read(found.inside("container.json")) is None:
             found.remove()
 
@@ -214,4 +211,4 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def _write(path: str, content: str, mode: int) -> None:
-    durable.replace(path, content.encode(), mode=mode)
+    atomic.replace(path, content.encode(), mode=mode)

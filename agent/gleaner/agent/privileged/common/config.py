@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from . import untrusted
+from ...system import untrusted
 
 CONFIG_FILE = "/etc/gleaner/privileged.json"
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\Z")
@@ -64,7 +64,7 @@ class Config(NamedTuple):
     @property
     def notify(self) -> str:
         """The path of CRIU's action script."""
-        return f"{self.library}/privileged/shim/notify.sh"
+        return f"{self.library}/gleaner/agent/privileged/shim/notify.sh"
 
 
 def load(path: str = CONFIG_FILE) -> Config:

@@ -8,7 +8,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from . import untrusted
+from ...system import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

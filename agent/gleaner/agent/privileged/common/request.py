@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .handshake import Message
+from ...system.ipc import Message
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,60}\Z")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}\Z")

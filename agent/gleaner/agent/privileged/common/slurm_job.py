@@ -15,7 +15,8 @@ import time
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from . import system_programs, untrusted
+from ...system import untrusted
+from . import system_programs
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}\Z")
 _TIMEOUT_S = 20.0

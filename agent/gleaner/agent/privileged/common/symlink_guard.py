@@ -15,9 +15,9 @@ import stat
 from contextlib import suppress
 from typing import Any
 
-from . import folders
+from ...system import openat
+from . import mounts
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = "links.json"
 _ACL = "system.posix_acl_access"
 _MOST = 1_000_000
@@ -37,28 +37,25 @@ def freeze(place: str, uid: int, *, disk: str) -> Kept:
     could claim anything about its files, their owners and its links, even after all of them have been checked.
     """
     kept: Kept = {"at": place, "folders": [], "links": []}
-    top = os.open(place, _FOLDER)
-    try:
-        on, waiting = (os.lstat(disk).st_dev, folders.mount_id(top)), [""]
-        while waiting:
-            # Every folder on the way is root's by now, and was checked to be a real folder.
-            waiting += _frozen(top, waiting.pop(), kept, uid=uid, on=on)
-    except (OSError, Foreign) as error:
-        thaw(kept)
-        if isinstance(error, Foreign):
-            raise
-        raise Foreign(f"the job's folder cannot be looked through: {error}") from error
-    finally:
-        os.close(top)
+    with openat.opened(os.open(place, openat.FOLDER)) as top:
+        try:
+            on, waiting = (os.lstat(disk).st_dev, mounts.mount_id(top)), [""]
+            while waiting:
+                # Every folder on the way is root's by now, and was checked to be a real folder.
+                waiting += _frozen(top, waiting.pop(), kept, uid=uid, on=on)
+        except (OSError, Foreign) as error:
+            thaw(kept)
+            if isinstance(error, Foreign):
+                raise
+            raise Foreign(f"the job's folder cannot be looked through: {error}") from error
     return kept
 
 
 def _frozen(top: int, path: str, kept: Kept, *, uid: int, on: tuple[int, int]) -> list[str]:
     """Make one folder root's, and take its links out. Return the folders in it."""
-    folder = os.open(path or ".", _FOLDER, dir_fd=top)
-    try:
+    with openat.opened(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
         facts = os.fstat(folder)
-        if folders.mount_id(folder) != on[1]:
+        if mounts.mount_id(folder) != on[1]:
             raise Foreign(_mounted(path))
         _must_be_theirs(facts, path, uid=uid, device=on[0])
         times = [facts.st_atime_ns, facts.st_mtime_ns]
@@ -78,8 +75,6 @@ def _frozen(top: int, path: str, kept: Kept, *, uid: int, on: tuple[int, int]) -
                 kept["links"].append([inside, os.readlink(name, dir_fd=folder), facts.st_uid, facts.st_gid])
                 os.unlink(name, dir_fd=folder)
         return below
-    finally:
-        os.close(folder)
 
 
 def _closed(folder: int, facts: os.stat_result) -> int:
@@ -105,38 +100,25 @@ def _mounted(path: str) -> str:
 
 def thaw(kept: Kept) -> None:
     """Put all links, owners, modes and times back as they were."""
-    top = os.open(kept["at"], _FOLDER)
-    try:
+    with openat.opened(os.open(kept["at"], openat.FOLDER)) as top:
         for path, target, uid, gid in kept["links"]:
             with suppress(OSError, ValueError):  # a folder has its name, its own folder has gone, or its name is none
                 _link(top, path, target, uid=uid, gid=gid)
         for path, uid, gid, mode, times in reversed(kept["folders"]):
-            folder = os.open(path or ".", _FOLDER, dir_fd=top)
-            try:
+            with openat.opened(os.open(path or ".", openat.FOLDER, dir_fd=top)) as folder:
                 os.fchown(folder, uid, gid)
                 os.fchmod(folder, mode)
                 os.utime(folder, ns=(times[0], times[1]))
-            finally:
-                os.close(folder)
-    finally:
-        os.close(top)
 
 
 def _link(top: int, path: str, target: str, *, uid: int, gid: int) -> None:
-    """Make one link, in the place of any file. Each step starts at the one before: no other link is followed."""
+    """Make one link, in the place of any file."""
     *above, name = path.split("/")
-    at = os.dup(top)
-    try:
-        for step in above:
-            below = os.open(step, _FOLDER, dir_fd=at)
-            os.close(at)
-            at = below
+    with openat.walk(top, above) as at:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=at)
         os.symlink(target, name, dir_fd=at)
         os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
-    finally:
-        os.close(at)
 
 
 def keep(own: str, *kept: Kept) -> None:

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .untrusted import text_of
+from ...system.untrusted import text_of
 
 
 class Ended(NamedTuple):

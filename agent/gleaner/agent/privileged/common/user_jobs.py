@@ -15,10 +15,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from . import bundle, config, folders
+from ...system import openat
+from . import bundle, config, mounts
 from .bundle import Bundle
 from .request import LABEL_END, Refused, Spec
 from .slurm_job import NoJob, Share, Slurm, SlurmJob, Unknown
@@ -236,7 +237,7 @@ class UserJobs:
 
     def seen_folder(self, name: str) -> str:
         """Return that folder after all that its owner has mounted there is unmounted: nothing hides below a mount."""
-        folders.unmount_below(self.folder(name))
+        mounts.unmount_below(self.folder(name))
         return self.folder(name)
 
     def job_folder(self, name: str) -> str:
@@ -256,7 +257,7 @@ class UserJobs:
         gone = tempfile.mkdtemp(prefix=_GONE, dir=self._settings.users_work)
         with suppress(FileNotFoundError):
             os.rename(self.folder(name), os.path.join(gone, "folder"))
-        folders.remove(gone)
+        mounts.remove_tree(gone)
 
     def remove_forgotten(self) -> None:
         """Remove folders without a container, of jobs that do not run here any more. Raises `Unknown`."""
@@ -273,16 +274,13 @@ class UserJobs:
 
         Raises `Refused` if the owner has mounted something on the folder, whose daemon could tell root anything.
         """
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        with ExitStack() as opened:
-            whole = os.open(self._settings.users_work, flags)
-            opened.callback(os.close, whole)
-            try:
-                descriptor = os.open(self.job_folder(name), flags)
-            except OSError as error:
-                raise Refused(f"{self.job_folder(name)} cannot be opened: {error.strerror}") from error
-            opened.callback(os.close, descriptor)
-            if folders.mount_id(descriptor) != folders.mount_id(whole):
+        flags = os.O_PATH | openat.FOLDER
+        try:
+            descriptor = os.open(self.job_folder(name), flags)
+        except OSError as error:
+            raise Refused(f"{self.job_folder(name)} cannot be opened: {error.strerror}") from error
+        with openat.opened(descriptor), openat.opened(os.open(self._settings.users_work, flags)) as whole:
+            if mounts.mount_id(descriptor) != mounts.mount_id(whole):
                 raise Refused(f"something is mounted on {self.job_folder(name)}: unmount it")
             yield descriptor
 
@@ -301,9 +299,6 @@ def handshakes(settings: config.Config, name: str) -> str:
 def make_theirs(path: str, owner: Owner) -> None:
     """Make a folder that only the user can enter, in one of root's."""
     os.makedirs(path, mode=0o700, exist_ok=True)
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with openat.opened(os.open(path, openat.FOLDER)) as folder:
         os.fchown(folder, owner.uid, owner.gid)
         os.fchmod(folder, 0o700)
-    finally:
-        os.close(folder)

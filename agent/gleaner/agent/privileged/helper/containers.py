@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ...system import untrusted
 from ..common import (
     bundle,
     config,
@@ -22,7 +23,6 @@ from ..common import (
     processes,
     request,
     system_programs,
-    untrusted,
 )
 from ..common.bundle import Bundle
 from ..common.disk_usage import taken

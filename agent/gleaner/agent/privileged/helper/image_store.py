@@ -17,13 +17,14 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
-from ..common import bundle, config, durable, folders, linux, tar_stream
+from ...system import atomic, openat, tar_unpack
+from ...system.tar_policy import MALFORMED, Hostile, Limit, Policy, ShortMember, steps
+from ..common import bundle, config, linux, mounts
 from ..common.request import is_image_id
-from ..common.untar import Hostile, Limit, delete, steps, unpack
 
 _PART = ".part-"
 _NAMES = "names.json"
@@ -89,7 +90,7 @@ def take_in(settings: config.Config, descriptor: int, name: str) -> str:
                 _unpack(archive, wanted, folder, place, Limit(settings.most_image_bytes - _kept_bytes(folder)))
             _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
             return image_id
-    except tar_stream.MALFORMED as error:
+    except MALFORMED as error:
         raise Hostile(f"it cannot be read: {error}") from error
 
 
@@ -114,7 +115,7 @@ def _remove_unnamed(settings: config.Config, folder: str) -> None:
 def _remove(folder: str, name: str) -> None:
     gone = tempfile.mkdtemp(prefix=_PART, dir=folder)
     os.rename(os.path.join(folder, name), os.path.join(gone, "image"))
-    folders.remove(gone)
+    mounts.remove_tree(gone)
 
 
 class _Wanted(NamedTuple):
@@ -138,7 +139,7 @@ class _Archive:
 
     def __enter__(self) -> _Archive:
         links: dict[str, str] = {}
-        with tarfile.open(fileobj=self._file, mode="r:") as archive:
+        with tarfile.open(fileobj=self._file, mode="r:", tarinfo=ShortMember) as archive:
             for member in archive:
                 name = "/".join(steps(member.name))
                 if member.isreg() and not member.issparse():
@@ -229,20 +230,17 @@ def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: 
     try:
         rootfs = os.path.join(part, "rootfs")
         os.mkdir(rootfs, 0o755)
-        target = os.open(rootfs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with openat.opened(os.open(rootfs, openat.FOLDER)) as target:
             for name, diff in zip(wanted.layers, diffs):  # noqa: B905 - as long as each other, and Python 3.9
                 _unpack_layer(archive, name, diff, target, limit)
             _make_mount_points(target)
-        finally:
-            os.close(target)
         with open(os.path.join(part, "config.json"), "wb") as file:
             file.write(wanted.config)
         _write(os.path.join(part, "size.json"), {"bytes": limit.taken_bytes})
         linux.sync(part)
         os.rename(part, place)
     except BaseException:
-        folders.remove(part)
+        mounts.remove_tree(part)
         raise
 
 
@@ -252,12 +250,19 @@ def _unpack_layer(archive: _Archive, name: str, diff: object, target: int, limit
         if start == b"\x28\xb5\x2f\xfd":
             raise Hostile("its layers are compressed with zstd, which this node's Python cannot read; gzip is fine")
         plain = gzip.GzipFile(fileobj=packed) if start[:2] == b"\x1f\x8b" else packed
-        source = _Hashed(plain)
-        open_stream: Any = tarfile.open  # it wants no more of a file than `read`, whatever its types say
-        with open_stream(fileobj=source, mode="r|", bufsize=2**16) as layer:
-            unpack(layer, target, limit, is_image=True)
-        if source.digest() != diff:
+        digest = hashlib.sha256()
+        source = tar_unpack.Source(_heard(plain, digest.update))
+        tar_unpack.unpack(source, target, Policy(limit, has_owners=True, is_overlaid=True, has_whiteouts=True))
+        source.skip()
+        if f"sha256:{digest.hexdigest()}" != diff:
             raise Hostile(f"a layer is not the one that the image names, {str(diff)[:80]}")
+
+
+def _heard(file: IO[bytes] | gzip.GzipFile, hear: Callable[[bytes], None]) -> Iterator[bytes]:
+    """Yield the file's content, and let `hear` have it, too."""
+    while content := file.read(openat.CHUNK_BYTES):
+        hear(content)
+        yield content
 
 
 def _make_mount_points(target: int) -> None:
@@ -271,16 +276,13 @@ def _make_mount_points(target: int) -> None:
             os.mkdir(name, 0o755, dir_fd=target)
         if not stat.S_ISDIR(os.stat(name, dir_fd=target, follow_symlinks=False).st_mode):
             raise Hostile(f"its /{name} is no folder but a link or a file: build it with a folder there")
-    etc = os.open("etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
-    try:
+    with openat.walk(target, ("etc",)) as etc:
         for name in _MOUNT_FILES:
             with suppress(FileNotFoundError):
                 if stat.S_ISREG(os.stat(name, dir_fd=etc, follow_symlinks=False).st_mode):
                     continue
-            delete(etc, name)
+            openat.remove_tree(etc, name)
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=etc))
-    finally:
-        os.close(etc)
 
 
 class _Pread(io.RawIOBase):
@@ -309,26 +311,6 @@ class _Pread(io.RawIOBase):
         return len(content)
 
 
-class _Hashed:
-    """A file that is read, with the digest of all that was read."""
-
-    def __init__(self, source: IO[bytes] | gzip.GzipFile) -> None:
-        self._source = source
-        self._hash = hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        """Read on, and add what is read to the digest."""
-        content = self._source.read(size)
-        self._hash.update(content)
-        return content
-
-    def digest(self) -> str:
-        """Read up to the end, and return the digest of the whole file."""
-        while self.read(2**20):
-            pass
-        return f"sha256:{self._hash.hexdigest()}"
-
-
 def _folder(settings: config.Config) -> str:
     path = os.path.join(settings.bundles, "images")
     os.makedirs(path, mode=0o700, exist_ok=True)
@@ -343,7 +325,7 @@ def _lock(settings: config.Config) -> Generator[str, None, None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         for name in os.listdir(folder):
             if name.startswith(_PART):
-                folders.remove(os.path.join(folder, name))
+                mounts.remove_tree(os.path.join(folder, name))
         yield folder
 
 
@@ -368,4 +350,4 @@ def _names(settings: config.Config) -> dict[str, str]:
 
 
 def _write(path: str, content: dict[str, Any]) -> None:
-    durable.replace(path, json.dumps(content).encode(), mode=0o644)
+    atomic.replace(path, json.dumps(content).encode(), mode=0o644)

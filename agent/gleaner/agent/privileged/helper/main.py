@@ -25,11 +25,12 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import IO, Any, NoReturn
 
-from ..common import agent_leftovers, bundle, config, handshake, request, socket_server, system_programs
+from ...system import ipc
+from ...system.ipc import Refusal, Server
+from ...system.tar_policy import Hostile
+from ..common import agent_leftovers, bundle, config, request, system_programs
 from ..common.bundle import Bundle
 from ..common.slurm_job import NoJob, Slurm, Unknown, is_number
-from ..common.socket_server import Refusal, Server
-from ..common.untar import Hostile
 from ..common.user_jobs import LABEL_SLURM_JOB, Owner, Places, UserJobs, job_of, owner
 from . import containers, image_store, monitor
 from .containers import Failed
@@ -89,7 +90,7 @@ class Helper:
 
     def _answer(self, connection: socket.socket, uid: int) -> None:
         descriptor = None
-        caller = handshake.Handshake(connection, handshake.PATIENCE_S)
+        caller = ipc.Handshake(connection, ipc.PATIENCE_S)
         try:
             message, descriptor = caller.hear()
             with self._hand(uid, str(message.get("do"))):
@@ -99,16 +100,16 @@ class Helper:
             finally:
                 if given is not None:
                     os.close(given)
-        except handshake.HandshakeFailed:
+        except ipc.HandshakeFailed:
             pass  # the other side has gone, or says nothing that can be understood
         except Exception as error:
-            with suppress(handshake.HandshakeFailed):
+            with suppress(ipc.HandshakeFailed):
                 caller.say({"ok": False, **_explained(error)})
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _done(self, uid: int, message: handshake.Message, descriptor: int | None, connection: socket.socket) -> Any:
+    def _done(self, uid: int, message: ipc.Message, descriptor: int | None, connection: socket.socket) -> Any:
         """Return the answer, and a descriptor that goes with it."""
         do = str(message.get("do"))
         if do in _TAKES and descriptor is None:
@@ -398,6 +399,6 @@ def _listening(settings: config.Config) -> socket.socket:
     """
     path = settings.helper_socket
     mode = 0o666 if settings.user_jobs_key else 0o600
-    listener = socket_server.listening(path, mode=mode, owner_uid=settings.agent_uid)
+    listener = ipc.listening(path, mode=mode, owner_uid=settings.agent_uid)
     sys.stderr.write(json.dumps({"listening": path}) + "\n")
     return listener

@@ -18,7 +18,8 @@ import subprocess
 import time
 from typing import Any
 
-from ..common import config, folders, linux, untrusted
+from ...system import untrusted
+from ..common import config, linux, mounts
 from ..common.bundle import Bundle
 from ..common.processes import cgroup_counters, cgroups_made_by_runc, kill_descendants
 
@@ -167,13 +168,13 @@ def _same_folder(given: int) -> int:
     lead to the very folder that was given: a folder that is swapped meanwhile is detected. Raises `OSError`.
     """
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    mounts: list[int] = [folders.mount_id(at)]
+    numbers = [mounts.mount_id(at)]
     for step in os.readlink(f"/proc/self/fd/{given}").strip("/").split("/"):
         below = os.open(step, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         os.close(at)
         at = below
-        mounts.append(folders.mount_id(at))
-    if len(mounts) > 1 and mounts[-1] != mounts[-2]:
+        numbers.append(mounts.mount_id(at))
+    if len(numbers) > 1 and numbers[-1] != numbers[-2]:
         raise OSError("something is mounted on the job's folder: unmount it")
     if not os.path.samestat(os.fstat(at), os.fstat(given)):
         raise OSError("the job's folder is not where the node's helper sees it: it must lie on the node's own disk")

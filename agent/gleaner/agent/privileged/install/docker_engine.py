@@ -16,7 +16,8 @@ import tempfile
 import time
 from typing import Any
 
-from ..common import system_programs, untrusted
+from ...system import untrusted
+from ..common import system_programs
 
 RUNTIME = "gleaner"
 SOCKET = "/var/run/docker.sock"

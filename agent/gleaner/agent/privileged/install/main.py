@@ -10,6 +10,7 @@ import argparse
 import compileall
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import pwd
@@ -18,7 +19,8 @@ import stat
 import sys
 from typing import Any, NamedTuple, NoReturn
 
-from ..common import config, durable
+from ...system import atomic
+from ..common import config
 from ..common.user_jobs import Owner, make_theirs
 from . import docker_engine
 from .docker_engine import PATH, Refused
@@ -29,6 +31,7 @@ RUNC_SHIM = "/usr/local/sbin/gleaner-runc"
 DAEMON_JSON = "/etc/docker/daemon.json"
 TMPFILES = "/etc/tmpfiles.d/gleaner.conf"
 RECORD = f"{LIBRARY}/installed.json"
+_PACKAGES = ("privileged", "system")
 # For each program: the module whose `main` it calls, and the arguments.
 _PROGRAMS = {
     RUNC_SHIM: ("shim.main", "{runc!r}"),
@@ -41,7 +44,7 @@ _PROGRAM = """\
 import sys
 
 sys.path.insert(0, {library!r})
-from privileged.{module} import main
+from gleaner.agent.privileged.{module} import main
 
 main({arguments})
 """
@@ -103,7 +106,7 @@ def _asked(words: list[str]) -> Asked:
 
 
 def _install(asked: Asked) -> None:
-    source = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
     settings, new_settings = _settings(asked)
     wanted = new_settings | _programs(source, settings)
     if os.path.isdir(asked.at("/usr/lib/tmpfiles.d")):
@@ -132,7 +135,7 @@ def _install(asked: Asked) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(asked.at(path))
     if changed:
-        compileall.compile_dir(asked.at(f"{LIBRARY}/privileged"), quiet=1)
+        compileall.compile_dir(asked.at(f"{LIBRARY}/gleaner"), quiet=1)
     if not asked.root:
         # After a reboot the folder is gone, and tmpfiles.d makes it again.
         make_theirs(settings.handshakes, Owner(settings.agent_uid, int(_group(settings))))
@@ -188,14 +191,15 @@ def _found(asked: Asked, name: str) -> str:
 
 
 def _programs(source: str, settings: config.Config) -> dict[str, File]:
-    """Return the programs and their modules, from the installed package, by path."""
+    """Return the programs and their modules, from the installed package of the agent, by path."""
     files: dict[str, File] = {}
-    for folder, _, names in sorted(os.walk(source)):
+    folders = [os.walk(os.path.join(source, package)) for package in _PACKAGES]
+    for folder, _, names in sorted(itertools.chain(*folders)):
         for name in sorted(names):
             if name.endswith((".py", ".sh")):
                 path = os.path.join(folder, name)
                 _must_be_roots(path)
-                place = os.path.normpath(f"{LIBRARY}/privileged/{os.path.relpath(folder, source)}/{name}")
+                place = f"{LIBRARY}/gleaner/agent/{os.path.relpath(folder, source)}/{name}"
                 with open(path, "rb") as file:
                     files[place] = File(file.read(), 0o755 if name.endswith(".sh") else 0o644)
     for path, (module, arguments) in _PROGRAMS.items():
@@ -306,7 +310,7 @@ def _remove(asked: Asked) -> None:
             docker_engine.wait_until_known(known=False)
     for path in (*ours, RECORD):
         os.unlink(asked.at(path))
-    folders = [folder for folder, _, _ in os.walk(asked.at(f"{LIBRARY}/privileged"), topdown=False)]
+    folders = [folder for folder, _, _ in os.walk(asked.at(f"{LIBRARY}/gleaner"), topdown=False)]
     for folder in folders:
         if os.path.basename(folder) == "__pycache__":
             shutil.rmtree(folder, ignore_errors=True)
@@ -343,7 +347,7 @@ def _is_there(path: str, file: File) -> bool:
 def _write(path: str, file: File) -> None:
     """Write a file, whole or not at all, and synced."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    durable.write_draft(path, file.content, draft=f"{path}.gleaner-{os.getpid()}", mode=file.mode)
+    atomic.write_draft(path, file.content, draft=f"{path}.gleaner-{os.getpid()}", mode=file.mode)
 
 
 def _text(path: str) -> str:

@@ -7,12 +7,13 @@ as field 1. In a restore, an answer with the field 1 says whether the image exis
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import array
 import re
 import socket
 import struct
 from collections.abc import Iterator
 from typing import Union
+
+from ...system import ipc
 
 Value = Union[int, bytes]  # noqa: UP007 - evaluated at run time
 _LENGTH = struct.Struct("<I")
@@ -116,7 +117,7 @@ def answered(streamer: socket.socket) -> bool:
 def give_pipe(streamer: socket.socket, pipe: int) -> None:
     """Send an end of a pipe, as CRIU does. Raises `StreamBroken`."""
     try:
-        streamer.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [pipe]))])
+        ipc.send(streamer, b"\0", pipe)
     except OSError as error:
         raise StreamBroken(f"the other side has gone: {error}") from error
 
@@ -124,13 +125,12 @@ def give_pipe(streamer: socket.socket, pipe: int) -> None:
 def taken_pipe(criu: socket.socket) -> int:
     """Return the end of a pipe that follows a request. Raises `StreamBroken`."""
     try:
-        _, ancillary, _, _ = criu.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC)
+        _, pipe = ipc.receive(criu, 1)
     except OSError as error:
         raise StreamBroken(f"CRIU has gone: {error}") from error
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            return array.array("i", data)[0]
-    raise StreamBroken("CRIU sends no pipe")
+    if pipe is None:
+        raise StreamBroken("CRIU sends no pipe")
+    return pipe
 
 
 def parsed_request(message: bytes) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import sys
 
-from ..common import folders, linux
+from ...system import openat
+from ..common import linux, mounts
 
 _YARD = "/tmp/.criu.mntns."  # noqa: S108 - CRIU's name for the folder below which it mounts what the container has
 
@@ -36,17 +37,14 @@ def follow_no_links(pid: int) -> None:
     CRIU mounts all that the container has, each mount by itself, in the namespace in which the container's first
     process (`pid`) begins. The container's own mounts are copies of those, and stay as they are.
     """
-    namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        places = [place for place in folders.mount_points(pid) if place.startswith(_YARD)]
+    with openat.opened(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)) as namespace:
+        places = [place for place in mounts.mount_points(pid) if place.startswith(_YARD)]
         if not places:
             raise NotConfined("CRIU does not mount the container's files where it is known to")
         child = os.fork()
         if child == 0:
             _end_after_change(namespace, places)
         _, status = os.waitpid(child, 0)
-    finally:
-        os.close(namespace)
     if status != 0:
         raise NotConfined("symbolic links cannot be ruled out: Linux 5.14 or newer is needed to restore here")
 

@@ -14,7 +14,7 @@ import json
 import os
 from typing import Any
 
-from ..common import durable, untrusted
+from ...system import atomic, untrusted
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError)
 """The errors that Python raises for a malformed configuration."""
@@ -41,7 +41,7 @@ def change(bundle: str, annotation: str) -> None:
         return
     restrict_sockets(config)
     user, names = config["process"]["user"], os.path.abspath(os.path.join(bundle, _USER_FILE))
-    durable.replace(names, passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
+    atomic.replace(names, passwd(int(user["uid"]), int(user["gid"])).encode(), mode=0o644)
     passwd_mount = {
         "destination": "/etc/passwd",
         "type": "bind",
@@ -49,7 +49,7 @@ def change(bundle: str, annotation: str) -> None:
         "options": ["rbind", "rprivate"],
     }
     config["mounts"] = [*config["mounts"], passwd_mount]
-    durable.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)
+    atomic.replace(path, json.dumps(config).encode(), mode=os.stat(path).st_mode & 0o777)
 
 
 def passwd(uid: int, gid: int) -> str:

@@ -10,7 +10,6 @@ that CRIU itself reads as root (`vdso`). Those are looked at in every restore.
 
 from __future__ import annotations  # the node may have Python 3.9
 
-import contextlib
 import hashlib
 import hmac
 import itertools
@@ -23,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ...system import openat
 from ..common import linux
 from . import criu_messages, vdso
 
@@ -135,14 +135,14 @@ class Relay:
         source = criu_messages.taken_pipe(criu)
         criu_messages.ask(streamer, name)
         if _PAGES.match(name):
-            with _closing(source):
+            with openat.opened(source):
                 criu_messages.give_pipe(streamer, source)
             return
         if name in self.images:
             raise Broken(f"CRIU has written {name} twice")
         noted = self.images.setdefault(name, [])
         ours, theirs = os.pipe()[::-1]
-        with _closing(theirs):
+        with openat.opened(theirs):
             criu_messages.give_pipe(streamer, theirs)
         self._pump(_noting, source, ours, noted)
 
@@ -163,11 +163,11 @@ class Relay:
         sink = criu_messages.taken_pipe(criu)
         noting, parts = guard if guard.reads(name) else None, guard.parts(name) if is_pages else []
         if noted is None and noting is None and not parts:
-            with _closing(sink):
+            with openat.opened(sink):
                 criu_messages.give_pipe(streamer, sink)
             return
         ours, theirs = os.pipe()
-        with _closing(theirs):
+        with openat.opened(theirs):
             criu_messages.give_pipe(streamer, theirs)
         if is_pages:
             self._pump(_looking, ours, sink, parts)
@@ -182,13 +182,13 @@ class Relay:
 
 def _noting(source: int, sink: int, noted: list[str]) -> None:
     """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails."""
-    with _closing(source), _closing(sink):
+    with openat.opened(source), openat.opened(sink):
         while True:
             block = _block(source)
             if not block:
                 return
             noted.append(hashlib.sha256(block).hexdigest())
-            _write(sink, block)
+            openat.write_all(sink, block)
 
 
 def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard: vdso.Guard | None) -> None:
@@ -200,7 +200,7 @@ def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard
     When another block comes, or one is missing, `sink` stays open: CRIU must be killed while it waits, and must never
     take what it has for the whole image.
     """
-    with _closing(source):
+    with openat.opened(source):
         blocks = _compared(source, noted, name)
         if guard is not None:
             whole = _whole(blocks, name)
@@ -208,7 +208,7 @@ def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard
             blocks = iter([whole])
         try:
             for block in blocks:
-                _write(sink, block)
+                openat.write_all(sink, block)
         except BrokenPipeError:  # CRIU has read all that it wants
             return
     os.close(sink)
@@ -240,7 +240,7 @@ def _whole(blocks: Iterator[bytes], name: str) -> bytes:
 def _looking(source: int, sink: int, parts: list[vdso.Part]) -> None:
     """Pass pages on, and look at these parts before. If one is forged, `sink` stays open, as in `_comparing`."""
     at = 0
-    with _closing(source):
+    with openat.opened(source):
         try:
             for part in parts:
                 at += _moved(source, sink, part.start - at)
@@ -248,7 +248,7 @@ def _looking(source: int, sink: int, parts: list[vdso.Part]) -> None:
                 wrong = vdso.flaw(area) if len(area) == part.length else "it is cut off"
                 if wrong is not None:
                     raise vdso.Forged(f"the vDSO of process {part.process} is not a kernel's: {wrong}")
-                _write(sink, area)
+                openat.write_all(sink, area)
                 at += part.length
             _moved(source, sink, None)
         except BrokenPipeError:
@@ -280,17 +280,3 @@ def _exactly(source: int, length: int) -> bytes:
             break
         got += more
     return bytes(got)
-
-
-def _write(sink: int, block: bytes) -> None:
-    rest = memoryview(block)
-    while rest:
-        rest = rest[os.write(sink, rest) :]
-
-
-@contextlib.contextmanager
-def _closing(descriptor: int) -> Any:
-    try:
-        yield
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ from __future__ import annotations  # the node may have Python 3.9
 import os
 import re
 
+from ...system import openat
 from ..common import linux
 from ..common.processes import family
 
@@ -59,12 +60,5 @@ def period_of_expired(facts: str) -> tuple[int, int] | None:
 
 
 def _start(pid: int, number: int, seconds: int, nanoseconds: int) -> None:
-    process = os.pidfd_open(pid)
-    try:
-        timer = linux.take_file(process, number)
-        try:
-            linux.set_timer(timer, first_ns=_SOON_NS, period=(seconds, nanoseconds))
-        finally:
-            os.close(timer)
-    finally:
-        os.close(process)
+    with openat.opened(os.pidfd_open(pid)) as process, openat.opened(linux.take_file(process, number)) as timer:
+        linux.set_timer(timer, first_ns=_SOON_NS, period=(seconds, nanoseconds))

@@ -20,7 +20,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common import bundle, config, folders, freezing, handshake, linux, symlink_guard, untar, user_jobs
+from ...system import ipc, openat, tar_policy
+from ..common import bundle, config, freezing, linux, mounts, symlink_guard, user_jobs
 from ..common.processes import cgroups_made_by_runc, kill_descendants, kill_with_descendants
 from . import vdso, written_layer
 from .main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_IMAGE, ANNOTATION_OWNER, ANNOTATION_RESTORE, RESTORED
@@ -59,7 +60,7 @@ def run(call: Call) -> int | None:
                 return _restore(config.load(), call, annotations)
     except (
         config.Misconfigured,
-        handshake.HandshakeFailed,
+        ipc.HandshakeFailed,
         Broken,
         symlink_guard.Foreign,
         written_layer.NotTaken,
@@ -119,9 +120,9 @@ def _save(settings: config.Config, call: Call, annotations: dict[str, str]) -> i
     _must_stand_still(call)
     owner, agent = _connect(settings, annotations)
     with own_folder(settings) as own:
-        listener = handshake.listening(own, handshake.CAPTURE_SOCKET)
+        listener = ipc.listening(os.path.join(own, ipc.CAPTURE_SOCKET))
         relay, given = _relayed(own, listener, None) if owner.key else (None, listener)
-        agent.say({"version": handshake.VERSION, "do": "save", "container": call.container}, given.fileno())
+        agent.say({"version": ipc.VERSION, "do": "save", "container": call.container}, given.fileno())
         given.close()
         kept = [(name, value) for name, value in call.options if name not in ("--image-path", "--work-path")]
         words = [*kept, *_paths(own)]
@@ -155,20 +156,20 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
     """Restore from what the agent serves, where runc would have created a new process."""
     end_s = _end(annotations)
     owner, agent = _connect(settings, annotations)
-    agent.say({"version": handshake.VERSION, "do": "restore", "container": call.container})
+    agent.say({"version": ipc.VERSION, "do": "restore", "container": call.container})
     answer, unwanted = agent.hear()
     if unwanted is not None:
         os.close(unwanted)
     sealed = opened(owner.key, owner.uid, answer.get("seal"), owner.image) if owner.key else None
     descriptors = checked_descriptors(sealed.descriptors if sealed else answer.get("descriptors"))
-    links: untar.Links | None = [] if sealed else None
+    links: tar_policy.Links | None = [] if sealed else None
     if answer.get("layer"):
         with _said_to(agent):
             written_layer.receive(agent, _root_of_bundle(call), _limit(settings, owner), end_s, links=links)
     with own_folder(settings) as own:
         with open(os.path.join(own, DESCRIPTORS), "w", encoding="utf-8") as file:
             json.dump(descriptors, file)
-        listener = handshake.listening(own, handshake.SERVE_SOCKET)
+        listener = ipc.listening(os.path.join(own, ipc.SERVE_SOCKET))
         relay, given = _relayed(own, listener, sealed, vdso.Guard())
         agent.say({"listening": True}, given.fileno())
         given.close()
@@ -187,37 +188,37 @@ def _restore(settings: config.Config, call: Call, annotations: dict[str, str]) -
                         pass
                     on_failure.pop_all()
         except Broken as error:
-            with contextlib.suppress(handshake.HandshakeFailed):
+            with contextlib.suppress(ipc.HandshakeFailed):
                 agent.say({"status": 1, "log": log_line(Reason(str(error), lasts=False))})
             raise
         # An agent that is gone by now has lost its container, as at any later time: the watchdog then ends it.
-        with contextlib.suppress(handshake.HandshakeFailed):
+        with contextlib.suppress(ipc.HandshakeFailed):
             agent.say({"status": status, "log": "" if status == 0 else _log_tail(f"{own}/work")})
     agent.close()
     return status
 
 
 @contextlib.contextmanager
-def _said_to(agent: handshake.Handshake) -> Generator[None]:
+def _said_to(agent: ipc.Handshake) -> Generator[None]:
     """Tell the agent why the written files are not saved or put back."""
     try:
         yield
     except written_layer.NotTaken as error:
-        with contextlib.suppress(handshake.HandshakeFailed):
+        with contextlib.suppress(ipc.HandshakeFailed):
             agent.say({"status": 1, "log": log_line(Reason(str(error), error.lasts))})
         raise
 
 
-def _limit(settings: config.Config, owner: _Owner) -> untar.Limit:
+def _limit(settings: config.Config, owner: _Owner) -> tar_policy.Limit:
     """Return how much may be put back: for a user job, what all containers of the node have left."""
     if owner.key:
         room = bundle.room(settings)
-        return untar.Limit(room.size_bytes, room.inodes)
+        return tar_policy.Limit(room.size_bytes, room.inodes)
     return _most(settings)
 
 
-def _most(settings: config.Config) -> untar.Limit:
-    return untar.Limit(settings.most_container_bytes, settings.most_container_files)
+def _most(settings: config.Config) -> tar_policy.Limit:
+    return tar_policy.Limit(settings.most_container_bytes, settings.most_container_files)
 
 
 def _end_what_is_left(call: Call, own: str) -> None:
@@ -258,7 +259,7 @@ def _cgroups_of_held(own: str) -> dict[str, str]:
 def unmount_for_criu(call: Call) -> None:
     """Unmount what runc has mounted for CRIU in the container's folder. A mount that is stuck stays."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        folders.unmount_below(os.path.realpath(call.folder))
+        mounts.unmount_below(os.path.realpath(call.folder))
 
 
 def _all_have_ended() -> bool:
@@ -271,7 +272,9 @@ def _all_have_ended() -> bool:
 
 
 @contextlib.contextmanager
-def _without_links(settings: config.Config, call: Call, own: str, uid: int, of_layer: untar.Links) -> Generator[None]:
+def _without_links(
+    settings: config.Config, call: Call, own: str, uid: int, of_layer: tar_policy.Links
+) -> Generator[None]:
     """Keep symbolic links away during a restore: those in the job's folder, and those of the written files.
 
     `criu_call` puts the links back before the processes go on. In every other case they are put back here.
@@ -289,7 +292,7 @@ def _relayed(
     own: str, listener: socket.socket, sealed: Sealed | None, guard: vdso.Guard | None = None
 ) -> tuple[Relay, socket.socket]:
     """Return a relay for what CRIU says at `listener`, and the socket at which the other side listens instead."""
-    given = handshake.listening(own, "relayed.sock")
+    given = ipc.listening(os.path.join(own, "relayed.sock"))
     return Relay(listener, os.path.join(own, "relayed.sock"), sealed, guard), given
 
 
@@ -306,12 +309,12 @@ def checked_descriptors(text: object) -> list[str]:
         with contextlib.suppress(ValueError, RecursionError):
             streams = json.loads(text)
     if type(streams) is not list or len(streams) != 3:
-        raise handshake.HandshakeFailed("the agent names no three descriptors")
+        raise ipc.HandshakeFailed("the agent names no three descriptors")
     for stream in streams:
         if type(stream) is not str or len(stream) > _STREAM_CHARS or not stream.isprintable():
-            raise handshake.HandshakeFailed("the agent names a descriptor that is no text")
+            raise ipc.HandshakeFailed("the agent names a descriptor that is no text")
         if "pipe:" in stream and not _PIPE.match(stream):
-            raise handshake.HandshakeFailed(f"the agent names a descriptor {stream[:100]!r}, which is no pipe")
+            raise ipc.HandshakeFailed(f"the agent names a descriptor {stream[:100]!r}, which is no pipe")
     return streams
 
 
@@ -323,24 +326,23 @@ class _Owner(NamedTuple):
     image: str = ""
 
 
-def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, handshake.Handshake]:
+def _connect(settings: config.Config, annotations: dict[str, str]) -> tuple[_Owner, ipc.Handshake]:
     """Connect to the side that waits for this container. Raises `HandshakeFailed`, or `Misconfigured`."""
     name, uid = annotations.get(ANNOTATION_HANDSHAKE, ""), annotations.get(ANNOTATION_OWNER)
     if uid is None:
-        return _Owner(settings.agent_uid, b""), handshake.connect(settings.handshakes, name, settings.agent_uid)
+        return _Owner(settings.agent_uid, b""), ipc.connect(settings.handshakes, name, settings.agent_uid)
     if not settings.user_jobs_key:
         raise config.Misconfigured("user jobs are not served on this node: user_jobs_key is not set")
     owner = _Owner(int(uid), config.key(settings), annotations.get(ANNOTATION_IMAGE, ""))
-    place = user_jobs.handshakes(settings, handshake.checked_name(name))
-    return owner, handshake.connect(place, name, owner.uid)
+    place = user_jobs.handshakes(settings, ipc.checked_name(name))
+    return owner, ipc.connect(place, name, owner.uid)
 
 
 @contextlib.contextmanager
 def own_folder(settings: config.Config) -> Generator[str]:
     """Yield a new folder that only root can enter. It is removed at the end, and so are folders of killed calls."""
     os.makedirs(settings.own, mode=0o700, exist_ok=True)
-    whole = os.open(settings.own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
+    with openat.opened(os.open(settings.own, openat.FOLDER)) as whole:
         facts = os.fstat(whole)
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
             raise ValueError(f"{settings.own} must be root's alone: chmod 700")
@@ -351,45 +353,36 @@ def own_folder(settings: config.Config) -> Generator[str]:
         os.mkdir(path, 0o700)
         held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(held, fcntl.LOCK_EX)  # for as long as this process lives; children do not inherit it
-    finally:
-        os.close(whole)
     try:
         os.mkdir(os.path.join(path, "work"), 0o700)
         yield path
     finally:
-        folders.remove(path)
+        mounts.remove_tree(path)
         os.close(held)
 
 
 def is_held(path: str) -> bool:
     """Return True while the call that has made this folder lives."""
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:  # the next call has removed it
-        return False
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with openat.opened(os.open(path, openat.FOLDER)) as folder:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(folder)
+    except FileNotFoundError:  # the next call has removed it
+        pass
     return False
 
 
 def _remove_unless_held(path: str) -> None:
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        folder = os.open(path, openat.FOLDER)
     except OSError:  # gone by now
         return
-    try:
+    with openat.opened(folder), contextlib.suppress(BlockingIOError):
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A call that was killed in a restore may have left its container held back, and nobody else knows of it.
         freezing.end(_cgroups_of_held(path))
-        folders.remove(path)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(folder)
+        mounts.remove_tree(path)
 
 
 def _end(annotations: dict[str, str]) -> float:
@@ -438,7 +431,7 @@ def _run(
     if relay is not None:
         watched.register(relay.failed, select.POLLIN)
     while True:
-        ready = dict(watched.poll(handshake.poll_ms(end_s)))
+        ready = dict(watched.poll(ipc.poll_ms(end_s)))
         if relay is not None and relay.failed in ready and command == "restore":
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S)
             raise Broken(relay.reason)
@@ -452,7 +445,7 @@ def _run(
         if time.time() >= end_s:
             # After a save, CRIU may have left the container in disorder: it must not go on meanwhile.
             _take_down(runc, settings, call, patience_s=_CLEAN_UP_S if command == "restore" else None)
-            raise handshake.HandshakeFailed("the agent's end has come, and it was not done")
+            raise ipc.HandshakeFailed("the agent's end has come, and it was not done")
 
 
 def _take_down(runc: subprocess.Popen[bytes], settings: config.Config, call: Call, *, patience_s: float | None) -> None:

@@ -6,19 +6,18 @@ that stops in the middle cannot hold us past its end.
 
 from __future__ import annotations  # the node may have Python 3.9
 
+import contextlib
 import os
 import select
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..common import bundle, config, folders, handshake, tar_stream
-from ..common.untar import Hostile, Limit, Links
-from . import overlay_tar
+from ...system import ipc, openat, tar_pack, tar_unpack
+from ...system.tar_policy import MALFORMED, Hostile, Limit, Links, Policy
+from ..common import bundle, config, mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-_CHUNK_BYTES = 2**20
+    from collections.abc import Generator, Iterable, Iterator
 
 
 class NotTaken(Exception):
@@ -47,7 +46,7 @@ def layers(settings: config.Config, container: str, root: str) -> Layers:
     made = bundle.Bundle(settings, container)
     if root == made.inside("rootfs"):
         return Layers(made.inside("upper"), [made.facts()["rootfs"]])
-    return mounted(root, folders.mount_options(root, "overlay"))
+    return mounted(root, mounts.mount_options(root, "overlay"))
 
 
 def mounted(root: str, options: dict[str, str]) -> Layers:
@@ -67,50 +66,73 @@ def mounted(root: str, options: dict[str, str]) -> Layers:
     )
 
 
-def send(agent: handshake.Handshake, found: Layers, limit: Limit, end_s: float) -> None:
+def send(agent: ipc.Handshake, found: Layers, limit: Limit, end_s: float) -> None:
     """Give the agent all that the container has written. Raises `NotTaken`, or `HandshakeFailed` past `end_s`."""
     source, sink = os.pipe()
     try:
-        try:
-            agent.say({"layer": True}, source)
-        finally:
-            os.close(source)
-        os.set_blocking(sink, False)
-        for chunk in overlay_tar.pack(found.upper, found.image, limit):
-            rest = memoryview(chunk)
-            while rest:
-                _wait(sink, select.POLLOUT, end_s)
-                rest = rest[os.write(sink, rest[:_CHUNK_BYTES]) :]
+        with openat.opened(sink):
+            with openat.opened(source):
+                agent.say({"layer": True}, source)
+            os.set_blocking(sink, False)
+            for chunk in pack(found, limit):
+                rest = memoryview(chunk)
+                while rest:
+                    _wait(sink, select.POLLOUT, end_s)
+                    rest = rest[os.write(sink, rest[: openat.CHUNK_BYTES]) :]
     except Hostile as error:
         raise NotTaken(f"its written files cannot be saved: {error}", lasts=True) from error
     except OSError as error:
         raise NotTaken(f"its written files cannot be saved: {error}", lasts=False) from error
-    finally:
-        os.close(sink)
 
 
-def receive(agent: handshake.Handshake, root: str, limit: Limit, end_s: float, *, links: Links | None = None) -> None:
+def receive(agent: ipc.Handshake, root: str, limit: Limit, end_s: float, *, links: Links | None = None) -> None:
     """Put what the agent sends into a container that has not begun, through its mounted root.
 
     If `links` is given, symbolic links are added there instead. Raises `NotTaken`, or `HandshakeFailed` past `end_s`.
     """
     source, sink = os.pipe()
     try:
-        try:
-            agent.say({"layer": True}, sink)
-        finally:
-            os.close(sink)
-        overlay_tar.put_back(_chunks(source, end_s), root, limit, links)
-    except (OSError, Hostile, *tar_stream.MALFORMED) as error:
+        with openat.opened(source):
+            with openat.opened(sink):
+                agent.say({"layer": True}, sink)
+            put_back(_chunks(source, end_s), root, limit, links)
+    except (OSError, Hostile, *MALFORMED) as error:
         raise NotTaken(f"its written files cannot be put back: {error}", lasts=False) from error
-    finally:
-        os.close(source)
+
+
+def pack(found: Layers, limit: Limit) -> Iterator[bytes]:
+    """Yield the written files as an archive.
+
+    The container's processes may do what they like meanwhile: no link is followed, and only folders and plain files
+    are opened. Raises `Hostile` for what `put_back` would refuse.
+    """
+    with contextlib.ExitStack() as opened:
+        upper, *image = [
+            opened.enter_context(openat.opened(os.open(path, openat.FOLDER))) for path in (found.upper, *found.image)
+        ]
+        yield from tar_pack.pack(upper, _policy(limit), image)
+
+
+def put_back(chunks: Iterable[bytes], root: str, limit: Limit, links: Links | None = None) -> None:
+    """Put written files into the mounted root of a container that has not begun: the kernel allows no change below it.
+
+    A mark of overlay's is no file there: what has its name is deleted. If `links` is given, symbolic links are added
+    to it and not made. Raises `Hostile`, or one of `MALFORMED`.
+    """
+    source = tar_unpack.Source(chunks)
+    with openat.opened(os.open(root, openat.FOLDER)) as target:
+        tar_unpack.unpack(source, target, _policy(limit, links))
+        source.finish()
+
+
+def _policy(limit: Limit, links: Links | None = None) -> Policy:
+    return Policy(limit, has_owners=True, is_overlaid=True, has_own_links=True, links=links, is_live=True)
 
 
 def _chunks(source: int, end_s: float) -> Generator[bytes, None, None]:
     while True:
         _wait(source, select.POLLIN, end_s)
-        chunk = os.read(source, _CHUNK_BYTES)
+        chunk = os.read(source, openat.CHUNK_BYTES)
         if not chunk:
             return
         yield chunk
@@ -120,6 +142,6 @@ def _wait(pipe: int, event: int, end_s: float) -> None:
     """Wait until the pipe is ready. Raises `HandshakeFailed` past `end_s`, in seconds since the epoch."""
     watched = select.poll()
     watched.register(pipe, event)
-    while not watched.poll(handshake.poll_ms(end_s)):
+    while not watched.poll(ipc.poll_ms(end_s)):
         if time.time() >= end_s:
-            raise handshake.HandshakeFailed("the agent's end has come, and the written files have not passed")
+            raise ipc.HandshakeFailed("the agent's end has come, and the written files have not passed")

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.common import handshake
-from gleaner.agent.privileged.common.handshake import LONGEST_BYTES, Handshake, HandshakeFailed, checked_name, connect
+from gleaner.agent.system import ipc
+from gleaner.agent.system.ipc import LONGEST_BYTES, Handshake, HandshakeFailed, checked_name, connect
 
 US = os.getuid()
 
@@ -269,4 +269,4 @@ def test_a_message_to_somebody_who_hears_it_and_leaves_at_once_is_no_failure() -
 
 
 def test_the_patience_is_for_an_answer_that_needs_no_storage() -> None:
-    assert 5 <= handshake.PATIENCE_S <= 60
+    assert 5 <= ipc.PATIENCE_S <= 60

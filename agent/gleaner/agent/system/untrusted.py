@@ -1,6 +1,6 @@
 """Read bytes from outside: of programs that may be hostile, or that pass on what anybody has written.
 
-Standard library only: root's programs, the Slurm admin service, the agent and control read through this module.
+Root's programs, the Slurm admin service, the agent and control read through this module.
 """
 
 from __future__ import annotations  # the node may have Python 3.9

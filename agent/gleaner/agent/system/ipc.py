@@ -1,11 +1,14 @@
-"""The handshake between root and the agent: at a socket of the agent's, over which only messages and descriptors pass.
+"""Messages between programs with different rights, over Unix sockets: who listens, who connects, and what is said.
 
-The agent listens at HANDSHAKES/NAME, and the kernel (SO_PEERCRED), not the path, tells who listens there. Root makes a
-folder of its own, listens in it where `criu --stream` connects to, and hands that listening socket to the agent. So
-CRIU speaks to the agent directly (the protocol of CRIU's img-streamer.c): CRIU images are never files that one side
-could change under the other, and root opens no path of the agent's.
+The kernel (SO_PEERCRED) says who is at the other side, and nothing else counts. A message is a JSON object with its
+length in four bytes (big endian) before it, and a descriptor may come with it.
 
-Messages are JSON objects, each with its length in four bytes (big endian) before it.
+A handshake is between root and the agent. The agent listens at HANDSHAKES/NAME. Root makes a folder of its own, listens
+in it where `criu --stream` connects to, and hands that listening socket to the agent. So CRIU speaks to the agent
+directly (the protocol of CRIU's img-streamer.c): CRIU images are never files that one side could change under the
+other, and root opens no path of the agent's.
+
+`Server` is for programs that are asked: the node helper, and the Slurm admin service, which speaks in lines of JSON.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -18,10 +21,12 @@ import re
 import socket
 import stat
 import struct
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
-from . import untrusted
+from . import openat, untrusted
 
 VERSION = 1
 LONGEST_BYTES = 2**20
@@ -34,6 +39,8 @@ _LENGTH = struct.Struct(">I")
 
 _LOOK_S = 60.0
 """The time between two looks at the clock, which may be set meanwhile."""
+_AGAIN_S = 0.5
+_WAITING = 64
 
 Message = dict[str, Any]
 
@@ -69,12 +76,9 @@ class Handshake:
         """Send a message, and a descriptor with it."""
         content = json.dumps(message).encode()
         data = _LENGTH.pack(len(content)) + content
-        ancillary = []
-        if descriptor is not None:
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
         try:
             self.connection.settimeout(self._patience_s)
-            sent = self.connection.sendmsg([data], ancillary)
+            sent = send(self.connection, data, descriptor)
             if sent < len(data):  # even sending nothing fails when the other side has received all and left
                 self.connection.sendall(data[sent:])
         except OSError as error:
@@ -86,14 +90,7 @@ class Handshake:
         end_s = None if self._patience_s is None else time.monotonic() + self._patience_s
         try:
             self.connection.settimeout(self._patience_s)
-            start, ancillary, _, _ = self.connection.recvmsg(
-                _LENGTH.size,
-                socket.CMSG_LEN(array.array("i").itemsize),  # room for one; the kernel closes what is sent beyond it
-                socket.MSG_CMSG_CLOEXEC,
-            )
-            for level, kind, data in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    descriptor = array.array("i", data)[0]
+            start, descriptor = receive(self.connection, _LENGTH.size)
             (length,) = _LENGTH.unpack(start + self._exactly(_LENGTH.size - len(start), end_s))
             if length > LONGEST_BYTES:
                 raise HandshakeFailed(f"a message of {length} bytes is too long")
@@ -126,6 +123,25 @@ class Handshake:
         self.connection.close()
 
 
+def send(connection: socket.socket, data: bytes, descriptor: int | None) -> int:
+    """Send bytes, and a descriptor with them. Return how many bytes were sent. Raises `OSError`."""
+    numbers = [] if descriptor is None else [array.array("i", [descriptor])]
+    return connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one) for one in numbers])
+
+
+def receive(connection: socket.socket, most_bytes: int) -> tuple[bytes, int | None]:
+    """Return the bytes that come next, and the descriptor that came with them. Raises `OSError`.
+
+    There is room for one descriptor: the kernel closes what is sent beyond it.
+    """
+    room = socket.CMSG_LEN(array.array("i").itemsize)
+    data, ancillary, _, _ = connection.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, numbers in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            return data, array.array("i", numbers)[0]
+    return data, None
+
+
 def _parsed(content: bytes) -> Message:
     try:
         message: Message = untrusted.json_of(content)
@@ -144,8 +160,9 @@ def connect(folder: str, name: str, agent_uid: int) -> Handshake:
     """
     with contextlib.ExitStack() as opened:
         try:
-            place = _held(opened, folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-            found = _held(opened, checked_name(name), os.O_PATH | os.O_NOFOLLOW, place)
+            place = opened.enter_context(openat.opened(os.open(folder, os.O_PATH | openat.FOLDER)))
+            socket_file = os.open(checked_name(name), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            found = opened.enter_context(openat.opened(socket_file))
             if not stat.S_ISSOCK(os.fstat(found).st_mode):
                 raise HandshakeFailed(f"{folder}/{name} is no socket")
             connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -158,21 +175,90 @@ def connect(folder: str, name: str, agent_uid: int) -> Handshake:
         return Handshake(socket.socket(fileno=connection.detach()), PATIENCE_S)
 
 
-def _held(opened: contextlib.ExitStack, path: str, flags: int, folder: int | None = None) -> int:
-    descriptor = os.open(path, flags, dir_fd=folder)
-    opened.callback(os.close, descriptor)
-    return descriptor
-
-
 def peer(connection: socket.socket) -> int:
     """Return the other side's uid, as the kernel knows it."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 
 
-def listening(folder: str, name: str) -> socket.socket:
-    """Return a listening socket in a folder of root's own, for CRIU to connect to."""
+class Refusal(Exception):
+    """A client is not admitted; the reason in one line, or empty where nobody needs to know."""
+
+
+class Server:
+    """The loop that accepts connections.
+
+    `admit` is called for each client that connects; it may wait, and raises `Refusal`. `converse` then has the
+    connection, and closes it. `release` is called once for each client that was admitted. `report` takes a line for the
+    log.
+    """
+
+    def __init__(
+        self,
+        *,
+        admit: Callable[[int], None],
+        converse: Callable[[socket.socket, int], None],
+        release: Callable[[int], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self._admit, self._converse, self._release, self._report = admit, converse, release, report
+
+    def serve(self, listener: socket.socket) -> NoReturn:
+        """Answer for ever."""
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:  # too many open files: some will be closed soon
+                self._report(f"cannot answer: {error}")
+                time.sleep(_AGAIN_S)
+                continue
+            self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        uid = peer(connection)
+        try:
+            self._admit(uid)
+        except Refusal as refusal:
+            if str(refusal):
+                self._report(str(refusal))
+            connection.close()
+            return
+        try:
+            threading.Thread(target=self._answer, args=(connection, uid), daemon=True).start()
+        except RuntimeError as error:  # too many threads
+            self._report(f"cannot answer: {error}")
+            connection.close()
+            self._release(uid)
+
+    def _answer(self, connection: socket.socket, uid: int) -> None:
+        try:
+            with connection:
+                self._converse(connection, uid)
+        finally:
+            self._release(uid)
+
+
+def listening(path: str, *, mode: int = 0o600, owner_uid: int = -1) -> socket.socket:
+    """Return a listening socket at this path, in place of an old one. `mode` says who may connect."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(os.path.join(folder, name))
-    listener.listen(1)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener.bind(path)
+    if owner_uid != -1:
+        os.chown(path, owner_uid, -1)
+    os.chmod(path, mode)
+    listener.listen(_WAITING)
     return listener
+
+
+def line(connection: socket.socket, *, longest_bytes: int, within_s: float) -> bytes:
+    """Return one line, or its beginning if it is longer or is not whole in time. Raises `TimeoutError` for silence."""
+    until_s = time.monotonic() + within_s
+    got = bytearray()
+    while not got.endswith(b"\n") and len(got) <= longest_bytes:
+        connection.settimeout(max(0.01, until_s - time.monotonic()))
+        more = connection.recv(longest_bytes)
+        if not more or time.monotonic() > until_s:
+            break
+        got += more
+    return bytes(got[:longest_bytes])

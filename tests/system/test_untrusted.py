@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.effort import examples
 
-from gleaner.agent.privileged.common.untrusted import json_of, storable, text_of
+from gleaner.agent.system.untrusted import json_of, storable, text_of
 
 strings = st.text(st.characters(codec=None))
 """Texts of any characters, halves of surrogate pairs among them."""

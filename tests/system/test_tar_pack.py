@@ -3,18 +3,21 @@
 import io
 import os
 import stat
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from gleaner.agent.privileged.common import tar_stream
-from gleaner.agent.privileged.common.untar import MOST_STEPS, Hostile, Limit
-from gleaner.agent.privileged.shim import overlay_tar
+from gleaner.agent.privileged.shim import written_layer
+from gleaner.agent.privileged.shim.written_layer import Layers
+from gleaner.agent.system import tar_pack
+from gleaner.agent.system.tar_policy import END, MOST_STEPS, Hostile, Limit
 
 
 def packed(upper: Path, *images: Path) -> dict[str, tarfile.TarInfo]:
-    content = b"".join(overlay_tar.pack(str(upper), map(str, images), Limit(2**22)))
+    content = b"".join(written_layer.pack(Layers(str(upper), [*map(str, images)]), Limit(2**22)))
     assert len(content) % 512 == 0
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         return {member.name.removeprefix("./"): member for member in archive}
@@ -22,7 +25,7 @@ def packed(upper: Path, *images: Path) -> dict[str, tarfile.TarInfo]:
 
 def put_back(content: bytes, target: Path, most_bytes: int = 2**20) -> None:
     target.mkdir(exist_ok=True)
-    overlay_tar.put_back([content], str(target), Limit(most_bytes))
+    written_layer.put_back([content], str(target), Limit(most_bytes))
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
     os.link(upper / "d" / "file", upper / "other")
     (upper / "link").symlink_to("/gleaner-no-such")
     os.mkfifo(upper / "fifo", 0o600)
-    content = b"".join(overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22)))
+    content = b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22)))
     put_back(content, tmp_path / "back", 2**22)
     back = tmp_path / "back"
     assert sorted(path.name for path in back.rglob("*")) == ["d", "fifo", "file", "link", "other"]
@@ -55,7 +58,7 @@ def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
         put_back(content, tmp_path / "small", 1000)
     for limit in (Limit(1000), Limit(2**22, 3)):
         with pytest.raises(Hostile, match="than this node may keep"):
-            list(overlay_tar.pack(str(upper), [str(tmp_path / "image")], limit))
+            list(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), limit))
 
 
 def test_no_link_is_followed_out_of_the_layer(upper: Path, tmp_path: Path) -> None:
@@ -74,7 +77,7 @@ def test_a_folder_made_anew_says_which_of_the_images_files_are_gone(
     (upper / "old" / "one").write_text("new")
     assert sorted(packed(upper, tmp_path / "image")) == ["old", "old/one", "old/sub"]
     new = (upper / "old").stat().st_ino
-    monkeypatch.setattr(overlay_tar, "_is_opaque", lambda folder: os.fstat(folder).st_ino == new)
+    monkeypatch.setattr(tar_pack, "_is_opaque", lambda folder: os.fstat(folder).st_ino == new)
     found = packed(upper, tmp_path / "image")
     gone = [name for name, member in found.items() if member.ischr()]
     assert sorted(gone) == ["old/sub/three", "old/two"]
@@ -94,7 +97,7 @@ def test_an_image_of_several_layers_is_looked_at_as_overlay_shows_it(
     layers = [tmp_path / name for name in ("top", "middle", "low")]
     (upper / "old" / "sub").mkdir(parents=True)
     opaque = [(upper / "old").stat().st_ino]
-    monkeypatch.setattr(overlay_tar, "_is_opaque", lambda folder: os.fstat(folder).st_ino in opaque)
+    monkeypatch.setattr(tar_pack, "_is_opaque", lambda folder: os.fstat(folder).st_ino in opaque)
 
     def gone() -> list[str]:
         return sorted(name for name, member in packed(upper, *layers).items() if member.ischr())
@@ -111,7 +114,9 @@ def test_an_image_of_several_layers_is_looked_at_as_overlay_shows_it(
 def test_a_mark_deletes_what_the_image_has_there(upper: Path, tmp_path: Path) -> None:
     deleted(upper / "old")
     (upper / "new").touch()
-    put_back(b"".join(overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22))), tmp_path / "image")
+    put_back(
+        b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22))), tmp_path / "image"
+    )
     assert [path.name for path in (tmp_path / "image").iterdir()] == ["new"]
 
 
@@ -130,21 +135,21 @@ def test_a_link_to_a_file_of_the_image_is_refused(tmp_path: Path) -> None:
 
 def test_a_layer_that_is_cut_off_between_two_files_is_an_error(upper: Path, tmp_path: Path) -> None:
     (upper / "a").touch()
-    content = b"".join(overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22)))
+    content = b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22)))
     with pytest.raises(tarfile.TarError):
-        put_back(content[: -len(tar_stream.END)], tmp_path / "target")
+        put_back(content[: -len(END)], tmp_path / "target")
 
 
 def test_a_file_that_shrinks_meanwhile_keeps_the_archive_whole(upper: Path, tmp_path: Path) -> None:
     (upper / "a").write_bytes(b"x" * 3_000_000)
     (upper / "b").write_bytes(b"after")
     content = b""
-    for number, chunk in enumerate(overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22))):
+    for number, chunk in enumerate(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22))):
         content += chunk
         if number == 0:
             os.truncate(upper / "a", 1000)
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        after = archive.extractfile("./b")
+        after = archive.extractfile("b")
         assert after is not None
         assert after.read() == b"after"
 
@@ -168,10 +173,17 @@ def test_what_can_be_saved_can_be_put_back(upper: Path, tmp_path: Path, deep: in
     folder = upper.joinpath(*"d" * deep)
     folder.mkdir(parents=True)
     (folder / "file").touch()
-    chunks = overlay_tar.pack(str(upper), [str(tmp_path / "image")], Limit(2**22))
+    chunks = written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22))
     if deep < MOST_STEPS:
         put_back(b"".join(chunks), tmp_path / "target")
         assert tmp_path.joinpath("target", *"d" * deep, "file").exists()
     else:
         with pytest.raises(Hostile, match="folders deep"):
             list(chunks)
+
+
+def test_a_name_that_is_too_long_to_be_read_again_is_refused_when_it_is_saved(upper: Path, tmp_path: Path) -> None:
+    script = "import os, sys\nfor _ in range(80): os.mkdir('d' * 250); os.chdir('d' * 250)\n"
+    subprocess.run([sys.executable, "-c", script], cwd=upper, check=True)
+    with pytest.raises(Hostile, match="a file's name and its link have"):
+        list(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22)))

@@ -1,9 +1,4 @@
-"""Remove folders of root's in which others could write: a container's layer, an unpacked container image.
-
-Their content may be as deep as its maker liked, so nothing here recurses or puts long paths together. What is mounted
-in them (a job's folder!) must survive, so each folder is renamed to the top before anything in it is touched: the
-kernel renames no mount point, and nothing into another file system.
-"""
+"""Mounted file systems, and how folders are removed below which something may be mounted."""
 
 from __future__ import annotations  # the node may have Python 3.9
 
@@ -12,23 +7,24 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
+from ...system import openat
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNMOUNT_WITHIN_S = 30
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def remove(path: str) -> bool:
-    """Remove a folder and all in it. Return True if it is gone. What cannot be removed stays, with the way to it."""
+def remove_tree(path: str) -> bool:
+    """Remove a folder of root's in which others could write: a container's layer, an unpacked container image.
+
+    Return True if it is gone. What cannot be removed stays, and so does what is mounted in it, like a job's folder.
+    """
     try:
         unmount_below(path)
-        top = os.open(path, _FOLDER)
-        try:
-            _empty(top)
-        finally:
-            os.close(top)
+        with openat.opened(os.open(path, openat.FOLDER)) as top:
+            openat.empty(top)
         os.rmdir(path)
     except FileNotFoundError:
         return True
@@ -78,42 +74,3 @@ def _mounts(process: int | str) -> Iterator[tuple[str, str, str]]:
 def _plain(path: str) -> str:
     """Return a path as it is; mountinfo writes its blanks as octal numbers."""
     return _OCTAL.sub(lambda found: chr(int(found.group(1), 8)), path)
-
-
-def _empty(top: int) -> None:
-    """Remove all in a folder that only root can reach. Raises `OSError` when something is left."""
-    failed: OSError | None = None
-    mark, number = os.urandom(6).hex(), 0
-    waiting = os.listdir(top)
-    while waiting:
-        name = waiting.pop()
-        try:
-            if _is_unlinked(name, top):
-                continue
-            number += 1
-            moved = f".{mark}-{number}"
-            os.rename(name, moved, src_dir_fd=top, dst_dir_fd=top)
-            folder = os.open(moved, _FOLDER, dir_fd=top)
-            try:
-                for inside in os.listdir(folder):
-                    if not _is_unlinked(inside, folder):
-                        number += 1
-                        up = f".{mark}-{number}"
-                        os.rename(inside, up, src_dir_fd=folder, dst_dir_fd=top)
-                        waiting.append(up)
-            finally:
-                os.close(folder)
-            os.rmdir(moved, dir_fd=top)
-        except OSError as error:
-            failed = error
-    if failed is not None:
-        raise failed
-
-
-def _is_unlinked(name: str, folder: int) -> bool:
-    """Unlink what has this name. Return False if it is a folder, which stays."""
-    try:
-        os.unlink(name, dir_fd=folder)
-    except IsADirectoryError:
-        return False
-    return True

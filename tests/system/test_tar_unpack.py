@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.common.untar import Hostile, Limit, steps, unpack
+from gleaner.agent.system.tar_policy import Hostile, Limit, Policy, steps
+from gleaner.agent.system.tar_unpack import Source, unpack
 
 DIR, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
 FIFO, CHAR, BLOCK = tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE
@@ -40,8 +41,10 @@ def put(target: Path, *members: Member, is_image: bool = True, limit: Limit | No
     target.mkdir(exist_ok=True)
     folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with tarfile.open(fileobj=archive(*members, **more), mode="r|") as tar:
-            unpack(tar, folder, limit or Limit(2**20), is_image=is_image)
+        policy = Policy(
+            limit or Limit(2**20), has_owners=True, is_overlaid=True, has_whiteouts=is_image, has_own_links=not is_image
+        )
+        unpack(Source([archive(*members, **more).getvalue()]), folder, policy)
     finally:
         os.close(folder)
 
@@ -158,6 +161,28 @@ def test_what_is_too_much_is_refused_before_it_is_written(target: Path) -> None:
     with pytest.raises(Hostile, match="more files"):
         put(target, *((f"f{number}", FILE, "") for number in range(11)), limit=Limit(10, most_files=10))
     put(target, ("big", FILE, "x" * 1000), limit=Limit(1000))
+
+
+def test_a_folder_may_be_replaced_by_a_later_member(target: Path) -> None:
+    put(target, ("a", DIR, ""), ("a/b", DIR, ""), ("a", FILE, "1"), ("c", DIR, ""), ("c", LINK, "a"))
+    assert seen(target) == {"a": "1", "c": "->a"}
+
+
+def test_folders_have_their_times_and_modes_whatever_is_put_into_them_later(target: Path) -> None:
+    put(target, ("a", DIR, ""), ("a/b", FILE, "1"), ("f", FIFO, ""), pax_headers={"mtime": "7.000000001"}, mode=0o751)
+    facts = [(target / name).stat() for name in ("a", "a/b", "f")]
+    assert {(one.st_mtime_ns, one.st_mode & 0o7777) for one in facts} == {(7_000_000_001, 0o751)}
+
+
+def test_a_time_of_many_digits_is_refused(target: Path) -> None:
+    """Python before 3.11 would work minutes on a million of them."""
+    with pytest.raises(ValueError, match="has a time of 1000 characters"):
+        put(target, ("a", FILE, ""), pax_headers={"mtime": "1" * 1000})
+
+
+def test_a_header_on_which_python_would_work_for_minutes_is_refused(target: Path) -> None:
+    with pytest.raises(Hostile, match="a header of"):
+        put(target, ("a", FILE, ""), pax_headers={"mtime": "1" * 10**6})
 
 
 def test_a_sparse_file_that_claims_to_be_huge_is_refused(target: Path) -> None:

@@ -4,7 +4,7 @@ The content goes into a draft, and the draft is renamed. What must outlive a pow
 its folder is synced after it: a rename is on the disk only when the folder is. Whoever deletes something because its
 successor has been written must have synced the successor's folder first.
 
-Standard library only: root's programs, the Slurm admin service, the agent and control all write through this module.
+Root's programs, the Slurm admin service, the agent and control all write through this module.
 """
 
 from __future__ import annotations  # the node may have Python 3.9
@@ -13,6 +13,8 @@ import contextlib
 import errno
 import os
 from typing import Union
+
+from . import openat
 
 StrPath = Union[str, "os.PathLike[str]"]
 
@@ -56,11 +58,8 @@ def _put(path: StrPath, content: bytes, *, draft: StrPath, mode: int, is_synced:
 
 def sync_folder(folder: StrPath) -> None:
     """Sync a folder, so that the names in it are on the disk."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with openat.opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
         os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def make_folders(folder: StrPath, *, within: StrPath | None = None) -> None:
@@ -91,8 +90,6 @@ def sync_tree(folder: StrPath) -> None:
                 file = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError:  # a link, a pipe, or not readable: only its name has to be kept
                 continue
-            try:
+            with openat.opened(file):
                 os.fsync(file)
-            finally:
-                os.close(file)
         sync_folder(place)

@@ -1,0 +1,46 @@
+"""The storage's root folder. This module translates the system's errors into the storage's."""
+
+import errno
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gleaner.agent.checkpoints.interface import StorageError, StorageFull
+from gleaner.agent.system.openat import entries, opened
+
+DRAFTS = ".drafts"
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def translated(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
+    """Turn the system's errors into the storage's. This is the one place that does so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            line = f"the storage folder {root} is full ({error.strerror}): free some space or raise the quota"
+            raise StorageFull(line) from error
+        hint = f": {missing}" if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE) else ""
+        raise StorageError(f"the storage folder {root} fails ({error.strerror}){hint}") from error
+
+
+@contextmanager
+def open_root(root: Path) -> Generator[int]:
+    """Yield the storage's root, if it is there, is set up, and only its owner may write to it."""
+    with translated(root):
+        file = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with opened(file):
+        with translated(root):
+            mode = os.fstat(file).st_mode
+            set_up = DRAFTS in entries(file)
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StorageError(f"others may write into the storage folder {root}: run `chmod 700 {root}`")
+        if not set_up:
+            raise StorageError(
+                f"{root} is not a storage folder: is the file system mounted? For a new one: `glean control prepare`"
+            )
+        yield file

@@ -1,0 +1,222 @@
+"""Work inside an open folder: every step starts at a descriptor and follows no symbolic link.
+
+Others may have written what lies in the folder, or write there now. Whatever they have prepared, nothing outside of the
+folder is reached. Files and folders are made for their owner alone.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterator, Sequence
+
+CHUNK_BYTES = 2**20
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""The flags that open a folder."""
+NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""The errors of opening a folder so when nothing, a file, or a symbolic link has its name."""
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def opened(file: int) -> Generator[int, None, None]:
+    """Close the file at the end. An error of closing counts, as it may be a lost write."""
+    try:
+        yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.close(file)
+        raise
+    os.close(file)
+
+
+@contextlib.contextmanager
+def walk(start: int, names: Sequence[str]) -> Generator[int, None, None]:
+    """Yield the folder that is reached from `start` by these names, none of them a symbolic link."""
+    with opened(descend(start, names)) as folder:
+        yield folder
+
+
+def descend(start: int, names: Sequence[str], make_mode: int | None = None) -> int:
+    """Return a descriptor of the folder that is reached from `start` by these names, none of them a symbolic link.
+
+    With `make_mode`, folders that are missing are made with this mode.
+    """
+    folder = os.dup(start)
+    for name in names:
+        try:
+            inner = os.open(name, FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            if make_mode is None:
+                raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, make_mode, dir_fd=folder)
+            inner = os.open(name, FOLDER, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder
+
+
+@contextlib.contextmanager
+def made(start: int, names: Sequence[str]) -> Generator[int, None, None]:
+    """Yield a folder like `walk`, after making the missing ones; by then each one's entry is on the disk."""
+    for depth, name in enumerate(names):
+        with walk(start, names[:depth]) as parent:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=parent)
+            os.fsync(parent)  # also for a folder that another writer made and may not have synced yet
+    with walk(start, names) as folder:
+        yield folder
+
+
+def create(folder: int, name: str) -> int:
+    """Create a file for writing. An existing file is an error."""
+    return os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Write everything, in as many calls as the system needs (a nearly full disk takes a part)."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def writev_all(file: int, pieces: Sequence[bytes | memoryview]) -> None:
+    """Write all pieces, one after the other, in as few calls as the system allows."""
+    rest = [memoryview(piece) for piece in pieces]
+    while rest:
+        written = os.writev(file, rest)
+        while rest and written >= len(rest[0]):
+            written -= len(rest.pop(0))
+        if written:
+            rest[0] = rest[0][written:]
+
+
+def open_plain(folder: int, name: str) -> int:
+    """Open a plain file for reading. Anything else of this name, like a link or a pipe, is a `FileNotFoundError`."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file") from error
+        raise
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise FileNotFoundError(errno.ENOENT, f"{name} is no plain file")
+
+
+def read_all(folder: int, name: str, *, most_bytes: int) -> bytes:
+    """Return a small file's content; of a larger file, a little more than `most_bytes`."""
+    with opened(open_plain(folder, name)) as file:
+        content = b""
+        while len(content) <= most_bytes and (chunk := os.read(file, CHUNK_BYTES)):
+            content += chunk
+        return content
+
+
+def pread_all(file: int, size_bytes: int, offset: int) -> bytes:
+    """Return the file's bytes at the offset; fewer only at its end."""
+    content = os.pread(file, size_bytes, offset)
+    while len(content) < size_bytes and (more := os.pread(file, size_bytes - len(content), offset + len(content))):
+        content += more
+    return content
+
+
+def pread_into(file: int, room: memoryview, offset: int) -> bool:
+    """Fill the room with the file's bytes at the offset. Return False if there are fewer."""
+    while room:
+        got = os.preadv(file, [room], offset)
+        if not got:
+            return False
+        room, offset = room[got:], offset + got
+    return True
+
+
+def entries(folder: int) -> list[str]:
+    """Return the names in an open folder."""
+    with os.scandir(folder) as found:
+        return [entry.name for entry in found]
+
+
+def subfolders(folder: int) -> Iterator[str]:
+    """Yield the names of the folders in an open folder."""
+    with os.scandir(folder) as found:
+        yield from (entry.name for entry in found if entry.is_dir(follow_symlinks=False))
+
+
+def remove_tree(folder: int, name: str) -> None:
+    """Remove what has this name, and all in it, if there is such a thing. Its depth must be limited."""
+    with contextlib.suppress(FileNotFoundError):
+        if not _is_unlinked(folder, name):
+            with walk(folder, (name,)) as inner:
+                for entry in entries(inner):
+                    remove_tree(inner, entry)
+            os.rmdir(name, dir_fd=folder)
+
+
+def empty(top: int) -> None:
+    """Remove all in a folder, whatever its modes and however deep. Raises an `OSError` if something is left.
+
+    Nothing here recurses. Each folder is renamed to the top before anything in it is touched, and that also saves what
+    is mounted below: the kernel renames no mount point, and nothing into another file system.
+    """
+    failed: list[OSError] = []
+    waiting: list[str] = []
+
+    def empty_one(folder: int) -> None:
+        for name in entries(folder):
+            try:
+                if not _is_unlinked(folder, name):
+                    waiting.append(_renamed(folder, name, top))
+            except OSError as error:
+                failed.append(error)
+
+    empty_one(top)
+    while waiting:
+        name = waiting.pop()
+        try:
+            with walk(top, (name,)) as folder:
+                empty_one(folder)
+            os.rmdir(name, dir_fd=top)
+        except OSError as error:
+            failed.append(error)
+    if failed:
+        raise failed[-1]
+
+
+def change_mode(itself: int, mode: int) -> None:
+    """Change the mode of what an O_PATH descriptor names. chmod takes no such one, but follows this link to it."""
+    os.chmod(f"/proc/self/fd/{itself}", mode)
+
+
+def _is_unlinked(folder: int, name: str) -> bool:
+    """Unlink what has this name. Return False if it is a folder, which stays."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        return False
+    return True
+
+
+def _renamed(folder: int, name: str, top: int) -> str:
+    """Rename a folder to the top, and let its owner use it. Return the new name."""
+    new = os.urandom(16).hex()
+    try:
+        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=top)
+    except OSError as error:
+        if error.errno != errno.EACCES:
+            raise
+        _make_usable(folder, name)
+        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=top)
+    _make_usable(top, new)
+    return new
+
+
+def _make_usable(folder: int, name: str) -> None:
+    with opened(os.open(name, os.O_PATH | FOLDER, dir_fd=folder)) as itself:
+        if os.fstat(itself).st_mode & 0o700 != 0o700:
+            change_mode(itself, 0o700)

@@ -1,0 +1,280 @@
+"""Pack a folder as a tar stream: a job's folder, or the files that a container has written to its own file system.
+
+The stream keeps regular files, folders, symbolic links as links, hard links within the folder and named pipes, with
+mode and modification time (to the nanosecond). It does not keep extended attributes, or sockets, which mean nothing
+once their process is gone. The order is fixed, so an unchanged folder gives the same bytes.
+
+The files that a container has written are overlay's upper layer. The stream is that raw layer: a character device 0/0
+marks a deleted file. Overlay also has an attribute for a folder that was deleted and made anew. The attribute cannot be
+set through a mounted overlay, so it is spelled out: each of the image's files that is gone from such a folder is marked
+as deleted.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import contextlib
+import errno
+import os
+import stat
+import tarfile
+from collections.abc import Generator, Iterator, Sequence
+
+from . import openat
+from .tar_policy import END, LONGEST_HEADER_BYTES, Hostile, Policy
+
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OVERLAY_OPAQUE = "trusted.overlay.opaque"
+
+Names = tuple[str, ...]
+
+
+def pack(folder: int, policy: Policy, image: Sequence[int] = ()) -> Iterator[bytes]:
+    """Yield an open folder's content as chunks of an uncompressed archive (pax), in bounded memory.
+
+    For overlay's upper layer, `image` are the folders of the image's own layers, the uppermost first. Raises `Hostile`
+    for what could not be unpacked: better now than then. Raises `OSError` for a file that cannot be read, and, unless
+    others may change the folder, for a file that shrinks.
+    """
+    gathered = bytearray()
+    for chunk in _Packing(folder, policy, image).run():
+        gathered += chunk
+        if len(gathered) >= openat.CHUNK_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    yield bytes(gathered)
+
+
+class _Packing:
+    """One archive of a folder."""
+
+    def __init__(self, root: int, policy: Policy, image: Sequence[int]) -> None:
+        self._root = root
+        self._policy = policy
+        self._image = image
+        self._names: dict[tuple[int, int], Names] = {}
+        """The first packed name of each file with several names, by device and inode."""
+        self._waiting: list[tuple[Names, os.stat_result, bool]] = []
+        """Folders that were not packed yet; True for one that hides the image's folder of its name."""
+
+    def run(self) -> Iterator[bytes]:
+        self._waiting.append(((), os.fstat(self._root), False))
+        while self._waiting:
+            names, facts, is_new = self._waiting.pop()
+            with self._tolerant(), _walk_readable(self._root, names) as folder:
+                if names or not self._policy.is_overlaid:
+                    yield self._header(names, tarfile.DIRTYPE, facts)
+                is_new = is_new or bool(names and self._image and _is_opaque(folder))
+                yield from self._folder(folder, names, is_new=is_new)
+        yield END
+
+    @contextlib.contextmanager
+    def _tolerant(self) -> Generator[None, None, None]:
+        """Go on without a file that others have removed or replaced meanwhile, if they may."""
+        try:
+            yield
+        except OSError as error:
+            if not self._policy.is_live or error.errno not in openat.NO_FOLDER:
+                raise
+
+    def _folder(self, folder: int, names: Names, *, is_new: bool) -> Iterator[bytes]:
+        inner: list[tuple[Names, os.stat_result, bool]] = []
+        found = sorted(openat.entries(folder), key=os.fsencode)
+        if found and len(names) >= self._policy.limit.most_steps:
+            raise Hostile(f"a file lies more than {self._policy.limit.most_steps} folders deep")
+        for name in found:
+            with self._tolerant():
+                facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(facts.st_mode):
+                    inner.append(((*names, name), facts, is_new))
+                else:
+                    yield from self._one(folder, (*names, name), facts)
+        if is_new:
+            for name in sorted(self._image_names(names) - set(found)):
+                yield self._header((*names, name), tarfile.CHRTYPE)
+        self._waiting.extend(reversed(inner))
+
+    def _one(self, folder: int, names: Names, facts: os.stat_result) -> Iterator[bytes]:
+        if stat.S_ISREG(facts.st_mode):
+            identity = (facts.st_dev, facts.st_ino)
+            first = self._names.setdefault(identity, names) if facts.st_nlink > 1 else names
+            if first != names:
+                yield self._header(names, tarfile.LNKTYPE, facts, link="/".join(first))
+                return
+            with _walk_readable(folder, names[-1:], leaf=_FILE) as file:
+                yield from self._content(file, names)
+        elif stat.S_ISLNK(facts.st_mode):
+            yield self._header(names, tarfile.SYMTYPE, facts, link=os.readlink(names[-1], dir_fd=folder))
+        elif stat.S_ISFIFO(facts.st_mode):
+            yield self._header(names, tarfile.FIFOTYPE, facts)
+        elif stat.S_ISCHR(facts.st_mode) and self._policy.is_overlaid:
+            yield self._header(names, tarfile.CHRTYPE)  # a job can make no other device than overlay's mark
+        elif not stat.S_ISSOCK(facts.st_mode) and not self._policy.is_overlaid:
+            raise Hostile(f"{'/'.join(names)!r} is a device, which cannot be saved")
+
+    def _content(self, file: int, names: Names) -> Iterator[bytes]:
+        facts = os.fstat(file)
+        if not stat.S_ISREG(facts.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "it was replaced", names[-1])
+        segments = [(0, facts.st_size)]
+        if self._policy.has_holes and facts.st_blocks * 512 < facts.st_size:
+            segments = list(_segments(file, facts.st_size))
+        if segments == [(0, facts.st_size)]:
+            yield self._header(names, tarfile.REGTYPE, facts, size_bytes=facts.st_size)
+            stored_bytes = facts.st_size
+        else:  # GNU's sparse format 1.0: the map of what is stored comes before the content
+            listed = [len(segments), *(number for segment in segments for number in segment)]
+            written = "".join(f"{number}\n" for number in listed).encode()
+            written += _padding(len(written))
+            stored_bytes = len(written) + sum(size for _, size in segments)
+            sparse = {
+                "GNU.sparse.major": "1",
+                "GNU.sparse.minor": "0",
+                "GNU.sparse.name": "/".join(names),
+                "GNU.sparse.realsize": str(facts.st_size),
+            }
+            yield self._header(names, tarfile.REGTYPE, facts, size_bytes=stored_bytes, more=sparse)
+            yield written
+        for start, size in segments:
+            done = 0
+            while done < size:
+                wanted = min(openat.CHUNK_BYTES, size - done)
+                chunk = os.pread(file, wanted, start + done) or self._filling(names, wanted)
+                yield chunk
+                done += len(chunk)
+        yield _padding(stored_bytes)
+
+    def _filling(self, names: Names, size_bytes: int) -> bytes:
+        """Return what stands for the end of a file that was cut meanwhile."""
+        if not self._policy.is_live:
+            raise OSError(f"{'/'.join(names)!r} became shorter while it was read")
+        return bytes(size_bytes)
+
+    def _header(
+        self,
+        names: Names,
+        kind: bytes,
+        facts: os.stat_result | None = None,
+        *,
+        link: str = "",
+        size_bytes: int = 0,
+        more: dict[str, str] | None = None,
+    ) -> bytes:
+        """Return a member's header, for any name that a file system can hold."""
+        self._policy.limit.take_file()
+        self._policy.limit.take(size_bytes)
+        member = tarfile.TarInfo("/".join(names) or ".")
+        member.type, member.linkname, member.size, member.mode = kind, link, size_bytes, 0
+        if facts is not None:
+            member.mode = stat.S_IMODE(facts.st_mode)
+            member.pax_headers = {"mtime": _decimal_s(facts.st_mtime_ns), **(more or {})}
+            if self._policy.has_owners:
+                member.uid, member.gid = facts.st_uid, facts.st_gid
+        header = member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        if self._policy.has_owners and len(header) > LONGEST_HEADER_BYTES:
+            raise Hostile(f"a file's name and its link have {len(header)} bytes")
+        return header
+
+    def _image_names(self, path: Names) -> set[str]:
+        """Return the names that a folder of the image has, as overlay shows it."""
+        shown: set[str] = set()
+        hidden: set[str] = set()
+        with contextlib.ExitStack() as opened:
+            folders = list(self._image)
+            for name in path:
+                folders = _entered(name, folders, opened)
+            for folder in folders:
+                for name in set(openat.entries(folder)) - shown - hidden:
+                    is_mark = stat.S_ISCHR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+                    (hidden if is_mark else shown).add(name)
+        return shown
+
+
+def _entered(name: str, folders: list[int], opened: contextlib.ExitStack) -> list[int]:
+    """Return the folders of this name in an image's layers, down to the first layer that hides those below it."""
+    found: list[int] = []
+    for folder in folders:
+        try:
+            found.append(opened.enter_context(openat.opened(os.open(name, openat.FOLDER, dir_fd=folder))))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno in openat.NO_FOLDER:
+                break
+            raise
+        if _is_opaque(found[-1]):
+            break
+    return found
+
+
+def _is_opaque(folder: int) -> bool:
+    try:
+        return os.getxattr(folder, _OVERLAY_OPAQUE) == b"y"
+    except OSError:
+        return False
+
+
+def _segments(file: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield offset and length of each stretch of data in a file with holes; an empty one last if a hole is last."""
+    end = 0
+    while end < size_bytes:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError:  # ENXIO: nothing but a hole up to the end
+            yield size_bytes, 0
+            return
+        end = min(os.lseek(file, start, os.SEEK_HOLE), size_bytes)
+        yield start, end - start
+
+
+def _padding(size_bytes: int) -> bytes:
+    """Return what fills up the last block of a member's content.
+
+    >>> len(_padding(500)), len(_padding(512))
+    (12, 0)
+    """
+    return bytes(-size_bytes % tarfile.BLOCKSIZE)
+
+
+def _decimal_s(time_ns: int) -> str:
+    """Return nanoseconds as decimal seconds, without the loss that a float would bring.
+
+    >>> _decimal_s(-1_500_000_000)
+    '-1.500000000'
+    """
+    whole_s, rest_ns = divmod(abs(time_ns), 10**9)
+    return f"{'-' if time_ns < 0 else ''}{whole_s}.{rest_ns:09d}"
+
+
+@contextlib.contextmanager
+def _walk_readable(start: int, names: Names, leaf: int = openat.FOLDER) -> Generator[int, None, None]:
+    """Yield a descriptor as `walk` does, also through folders of our own whose mode keeps even us out.
+
+    With other flags in `leaf`, the last name is a file's. Modes are changed for as long as necessary, and put back.
+    """
+    with contextlib.ExitStack() as changed:
+        here = os.dup(start)
+        try:
+            for number, name in enumerate(names, 1):
+                inner = _opened_readable(here, name, leaf if number == len(names) else openat.FOLDER, changed)
+                os.close(here)
+                here = inner
+            yield here
+        finally:
+            os.close(here)
+
+
+def _opened_readable(here: int, name: str, flags: int, changed: contextlib.ExitStack) -> int:
+    try:
+        file = os.open(name, flags, dir_fd=here)
+        if not flags & os.O_DIRECTORY or os.access(".", os.X_OK, dir_fd=file):
+            return file
+        os.close(file)
+    except PermissionError:
+        if os.geteuid() == 0:  # no mode keeps root out: root changes nothing that belongs to others
+            raise
+    path_only = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    itself = changed.enter_context(openat.opened(os.open(name, path_only, dir_fd=here)))
+    mode = stat.S_IMODE(os.fstat(itself).st_mode)
+    changed.callback(openat.change_mode, itself, mode)
+    openat.change_mode(itself, mode | 0o500)
+    return os.open(name, flags, dir_fd=here)

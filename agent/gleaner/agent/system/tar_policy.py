@@ -1,0 +1,107 @@
+"""The rules for a tar archive that nobody vouches for: what may be in it, and how much. Each use has its own policy."""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import tarfile
+import zlib
+from typing import Any, NamedTuple
+
+END = bytes(2 * tarfile.BLOCKSIZE)
+"""The end of every archive."""
+MOST_STEPS = 256
+"""The most folders that a name may lead down, where that is limited."""
+MALFORMED = (
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
+"""The errors that Python raises for an archive, or JSON in it, that is malformed."""
+LONGEST_HEADER_BYTES = 2**14
+"""The longest header that root reads: Python before 3.11.10 works minutes on one of a megabyte (CVE-2024-6232)."""
+_LONG_HEADERS = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
+_MOST_FILES = 2_000_000
+
+Links = list[list[Any]]
+"""Symbolic links that were not made: name, target, uid and gid."""
+
+
+class Hostile(Exception):
+    """An archive holds something that is not unpacked, or a folder something that is not packed; one line."""
+
+
+class Limit:
+    """The limit of what may still pass, over all archives that share it."""
+
+    def __init__(self, most_bytes: float, most_files: float = _MOST_FILES, most_steps: float = MOST_STEPS) -> None:
+        self._bytes = most_bytes
+        self._files = most_files
+        self.most_steps = most_steps
+        self.taken_bytes = 0
+
+    def take(self, count: int) -> None:
+        """Count bytes. Raises `Hostile` beyond the limit."""
+        self.taken_bytes += count
+        if self.taken_bytes > self._bytes:
+            raise Hostile("it is larger than this node may keep")
+
+    def take_file(self) -> None:
+        """Count a file. Raises `Hostile` beyond the limit."""
+        self._files -= 1
+        if self._files < 0:
+            raise Hostile("it has more files than this node may keep")
+
+
+class Policy(NamedTuple):
+    """The rules for one use of archives. Regular files, folders, symbolic and hard links, and named pipes may pass."""
+
+    limit: Limit
+    has_owners: bool = False
+    """Each file has the owner that the archive names. Only for root, below a folder that only root can enter."""
+    has_holes: bool = False
+    """Holes in files are holes in the archive. What they let a file claim is not limited."""
+    is_overlaid: bool = False
+    """The archive lies over what is there: a member replaces what has its name, a device deletes it, and missing
+    folders are made. Otherwise all must be new, and no device may pass."""
+    has_whiteouts: bool = False
+    """`.wh.` before a name deletes what an earlier archive has put there (image-spec, layer.md)."""
+    has_own_links: bool = False
+    """Hard links lead to files of the same archive only: overlay would copy any other, which no limit counts."""
+    links: Links | None = None
+    """A list that symbolic links are added to; they are not made then."""
+    is_live: bool = False
+    """Others may change the folder while it is packed: what they remove is left out, what they cut is filled up."""
+
+
+class ShortMember(tarfile.TarInfo):
+    """A member of an archive that root reads: it has no longer header than `LONGEST_HEADER_BYTES`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> ShortMember:
+        """Return the member that a block describes. Raises `Hostile`, or what `tarfile` raises."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _LONG_HEADERS and member.size > LONGEST_HEADER_BYTES:
+            raise Hostile(f"it has a header of {member.size} bytes")
+        return member
+
+
+def steps(name: str, most: float = MOST_STEPS) -> list[str]:
+    """Return a member's name as single steps below the target; none for the target itself. Raises `Hostile`.
+
+    >>> steps("./usr/bin/"), steps(".")
+    (['usr', 'bin'], [])
+    """
+    found = [step for step in name.split("/") if step not in ("", ".")]
+    if name.startswith("/") or ".." in found or len(found) > most or "\0" in name:
+        raise Hostile(f"the name {name[:80]!r} leads out of the archive")
+    return found

@@ -1,0 +1,247 @@
+"""Unpack archives that nobody vouches for: a job's folder, an image's layers, the files that a container has written.
+
+This is safe for the following reasons. Every step down starts at the descriptor of the folder before it and follows no
+link (O_NOFOLLOW), so nothing is ever written outside of the target, whatever an archive has put there before. Names
+with `..`, absolute names, and names that lead through a link are refused. Each file is made anew, and no device or
+socket is made. Extended attributes are left out: a container of ours has no new privileges, so a program's capabilities
+would mean nothing. Sizes and numbers of files are limited. Modes are as the archive says, even set-uid: where owners
+are, too, the target lies in a folder that only root can enter.
+"""
+
+from __future__ import annotations  # the node may have Python 3.9
+
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Sequence
+from typing import IO, Any, NamedTuple, cast
+
+from . import openat
+from .tar_policy import END, Hostile, Policy, ShortMember, steps
+
+_BUFFER_BYTES = 2**16
+_LONGEST_TIME = 40
+"""Characters of a time: Python before 3.11 works minutes on a number of a million digits."""
+_MOST_LINKS = 200_000
+_LONGEST_LINK = 4095
+_MARK = ".wh."
+_OPAQUE = ".wh..wh..opq"
+
+Names = tuple[str, ...]
+
+
+class Source:
+    """A file of chunks that can only be read forward. It knows whether the archive's end has passed."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._chunk = memoryview(b"")
+        self._tail = b""
+        self._size_bytes = 0
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes; fewer only at the end."""
+        parts: list[memoryview] = []
+        missing = size
+        while missing:
+            if not self._chunk:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    break
+                self._tail = (self._tail + chunk[-len(END) :])[-len(END) :]
+                self._chunk = memoryview(chunk)
+                self._size_bytes += len(chunk)
+            parts.append(self._chunk[:missing])
+            self._chunk = self._chunk[missing:]
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+    def skip(self) -> None:
+        """Read what is left: a source that verifies its content does so at its end."""
+        while self.read(openat.CHUNK_BYTES):
+            pass
+
+    def finish(self) -> None:
+        """Read what is left. Raises `tarfile.ReadError` if the stream did not end as an archive does."""
+        self.skip()
+        if self._tail != END or self._size_bytes % tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("the archive was cut off")
+
+
+def unpack(source: Source, target: int, policy: Policy) -> None:
+    """Put an archive into the folder with the descriptor `target`. Raises `Hostile`, or one of `MALFORMED`.
+
+    What follows the archive's end is not read: call `finish` or `skip` of the source.
+    """
+    unpacking = _Unpacking(target, policy)
+    stream = cast("IO[bytes]", source)
+    kind = ShortMember if policy.has_owners else tarfile.TarInfo
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES, tarinfo=kind) as archive:
+        while (member := archive.next()) is not None:
+            vars(archive)["members"] = []  # a `TarFile` remembers every member of a large archive
+            unpacking.put(archive, member)
+    unpacking.settle_folders()
+
+
+class _Facts(NamedTuple):
+    """Facts of a file that are set last: writing changes them."""
+
+    mode: int
+    modified_ns: int
+    uid: int
+    gid: int
+
+
+class _Unpacking:
+    """One archive on its way into a folder."""
+
+    def __init__(self, target: int, policy: Policy) -> None:
+        self._target = target
+        self._policy = policy
+        self._folders: dict[Names, _Facts] = {}
+        self._new: set[Names] = set()
+
+    def put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._policy.limit.take_file()
+        path = self._steps(member.name)
+        if not path:
+            if not member.isdir():
+                raise Hostile("its top is no folder")
+            if not self._policy.is_overlaid:
+                self._folders[path] = _facts(member)
+            return
+        name = path[-1]
+        with openat.opened(self._parent(path, member.name)) as parent:
+            if self._policy.has_whiteouts and name == _OPAQUE:
+                self._empty(parent, path[:-1])
+            elif self._policy.has_whiteouts and name.startswith(_MARK):
+                if steps(name[len(_MARK) :]):
+                    openat.remove_tree(parent, name[len(_MARK) :])
+            else:
+                self._make(archive, member, parent, path)
+                if self._policy.is_overlaid:
+                    self._new.update(path[:end] for end in range(1, len(path) + 1))
+
+    def settle_folders(self) -> None:
+        """Set the facts of all folders, since nothing more is written into them."""
+        for path in sorted(self._folders, key=len, reverse=True):
+            try:
+                with openat.walk(self._target, path) as folder:
+                    self._settle(folder, self._folders[path])
+            except OSError as error:
+                if not self._policy.is_overlaid or error.errno not in openat.NO_FOLDER:
+                    raise  # a later member may have taken the place of a folder
+
+    def _steps(self, name: str) -> Names:
+        return tuple(steps(name, self._policy.limit.most_steps))
+
+    def _parent(self, path: Names, name: str) -> int:
+        """Return a descriptor of the folder of the last step."""
+        try:
+            return openat.descend(self._target, path[:-1], 0o755 if self._policy.is_overlaid else None)
+        except OSError as error:
+            raise Hostile(f"{name[:80]!r} leads through something that is no folder: {error.strerror}") from error
+
+    def _make_folder(self, parent: int, path: Names, member: tarfile.TarInfo) -> None:
+        try:
+            os.mkdir(path[-1], 0o700, dir_fd=parent)
+        except FileExistsError:
+            if not self._policy.is_overlaid:
+                raise
+            if not stat.S_ISDIR(os.stat(path[-1], dir_fd=parent, follow_symlinks=False).st_mode):
+                os.unlink(path[-1], dir_fd=parent)
+                os.mkdir(path[-1], 0o700, dir_fd=parent)
+        self._folders[path] = _facts(member)
+
+    def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, parent: int, path: Names) -> None:
+        name = path[-1]
+        if member.isdir():
+            self._make_folder(parent, path, member)
+            return
+        if self._policy.is_overlaid:
+            openat.remove_tree(parent, name)
+        if member.isreg() and (self._policy.has_holes or not member.issparse()):
+            with openat.opened(openat.create(parent, name)) as file:
+                self._write(archive, member, file)
+                self._settle(file, _facts(member))
+        elif member.issym() and self._policy.links is not None:
+            if len(self._policy.links) >= _MOST_LINKS or len(member.linkname) > _LONGEST_LINK:
+                raise Hostile("it has more links, or longer ones, than this node may keep")
+            self._policy.links.append(["/".join(path), member.linkname, member.uid, member.gid])
+        elif member.issym():
+            os.symlink(member.linkname, name, dir_fd=parent)
+            modified_ns = _modified_ns(member)
+            if self._policy.has_owners:
+                os.chown(name, member.uid, member.gid, dir_fd=parent, follow_symlinks=False)
+            os.utime(name, ns=(modified_ns, modified_ns), dir_fd=parent, follow_symlinks=False)
+        elif member.islnk():
+            self._link(member.linkname, parent, name)
+        elif member.isfifo():
+            os.mkfifo(name, 0o600, dir_fd=parent)
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            with openat.opened(os.open(name, flags, dir_fd=parent)) as pipe:
+                self._settle(pipe, _facts(member))
+        elif not (self._policy.is_overlaid and (member.ischr() or member.isblk())):
+            raise Hostile(f"{member.name[:80]!r} is of a kind that is not unpacked")
+
+    def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, file: int) -> None:
+        # Not through extractfile, which cannot skip the holes of a stream's sparse files.
+        stream: Any = archive.fileobj
+        stored: Sequence[tuple[int, int]] | None = getattr(member, "sparse", None)
+        stream.seek(member.offset_data)
+        for start, size in [(0, member.size)] if stored is None else stored:
+            os.lseek(file, start, os.SEEK_SET)
+            missing = size
+            while missing > 0:
+                chunk = stream.read(min(openat.CHUNK_BYTES, missing))
+                if not chunk:
+                    raise tarfile.ReadError(f"{member.name!r} was cut off")
+                self._policy.limit.take(len(chunk))
+                openat.write_all(file, chunk)
+                missing -= len(chunk)
+        os.ftruncate(file, member.size)
+
+    def _link(self, linkname: str, parent: int, name: str) -> None:
+        """Make one more name for a file that is there already. A link to anything but a plain file is refused."""
+        path = self._steps(linkname)
+        if not path:
+            raise Hostile(f"a link to {linkname[:80]!r}")
+        if self._policy.has_own_links and path not in self._new:
+            raise Hostile(f"a link to {linkname[:80]!r}, which is not in it")
+        with openat.opened(self._parent(path, linkname)) as other:
+            try:
+                if not stat.S_ISREG(os.stat(path[-1], dir_fd=other, follow_symlinks=False).st_mode):
+                    raise Hostile(f"a link to {linkname[:80]!r}, which is no plain file")
+                os.link(path[-1], name, src_dir_fd=other, dst_dir_fd=parent, follow_symlinks=False)
+            except FileNotFoundError as error:
+                raise Hostile(f"a link to {linkname[:80]!r}, which is not there") from error
+
+    def _settle(self, file: int, facts: _Facts) -> None:
+        if self._policy.has_owners:
+            os.fchown(file, facts.uid, facts.gid)
+        os.utime(file, ns=(facts.modified_ns, facts.modified_ns))  # Python's compiled files depend on it
+        os.fchmod(file, facts.mode)
+
+    def _empty(self, folder: int, path: Names) -> None:
+        """Delete what earlier layers have put into a folder; what this layer has put there stays."""
+        for name in openat.entries(folder):
+            inside = (*path, name)
+            if inside not in self._new:
+                openat.remove_tree(folder, name)
+            elif stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                with openat.walk(folder, (name,)) as below:
+                    self._empty(below, inside)
+
+
+def _facts(member: tarfile.TarInfo) -> _Facts:
+    return _Facts(stat.S_IMODE(member.mode), _modified_ns(member), member.uid, member.gid)
+
+
+def _modified_ns(member: tarfile.TarInfo) -> int:
+    """Return the time of the last change, without the loss that a float would bring. Raises `ValueError`."""
+    text = member.pax_headers.get("mtime") or str(int(member.mtime))
+    if len(text) > _LONGEST_TIME:
+        raise ValueError(f"{member.name[:80]!r} has a time of {len(text)} characters")
+    whole_s, _, rest = text.partition(".")
+    sign = -1 if whole_s.startswith("-") else 1
+    return sign * (abs(int(whole_s or "0")) * 10**9 + int((rest + "0" * 9)[:9]))
