@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.common.clock import Clock, SystemClock
 from gleaner.agent.messages import Way
-from gleaner.agent.privileged.common.disk_usage import Taken
+from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.interface import (
     CannotCheckpoint,
     CannotRestore,
@@ -133,7 +133,7 @@ class PretendedRuntime:
         self.images: dict[str, bytes] = {}
         """The container images that were loaded, by id; what begins with "no image" is refused."""
         self.loads = 0
-        self.has_written = Taken()
+        self.has_written = DiskUse()
         """Each of them, apart from its folder."""
         self.left_over: dict[ContainerId, Mapping[str, str]] = {}
 
@@ -276,7 +276,7 @@ class PretendedRuntime:
     def places(self) -> Sequence[str]:
         return ()
 
-    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+    def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         return self.has_written
 
     def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:

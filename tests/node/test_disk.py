@@ -26,7 +26,7 @@ from gleaner.agent.node.disk_usage import (
     unnamed,
     verdicts,
 )
-from gleaner.agent.privileged.common.disk_usage import Taken, _Count, taken
+from gleaner.agent.privileged.common.disk_usage import DiskUse, _Count, taken
 from gleaner.agent.runtime.interface import ContainerId, RuntimeFault
 
 MIB = 2**20
@@ -35,7 +35,7 @@ A, B, C = ContainerId("a"), ContainerId("b"), ContainerId("c")
 NOBODY = 65534
 
 
-def count(folder: Path, **limits: int) -> Taken:
+def count(folder: Path, **limits: int) -> DiskUse:
     return taken(str(folder), within_s=60, **limits)  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ def test_files_folders_and_several_names_count_as_du_counts_them(tmp_path: Path)
     (tmp_path / "one" / "two" / "small").write_text("x")
     os.mkfifo(tmp_path / "pipe")
     found = count(tmp_path)
-    assert found == Taken(as_du(tmp_path), 6)
+    assert found == DiskUse(as_du(tmp_path), 6)
 
 
 def test_a_hole_takes_nothing(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_no_link_is_followed_and_a_folder_that_is_one_is_not_entered(tmp_path: P
     (tmp_path / "job" / "link").symlink_to(tmp_path / "other")
     assert count(tmp_path / "job").size_bytes < MIB
     (tmp_path / "link").symlink_to(tmp_path / "other")
-    assert count(tmp_path / "link") == Taken(count(tmp_path / "link").size_bytes, 1, is_whole=True)
+    assert count(tmp_path / "link") == DiskUse(count(tmp_path / "link").size_bytes, 1, is_whole=True)
 
 
 def test_a_folder_that_is_not_there_takes_nothing(tmp_path: Path) -> None:
-    assert count(tmp_path / "nothing") == Taken()
+    assert count(tmp_path / "nothing") == DiskUse()
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_a_folder_that_its_owner_has_locked_hides_nothing_and_stays_locked(mode:
         hear, said = multiprocessing.Pipe()
         process = multiprocessing.get_context("fork").Process(target=count_as_nobody, args=(job, said))
         process.start()
-        found = Taken(*hear.recv())
+        found = DiskUse(*hear.recv())
         process.join()
         assert (found.is_whole, found.inodes) == (True, 5)
         assert found.size_bytes >= 2 * MIB
@@ -212,14 +212,14 @@ def test_a_folder_that_its_owner_has_locked_hides_nothing_and_stays_locked(mode:
 
 
 def test_a_job_beyond_its_own_limit_is_told_which_and_what_it_took() -> None:
-    found = verdicts({A: Taken(101 * MIB, 5), B: Taken(100 * MIB, 5), C: Taken(1, 1001)}, None, LIMITS)
+    found = verdicts({A: DiskUse(101 * MIB, 5), B: DiskUse(100 * MIB, 5), C: DiskUse(1, 1001)}, None, LIMITS)
     assert set(found) == {A, C}
     assert found[A] == TooLarge("it takes at least 101 MiB of the disk, and may take 100 MiB (disk_mib_per_job)")
     assert found[C] == TooLarge("it has at least 1001 files and folders, and may have 1000 (inodes_per_job)")
 
 
 def test_below_the_reserve_the_largest_job_is_saved_and_below_half_of_it_ended() -> None:
-    jobs = {A: Taken(80 * MIB, 5), B: Taken(99 * MIB, 5)}
+    jobs = {A: DiskUse(80 * MIB, 5), B: DiskUse(99 * MIB, 5)}
     assert verdicts(jobs, Room("/var", 50 * MIB), LIMITS) == {}
     saved = verdicts(jobs, Room("/var", 49 * MIB), LIMITS)
     assert set(saved) == {B}
@@ -233,14 +233,14 @@ def test_below_the_reserve_the_largest_job_is_saved_and_below_half_of_it_ended()
 
 
 def test_no_job_is_ended_for_a_disk_that_others_have_filled() -> None:
-    assert verdicts({A: Taken(MIB, 5)}, Room("/var", 0), LIMITS) == {}
+    assert verdicts({A: DiskUse(MIB, 5)}, Room("/var", 0), LIMITS) == {}
 
 
 def test_a_job_that_hides_what_it_has_goes_first_when_the_disk_is_full() -> None:
-    assert set(verdicts({A: Taken(99 * MIB, 5), B: Taken(MIB, 5, is_whole=False)}, Room("/var", 0), LIMITS)) == {B}
+    assert set(verdicts({A: DiskUse(99 * MIB, 5), B: DiskUse(MIB, 5, is_whole=False)}, Room("/var", 0), LIMITS)) == {B}
 
 
-TAKEN = st.builds(Taken, st.integers(0, 300 * MIB), st.integers(1, 3000), st.booleans())
+TAKEN = st.builds(DiskUse, st.integers(0, 300 * MIB), st.integers(1, 3000), st.booleans())
 
 
 @given(
@@ -248,7 +248,7 @@ TAKEN = st.builds(Taken, st.integers(0, 300 * MIB), st.integers(1, 3000), st.boo
     st.none() | st.builds(Room, st.just("/var"), st.integers(0, 200 * MIB), st.booleans()),
 )
 def test_who_passes_no_limit_is_left_alone_while_there_is_room_and_at_most_one_goes_when_there_is_not(
-    jobs: dict[ContainerId, Taken], left: Room | None
+    jobs: dict[ContainerId, DiskUse], left: Room | None
 ) -> None:
     judged: dict[ContainerId, Verdict] = verdicts(jobs, left, LIMITS)
     for container, one in jobs.items():
@@ -277,7 +277,7 @@ def watch(tmp_path: Path, runtime: PretendedRuntime, **limits: int) -> DiskWatch
 
 def test_what_a_job_has_in_its_folder_and_in_its_container_counts_together(tmp_path: Path) -> None:
     runtime = PretendedRuntime()
-    runtime.has_written = Taken(60 * MIB, 10)
+    runtime.has_written = DiskUse(60 * MIB, 10)
     (tmp_path / "large").write_bytes(bytes(2 * MIB))
     found = watch(tmp_path, runtime, mib_per_job=61).look({A: tmp_path})
     assert isinstance(found[A], TooLarge)
@@ -286,7 +286,7 @@ def test_what_a_job_has_in_its_folder_and_in_its_container_counts_together(tmp_p
 
 def test_an_engine_that_does_not_answer_hides_no_folder(tmp_path: Path) -> None:
     class Silent(PretendedRuntime):
-        def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+        def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
             raise RuntimeFault("it hangs")
 
         def places(self) -> tuple[str, ...]:
@@ -300,10 +300,10 @@ def test_a_look_that_takes_long_is_made_more_rarely(tmp_path: Path) -> None:
     class Slow(PretendedRuntime):
         looks = 0
 
-        def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+        def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
             self.looks += 1
             time.sleep(0.2)
-            return Taken()
+            return DiskUse()
 
     runtime = Slow()
     looking = watch(tmp_path, runtime)
@@ -321,7 +321,7 @@ def test_nothing_new_begins_where_the_reserve_is_touched(tmp_path: Path) -> None
 
 def test_while_what_one_job_had_is_being_removed_no_other_has_to_go(tmp_path: Path) -> None:
     runtime = PretendedRuntime()
-    runtime.has_written = Taken(100 * MIB, 1)
+    runtime.has_written = DiskUse(100 * MIB, 1)
     looking = watch(tmp_path, runtime, reserve_mib=2**40)
     assert set(looking.look({A: tmp_path})) == {A}
     looking._urgent_s = 0.0
@@ -359,7 +359,7 @@ def test_what_a_process_holds_open_without_a_name_counts_for_its_container(tmp_p
         file.flush()
         for number in (0, 1):
             (tmp_path / str(number) / "fd" / "3").symlink_to(f"/proc/{os.getpid()}/fd/{file.fileno()}")
-        assert unnamed([A, B, C], processes=tmp_path) == {A: Taken(), B: Taken()}
+        assert unnamed([A, B, C], processes=tmp_path) == {A: DiskUse(), B: DiskUse()}
         (tmp_path / "file").unlink()
         found = unnamed([A, B, C], processes=tmp_path)
     assert set(found) == {A, B}
@@ -370,7 +370,7 @@ def test_what_a_process_holds_open_without_a_name_counts_for_its_container(tmp_p
 def test_a_process_that_lets_nobody_look_is_not_taken_for_one_that_holds_nothing(tmp_path: Path) -> None:
     (process(tmp_path, 1, "/gleaner/a") / "fd").touch()
     process(tmp_path, 2, "/gleaner/b")
-    assert unnamed([A, B], processes=tmp_path) == {A: Taken(0, 0, is_whole=False), B: Taken()}
+    assert unnamed([A, B], processes=tmp_path) == {A: DiskUse(0, 0, is_whole=False), B: DiskUse()}
 
 
 def test_a_file_on_its_way_through_a_socket_is_not_taken_for_nothing(tmp_path: Path) -> None:

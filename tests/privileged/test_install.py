@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.agent.privileged.install.docker_engine import Refused, difference, merged, without
+from gleaner.agent.privileged.install.docker_engine import InstallRefused, difference, merged, without
 
 ROOT = Path(__file__).parents[2]
 SHIM = "/usr/local/sbin/gleaner-runc"
@@ -60,7 +60,7 @@ def test_only_our_lines_differ() -> None:
     ids=lambda text: text[:40],
 )  # fmt: skip
 def test_settings_that_cannot_be_merged_are_left_alone(text: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InstallRefused) as refused:
         merged(text, program=SHIM, experimental=True)
     assert "\n" not in str(refused.value)
 

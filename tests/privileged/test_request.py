@@ -71,7 +71,7 @@ def test_whatever_is_taken_cannot_loosen_the_container(field: str, value: object
     except Refused:
         return
     node = oci_config.Node(uid=4200, gid=4200, cpus=2, cgroup="/gleaner", unified=False, counts_swap=True)
-    image = oci_config.Image(entrypoint=["sh"], command=[], environment=["PATH=/bin"])
+    image = oci_config.ImageDefaults(entrypoint=["sh"], command=[], environment=["PATH=/bin"])
     made = oci_config.configuration(spec, node, image, rootfs="/folder/rootfs", folder="/folder")
     process = made["process"]
     assert process["user"] == {"uid": 4200, "gid": 4200}
@@ -93,7 +93,7 @@ def test_an_images_configuration_can_say_no_more_than_what_to_run(config: object
 
 
 def test_the_agents_variables_come_before_the_images() -> None:
-    image = oci_config.Image(["python3"], ["-V"], ["PATH=/x", "A=image", "B=image"])
+    image = oci_config.ImageDefaults(["python3"], ["-V"], ["PATH=/x", "A=image", "B=image"])
     node = oci_config.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
     spec = request.spec(GOOD | {"command": []})
     process = oci_config.configuration(spec, node, image, rootfs="/r", folder="/o")["process"]
@@ -104,7 +104,9 @@ def test_the_agents_variables_come_before_the_images() -> None:
 def test_the_filter_lets_no_number_of_a_socket_pass_that_only_looks_like_another() -> None:
     """The kernel takes 32 bits of it, the filter compares 64."""
     node = oci_config.Node(uid=1, gid=1, cpus=1, cgroup="/g", unified=True, counts_swap=False)
-    made = oci_config.configuration(request.spec(GOOD), node, oci_config.Image(["x"], [], []), rootfs="/r", folder="/o")
+    made = oci_config.configuration(
+        request.spec(GOOD), node, oci_config.ImageDefaults(["x"], [], []), rootfs="/r", folder="/o"
+    )
     rules = [rule for rule in made["linux"]["seccomp"]["syscalls"] if rule["names"] == ["socket"]]
     families = [rule["args"][0] for rule in rules if len(rule["args"]) == 1]
     denied = {one["value"] for one in families if one["op"] == "SCMP_CMP_EQ"}

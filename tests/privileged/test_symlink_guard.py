@@ -19,7 +19,7 @@ from gleaner.agent.privileged.common.symlink_guard import Foreign
 from gleaner.agent.privileged.shim import main, transfer, written_layer
 from gleaner.agent.privileged.shim.seal import Broken, Sealed, opened, seal
 from gleaner.agent.system import ipc, tar_unpack
-from gleaner.agent.system.tar_policy import Hostile, Limit, Links
+from gleaner.agent.system.tar_policy import Hostile, Links, SizeLimit
 
 pytestmark = only_root
 USER = 1
@@ -141,7 +141,7 @@ def test_links_of_a_layer_are_made_only_when_they_are_put_back_and_none_leads_an
         ("c", tarfile.SYMTYPE, str(outside)),
         ("c/x", tarfile.SYMTYPE, "/etc"),
     ]
-    written_layer.put_back(archive(*members[:1], *members[4:5]), str(upper), Limit(10**6), aside)
+    written_layer.put_back(archive(*members[:1], *members[4:5]), str(upper), SizeLimit(10**6), aside)
     assert list(upper.rglob("*")) == [upper / "tmp"]
     aside += [["c/x", "/etc", USER, USER], ["tmp/a/x", "/etc", USER, USER], ["t\0", "/etc", USER, USER]]
     symlink_guard.thaw({"at": str(upper), "folders": [], "links": aside})
@@ -154,7 +154,7 @@ def test_a_layer_cannot_make_root_remember_without_end(monkeypatch: pytest.Monke
     monkeypatch.setattr(tar_unpack, "_MOST_LINKS", 1)
     with pytest.raises(Hostile, match="more links"):
         written_layer.put_back(
-            archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), Limit(10**6), []
+            archive(("a", tarfile.SYMTYPE, "x"), ("b", tarfile.SYMTYPE, "x")), str(tmp_path), SizeLimit(10**6), []
         )
 
 

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from gleaner.agent.privileged.common.system_programs import Ended, run
+from gleaner.agent.privileged.common.system_programs import ProgramResult, run
 
 LATIN = r"printf 'caf\351\000'; printf '\377no' >&2; exit 3"
 
 
 def test_what_is_no_utf8_is_replaced_on_both_streams() -> None:
-    assert run(["sh", "-c", LATIN], within_s=60) == Ended(3, "caf\ufffd\ufffd", "\ufffdno")
+    assert run(["sh", "-c", LATIN], within_s=60) == ProgramResult(3, "caf\ufffd\ufffd", "\ufffdno")
 
 
 def test_a_program_gets_its_input_its_environment_its_folder_and_its_descriptors() -> None:
@@ -21,7 +21,7 @@ def test_a_program_gets_its_input_its_environment_its_folder_and_its_descriptors
         done = run(
             ["sh", "-c", script], within_s=60, given="given\n", environment=environment, folder="/", passed=(other,)
         )
-        assert done == Ended(0, "given\nhere\n/\n", "")
+        assert done == ProgramResult(0, "given\nhere\n/\n", "")
         assert os.read(end, 100) == b"through\n"
     finally:
         os.close(end)

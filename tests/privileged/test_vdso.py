@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gleaner.agent.privileged.shim import seal, vdso
 from gleaner.agent.privileged.shim.criu_messages import field
-from gleaner.agent.privileged.shim.vdso import Forged, Guard, Part, flaw
+from gleaner.agent.privileged.shim.vdso import Forged, Guard, VdsoPart, flaw
 
 START = 0x7F0000000000
 PAGE = 4096
@@ -95,7 +95,7 @@ def test_where_it_is_in_the_pages() -> None:
         mappings=[mapping(0x1000, 0x9000, PRIVATE), mapping(START, START + 2 * PAGE, VDSO)],
         runs=[(0x1000, 3, 4), (0x5000, 2, 0), (START - PAGE, 2, 4), (START + PAGE, 1, 4)],
     )
-    assert guard.parts("pages-7.img") == [Part(4 * PAGE, 2 * PAGE, "1")]
+    assert guard.parts("pages-7.img") == [VdsoPart(4 * PAGE, 2 * PAGE, "1")]
     assert guard.parts("pages-8.img") == []
     assert not guard.reads("core-1.img")
 
@@ -134,7 +134,7 @@ def test_an_image_that_is_another_one_when_it_is_read_again_is_forged() -> None:
         guard.note("mm-1.img", image(b"y"))
 
 
-def passed(content: bytes, parts: list[Part]) -> tuple[bytes, str]:
+def passed(content: bytes, parts: list[VdsoPart]) -> tuple[bytes, str]:
     """Return the bytes of these pages that CRIU gets, and why it gets no more."""
     source, feeding = os.pipe()
     taking, sink = os.pipe()
@@ -157,7 +157,7 @@ def passed(content: bytes, parts: list[Part]) -> tuple[bytes, str]:
 
 def test_criu_gets_all_pages_and_nothing_of_a_forged_one() -> None:
     before, after = os.urandom(PAGE), os.urandom(2 * PAGE)
-    part = Part(PAGE, len(OWN), "1")
+    part = VdsoPart(PAGE, len(OWN), "1")
     assert passed(before + OWN + after, [part]) == (before + OWN + after, "")
     forged = bytearray(OWN)
     struct.pack_into("<Q", forged, symbols(OWN)[0] + 8, START)

@@ -17,7 +17,7 @@ from tests.privileged.root import only_root
 from gleaner.agent.privileged.shim import written_layer
 from gleaner.agent.privileged.shim.written_layer import Layers, NotTaken, mounted
 from gleaner.agent.system.ipc import Handshake, HandshakeFailed
-from gleaner.agent.system.tar_policy import Limit
+from gleaner.agent.system.tar_policy import SizeLimit
 
 LATER_S = time.time() + 3600
 
@@ -57,17 +57,17 @@ def saved(found: Layers) -> bytes:
             content.write(source.read())
 
     with agent(read) as side:
-        written_layer.send(side, found, Limit(2**20), LATER_S)
+        written_layer.send(side, found, SizeLimit(2**20), LATER_S)
     return content.getvalue()
 
 
-def put(content: bytes, root: Path, *, limit: Limit | None = None, end_s: float = LATER_S) -> None:
+def put(content: bytes, root: Path, *, limit: SizeLimit | None = None, end_s: float = LATER_S) -> None:
     def write(_: Handshake, pipe: int) -> None:
         with contextlib.suppress(BrokenPipeError), open(pipe, "wb") as sink:
             sink.write(content)
 
     with agent(write) as side:
-        written_layer.receive(side, str(root), limit or Limit(2**20), end_s)
+        written_layer.receive(side, str(root), limit or SizeLimit(2**20), end_s)
 
 
 def test_what_goes_out_comes_in_again(found: Layers, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_what_goes_out_comes_in_again(found: Layers, tmp_path: Path) -> None:
 
 def test_a_layer_that_is_too_large_malformed_or_cut_off_is_refused_in_one_line(found: Layers, tmp_path: Path) -> None:
     content = saved(found)
-    for wrong, limit in ((content, Limit(1000)), (content[:5000], None), (b"x" * 5000, None), (b"", None)):
+    for wrong, limit in ((content, SizeLimit(1000)), (content[:5000], None), (b"x" * 5000, None), (b"", None)):
         with pytest.raises(NotTaken, match="its written files cannot be put back: ") as refused:
             put(wrong, tmp_path / "root", limit=limit)
         assert "\n" not in str(refused.value)
@@ -85,14 +85,14 @@ def test_a_layer_that_is_too_large_malformed_or_cut_off_is_refused_in_one_line(f
 
 def test_an_agent_that_has_gone_is_no_reason_to_wait(found: Layers) -> None:
     with agent(lambda _, pipe: os.close(pipe)) as side, pytest.raises(NotTaken, match="Broken pipe"):
-        written_layer.send(side, found, Limit(2**20), LATER_S)
+        written_layer.send(side, found, SizeLimit(2**20), LATER_S)
 
 
 def test_an_agent_that_does_nothing_is_left_at_its_end(found: Layers, tmp_path: Path) -> None:
     held: list[int] = []
     for act in (
-        lambda side: written_layer.send(side, found, Limit(2**20), time.time() + 0.05),
-        lambda side: written_layer.receive(side, str(tmp_path / "root"), Limit(2**20), time.time() + 0.05),
+        lambda side: written_layer.send(side, found, SizeLimit(2**20), time.time() + 0.05),
+        lambda side: written_layer.receive(side, str(tmp_path / "root"), SizeLimit(2**20), time.time() + 0.05),
     ):
         with agent(lambda _, pipe: held.append(pipe)) as side, pytest.raises(HandshakeFailed, match="end has come"):
             act(side)
@@ -119,7 +119,7 @@ ON_OVERLAY = """
 import os, shutil, subprocess, sys
 sys.path.insert(0, sys.argv[1])
 from gleaner.agent.privileged.common import config, mounts
-from gleaner.agent.system.tar_policy import Limit
+from gleaner.agent.system.tar_policy import SizeLimit
 from gleaner.agent.privileged.shim import written_layer
 place = sys.argv[2]
 subprocess.check_call(["mount", "-t", "tmpfs", "x", place])
@@ -143,7 +143,7 @@ shutil.rmtree(first + "/e/f")
 open(first + "/d/b/new", "w").write("new")
 os.link(first + "/d/b/new", first + "/e/other")
 found = written_layer.layers(config.Config(1), "c", first)
-written_layer.put_back(written_layer.pack(found, Limit(10**6)), second, Limit(10**6))
+written_layer.put_back(written_layer.pack(found, SizeLimit(10**6)), second, SizeLimit(10**6))
 seen(first)
 print("--")
 seen(second)

@@ -39,7 +39,7 @@ from gleaner.agent.runtime.criu_reasons import criu_reason
 from gleaner.agent.runtime.docker import has_project_quotas
 from gleaner.agent.runtime.images import PulledImages
 from gleaner.agent.system import ipc, untrusted
-from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Limit
+from gleaner.agent.system.tar_policy import MALFORMED, Hostile, SizeLimit
 from gleaner.agent.system.untrusted import text_of
 from gleaner.agent.user_job.catalog import Catalog
 
@@ -97,7 +97,7 @@ ON_A_NODE = (
     Reader(
         "Docker's daemon.json",
         daemon_json_file,
-        (docker_engine.Refused,),
+        (docker_engine.InstallRefused,),
         (b'{"debug": true, "runtimes": {"x": {"path": "/x"}}}',),
     ),
     Reader(
@@ -162,7 +162,7 @@ def image_in(content: bytes, folder: Path) -> None:
 def layer_back(content: bytes, folder: Path) -> None:
     target = folder / "upper"
     target.mkdir(exist_ok=True)
-    written_layer.put_back([content], str(target), Limit(2**20, 100), [])
+    written_layer.put_back([content], str(target), SizeLimit(2**20, 100), [])
 
 
 def vdso_areas(content: bytes, _folder: Path) -> None:

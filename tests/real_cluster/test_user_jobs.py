@@ -31,7 +31,7 @@ raise SystemExit(5)
 """CRIU saves no open connection unless it is told to."""
 AT_THE_DOOR = """
 import json, os, signal, sys
-from gleaner.agent.runtime.helper_client import HelperClient, Refusal
+from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal
 from gleaner.agent.runtime.interface import RuntimeFault
 theirs, number, process = sys.argv[1:]
 helper = HelperClient("/run/gleaner-helper.sock")
@@ -43,7 +43,7 @@ for do, fields in {
     try:
         helper.ask(do, **fields)
         found[do] = "done"
-    except Refusal as error:
+    except HelperRefusal as error:
         found[do] = error.kind
 for what, act in {
     "kill": lambda: os.kill(int(process), signal.SIGKILL),

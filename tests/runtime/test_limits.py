@@ -11,7 +11,7 @@ from tests.runtime.account_harness import acting_as
 from tests.runtime.nodes_harness import IMAGE, USER, Node, Work, wait_for
 
 from gleaner.agent.node.disk_usage import unnamed
-from gleaner.agent.privileged.common.disk_usage import Taken
+from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_http import Engine
 from gleaner.agent.runtime.images import PulledImages
@@ -97,7 +97,7 @@ time.sleep(600)
     assert 500 < found.inodes < 600
     node.runtime.pause(container)
     assert node.runtime.written(container, most_inodes=100).inodes > 100
-    assert node.runtime.written(ContainerId("gone"), most_inodes=100) == Taken()
+    assert node.runtime.written(ContainerId("gone"), most_inodes=100) == DiskUse()
     for place in node.runtime.places():
         assert subprocess.run(["stat", "-f", f"{node.root}{place}"], capture_output=True, check=False).returncode == 0
 

@@ -13,11 +13,11 @@ import pytest
 from gleaner.agent.privileged.shim import written_layer
 from gleaner.agent.privileged.shim.written_layer import Layers
 from gleaner.agent.system import tar_pack
-from gleaner.agent.system.tar_policy import END, MOST_STEPS, Hostile, Limit
+from gleaner.agent.system.tar_policy import END, MOST_STEPS, Hostile, SizeLimit
 
 
 def packed(upper: Path, *images: Path) -> dict[str, tarfile.TarInfo]:
-    content = b"".join(written_layer.pack(Layers(str(upper), [*map(str, images)]), Limit(2**22)))
+    content = b"".join(written_layer.pack(Layers(str(upper), [*map(str, images)]), SizeLimit(2**22)))
     assert len(content) % 512 == 0
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         return {member.name.removeprefix("./"): member for member in archive}
@@ -25,7 +25,7 @@ def packed(upper: Path, *images: Path) -> dict[str, tarfile.TarInfo]:
 
 def put_back(content: bytes, target: Path, most_bytes: int = 2**20) -> None:
     target.mkdir(exist_ok=True)
-    written_layer.put_back([content], str(target), Limit(most_bytes))
+    written_layer.put_back([content], str(target), SizeLimit(most_bytes))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
     os.link(upper / "d" / "file", upper / "other")
     (upper / "link").symlink_to("/gleaner-no-such")
     os.mkfifo(upper / "fifo", 0o600)
-    content = b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22)))
+    content = b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), SizeLimit(2**22)))
     put_back(content, tmp_path / "back", 2**22)
     back = tmp_path / "back"
     assert sorted(path.name for path in back.rglob("*")) == ["d", "fifo", "file", "link", "other"]
@@ -56,7 +56,7 @@ def test_files_links_and_modes_come_back(upper: Path, tmp_path: Path) -> None:
     assert (back / "link").readlink() == Path("/gleaner-no-such")
     with pytest.raises(Hostile, match="larger"):
         put_back(content, tmp_path / "small", 1000)
-    for limit in (Limit(1000), Limit(2**22, 3)):
+    for limit in (SizeLimit(1000), SizeLimit(2**22, 3)):
         with pytest.raises(Hostile, match="than this node may keep"):
             list(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), limit))
 
@@ -115,7 +115,8 @@ def test_a_mark_deletes_what_the_image_has_there(upper: Path, tmp_path: Path) ->
     deleted(upper / "old")
     (upper / "new").touch()
     put_back(
-        b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22))), tmp_path / "image"
+        b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), SizeLimit(2**22))),
+        tmp_path / "image",
     )
     assert [path.name for path in (tmp_path / "image").iterdir()] == ["new"]
 
@@ -135,7 +136,7 @@ def test_a_link_to_a_file_of_the_image_is_refused(tmp_path: Path) -> None:
 
 def test_a_layer_that_is_cut_off_between_two_files_is_an_error(upper: Path, tmp_path: Path) -> None:
     (upper / "a").touch()
-    content = b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22)))
+    content = b"".join(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), SizeLimit(2**22)))
     with pytest.raises(tarfile.TarError):
         put_back(content[: -len(END)], tmp_path / "target")
 
@@ -144,7 +145,7 @@ def test_a_file_that_shrinks_meanwhile_keeps_the_archive_whole(upper: Path, tmp_
     (upper / "a").write_bytes(b"x" * 3_000_000)
     (upper / "b").write_bytes(b"after")
     content = b""
-    for number, chunk in enumerate(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22))):
+    for number, chunk in enumerate(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), SizeLimit(2**22))):
         content += chunk
         if number == 0:
             os.truncate(upper / "a", 1000)
@@ -173,7 +174,7 @@ def test_what_can_be_saved_can_be_put_back(upper: Path, tmp_path: Path, deep: in
     folder = upper.joinpath(*"d" * deep)
     folder.mkdir(parents=True)
     (folder / "file").touch()
-    chunks = written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22))
+    chunks = written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), SizeLimit(2**22))
     if deep < MOST_STEPS:
         put_back(b"".join(chunks), tmp_path / "target")
         assert tmp_path.joinpath("target", *"d" * deep, "file").exists()
@@ -186,4 +187,4 @@ def test_a_name_that_is_too_long_to_be_read_again_is_refused_when_it_is_saved(up
     script = "import os, sys\nfor _ in range(80): os.mkdir('d' * 250); os.chdir('d' * 250)\n"
     subprocess.run([sys.executable, "-c", script], cwd=upper, check=True)
     with pytest.raises(Hostile, match="a file's name and its link have"):
-        list(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), Limit(2**22)))
+        list(written_layer.pack(Layers(str(upper), [str(tmp_path / "image")]), SizeLimit(2**22)))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gleaner.agent.system.tar_policy import Hostile, Limit, Policy, steps
+from gleaner.agent.system.tar_policy import Hostile, Policy, SizeLimit, steps
 from gleaner.agent.system.tar_unpack import Source, unpack
 
 DIR, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -37,12 +37,16 @@ def archive(*members: Member, **more: Any) -> io.BytesIO:
     return made
 
 
-def put(target: Path, *members: Member, is_image: bool = True, limit: Limit | None = None, **more: Any) -> None:
+def put(target: Path, *members: Member, is_image: bool = True, limit: SizeLimit | None = None, **more: Any) -> None:
     target.mkdir(exist_ok=True)
     folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
         policy = Policy(
-            limit or Limit(2**20), has_owners=True, is_overlaid=True, has_whiteouts=is_image, has_own_links=not is_image
+            limit or SizeLimit(2**20),
+            has_owners=True,
+            is_overlaid=True,
+            has_whiteouts=is_image,
+            has_own_links=not is_image,
         )
         unpack(Source([archive(*members, **more).getvalue()]), folder, policy)
     finally:
@@ -157,10 +161,10 @@ def test_an_image_is_no_place_for_overlays_marks(target: Path) -> None:
 
 def test_what_is_too_much_is_refused_before_it_is_written(target: Path) -> None:
     with pytest.raises(Hostile, match="larger"):
-        put(target, ("big", FILE, "x" * 1000), limit=Limit(999))
+        put(target, ("big", FILE, "x" * 1000), limit=SizeLimit(999))
     with pytest.raises(Hostile, match="more files"):
-        put(target, *((f"f{number}", FILE, "") for number in range(11)), limit=Limit(10, most_files=10))
-    put(target, ("big", FILE, "x" * 1000), limit=Limit(1000))
+        put(target, *((f"f{number}", FILE, "") for number in range(11)), limit=SizeLimit(10, most_files=10))
+    put(target, ("big", FILE, "x" * 1000), limit=SizeLimit(1000))
 
 
 def test_a_folder_may_be_replaced_by_a_later_member(target: Path) -> None:
@@ -187,7 +191,7 @@ def test_a_header_on_which_python_would_work_for_minutes_is_refused(target: Path
 
 def test_a_sparse_file_that_claims_to_be_huge_is_refused(target: Path) -> None:
     with pytest.raises(Hostile):
-        put(target, ("huge", tarfile.GNUTYPE_SPARSE, ""), limit=Limit(10))
+        put(target, ("huge", tarfile.GNUTYPE_SPARSE, ""), limit=SizeLimit(10))
 
 
 names = st.lists(st.sampled_from(["a", "b", "c", ".wh.a", ".wh.b", ".wh..wh..opq"]), min_size=1, max_size=4).map(

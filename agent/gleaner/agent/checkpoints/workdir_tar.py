@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gleaner.agent.system import openat, tar_pack, tar_unpack
-from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Limit, Policy
+from gleaner.agent.system.tar_policy import MALFORMED, Hostile, Policy, SizeLimit
 
 
 class WorkdirError(OSError):
@@ -48,7 +48,7 @@ def clear(folder: Path) -> None:
 
 
 def _policy() -> Policy:
-    return Policy(Limit(math.inf, math.inf, math.inf), has_holes=True)
+    return Policy(SizeLimit(math.inf, math.inf, math.inf), has_holes=True)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import structlog
 
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, Taken, taken
+from gleaner.agent.privileged.common.disk_usage import BLOCK_BYTES, DiskUse, taken
 from gleaner.agent.privileged.shim.unsavable import holds_sent_files
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
 
@@ -88,10 +88,10 @@ class InTheWay:
 Verdict: TypeAlias = TooLarge | InTheWay
 
 
-def verdicts(found: Mapping[ContainerId, Taken], room: Room | None, limits: DiskLimits) -> dict[ContainerId, Verdict]:
+def verdicts(found: Mapping[ContainerId, DiskUse], room: Room | None, limits: DiskLimits) -> dict[ContainerId, Verdict]:
     """Return the verdict on each job that must end or be saved.
 
-    >>> verdicts({ContainerId("a"): Taken(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
+    >>> verdicts({ContainerId("a"): DiskUse(3 * 2**30, 10)}, None, DiskLimits(mib_per_job=2048))
     {'a': TooLarge(detail='it takes at least 3072 MiB of the disk, and may take 2048 MiB (disk_mib_per_job)')}
     """
     judged: dict[ContainerId, Verdict] = {}
@@ -167,7 +167,7 @@ class DiskWatch:
         self._free_bytes = self.room.free_bytes if self.room else 0
         hidden = unnamed(jobs)
         found = {
-            container: self._taken(container, folder).plus(hidden.get(container, Taken()))
+            container: self._taken(container, folder).plus(hidden.get(container, DiskUse()))
             for container, folder in jobs.items()
         }
         took_s = self.clock.monotonic_s() - began_s
@@ -198,7 +198,7 @@ class DiskWatch:
         except RuntimeFault:
             return ()
 
-    def _taken(self, container: ContainerId, folder: Path) -> Taken:
+    def _taken(self, container: ContainerId, folder: Path) -> DiskUse:
         most_bytes, most_inodes = self.limits.mib_per_job * _MIB, self.limits.inodes_per_job
         inside = taken(str(folder), within_s=_COUNT_WITHIN_S, most_bytes=most_bytes, most_inodes=most_inodes, own=True)
         try:
@@ -232,7 +232,7 @@ class DiskWatch:
             log.warning(what, reason=reason)
 
 
-def unnamed(containers: Collection[ContainerId], *, processes: Path = Path("/proc")) -> dict[ContainerId, Taken]:
+def unnamed(containers: Collection[ContainerId], *, processes: Path = Path("/proc")) -> dict[ContainerId, DiskUse]:
     """Return what files of each container take that its processes hold open without a name; not those in memory.
 
     Such files take room, and no look at folders finds them. The processes are found by their cgroup, whose last part is
@@ -245,7 +245,8 @@ def unnamed(containers: Collection[ContainerId], *, processes: Path = Path("/pro
         if not _look(process, found.setdefault(container, {})):
             hiding.add(container)
     return {
-        container: Taken(sum(sizes.values()), len(sizes), container not in hiding) for container, sizes in found.items()
+        container: DiskUse(sum(sizes.values()), len(sizes), container not in hiding)
+        for container, sizes in found.items()
     }
 
 

@@ -54,7 +54,7 @@ def size_in_memory(line: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LogBatch:
     """Lines that are on their way to control, and what they take in memory."""
 
     lines: LogLines
@@ -192,12 +192,12 @@ class JobLog:
         for line in self._split.rest():
             self._append(line)
 
-    def taken(self, room_bytes: Callable[[], int] | None = None) -> Iterator[Taken]:
+    def taken(self, room_bytes: Callable[[], int] | None = None) -> Iterator[LogBatch]:
         """Take out the lines, in batches that control takes; if `room_bytes` is given, only while there is room."""
         while (room_bytes is None or room_bytes() > 0) and (batch := self._batch()) is not None:
             yield batch
 
-    def _batch(self) -> Taken | None:
+    def _batch(self) -> LogBatch | None:
         with self._changing:
             size_bytes = count = 0
             for line in self._lines[:BATCH]:
@@ -207,7 +207,7 @@ class JobLog:
                 count += 1
             if not count:
                 return None
-            taken = Taken(LogLines(first=self.first, lines=tuple(self._lines[:count])), size_bytes)
+            taken = LogBatch(LogLines(first=self.first, lines=tuple(self._lines[:count])), size_bytes)
             del self._lines[:count]
             self.first += count
             self.buffered_bytes -= size_bytes

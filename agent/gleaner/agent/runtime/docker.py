@@ -23,7 +23,7 @@ import structlog
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import freezing, system_programs
-from gleaner.agent.privileged.common.disk_usage import Taken
+from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
 from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, data_folder, find_shim
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS
@@ -303,13 +303,13 @@ class DockerRuntime:
         with translated("cannot ask Docker where it keeps its files"):
             return [self._data_folder]
 
-    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+    def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         with translated(f"cannot measure {container[:12]}"):
             engine = Engine(self._url, patience_s=_LOOK_PATIENCE_S)
             try:
-                return Taken(engine.written_bytes(container), engine.changed(container, most=most_inodes))
+                return DiskUse(engine.written_bytes(container), engine.changed(container, most=most_inodes))
             except docker.errors.NotFound:
-                return Taken()
+                return DiskUse()
             finally:
                 engine.close()
 

@@ -28,13 +28,13 @@ _CHANGE = b'"Kind":'
 """It stands once for each change in the engine's list; within a file's name, the quotes would be escaped."""
 
 
-class NotUnderstood(docker.errors.DockerException):
+class BadAnswer(docker.errors.DockerException):
     """The engine's answer is not what it should be."""
 
 
 @contextmanager
 def translated(doing: str) -> Generator[None]:
-    """Turn the errors of docker-py and its HTTP libraries, and `NotUnderstood`, into `RuntimeFault`.
+    """Turn the errors of docker-py and its HTTP libraries, and `BadAnswer`, into `RuntimeFault`.
 
     The caller catches errors that mean something to it before they get here.
     """
@@ -46,7 +46,7 @@ def translated(doing: str) -> Generator[None]:
 
 @contextmanager
 def reading() -> Generator[None]:
-    """Turn the errors that Python raises for a malformed answer into `NotUnderstood`.
+    """Turn the errors that Python raises for a malformed answer into `BadAnswer`.
 
     Only what reads an answer of the engine belongs in this context: an error of our own would pass for the engine's.
     """
@@ -56,7 +56,7 @@ def reading() -> Generator[None]:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         line = f"Docker's answer is not understood ({type(error).__name__}: {error})"
-        raise NotUnderstood(line[:_LONGEST_LINE]) from error
+        raise BadAnswer(line[:_LONGEST_LINE]) from error
 
 
 def explanation(error: Exception) -> str:
@@ -100,7 +100,7 @@ def state_of(inspected: Mapping[str, Any]) -> ContainerState:
 class Engine:
     """The calls that the runtime needs, with types; docker-py's own are too loose to be checked.
 
-    Each raises docker-py's `APIError` (the engine refuses), `NotUnderstood`, or an error of `requests`: see
+    Each raises docker-py's `APIError` (the engine refuses), `BadAnswer`, or an error of `requests`: see
     `translated`.
     """
 

@@ -16,7 +16,7 @@ _COMES_BACK_S = 60.0
 _AGAIN_S = 0.5
 
 
-class Refusal(Exception):
+class HelperRefusal(Exception):
     """The helper's refusal. `kind` is start, image, ended, checkpoint, gone, or fault."""
 
     def __init__(self, kind: str, why: str) -> None:
@@ -39,7 +39,7 @@ class HelperClient:
     path: str
 
     def ask(self, do: str, descriptor: int | None = None, **fields: object) -> Answer:
-        """Have one thing done, however long that takes. Raises `Refusal`, or `RuntimeFault` if no helper answers."""
+        """Have one thing done, however long it takes. Raises `HelperRefusal`, or `RuntimeFault` if no helper answers."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.connect(self.path)
@@ -51,7 +51,7 @@ class HelperClient:
         except (OSError, HandshakeFailed) as error:
             raise RuntimeFault(f"the node's helper at {self.path} does not answer: {error}") from error
         if said.get("ok") is not True:
-            raise Refusal(str(said.get("kind")), str(said.get("why")))
+            raise HelperRefusal(str(said.get("kind")), str(said.get("why")))
         return Answer(said, given)
 
     def ask_until_answered(self, do: str, **fields: str) -> Answer:
@@ -71,8 +71,8 @@ class HelperClient:
 
 @contextlib.contextmanager
 def translated(doing: str) -> Generator[None]:
-    """Turn a `Refusal` into `RuntimeFault`. The caller catches one that means something to it before it gets here."""
+    """Turn a `HelperRefusal` into `RuntimeFault`. The caller catches one that means something to it before that."""
     try:
         yield
-    except Refusal as error:
+    except HelperRefusal as error:
         raise RuntimeFault(f"{doing}: {error}") from error

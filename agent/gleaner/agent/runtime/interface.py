@@ -12,7 +12,7 @@ from typing import NewType, Protocol
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
-from gleaner.agent.privileged.common.disk_usage import Taken
+from gleaner.agent.privileged.common.disk_usage import DiskUse
 
 ContainerId = NewType("ContainerId", str)
 
@@ -207,7 +207,7 @@ class Runtime(Protocol):
         """Return the folders of the node on whose file systems containers and images take room."""
         ...
 
-    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+    def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         """Count what the container has written apart from its folder. Return zeros if it is gone.
 
         The count may stop past the limit.

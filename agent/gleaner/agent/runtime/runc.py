@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common.config import Config
-from gleaner.agent.privileged.common.disk_usage import Taken
+from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
 from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
-from gleaner.agent.runtime.helper_client import HelperClient, Refusal, translated
+from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translated
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
     KILLED,
@@ -94,7 +94,7 @@ class RuncRuntime:
             file.flush()
             try:
                 self._helper.ask("import", file.fileno(), image=image_id)
-            except Refusal as error:
+            except HelperRefusal as error:
                 if error.kind == "image":
                     raise ImageRefused(f"the node's helper does not take the image {image_id}: {error}") from error
                 raise
@@ -107,7 +107,7 @@ class RuncRuntime:
         with translated(f"cannot pause {container}"):
             try:
                 self._helper.ask("pause", name=container)
-            except Refusal as error:
+            except HelperRefusal as error:
                 if error.kind == "ended":
                     raise ContainerExited(str(error)) from error
                 raise
@@ -168,7 +168,7 @@ class RuncRuntime:
         while True:
             try:
                 said = self._helper.ask_until_answered("wait", name=container).said
-            except Refusal as error:
+            except HelperRefusal as error:
                 if error.kind == "gone":
                     raise ContainerKilled("its container was removed by somebody else") from error
                 raise RuntimeFault(f"cannot wait for {container}: {error}") from error
@@ -189,7 +189,7 @@ class RuncRuntime:
         with translated(f"cannot kill {container}"):
             try:
                 self._helper.ask("signal", name=container, signal="KILL")
-            except Refusal as error:
+            except HelperRefusal as error:
                 if error.kind != "gone":
                     raise
 
@@ -203,7 +203,7 @@ class RuncRuntime:
             with translated(f"cannot measure {container}"):
                 try:
                     found = self._helper.ask("usage", name=container).said["usage"]
-                except Refusal as error:
+                except HelperRefusal as error:
                     if error.kind != "gone":
                         raise
                     continue
@@ -219,16 +219,16 @@ class RuncRuntime:
     def places(self) -> Sequence[str]:
         return [self._bundles]
 
-    def written(self, container: ContainerId, *, most_inodes: int) -> Taken:
+    def written(self, container: ContainerId, *, most_inodes: int) -> DiskUse:
         """Return the helper's count, which has limits of its own."""
         with translated(f"cannot measure {container}"):
             try:
                 size_bytes, inodes, is_whole = self._helper.ask("taken", name=container).said["taken"]
-            except Refusal as error:
+            except HelperRefusal as error:
                 if error.kind != "gone":
                     raise
-                return Taken()
-        return Taken(int(size_bytes), int(inodes), bool(is_whole))
+                return DiskUse()
+        return DiskUse(int(size_bytes), int(inodes), bool(is_whole))
 
     def prune(self, *, unused_for_s: float, enough: Callable[[], bool]) -> Sequence[str]:
         """Remove nothing: the helper has a limit of its own for images (`most_image_bytes`)."""
@@ -239,7 +239,7 @@ class RuncRuntime:
         """Create a container that does not run yet. If anything goes wrong in the context, nothing of it is left."""
         try:
             self._create(spec, image, restored=restored)
-        except Refusal as error:
+        except HelperRefusal as error:
             if error.kind != "image":
                 raise
             self._import(spec, image)
@@ -247,7 +247,7 @@ class RuncRuntime:
         try:
             yield
         except BaseException:
-            with contextlib.suppress(Refusal, RuntimeFault):
+            with contextlib.suppress(HelperRefusal, RuntimeFault):
                 self._helper.ask("remove", name=spec.name)
             raise
 
@@ -264,7 +264,7 @@ class RuncRuntime:
                 labels=dict(spec.labels),
                 restore=restored,
             )
-        except Refusal as error:
+        except HelperRefusal as error:
             if error.kind == "start":
                 raise CannotStart(str(error), 127) from error
             raise
@@ -278,7 +278,7 @@ class RuncRuntime:
                 raise ImageMissing(f"the image {spec.image} is not on the node and cannot be pulled: {where}")
             try:
                 found = self._helper.ask("import", archive, image=spec.image).said["image_id"]
-            except Refusal as error:
+            except HelperRefusal as error:
                 raise ImageMissing(f"the image {spec.image} is not on the node: {error}") from error
         if image not in (spec.image, found):
             raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed")
@@ -287,7 +287,7 @@ class RuncRuntime:
         with opened(os.open(spec.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             try:
                 self._helper.ask("run", folder, name=spec.name)
-            except Refusal as error:
+            except HelperRefusal as error:
                 code = _shell_code(str(error))
                 if error.kind == "start" and code is not None:
                     raise CannotStart(_why_not_started(str(error)), code) from error
@@ -311,7 +311,7 @@ class RuncRuntime:
     def _has_ended(self, container: ContainerId) -> bool:
         try:
             return bool(self._helper.ask("about", name=container).said["ended"])
-        except Refusal:
+        except HelperRefusal:
             return True
         except RuntimeFault:  # the helper may be restarting
             return False

@@ -38,7 +38,7 @@ class Hostile(Exception):
     """An archive holds something that is not unpacked, or a folder something that is not packed; one line."""
 
 
-class Limit:
+class SizeLimit:
     """The limit of what may still pass, over all archives that share it."""
 
     def __init__(self, most_bytes: float, most_files: float = _MOST_FILES, most_steps: float = MOST_STEPS) -> None:
@@ -63,7 +63,7 @@ class Limit:
 class Policy(NamedTuple):
     """The rules for one use of archives. Regular files, folders, symbolic and hard links, and named pipes may pass."""
 
-    limit: Limit
+    limit: SizeLimit
     has_owners: bool = False
     """Each file has the owner that the archive names. Only for root, below a folder that only root can enter."""
     has_holes: bool = False

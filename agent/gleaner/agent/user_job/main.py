@@ -19,7 +19,7 @@ from gleaner.agent.messages import Assignment, NodeFacts
 from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
-from gleaner.agent.runtime.helper_client import HelperClient, Refusal, translated
+from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translated
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, Runtime, RuntimeFault
 from gleaner.agent.runtime.runc import RuncRuntime
 from gleaner.agent.user_job.catalog import Catalog, program_of
@@ -43,7 +43,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandLine:
     """The command line."""
 
     image: str
@@ -83,7 +83,7 @@ def run(  # noqa: PLR0913, PLR0917 - by Typer, who gives them by their names
     """
     words = tuple(command or ())
     try:
-        asked = Asked(
+        asked = CommandLine(
             image=image,
             command=words[1:] if words[:1] == ("--",) else words,
             storage=storage,
@@ -169,7 +169,7 @@ def become_step(environment: Mapping[str, str], words: Sequence[str]) -> NoRetur
     os.execv(srun, step_words(environment, srun, words))  # noqa: S606 - without a shell, as it should be
 
 
-def user_job(asked: Asked, number: str, happened: Happenings) -> UserJob:
+def user_job(asked: CommandLine, number: str, happened: Happenings) -> UserJob:
     """Return the job with all that it needs, found and checked. Raises whatever is wrong."""
     clock = SystemClock()
     began_s = clock.now_s()
@@ -224,7 +224,7 @@ def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
     return facts
 
 
-def plan_of(job: SlurmJob, asked: Asked, began_s: float) -> Plan:
+def plan_of(job: SlurmJob, asked: CommandLine, began_s: float) -> Plan:
     """Return the instants by which the job is saved."""
     return Plan(end_s=job.end_s, kill_wait_s=kill_wait_s(), every_s=asked.save_every_s, began_s=began_s)
 
@@ -258,7 +258,7 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
 
     try:
         admitted = helper.ask("admit", slurm_job=number).said
-    except Refusal as error:
+    except HelperRefusal as error:
         raise Unfit(str(error)) from error
     runtime = RuncRuntime(helper, handshakes=Path(str(admitted["handshakes"])))
     stay_alone(Path(str(admitted["handshakes"])), number)
@@ -282,7 +282,7 @@ def stay_alone(place: Path, number: str) -> None:
         raise Unfit(f"job {number} has a `glean run` on this node already: there is one at a time") from None
 
 
-def spec_of(asked: Asked, admitted: Mapping[str, Any]) -> ContainerSpec:
+def spec_of(asked: CommandLine, admitted: Mapping[str, Any]) -> ContainerSpec:
     """Return the container that the job needs. Raises `Unfit`."""
     has_mib = admitted["memory_mib"]
     if asked.memory_mib is None and has_mib is None:

@@ -37,7 +37,7 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-class Output:
+class OutputRelay:
     """The container's output, passed on to our own standard streams as it comes."""
 
     def __init__(self, chunks: Iterator[tuple[int, bytes]], say: Callable[[str], None], clock: Clock) -> None:
@@ -92,7 +92,7 @@ class SlurmReporter:
     """Why the job is saved."""
     exit_code: int = FAILED
     is_requeued: bool = False
-    _output: Output | None = None
+    _output: OutputRelay | None = None
 
     @property
     def is_heard(self) -> bool:
@@ -107,7 +107,7 @@ class SlurmReporter:
     # ── its output ──
 
     def follow(self, container: ContainerId, *, may_wait: Callable[[], bool]) -> None:
-        self._output = Output(iter(self.runtime.logs(container)), self.say, self.clock)
+        self._output = OutputRelay(iter(self.runtime.logs(container)), self.say, self.clock)
 
     def mark(self, *, paused_s: float) -> Mark:
         if self._output is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gleaner.agent.privileged.common import system_programs
-from gleaner.agent.privileged.common.system_programs import Ended
+from gleaner.agent.privileged.common.system_programs import ProgramResult
 
 TTL_S = 60
 """The time for which a credential is good, by the clocks of the two nodes; munge refuses older ones."""
@@ -110,7 +110,7 @@ def parsed(text: str) -> Credential:
     return Credential(uid, payload.strip(), encoded_s, decoded_s)
 
 
-def _run(words: Sequence[str], given: str, *, socket: Path | None, timeout_s: float) -> Ended:
+def _run(words: Sequence[str], given: str, *, socket: Path | None, timeout_s: float) -> ProgramResult:
     where = [] if socket is None else [f"--socket={socket}"]
     try:
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
@@ -123,6 +123,6 @@ def _run(words: Sequence[str], given: str, *, socket: Path | None, timeout_s: fl
         raise MungeAway(f"{words[0]}: {error}") from error
 
 
-def _said(done: Ended, program: str) -> str:
+def _said(done: ProgramResult, program: str) -> str:
     said = " ".join(done.stderr.split()).removeprefix(f"{program}: Error: ")
     return f"{program} failed: {said or f'exit code {done.status}'}"

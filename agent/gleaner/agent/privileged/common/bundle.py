@@ -21,7 +21,7 @@ from typing import Any
 
 from ...system import atomic, openat
 from . import config, disk_usage, mounts
-from .disk_usage import Taken
+from .disk_usage import DiskUse
 
 _GONE = ".gone-"
 _ROOM, _ROOM_BYTES = "exit.room", 512
@@ -129,18 +129,18 @@ class Bundle:
         mounts.remove_tree(gone)
 
 
-def taken(*paths: str) -> Taken:
+def taken(*paths: str) -> DiskUse:
     """Return the room that folders take on the disk: a lower bound if the count takes too long."""
-    found = Taken()
+    found = DiskUse()
     for path in paths:
         found = found.plus(disk_usage.taken(path, within_s=_COUNT_WITHIN_S))
     return found
 
 
-def room(settings: config.Config) -> Taken:
+def room(settings: config.Config) -> DiskUse:
     """Return how much containers may still write; less than nothing beyond a limit."""
     found = taken(*(one.path for one in all_bundles(settings)))
-    return Taken(settings.most_container_bytes - found.size_bytes, settings.most_container_files - found.inodes)
+    return DiskUse(settings.most_container_bytes - found.size_bytes, settings.most_container_files - found.inodes)
 
 
 def owner_uid(settings: config.Config, facts: dict[str, Any]) -> int:

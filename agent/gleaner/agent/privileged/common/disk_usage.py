@@ -22,21 +22,21 @@ _OPEN_TO_OWNER = stat.S_IRUSR | stat.S_IXUSR
 MOST_INODES = 10_000_000
 
 
-class Taken(NamedTuple):
+class DiskUse(NamedTuple):
     """The room that was counted: all that the folder takes if `is_whole`, else a lower bound."""
 
     size_bytes: int = 0
     inodes: int = 0
     is_whole: bool = True
 
-    def plus(self, other: Taken) -> Taken:
+    def plus(self, other: DiskUse) -> DiskUse:
         """Return the sum of both."""
-        return Taken(self.size_bytes + other.size_bytes, self.inodes + other.inodes, self.is_whole and other.is_whole)
+        return DiskUse(self.size_bytes + other.size_bytes, self.inodes + other.inodes, self.is_whole and other.is_whole)
 
 
 def taken(
     folder: str, *, within_s: float, most_bytes: int | None = None, most_inodes: int = MOST_INODES, own: bool = False
-) -> Taken:
+) -> DiskUse:
     """Count the folder and all that is in it. Return zeros if there is no such folder.
 
     A file with several names counts once; holes do not count, nor does what is mounted there. With `own`, a folder of
@@ -45,9 +45,9 @@ def taken(
     try:
         top = os.lstat(folder)
     except FileNotFoundError:
-        return Taken()
+        return DiskUse()
     except OSError:
-        return Taken(is_whole=False)
+        return DiskUse(is_whole=False)
     count = _Count(top, most_bytes, most_inodes, time.monotonic() + within_s, own=own)
     try:
         count.enter(None, folder)
@@ -56,7 +56,7 @@ def taken(
     finally:
         while count.levels:
             count.leave()
-    return Taken(count.size_bytes, count.inodes, count.is_whole)
+    return DiskUse(count.size_bytes, count.inodes, count.is_whole)
 
 
 class _Level:

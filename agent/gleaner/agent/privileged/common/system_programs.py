@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ...system.untrusted import text_of
 
 
-class Ended(NamedTuple):
+class ProgramResult(NamedTuple):
     """A program that has ended: its exit status, and what it has printed."""
 
     status: int
@@ -33,7 +33,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     folder: str | None = None,
     passed: Sequence[int] = (),
-) -> Ended:
+) -> ProgramResult:
     """Run a program to its end. `given` is its standard input; `passed` are descriptors that it inherits.
 
     In what it prints, NUL and what is no UTF-8 are replaced (`text_of`). Raises `TimeoutError` if the program takes
@@ -54,4 +54,4 @@ def run(
         raise TimeoutError(errno.ETIMEDOUT, f"{words[0]} took more than {within_s:g} s") from error
     except ValueError as error:
         raise OSError(errno.EINVAL, f"{os.strerror(errno.EINVAL)}: {error}") from error
-    return Ended(done.returncode, text_of(done.stdout), text_of(done.stderr))
+    return ProgramResult(done.returncode, text_of(done.stdout), text_of(done.stderr))

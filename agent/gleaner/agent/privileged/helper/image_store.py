@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
 from ...system import atomic, openat, tar_unpack
-from ...system.tar_policy import MALFORMED, Hostile, Limit, Policy, ShortMember, steps
+from ...system.tar_policy import MALFORMED, Hostile, Policy, ShortMember, SizeLimit, steps
 from ..common import bundle, config, linux, mounts
 from ..common.request import is_image_id
 
@@ -87,7 +87,7 @@ def take_in(settings: config.Config, descriptor: int, name: str) -> str:
             if not os.path.exists(place):
                 if _kept_bytes(folder) > settings.most_image_bytes // 2:
                     _remove_unnamed(settings, folder)
-                _unpack(archive, wanted, folder, place, Limit(settings.most_image_bytes - _kept_bytes(folder)))
+                _unpack(archive, wanted, folder, place, SizeLimit(settings.most_image_bytes - _kept_bytes(folder)))
             _write(os.path.join(folder, _NAMES), {**_names(settings), full_name(name): image_id})
             return image_id
     except MALFORMED as error:
@@ -219,7 +219,7 @@ def _architecture() -> str:
     return _ARCHITECTURES.get(os.uname().machine, os.uname().machine)
 
 
-def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: Limit) -> None:
+def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: SizeLimit) -> None:
     content: dict[str, Any] = json.loads(wanted.config)
     diffs = content["rootfs"]["diff_ids"]
     if content.get("architecture", _architecture()) != _architecture():
@@ -244,7 +244,7 @@ def _unpack(archive: _Archive, wanted: _Wanted, folder: str, place: str, limit: 
         raise
 
 
-def _unpack_layer(archive: _Archive, name: str, diff: object, target: int, limit: Limit) -> None:
+def _unpack_layer(archive: _Archive, name: str, diff: object, target: int, limit: SizeLimit) -> None:
     with archive.open(name) as packed:
         start = packed.peek(4)[:4]  # type: ignore[attr-defined]
         if start == b"\x28\xb5\x2f\xfd":

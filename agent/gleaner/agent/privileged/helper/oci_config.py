@@ -64,7 +64,7 @@ class Node(NamedTuple):
     image_id: str = ""
 
 
-class Image(NamedTuple):
+class ImageDefaults(NamedTuple):
     """The way in which a container image is to be run (image-spec, config.md)."""
 
     entrypoint: list[str]
@@ -72,11 +72,11 @@ class Image(NamedTuple):
     environment: list[str]
 
 
-def image(config: dict[str, Any]) -> Image:
+def image(config: dict[str, Any]) -> ImageDefaults:
     """Return the facts in a container image's configuration. A malformed field counts as missing.
 
     >>> image({"config": {"Cmd": ["sh"], "Env": None}})
-    Image(entrypoint=[], command=['sh'], environment=[])
+    ImageDefaults(entrypoint=[], command=['sh'], environment=[])
     """
     said: Any = config.get("config")
 
@@ -87,10 +87,10 @@ def image(config: dict[str, Any]) -> Image:
             return []
         return found if type(found) is list and all(map(is_text, found)) else []
 
-    return Image(texts("Entrypoint"), texts("Cmd"), texts("Env"))
+    return ImageDefaults(texts("Entrypoint"), texts("Cmd"), texts("Env"))
 
 
-def configuration(spec: Spec, node: Node, image: Image, *, rootfs: str, folder: str) -> dict[str, Any]:
+def configuration(spec: Spec, node: Node, image: ImageDefaults, *, rootfs: str, folder: str) -> dict[str, Any]:
     """Return the configuration of a container whose root is at `rootfs` and whose own few files are in `folder`."""
     annotations = {ANNOTATION_HANDSHAKE: spec.name}
     if not node.is_agents:
@@ -120,12 +120,12 @@ def configuration(spec: Spec, node: Node, image: Image, *, rootfs: str, folder: 
     }
 
 
-def command(spec: Spec, image: Image) -> list[str]:
+def command(spec: Spec, image: ImageDefaults) -> list[str]:
     """Return the program and its arguments: the agent's command replaces the image's, never its entry point."""
     return [*image.entrypoint, *(spec.command or image.command)]
 
 
-def _process(spec: Spec, node: Node, image: Image) -> dict[str, Any]:
+def _process(spec: Spec, node: Node, image: ImageDefaults) -> dict[str, Any]:
     variables = {"PATH": _PATH, "HOSTNAME": HOSTNAME}
     variables.update({one.partition("=")[0]: one.partition("=")[2] for one in image.environment})
     variables.update(spec.environment)

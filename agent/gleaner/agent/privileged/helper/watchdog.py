@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ..common import agent_leftovers, bundle, config, request
 from ..common.bundle import Bundle
-from ..common.disk_usage import Taken
+from ..common.disk_usage import DiskUse
 from ..common.slurm_job import Unknown
 from ..common.user_jobs import UserJobs, job_of
 from . import containers
@@ -87,7 +87,7 @@ class Watchdog:
 
     def keep_limit(self) -> None:
         """Keep the limits: remove ended containers, the oldest first; then end the largest of all that is there."""
-        found: dict[Bundle | str, Taken] = {
+        found: dict[Bundle | str, DiskUse] = {
             made: bundle.taken(made.path, *self._folders(made)) for made in bundle.all_bundles(self._settings)
         }
         found |= {name: bundle.taken(folder) for name, folder in self._loose().items()}
@@ -102,7 +102,7 @@ class Watchdog:
             if self._is_ended(one):
                 return
 
-    def _share(self, *taken: Taken) -> float:
+    def _share(self, *taken: DiskUse) -> float:
         """Return the part of the limits that is taken: of bytes or of files, whichever is more."""
         of_bytes = sum(one.size_bytes for one in taken) / self._settings.most_container_bytes
         return max(of_bytes, sum(one.inodes for one in taken) / self._settings.most_container_files)

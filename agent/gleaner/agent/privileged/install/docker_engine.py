@@ -28,7 +28,7 @@ _PATIENCE_S = 60
 _INDENT = re.compile(r"^([ \t]+)\"", re.MULTILINE)
 
 
-class Refused(Exception):
+class InstallRefused(Exception):
     """A refusal, by which nothing was changed; one line that says why, and what to do."""
 
 
@@ -36,7 +36,7 @@ def merged(text: str, *, program: str, experimental: bool) -> tuple[str, list[st
     """Return the settings with our runtime, and what was added: "runtimes", "runtimes.gleaner", "experimental".
 
     If all of it is there already, the text is the same. `experimental` is for an engine whose experimental part is not
-    on by other means. Raises `Refused`.
+    on by other means. Raises `InstallRefused`.
 
     >>> merged('{"debug": true, "runtimes": {"x": {"path": "/x"}}}', program="/g", experimental=False)[1]
     ['runtimes.gleaner']
@@ -47,24 +47,26 @@ def merged(text: str, *, program: str, experimental: bool) -> tuple[str, list[st
         added.append("runtimes")
     runtimes: dict[str, Any] = settings.setdefault("runtimes", {})
     if type(runtimes) is not dict:
-        raise Refused('its "runtimes" is no object')
+        raise InstallRefused('its "runtimes" is no object')
     if RUNTIME not in runtimes:
         runtimes[RUNTIME] = {"path": program}
         added.append(f"runtimes.{RUNTIME}")
     elif runtimes[RUNTIME] != {"path": program}:
-        raise Refused(
+        raise InstallRefused(
             f"it has a runtime {RUNTIME!r} that is not ours: {json.dumps(runtimes[RUNTIME])}; remove that first"
         )
     if experimental and settings.get("experimental") is not True:
         if "experimental" in settings:
-            raise Refused('it says "experimental": false, and Docker cannot save containers without: change that first')
+            raise InstallRefused(
+                'it says "experimental": false, and Docker cannot save containers without: change that first'
+            )
         settings["experimental"] = True
         added.append("experimental")
     return (_written(settings, text), added) if added else (text, [])
 
 
 def without(text: str, *, program: str, added: list[str]) -> str:
-    """Return the settings without what we `added`, if it is still as we wrote it. Raises `Refused`."""
+    """Return the settings without what we `added`, if it is still as we wrote it. Raises `InstallRefused`."""
     settings = _parsed(text)
     runtimes: dict[str, Any] = settings.get("runtimes", {})
     taken = False
@@ -90,9 +92,9 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = json.loads(text, object_pairs_hook=_object) if text.strip() else {}
     except (ValueError, RecursionError) as error:
-        raise Refused(f"it is no JSON: {error}") from error
+        raise InstallRefused(f"it is no JSON: {error}") from error
     if type(settings) is not dict:
-        raise Refused("it is no JSON object")
+        raise InstallRefused("it is no JSON object")
     return settings
 
 
@@ -132,10 +134,10 @@ def knows_us() -> bool:
 
 
 def foreign_containers() -> list[str]:
-    """Return the ids of running containers that are not ours. Raises `Refused` if the engine does not answer."""
+    """Return the ids of running containers that are not ours. Raises `InstallRefused` if the engine does not answer."""
     everything, with_label = _docker("ps", "-q"), _docker("ps", "-q", "--filter", f"label={LABEL}")
     if everything is None or with_label is None:
-        raise Refused("the engine does not say which containers run")
+        raise InstallRefused("the engine does not say which containers run")
     labelled = with_label.split()
     return [one for one in everything.split() if one not in labelled]
 
@@ -150,7 +152,7 @@ def users_of_runtime() -> list[str]:
 
 
 def check(settings: str) -> None:
-    """Ask the engine itself if it would start with this `daemon.json` and its present flags. Raises `Refused` if not.
+    """Ask the engine itself if it would start with this `daemon.json` and its present flags. Raises `InstallRefused`.
 
     Engines before 23 cannot be asked.
     """
@@ -164,7 +166,7 @@ def check(settings: str) -> None:
         said = system_programs.run(words, within_s=_PATIENCE_S)
     if said.status != 0 and "unknown flag: --validate" not in said.stderr:
         lines = said.stderr.strip().splitlines() or ["no reason given"]
-        raise Refused(f"Docker would not start with the change: {lines[-1].replace(trial.name, 'daemon.json')}")
+        raise InstallRefused(f"Docker would not start with the change: {lines[-1].replace(trial.name, 'daemon.json')}")
 
 
 def config_file() -> str | None:
@@ -173,26 +175,26 @@ def config_file() -> str | None:
 
 
 def reload() -> None:
-    """Have the engine read its settings again, which touches no container. Raises `Refused`."""
+    """Have the engine read its settings again, which touches no container. Raises `InstallRefused`."""
     if _is_service():
         subprocess.run(["systemctl", "reload", "docker"], timeout=_PATIENCE_S, check=False)
     else:
         pid = _pid()
         if pid is None:
-            raise Refused(f"the engine answers, but {PID_FILE} does not name it: send SIGHUP to dockerd")
+            raise InstallRefused(f"the engine answers, but {PID_FILE} does not name it: send SIGHUP to dockerd")
         os.kill(pid, signal.SIGHUP)
 
 
 def restart() -> None:
-    """Have the service manager restart the engine. Raises `Refused` without one, or if a foreign container runs."""
+    """Have the service manager restart the engine. Raises `InstallRefused` without one, or if others' containers run."""
     others = foreign_containers()
     if others:
-        raise Refused(
+        raise InstallRefused(
             f"Docker must be restarted, and {len(others)} containers run there that are not ours ({others[0]}): "
             "end them, or restart Docker when you can"
         )
     if not _is_service():
-        raise Refused("Docker must be restarted, and no service manager runs it here: restart dockerd")
+        raise InstallRefused("Docker must be restarted, and no service manager runs it here: restart dockerd")
     subprocess.run(["systemctl", "restart", "docker"], timeout=5 * _PATIENCE_S, check=False)
 
 

@@ -23,7 +23,7 @@ from ...system import atomic
 from ..common import config
 from ..common.user_jobs import Owner, make_theirs
 from . import docker_engine
-from .docker_engine import PATH, Refused
+from .docker_engine import PATH, InstallRefused
 
 LIBRARY = config.Config(1).library
 PYTHON = "/usr/bin/python3"
@@ -57,7 +57,7 @@ class File(NamedTuple):
     mode: int = 0o644
 
 
-class Asked(argparse.Namespace):
+class Options(argparse.Namespace):
     """The options of the command line."""
 
     root: str
@@ -81,17 +81,17 @@ def main() -> NoReturn:
     os.umask(0o022)  # agents read the settings
     try:
         if os.geteuid() != 0 and not asked.root:
-            raise Refused("must be run as root")
+            raise InstallRefused("must be run as root")
         if asked.remove:
             _remove(asked)
         else:
             _install(asked)
-    except (Refused, config.Misconfigured) as error:
+    except (InstallRefused, config.Misconfigured) as error:
         sys.exit(f"install-node: {error}")
     sys.exit(0)
 
 
-def _asked(words: list[str]) -> Asked:
+def _asked(words: list[str]) -> Options:
     parser = argparse.ArgumentParser("install-node.sh", description="What runs as root on a node of Gleaner's.")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
@@ -102,10 +102,10 @@ def _asked(words: list[str]) -> Asked:
     parser.add_argument("--criu", help="where CRIU is, or a wrapper around it")
     root = "install into this folder: a system that does not run"
     parser.add_argument("--root", default="", type=lambda path: path.rstrip("/"), help=root)
-    return parser.parse_args(words, namespace=Asked())
+    return parser.parse_args(words, namespace=Options())
 
 
-def _install(asked: Asked) -> None:
+def _install(asked: Options) -> None:
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
     settings, new_settings = _settings(asked)
     wanted = new_settings | _programs(source, settings)
@@ -147,8 +147,8 @@ def _install(asked: Asked) -> None:
         print("all is as it should be")
 
 
-def _settings(asked: Asked) -> tuple[config.Config, dict[str, File]]:
-    """Return the settings that are there, checked, or new ones and their file to write. Raises `Refused`."""
+def _settings(asked: Options) -> tuple[config.Config, dict[str, File]]:
+    """Return the settings that are there, checked, or new ones and their file to write. Raises `InstallRefused`."""
     new: dict[str, File] = {}
     path = asked.at(config.CONFIG_FILE)
     if os.path.lexists(path):
@@ -162,7 +162,7 @@ def _settings(asked: Asked) -> tuple[config.Config, dict[str, File]]:
     for program in (settings.runc, settings.criu):
         _must_be_roots(asked.at(program))
         if not os.access(asked.at(program), os.X_OK):
-            raise Refused(f"{program} cannot be executed")
+            raise InstallRefused(f"{program} cannot be executed")
     return settings, new
 
 
@@ -170,9 +170,9 @@ def _uid(account: str) -> int:
     try:
         uid = int(account) if account.isdigit() else pwd.getpwnam(account).pw_uid
     except KeyError:
-        raise Refused(f"there is no account {account!r}: make it, or name another with --account") from None
+        raise InstallRefused(f"there is no account {account!r}: make it, or name another with --account") from None
     if uid == 0:
-        raise Refused("agents cannot be root: name an ordinary account with --account")
+        raise InstallRefused("agents cannot be root: name an ordinary account with --account")
     return uid
 
 
@@ -183,11 +183,11 @@ def _group(settings: config.Config) -> str:
         return str(settings.agent_uid)
 
 
-def _found(asked: Asked, name: str) -> str:
+def _found(asked: Options, name: str) -> str:
     for folder in PATH.split(":"):
         if os.access(asked.at(f"{folder}/{name}"), os.X_OK):
             return f"{folder}/{name}"
-    raise Refused(f"there is no {name} on this node: install it, or say where it is with --{name}")
+    raise InstallRefused(f"there is no {name} on this node: install it, or say where it is with --{name}")
 
 
 def _programs(source: str, settings: config.Config) -> dict[str, File]:
@@ -210,29 +210,31 @@ def _programs(source: str, settings: config.Config) -> dict[str, File]:
 
 
 def _must_be_roots(path: str) -> None:
-    """Raise `Refused` if anybody but root can change this file, which root is to run, or a folder on the way to it."""
+    """Raise `InstallRefused` if anybody but root can change this file, which root runs, or a folder on the way to it."""
     at = os.path.realpath(path)
     while True:
         try:
             facts = os.stat(at)
         except OSError as error:
-            raise Refused(f"{path} cannot be used: {error.strerror}") from error
+            raise InstallRefused(f"{path} cannot be used: {error.strerror}") from error
         sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
         if facts.st_uid not in (0, os.geteuid()) or (facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky):
-            raise Refused(f"{path} would be run by root, and {at} is not root's alone: chown root, chmod go-w")
+            raise InstallRefused(f"{path} would be run by root, and {at} is not root's alone: chown root, chmod go-w")
         if at == "/":
             return
         at = os.path.dirname(at)
 
 
-def _daemon_json(asked: Asked) -> tuple[str, str, list[str]]:
-    """Return Docker's settings before and after, and what is added; the engine has agreed. Raises `Refused`."""
+def _daemon_json(asked: Options) -> tuple[str, str, list[str]]:
+    """Return Docker's settings before and after, and what is added; the engine has agreed. Raises `InstallRefused`."""
     if not (os.path.exists(asked.at("/usr/sbin/dockerd")) if asked.root else docker_engine.is_installed()):
         print("there is no Docker Engine here: installing the rest")
         return "", "", []
     elsewhere = None if asked.root else docker_engine.config_file()
     if elsewhere not in (None, DAEMON_JSON):
-        raise Refused(f"Docker reads its settings from {elsewhere}, not from {DAEMON_JSON}: register the runtime there")
+        raise InstallRefused(
+            f"Docker reads its settings from {elsewhere}, not from {DAEMON_JSON}: register the runtime there"
+        )
     old = _text(asked.at(DAEMON_JSON))
     is_there = os.path.lexists(asked.at(DAEMON_JSON))
     is_on = None if asked.root else docker_engine.has_experimental()
@@ -240,12 +242,12 @@ def _daemon_json(asked: Asked) -> tuple[str, str, list[str]]:
         new, added = docker_engine.merged(old, program=RUNC_SHIM, experimental=is_on is not True)
         if added and not asked.root:
             docker_engine.check(new)
-    except Refused as error:
-        raise Refused(f"{DAEMON_JSON} stays as it is: {error}") from error
+    except InstallRefused as error:
+        raise InstallRefused(f"{DAEMON_JSON} stays as it is: {error}") from error
     return old, new, added if is_there else [*added, "file"]
 
 
-def _write_daemon_json(asked: Asked, text: str, *, keep: bool) -> None:
+def _write_daemon_json(asked: Options, text: str, *, keep: bool) -> None:
     """Write Docker's settings. With `keep`, keep a copy of the old ones beside them."""
     path = os.path.realpath(asked.at(DAEMON_JSON))
     mode = 0o644
@@ -256,7 +258,7 @@ def _write_daemon_json(asked: Asked, text: str, *, keep: bool) -> None:
     _write(path, File(text.encode(), mode))
 
 
-def _bring_up(asked: Asked) -> None:
+def _bring_up(asked: Options) -> None:
     """Tell a running engine of the runtime. An engine that does not run will find its settings when it starts."""
     is_on = docker_engine.has_experimental()
     if is_on is None:
@@ -265,7 +267,7 @@ def _bring_up(asked: Asked) -> None:
     if not docker_engine.knows_us():
         docker_engine.reload()
         if not docker_engine.wait_until_known(known=True):
-            raise Refused("Docker was reloaded, and does not know the runtime: look at its log")
+            raise InstallRefused("Docker was reloaded, and does not know the runtime: look at its log")
         print("Docker has been reloaded, and knows the runtime")
     if not is_on:
         if not asked.restart_docker:
@@ -276,18 +278,18 @@ def _bring_up(asked: Asked) -> None:
             return
         docker_engine.restart()
         if not docker_engine.has_experimental():
-            raise Refused("Docker was restarted, and its experimental part is still off: look at its log")
+            raise InstallRefused("Docker was restarted, and its experimental part is still off: look at its log")
         print("Docker has been restarted")
 
 
-def _remove(asked: Asked) -> None:
+def _remove(asked: Options) -> None:
     record = _record(asked)
     if not os.path.exists(asked.at(RECORD)):
         print("nothing of ours is here")
         return
     runs = not asked.root and docker_engine.has_experimental() is not None
     if runs and (users := docker_engine.users_of_runtime()):
-        raise Refused(f"{len(users)} containers need the runtime ({users[0]}): remove them first")
+        raise InstallRefused(f"{len(users)} containers need the runtime ({users[0]}): remove them first")
     old = _text(asked.at(DAEMON_JSON))
     new = docker_engine.without(old, program=RUNC_SHIM, added=record["daemon_json"])
     difference = docker_engine.difference(DAEMON_JSON, old, new)
@@ -319,21 +321,21 @@ def _remove(asked: Asked) -> None:
             os.rmdir(folder)
 
 
-def _must_agree(asked: Asked, question: str) -> None:
+def _must_agree(asked: Options, question: str) -> None:
     if asked.yes:
         return
     if not sys.stdin.isatty():
-        raise Refused("nobody is here to agree: look at what --dry-run says, and say --yes")
+        raise InstallRefused("nobody is here to agree: look at what --dry-run says, and say --yes")
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Refused("as you wish: nothing was changed")
+        raise InstallRefused("as you wish: nothing was changed")
 
 
-def _record(asked: Asked) -> dict[str, Any]:
-    """Return the record of what earlier runs have installed. Raises `Refused` if it is broken."""
+def _record(asked: Options) -> dict[str, Any]:
+    """Return the record of what earlier runs have installed. Raises `InstallRefused` if it is broken."""
     try:
         found: dict[str, Any] = json.loads(_text(asked.at(RECORD)) or '{"files": {}, "daemon_json": []}')
     except ValueError as error:
-        raise Refused(f"{RECORD} is broken: {error}; remove it and run this again") from error
+        raise InstallRefused(f"{RECORD} is broken: {error}; remove it and run this again") from error
     return found
 
 
@@ -357,7 +359,7 @@ def _text(path: str) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} cannot be read: {error}") from error
+        raise InstallRefused(f"{path} cannot be read: {error}") from error
 
 
 def _digest(content: bytes) -> str:

@@ -237,7 +237,7 @@ def _whole(blocks: Iterator[bytes], name: str) -> bytes:
     return bytes(found)
 
 
-def _looking(source: int, sink: int, parts: list[vdso.Part]) -> None:
+def _looking(source: int, sink: int, parts: list[vdso.VdsoPart]) -> None:
     """Pass pages on, and look at these parts before. If one is forged, `sink` stays open, as in `_comparing`."""
     at = 0
     with openat.opened(source):

@@ -209,16 +209,16 @@ def _said_to(agent: ipc.Handshake) -> Generator[None]:
         raise
 
 
-def _limit(settings: config.Config, owner: _Owner) -> tar_policy.Limit:
+def _limit(settings: config.Config, owner: _Owner) -> tar_policy.SizeLimit:
     """Return how much may be put back: for a user job, what all containers of the node have left."""
     if owner.key:
         room = bundle.room(settings)
-        return tar_policy.Limit(room.size_bytes, room.inodes)
+        return tar_policy.SizeLimit(room.size_bytes, room.inodes)
     return _most(settings)
 
 
-def _most(settings: config.Config) -> tar_policy.Limit:
-    return tar_policy.Limit(settings.most_container_bytes, settings.most_container_files)
+def _most(settings: config.Config) -> tar_policy.SizeLimit:
+    return tar_policy.SizeLimit(settings.most_container_bytes, settings.most_container_files)
 
 
 def _end_what_is_left(call: Call, own: str) -> None:

@@ -39,7 +39,7 @@ class Forged(Exception):
     """A process of ours cannot have been as it was saved; one line."""
 
 
-class Part(NamedTuple):
+class VdsoPart(NamedTuple):
     """A range of bytes in an image of pages that has to be looked at."""
 
     start: int
@@ -48,7 +48,7 @@ class Part(NamedTuple):
     """The number of the process, for a person."""
 
 
-class Layout(NamedTuple):
+class VdsoLayout(NamedTuple):
     """The places of facts in the header of an ELF file of one class, and the form of its tables."""
 
     identity: bytes
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
 
 
 _LAYOUTS = {
-    2: Layout(
+    2: VdsoLayout(
         b"\x7fELF\x02\x01\x01" + bytes(9),
         struct.Struct("<16xHHIQQQIHHHHHH"),
         struct.Struct("<IIQQQQQQ"),
@@ -70,7 +70,7 @@ _LAYOUTS = {
         struct.Struct("<IBBHQQ"),
         (0, 4, 1),
     ),
-    1: Layout(
+    1: VdsoLayout(
         b"\x7fELF\x01\x01\x01" + bytes(9),
         struct.Struct("<16xHHIIIIIHHHHHH"),
         struct.Struct("<IIIIIIII"),
@@ -97,7 +97,7 @@ def flaw(area: bytes) -> str | None:
         return "a table of its own is not within it"
 
 
-def _flaw(area: bytes, layout: Layout) -> str | None:
+def _flaw(area: bytes, layout: VdsoLayout) -> str | None:
     header = layout.header.unpack_from(area)
     segments_at, segments = header[4], header[9]
     kind, offset, address, size = layout.kind_offset_address_size
@@ -120,7 +120,7 @@ def _flaw(area: bytes, layout: Layout) -> str | None:
     return _beyond(area, layout, names_at=entries[_STRTAB] - base, symbols_at=entries[_SYMTAB] - base, base=base)
 
 
-def _beyond(area: bytes, layout: Layout, *, names_at: int, symbols_at: int, base: int) -> str | None:
+def _beyond(area: bytes, layout: VdsoLayout, *, names_at: int, symbols_at: int, base: int) -> str | None:
     """Return what is wrong with any entry that the table can be taken to have; None if nothing is.
 
     The number of entries is not believed either: the process says it, too.
@@ -155,13 +155,13 @@ class Guard:
         if self._seen.setdefault(name, content) != content:
             raise Forged(f"{name} is not the same when it is read again")
 
-    def parts(self, pages: str) -> list[Part]:
+    def parts(self, pages: str) -> list[VdsoPart]:
         """Return what has to be looked at in an image of pages, in order. Raises `Forged`.
 
         Call this when CRIU asks for the pages: by then the images that say what they are have been noted. CRIU restores
         several processes at the same time, so other processes' images may not be there yet.
         """
-        found: list[Part] = []
+        found: list[VdsoPart] = []
         for name, content in list(self._seen.items()):
             matched = _OF_PROCESS.match(name)
             if matched is None:
@@ -209,7 +209,7 @@ def _vdso_areas(mm: bytes, process: str) -> list[tuple[int, int]]:
     return found
 
 
-def _places(runs: Iterable[bytes], areas: list[tuple[int, int]], process: str) -> list[Part]:
+def _places(runs: Iterable[bytes], areas: list[tuple[int, int]], process: str) -> list[VdsoPart]:
     """Return the places of those areas in the image of pages. Raises `Forged` if one is not wholly there."""
     found: dict[tuple[int, int], dict[int, int]] = {area: {} for area in areas}
     at = 0
@@ -223,12 +223,12 @@ def _places(runs: Iterable[bytes], areas: list[tuple[int, int]], process: str) -
             for page in range(max(start, first), min(end, first + length), _PAGE):
                 found[start, end].setdefault(page, at + page - first)
         at += length
-    parts: list[Part] = []
+    parts: list[VdsoPart] = []
     for (start, end), pages in found.items():
         at = pages.get(start, 0)
         if pages != {page: at + page - start for page in range(start, end, _PAGE)}:
             raise Forged(f"process {process} has a vDSO that is not in its pages")
-        parts.append(Part(at, end - start, process))
+        parts.append(VdsoPart(at, end - start, process))
     return parts
 
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...system import ipc, openat, tar_pack, tar_unpack
-from ...system.tar_policy import MALFORMED, Hostile, Limit, Links, Policy
+from ...system.tar_policy import MALFORMED, Hostile, Links, Policy, SizeLimit
 from ..common import bundle, config, mounts
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def mounted(root: str, options: dict[str, str]) -> Layers:
     )
 
 
-def send(agent: ipc.Handshake, found: Layers, limit: Limit, end_s: float) -> None:
+def send(agent: ipc.Handshake, found: Layers, limit: SizeLimit, end_s: float) -> None:
     """Give the agent all that the container has written. Raises `NotTaken`, or `HandshakeFailed` past `end_s`."""
     source, sink = os.pipe()
     try:
@@ -85,7 +85,7 @@ def send(agent: ipc.Handshake, found: Layers, limit: Limit, end_s: float) -> Non
         raise NotTaken(f"its written files cannot be saved: {error}", lasts=False) from error
 
 
-def receive(agent: ipc.Handshake, root: str, limit: Limit, end_s: float, *, links: Links | None = None) -> None:
+def receive(agent: ipc.Handshake, root: str, limit: SizeLimit, end_s: float, *, links: Links | None = None) -> None:
     """Put what the agent sends into a container that has not begun, through its mounted root.
 
     If `links` is given, symbolic links are added there instead. Raises `NotTaken`, or `HandshakeFailed` past `end_s`.
@@ -100,7 +100,7 @@ def receive(agent: ipc.Handshake, root: str, limit: Limit, end_s: float, *, link
         raise NotTaken(f"its written files cannot be put back: {error}", lasts=False) from error
 
 
-def pack(found: Layers, limit: Limit) -> Iterator[bytes]:
+def pack(found: Layers, limit: SizeLimit) -> Iterator[bytes]:
     """Yield the written files as an archive.
 
     The container's processes may do what they like meanwhile: no link is followed, and only folders and plain files
@@ -113,7 +113,7 @@ def pack(found: Layers, limit: Limit) -> Iterator[bytes]:
         yield from tar_pack.pack(upper, _policy(limit), image)
 
 
-def put_back(chunks: Iterable[bytes], root: str, limit: Limit, links: Links | None = None) -> None:
+def put_back(chunks: Iterable[bytes], root: str, limit: SizeLimit, links: Links | None = None) -> None:
     """Put written files into the mounted root of a container that has not begun: the kernel allows no change below it.
 
     A mark of overlay's is no file there: what has its name is deleted. If `links` is given, symbolic links are added
@@ -125,7 +125,7 @@ def put_back(chunks: Iterable[bytes], root: str, limit: Limit, links: Links | No
         source.finish()
 
 
-def _policy(limit: Limit, links: Links | None = None) -> Policy:
+def _policy(limit: SizeLimit, links: Links | None = None) -> Policy:
     return Policy(limit, has_owners=True, is_overlaid=True, has_own_links=True, links=links, is_live=True)
 
 
