@@ -39,7 +39,7 @@ class HelperClient:
     path: str
 
     def ask(self, do: str, descriptor: int | None = None, **fields: object) -> Answer:
-        """Have one thing done, however long it takes. Raises `HelperRefusal`, or `RuntimeFault` if no helper answers."""
+        """Have a thing done, however long it takes. Raises `HelperRefusal`, or `RuntimeFault` if no helper answers."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.connect(self.path)

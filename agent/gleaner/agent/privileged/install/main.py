@@ -210,7 +210,7 @@ def _programs(source: str, settings: config.Config) -> dict[str, File]:
 
 
 def _must_be_roots(path: str) -> None:
-    """Raise `InstallRefused` if anybody but root can change this file, which root runs, or a folder on the way to it."""
+    """Raise `InstallRefused` if not only root can change this file, which root runs, or a folder on the way to it."""
     at = os.path.realpath(path)
     while True:
         try:
