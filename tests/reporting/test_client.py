@@ -298,7 +298,7 @@ def test_reports_on_the_storage_survive_a_power_cut_with_the_folders_that_lead_t
     with recording() as calls:
         outbox.spill_into(reports)
     names = [reports / f"{number:06}.json" for number in range(2)]
-    drafts = [reports / f".{number:06}.json" for number in range(2)]
+    drafts = [reports / f"{number:06}.json.new" for number in range(2)]
     for draft, name in zip(drafts, names, strict=True):
         assert calls.index(("fsync", draft)) < calls.index(("rename", name)) < calls.last(("fsync", reports))
     assert ("fsync", reports.parent) in calls.all, "the folder's own entry"
@@ -341,7 +341,7 @@ def test_what_must_not_be_lost_with_the_agent_is_on_the_storage_in_order_with_it
     written = [path for what, path in calls.all if what == "rename"]
     assert len(written) == 2, "what is there is not written anew"
     for name in written:
-        draft = name.with_name(f".{name.name}")
+        draft = name.with_name(f"{name.name}.new")
         assert calls.index(("fsync", draft)) < calls.index(("rename", name)) < calls.last(("fsync", reports))
     assert len(outbox) == 5, "control is told all the same"
 

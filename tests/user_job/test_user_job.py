@@ -143,7 +143,7 @@ def test_older_checkpoints_go_only_when_the_record_that_does_not_name_them_is_on
         saved(at, 1, 3)
     record = at.root / "jobs" / "66" / "latest.json"
     named, synced = calls.last(("rename", record)), calls.last(("fsync", record.parent))
-    assert calls.index(("fsync", record.with_suffix(".new"))) < named < synced
+    assert calls.index(("fsync", record.with_name(f"{record.name}.new"))) < named < synced
     away = [at_ for at_, (what, path) in enumerate(calls.all) if what == "rename" and path.parent.name == ".drafts"]
     assert len(away) == 1
     assert away[0] > synced

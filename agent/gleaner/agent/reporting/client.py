@@ -28,7 +28,7 @@ from gleaner.agent.messages import (
     Registration,
     Welcome,
 )
-from gleaner.agent.system.atomic import make_folders, sync_folder, write_draft
+from gleaner.agent.system import atomic
 
 log = structlog.get_logger()
 
@@ -282,11 +282,11 @@ class Outbox:
             new = [report for report in waiting if report.path.startswith(prefix) and report not in self._kept]
             for report in new:
                 name = f"{KEPT}{next(self._numbers):09}.json"
-                make_folders(folder)  # control removes it when it has taken all that was there
-                write_draft(folder / name, _as_file(report), draft=folder / f".{name}")
+                atomic.make_folders(folder)  # control removes it when it has taken all that was there
+                atomic.write(folder / name, _as_file(report), with_folder=False)
                 self._kept[report] = folder / name
             if new:
-                sync_folder(folder)
+                atomic.sync_folder(folder)
 
     def spill_into(self, folder: Path) -> int:
         """Write what waits into `folder`, each report as a whole, numbered file; return how many.
@@ -296,10 +296,10 @@ class Outbox:
         waiting = self._waiting.copy()
         if not waiting:
             return 0
-        make_folders(folder)
+        atomic.make_folders(folder)
         for number, report in enumerate(waiting):
-            write_draft(folder / f"{number:06}.json", _as_file(report), draft=folder / f".{number:06}.json")
-        sync_folder(folder)
+            atomic.write(folder / f"{number:06}.json", _as_file(report), with_folder=False)
+        atomic.sync_folder(folder)
         return len(waiting)
 
 

@@ -1,8 +1,8 @@
 """Write a file whole or not at all, so that it survives a power cut.
 
-The content goes into a draft, and the draft is renamed. What must outlive a power cut is synced before the rename, and
-its folder is synced after it: a rename is on the disk only when the folder is. Whoever deletes something because its
-successor has been written must have synced the successor's folder first.
+The content goes into a draft beside the file, with `.new` after its name, and the draft is renamed. What must outlive a
+power cut is synced before the rename, and its folder is synced after it: a rename is on the disk only when the folder
+is. Whoever deletes something because its successor has been written must have synced the successor's folder first.
 
 Root's programs, the Slurm admin service, the agent and control all write through this module.
 """
@@ -19,29 +19,26 @@ from . import openat
 StrPath = Union[str, "os.PathLike[str]"]
 
 
-def write_whole(path: StrPath, content: bytes, *, draft: StrPath, mode: int = 0o600) -> None:
-    """Put a whole file into its place; the file is on the disk when this returns."""
-    write_draft(path, content, draft=draft, mode=mode)
-    sync_folder(os.path.dirname(path) or ".")
+def write(path: StrPath, content: bytes, *, mode: int = 0o600, with_folder: bool = True) -> None:
+    """Put a whole file into its place; the file is on the disk when this returns.
 
-
-def write_draft(path: StrPath, content: bytes, *, draft: StrPath, mode: int = 0o600) -> None:
-    """Write a synced file under a temporary name and rename it. The caller syncs the folder after its last file."""
-    _put(path, content, draft=draft, mode=mode, is_synced=True)
+    Who writes several files may sync their folder once, after the last one: then `with_folder` is False.
+    """
+    _put(path, content, mode=mode, is_synced=True)
+    if with_folder:
+        sync_folder(os.path.dirname(path) or ".")
 
 
 def replace(path: StrPath, content: bytes, *, mode: int = 0o600) -> None:
-    """Put a whole file into its place without waiting for the disk: a power cut may leave the file empty.
-
-    The draft lies beside the file, with `.new` at the end of its name.
-    """
-    _put(path, content, draft=f"{os.fspath(path)}.new", mode=mode, is_synced=False)
+    """Put a whole file into its place without waiting for the disk: a power cut may leave the file empty."""
+    _put(path, content, mode=mode, is_synced=False)
 
 
-def _put(path: StrPath, content: bytes, *, draft: StrPath, mode: int, is_synced: bool) -> None:
+def _put(path: StrPath, content: bytes, *, mode: int, is_synced: bool) -> None:
+    draft = f"{os.fspath(path)}.new"
     with contextlib.suppress(FileNotFoundError):  # a writer that was killed may have left one
         os.unlink(draft)
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    file = os.open(draft, openat.NEW_FILE, 0o600)
     try:
         with os.fdopen(file, "wb") as writing:
             os.fchmod(writing.fileno(), mode)

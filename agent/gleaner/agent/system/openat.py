@@ -17,7 +17,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """The flags that open a folder."""
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """The errors of opening a folder so when nothing, a file, or a symbolic link has its name."""
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def made(start: int, names: Sequence[str]) -> Generator[int, None, None]:
 
 def create(folder: int, name: str) -> int:
     """Create a file for writing. An existing file is an error."""
-    return os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
+    return os.open(name, NEW_FILE, 0o600, dir_fd=folder)
 
 
 def write_all(file: int, content: bytes) -> None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import StorageError, checkpoint_key, checkpoints_to_keep
 from gleaner.agent.messages import Checkpoint
-from gleaner.agent.system.atomic import write_whole
+from gleaner.agent.system import atomic
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _STALE_S = 3600.0
@@ -119,7 +119,7 @@ class Catalog:
     def _write(self, now: tuple[Checkpoint, ...]) -> None:
         text = _Record(program=self.program, checkpoints=now).model_dump_json()
         try:
-            write_whole(self.record, text.encode(), draft=self.record.with_suffix(".new"))
+            atomic.write(self.record, text.encode())
         except OSError as error:
             raise StorageError(f"cannot write {self.record}: {error.strerror}") from error
 

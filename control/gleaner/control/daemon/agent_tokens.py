@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
-from gleaner.agent.system.atomic import make_folders, write_whole
+from gleaner.agent.system import atomic
 
 
 def token_file(folder: Path, name: str) -> Path:
@@ -21,8 +21,8 @@ def token_file(folder: Path, name: str) -> Path:
 def write(folder: Path, name: str, secret: str) -> Path:
     """Write an agent's token file as a whole, synced, and return its path. Raises `OSError`."""
     path = token_file(folder, name)
-    make_folders(path.parent, within=folder.parent)
-    write_whole(path, secret.encode(), draft=path.with_suffix(".new"))
+    atomic.make_folders(path.parent, within=folder.parent)
+    atomic.write(path, secret.encode())
     return path
 
 

@@ -17,7 +17,7 @@ import structlog
 from pydantic import BaseModel
 
 from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, Returned, Saved
-from gleaner.agent.system.atomic import make_folders, sync_folder, write_whole
+from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.do_each import do_each
@@ -95,10 +95,10 @@ def _set_aside(state: ControlState, file: Path, reason: str) -> None:
     """Keep a report that cannot be understood: move its file aside, with the reason."""
     place = file.parent.parent / UNREAD
     name = f"{file.stem}-{state.random_bytes(4).hex()}"
-    make_folders(place)
-    write_whole(place / f"{name}.reason", f"{storable(reason)}\n".encode(), draft=place / f".{name}.reason")
+    atomic.make_folders(place)
+    atomic.write(place / f"{name}.reason", f"{storable(reason)}\n".encode())
     file.rename(place / f"{name}.json")
-    sync_folder(place)
+    atomic.sync_folder(place)
     log.warning("a report on the storage cannot be read: it is kept", file=str(place / f"{name}.json"), reason=reason)
 
 

@@ -349,7 +349,7 @@ def _is_there(path: str, file: File) -> bool:
 def _write(path: str, file: File) -> None:
     """Write a file, whole or not at all, and synced."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    atomic.write_draft(path, file.content, draft=f"{path}.gleaner-{os.getpid()}", mode=file.mode)
+    atomic.write(path, file.content, mode=file.mode)
 
 
 def _text(path: str) -> str:
