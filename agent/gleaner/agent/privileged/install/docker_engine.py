@@ -186,7 +186,7 @@ def reload() -> None:
 
 
 def restart() -> None:
-    """Have the service manager restart the engine. Raises `InstallRefused` if none, or if others' containers run."""
+    """Have the service manager restart the engine. Raises `InstallRefused` also if others' containers run."""
     others = foreign_containers()
     if others:
         raise InstallRefused(
