@@ -13,7 +13,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from ...system import openat
+
 _HELD = 200
 """The most folders on the way that are held open; those above them are opened again from below."""
 _LOOK_EVERY = 256
@@ -122,18 +123,14 @@ class _Count:
 
     def _opened(self, parent: int | None, name: str) -> _Level:
         if not self._own:
-            return _Level(os.open(name, _FOLDER, dir_fd=parent), None)
-        itself = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        try:
-            # No mode can be set through an O_PATH descriptor; this link leads to the very folder it stands for.
-            link = f"/proc/self/fd/{itself}"
+            return _Level(os.open(name, openat.FOLDER, dir_fd=parent), None)
+        with openat.opened(os.open(name, os.O_PATH | openat.FOLDER, dir_fd=parent)) as itself:
+            link = f"/proc/self/fd/{itself}"  # it leads to the very folder that the descriptor stands for
             mode = stat.S_IMODE(os.fstat(itself).st_mode)
             if mode & _OPEN_TO_OWNER == _OPEN_TO_OWNER:
                 return _Level(os.open(link, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), None)
-            os.chmod(link, mode | _OPEN_TO_OWNER)
+            openat.change_mode(itself, mode | _OPEN_TO_OWNER)
             return _Level(os.open(link, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), mode)
-        finally:
-            os.close(itself)
 
     def _look_through(self, level: _Level) -> None:
         with os.scandir(level.folder) as found:
@@ -181,7 +178,7 @@ def _holds(folder: int, inode: int) -> bool:
 def _above(folder: int, expected: os.stat_result) -> int | None:
     """Return the folder above, opened; None if that is not the expected one by now."""
     try:
-        found = os.open("..", _FOLDER, dir_fd=folder)
+        found = os.open("..", openat.FOLDER, dir_fd=folder)
     except OSError:
         return None
     if os.path.samestat(os.fstat(found), expected):

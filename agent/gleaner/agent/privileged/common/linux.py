@@ -6,6 +6,8 @@ import ctypes
 import os
 import struct
 
+from ...system import openat
+
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SLAVE = 0x1000, 0x4000, 0x40000, 0x80000
@@ -105,11 +107,8 @@ def set_timer(timer: int, *, first_ns: int, period: tuple[int, int]) -> None:
 
 def sync(folder: str) -> None:
     """Sync all of the folder's file system to the disk, and no other one, which may be a storage that hangs."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with openat.opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         _checked(_libc.syncfs(descriptor), "syncfs")
-    finally:
-        os.close(descriptor)
 
 
 def _checked(result: int, doing: str) -> None:
