@@ -14,7 +14,7 @@ from gleaner.agent.node.leftovers import sweep_sockets
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.agent_leftovers import remove_sockets
 from gleaner.agent.privileged.common.slurm_job import JobHandle
-from gleaner.agent.runtime.handshake import during_handshake
+from gleaner.agent.runtime.criu_streams import during_handshake
 from gleaner.agent.system.ipc import Handshake, connect
 
 US = os.getuid()

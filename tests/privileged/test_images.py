@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken, parsed_request
-from gleaner.agent.runtime.criu_images import NeverCame, capture, serve
+from gleaner.agent.runtime.criu_streams import NeverCame, capture, serve
 
 NAMES = ["../x", "a/b", "/etc/passwd", ".", "..", ".hidden", "", "a\0b", "a b", "a\n", "ä", "x" * 201]
 

@@ -17,9 +17,9 @@ from tests.effort import examples
 from tests.readers.changes import VALUES, changed
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
+from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART
 from gleaner.agent.runtime.docker import DockerRuntime
 from gleaner.agent.runtime.docker_streaming import RUNTIME
-from gleaner.agent.runtime.handshake import DESCRIPTORS_PART
 from gleaner.agent.runtime.interface import (
     CannotCheckpoint,
     CannotStart,

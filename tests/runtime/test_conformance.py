@@ -16,8 +16,7 @@ from tests.runtime.nodes_harness import AGENT, IMAGE, USER, Node, Work, wait_for
 from gleaner.agent.checkpoints.archive import FolderArchive
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import ArchiveBroken, StorageFull
-from gleaner.agent.runtime.criu_images import PREFIX
-from gleaner.agent.runtime.handshake import LAYER_PART
+from gleaner.agent.runtime.criu_streams import LAYER_PART, PREFIX
 from gleaner.agent.runtime.interface import (
     LABEL_AGENT,
     CannotCheckpoint,

@@ -8,8 +8,8 @@ import structlog
 from tests.runtime.nodes_harness import USER, Work
 
 from gleaner.agent.runtime import factory
+from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART
 from gleaner.agent.runtime.docker import DockerRuntime
-from gleaner.agent.runtime.handshake import DESCRIPTORS_PART
 from gleaner.agent.runtime.interface import CannotRestore, RuntimeFault
 
 

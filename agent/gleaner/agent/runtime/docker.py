@@ -24,9 +24,9 @@ from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
+from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART, NOT_OURS
 from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
 from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, data_folder, find_shim
-from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS
 from gleaner.agent.runtime.images import PulledImages, full_name, is_id
 from gleaner.agent.runtime.interface import (
     FOLDER_IN_CONTAINER,

@@ -17,8 +17,8 @@ from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.privileged.shim.main import ANNOTATION_END, ANNOTATION_HANDSHAKE, ANNOTATION_RESTORE
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
+from gleaner.agent.runtime.criu_streams import TransferFailed, during_handshake, restore, save
 from gleaner.agent.runtime.docker_http import LONG_PATIENCE_S, Engine, new_checkpoint, reading
-from gleaner.agent.runtime.handshake import TransferFailed, during_handshake, restore, save
 from gleaner.agent.runtime.interface import CannotRestore, RuntimeFault
 from gleaner.agent.system.ipc import HandshakeFailed
 

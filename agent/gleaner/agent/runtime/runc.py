@@ -19,7 +19,14 @@ from gleaner.agent.privileged.common.config import Config
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken
 from gleaner.agent.runtime.criu_reasons import cannot_checkpoint, cannot_restore
-from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, NOT_OURS, TransferFailed, during_handshake, restore, save
+from gleaner.agent.runtime.criu_streams import (
+    DESCRIPTORS_PART,
+    NOT_OURS,
+    TransferFailed,
+    during_handshake,
+    restore,
+    save,
+)
 from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translated
 from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (

@@ -11,7 +11,7 @@ import pytest
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Archive
 from gleaner.agent.privileged.shim import criu_messages
-from gleaner.agent.runtime.handshake import DESCRIPTORS_PART, TransferFailed, restore
+from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART, TransferFailed, restore
 from gleaner.agent.system import ipc
 
 LOG = "(00.1) Error (criu/files.c:1): there is no file\n"
