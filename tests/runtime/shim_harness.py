@@ -69,13 +69,17 @@ class Shimmed:
         lines = self.node.engine.logs(container, stderr=False, tail=1).split()
         return int(lines[-1]) if lines else -1
 
-    def counts_on(self, container: str) -> bool:
-        """Return True if the container still counts."""
+    def until_it_counts_on(self, container: str) -> None:
+        """Wait until the container has counted further."""
         before = self.count(container)
-        with contextlib.suppress(AssertionError):
-            wait_for(lambda: self.count(container) > before, "it counts")
-            return True
-        return False
+        wait_for(lambda: self.count(container) > before, "it counts")
+
+    def stands_still(self, container: str, beside: str) -> bool:
+        """Return True if one container does not count while another one counts to twenty."""
+        self.until_it_counts_on(beside)  # what the container had written comes out meanwhile
+        before, end = self.count(container), self.count(beside) + 20
+        wait_for(lambda: self.count(beside) >= end, "the other one counts")
+        return self.count(container) == before
 
     def left_by_us(self) -> list[str]:
         """Return the files in the folder of root's own."""

@@ -68,8 +68,9 @@ def test_run_logs_and_wait(shimmed: Shimmed, runtime: str) -> None:
 @BOTH
 def test_exec_stats_top_pause_kill_and_stop(shimmed: Shimmed, runtime: str) -> None:
     engine = shimmed.node.engine
-    container = shimmed.create("gleaner-b", runtime=runtime)
-    shimmed.engine.start(container)
+    container, beside = (shimmed.create(name, runtime=runtime) for name in ("gleaner-b", "gleaner-beside"))
+    for each in (container, beside):
+        shimmed.engine.start(each)
     wait_for(lambda: shimmed.count(container) > 1, "it counts")
     made = engine.exec_create(container, ["python3", "-c", "print(6 * 7); raise SystemExit(5)"])["Id"]
     assert engine.exec_start(made) == b"42\n"
@@ -77,14 +78,14 @@ def test_exec_stats_top_pause_kill_and_stop(shimmed: Shimmed, runtime: str) -> N
     assert shimmed.engine.stats(container)["pids_stats"]["current"] >= 1
     assert len(engine.top(container)["Processes"]) == 1
     shimmed.engine.pause(container)
-    assert not shimmed.counts_on(container)
+    assert shimmed.stands_still(container, beside)
     shimmed.engine.unpause(container)
-    assert shimmed.counts_on(container)
+    shimmed.until_it_counts_on(container)
     engine.update_container(container, mem_limit="300m", memswap_limit="300m")
     engine.stop(container, timeout=1)
     assert engine.inspect_container(container)["State"]["ExitCode"] in (137, 143)
     engine.start(container)
-    assert shimmed.counts_on(container)
+    shimmed.until_it_counts_on(container)
     shimmed.engine.kill(container)
     assert shimmed.engine.wait(container) == 137
     engine.remove_container(container)
@@ -97,7 +98,7 @@ def test_a_container_of_another_runtime_never_meets_us(shimmed: Shimmed) -> None
         image=IMAGE, command=[TICKER], labels=our_labels(),
     )  # fmt: skip
     shimmed.engine.start(container)
-    assert shimmed.counts_on(container)
+    shimmed.until_it_counts_on(container)
 
 
 def test_a_restored_container_has_the_whole_api_too(shimmed: Shimmed, saved: int) -> None:
@@ -115,7 +116,7 @@ def test_a_restored_container_has_the_whole_api_too(shimmed: Shimmed, saved: int
     assert shimmed.engine.stats(container)["memory_stats"]["usage"] > 8 << 20
     shimmed.engine.pause(container)
     shimmed.engine.unpause(container)
-    assert shimmed.counts_on(container)
+    shimmed.until_it_counts_on(container)
     shimmed.engine.kill(container)
     assert shimmed.engine.wait(container) == 137
     with pytest.raises(APIError, match="no agent waits"):  # it never starts from the beginning instead
@@ -183,7 +184,7 @@ def test_an_agent_that_dies_in_a_save_leaves_a_container_that_goes_on(
     assert not saving.is_alive()
     assert shimmed.left_by_us() == []
     shimmed.engine.unpause(ticking)
-    assert shimmed.counts_on(ticking)
+    shimmed.until_it_counts_on(ticking)
 
 
 @pytest.mark.parametrize("step", STEPS["restore"])
@@ -194,7 +195,7 @@ def test_an_agent_that_dies_in_a_restore_leaves_nothing_that_runs(shimmed: Shimm
         agent.until("listening")
         if step == "images":
             shimmed.engine.start(container)
-            assert shimmed.counts_on(container)
+            shimmed.until_it_counts_on(container)
         else:
             with pytest.raises(APIError):
                 shimmed.engine.start(container)
@@ -283,7 +284,7 @@ def test_a_save_of_which_the_privileged_side_is_killed_fails_and_the_next_one_cl
         shimmed.engine.create_checkpoint(again, "c2")
     wait_for(lambda: shimmed.left_by_us() == [], "nothing is left")
     shimmed.engine.unpause(again)
-    assert shimmed.counts_on(again)
+    shimmed.until_it_counts_on(again)
 
 
 def test_forged_descriptors_reach_neither_runc_nor_criu(shimmed: Shimmed, saved: int) -> None:
