@@ -12,7 +12,7 @@ from tests.real_cluster import cluster_harness
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 RUNS = 2
-RUN_S = 20
+RUN_S = 12
 """Processor time of a run: it goes on long after a tenth of it was seen."""
 TRIAL_EVENTS = 400
 
