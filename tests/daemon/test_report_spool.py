@@ -23,8 +23,8 @@ from gleaner.agent.messages import (
     Saved,
     Slice,
 )
-from gleaner.control.daemon.provisioning import sweep_tokens
 from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.queue import attempt_reports, queries
 from gleaner.control.queue.database import snapshot
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_is_set_aside_as_it_is_and_what_comes_after_it_count
     assert reason.count("\n") == 1
     assert len(reason) > 1
     assert take_left_reports(harness.state, harness.now_s) == 0
-    sweep_tokens(harness.state, harness.now_s)
+    remove_tokens(harness.state.engine, harness.folder / "agents")
     assert len(list(place.iterdir())) == 2, "nobody removes it"
 
 
@@ -190,7 +190,7 @@ def test_what_an_agent_left_half_written_keeps_no_other_agents_token_from_being_
     half = harness.folder / "agents" / "a-1" / "reports" / ".000000.json"
     half.parent.mkdir()
     half.write_text("{")
-    sweep_tokens(harness.state, harness.now_s)
+    remove_tokens(harness.state.engine, harness.folder / "agents")
     assert not list((harness.folder / "agents").glob("*/token"))
     assert half.exists()
 

@@ -4,7 +4,7 @@ import pytest
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.daemon.checkpoint_gc import Found, is_garbage
+from gleaner.control.daemon.storage_gc import Found, is_garbage
 from gleaner.control.policy.blame import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import queries
 from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN

@@ -11,15 +11,14 @@ from typing import assert_never
 import structlog
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.do_each import do_each
 from gleaner.control.daemon.drain_findings import is_ours, is_touched, merged, occupant, of_nodes, shown_node
+from gleaner.control.daemon.loops import do_each
 from gleaner.control.daemon.slurm_rights import DrainRights
 from gleaner.control.policy.draining import Deed, Occupant, obstacles
 from gleaner.control.queue import agents, drains, entitlement_actions, relocation
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.entitlement_actions import JobActions
-from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.relocation import AgentFound
 from gleaner.control.queue.schema import DrainPhase, DrainTask
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused
@@ -31,8 +30,8 @@ AWAKE_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
-class DrainLoop:
-    """The loop. All its memory is in the queue, except for the time when the dead man's switch was told last."""
+class Drains:
+    """The loop's step. All its memory is in the queue, except for the time when the dead man's switch was told last."""
 
     def __init__(self, state: ControlState, cluster: Cluster, slurm_admin: DrainRights) -> None:
         self._state = state
@@ -46,20 +45,18 @@ class DrainLoop:
             DrainPhase.SETTING_BACK: self._set_back,
         }
 
-    def a_round(self, now_s: float) -> None:
-        """Carry on each open request. A service that does not answer is asked again in the next round."""
-        if not self._state.is_leader:
-            return
-        try:
-            with snapshot(self._state.engine) as db:
-                # A request that takes back others goes first: otherwise the others might be carried out just before.
-                todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
-                has_nodes = bool(drains.drained(db))
-            if has_nodes:
-                self._stay_awake(now_s)
-            do_each(todo, lambda drain: self._go_on(drain.id, now_s))
-        except QueueError as error:
-            _log.warning("drains wait for the queue", reason=str(error))
+    def step(self, now_s: float) -> None:
+        """Carry on each open request. A service that does not answer is asked again in the next round.
+
+        Raises `QueueError`.
+        """
+        with snapshot(self._state.engine) as db:
+            # A request that takes back others goes first: otherwise the others might be carried out just before.
+            todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
+            has_nodes = bool(drains.drained(db))
+        if has_nodes:
+            self._stay_awake(now_s)
+        do_each(todo, lambda drain: self._go_on(drain.id, now_s))
 
     def _stay_awake(self, now_s: float) -> None:
         """Keep the dead man's switch from setting drained nodes back."""

@@ -43,7 +43,7 @@ UNCHECKED_S = HOUR_S
 _log = structlog.get_logger(__name__)
 
 
-class EntitlementLoop:
+class Entitlements:
     """The state that outlives one round: the last decision on each job, so that only news is stored."""
 
     def __init__(
@@ -65,13 +65,11 @@ class EntitlementLoop:
     def _acts(self) -> bool:
         return self._settings.mode == "on"
 
-    def a_round(self, now_s: float) -> None:
+    def step(self, now_s: float) -> None:
         """Look once, and do what is decided.
 
         A failure of Slurm, of the Slurm admin service or of the queue becomes a `problem` and no error.
         """
-        if not self._state.is_leader:
-            return
         try:
             self._announce()
             self._check(now_s)

@@ -6,13 +6,15 @@ between leaves a row. The next round finds that agent in the scheduler by its na
 submitted twice.
 """
 
+import errno
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from gleaner.control.control_state import ControlState
-from gleaner.control.daemon import agent_tokens
+from gleaner.agent.system import atomic
+from gleaner.control.control_state import ControlState, provisioning_rules
 from gleaner.control.daemon.reconcile import Fleet, fleet, idle_nodes
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.provisioning import (
@@ -29,7 +31,6 @@ from gleaner.control.policy.resources import NOTHING
 from gleaner.control.queue import agents, avoided_nodes, blame, drains, node_rates, pauses, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
-from gleaner.control.settings import RoundSettings
 from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, cluster_view
 from gleaner.control.slurm.interface import (
     AGENT_PREFIX,
@@ -57,7 +58,7 @@ def back_off_s(failures: int, poll_s: float) -> float:
     return min(poll_s * (1 << min(failures - 1, 20)), LONGEST_BACK_OFF_S)
 
 
-class ProvisioningLoop:
+class Provisioning:
     """The state that outlives one round: the failures of submissions, and the nodes on which agents were seen."""
 
     def __init__(self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache) -> None:
@@ -72,13 +73,10 @@ class ProvisioningLoop:
         """The reason why the last round's submissions failed; empty if they did not fail."""
         self._ran_on: dict[str, str] = {}
 
-    def a_round(self, now_s: float) -> None:
+    def step(self, now_s: float) -> None:
         """Look once, and do what the policy plans. A failure of Slurm or the queue becomes a `problem` and no error."""
         state = self._state
-        rules = rules_of(state.settings.rounds)
-        state.boundary_s = round_end(now_s, rules)
-        if not state.is_leader:
-            return
+        rules = provisioning_rules(state.settings.rounds)
         try:
             at_most_s = state.settings.rounds.poll_s * SHARED_PART
             self._used = self._snapshots.shared(now_s, used=self._used, at_most_s=at_most_s)
@@ -93,8 +91,8 @@ class ProvisioningLoop:
             self._withdraw(what.withdraw, seen.useless, view)
             self._submit_all(what, now_s)
             self._report("; ".join(filter(None, (self._used.gaps, self._refusal))))
-        except NotLeading as error:  # the leader's step says who leads
-            _log.info("this round is left to who leads", reason=str(error))
+        except NotLeading:  # no problem of this loop
+            raise
         except (ClusterError, QueueError) as error:
             self._report(str(error))
 
@@ -207,7 +205,7 @@ class ProvisioningLoop:
         with self._state.writing() as db:
             agents.expect(db, name=name, end_s=new.end_s, token_hash=tokens.digest(secret), now_s=now_s)
         try:
-            path = agent_tokens.write(self._folder, name, secret)
+            path = write_token(self._folder, name, secret)
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.avoid)
             self._state.check_leads()  # the storage may be slow: a leader that follows finds the row, and closes it
             try:
@@ -226,8 +224,8 @@ class ProvisioningLoop:
 
     def _remove_token(self, name: str) -> None:
         try:
-            agent_tokens.remove(self._folder, name)
-        except OSError as error:  # the step that collects garbage tries again
+            remove_token(self._folder, name)
+        except OSError as error:  # `storage_gc` tries again
             _log.warning("a token file could not be removed", agent=name, reason=str(error))
 
     def _report(self, problem: str) -> None:
@@ -238,22 +236,35 @@ class ProvisioningLoop:
         self._state.problem = problem
 
 
-def sweep_tokens(state: ControlState, now_s: float) -> int:
-    """Remove old logs and the token files of ended agents. Return the number of token files. Raises `OSError`."""
-    folder: Path = state.settings.storage.folder / "agents"
-    found = agent_tokens.names(folder)
-    with snapshot(state.engine) as db:
-        living = {agent.name for agent in queries.agents_here(db)}
-    return agent_tokens.sweep(folder, found, living=living, now_s=now_s)
+def token_file(folder: Path, name: str) -> Path:
+    """Return the file in which this agent finds its token: `agents/NAME/token` in the storage folder.
+
+    Only the folder's owner can read it. A token is in no command line, no environment and no batch script.
+    """
+    return folder / name / "token"
 
 
-def rules_of(rounds: RoundSettings) -> ProvisioningRules:
-    """Return the settings as the policy takes them."""
-    return ProvisioningRules(
-        length_s=rounds.length_s,
-        origin_s=rounds.origin_s,
-        synchronised=rounds.synchronised,
-        shortest_slice_s=rounds.least_slice_s,
-        pending_limit_s=rounds.pending_limit_s,
-        agents_at_most=rounds.agents_at_most,
-    )
+def write_token(folder: Path, name: str, secret: str) -> Path:
+    """Write an agent's token file as a whole, synced, and return its path. Raises `OSError`."""
+    path = token_file(folder, name)
+    atomic.make_folders(path.parent, within=folder.parent)
+    atomic.write(path, secret.encode())
+    return path
+
+
+def remove_token(folder: Path, name: str) -> None:
+    """Remove an agent's token file, and the agent's folder unless the folder holds reports.
+
+    A file or folder that is not there is no error.
+
+    Raises `OSError`.
+    """
+    path = token_file(folder, name)
+    for one in (path, path.with_suffix(".new")):
+        one.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        try:
+            path.parent.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # the agent's reports there may still be needed
+                raise

@@ -20,9 +20,9 @@ from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, 
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.do_each import do_each
+from gleaner.control.daemon.loops import do_each
 from gleaner.control.queue import agents, attempt_reports, logs, node_rates, queries
-from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
+from gleaner.control.queue.errors import Invalid, Refused, Unknown
 
 log = structlog.get_logger()
 
@@ -43,8 +43,9 @@ def take_left_reports(state: ControlState, now_s: float) -> int:
     """Bring the reports of all agents into the queue, each agent's in their order. Return how many counted.
 
     A report that came too late is dropped, as its agent would have dropped it. A report that cannot be understood is
-    set aside, and so keeps no other from counting. If the database fails, all other reports stay for the next time. If
-    the storage fails, the other reports of that agent stay.
+    set aside, and so keeps no other from counting. If the storage fails, the other reports of that agent stay.
+
+    Raises `QueueBusy` or `SchemaMismatch` if the database fails. Then all other reports stay for the next time.
     """
     taken: list[int] = []
     try:
@@ -61,10 +62,7 @@ def take_left_reports(state: ControlState, now_s: float) -> int:
         else:
             _remove_empty(folder)
 
-    try:
-        do_each(folders, take)
-    except (QueueBusy, SchemaMismatch) as error:
-        log.warning("reports on the storage have to wait", reason=str(error))
+    do_each(folders, take)
     return sum(taken)
 
 
