@@ -205,6 +205,7 @@ def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) ->
     with capture_logs() as said:
         remove_garbage(harness.state, now_s)
         remove_garbage(harness.state, now_s + DRAFT_AGE_S / 2)
+        assert len(said) == 1
         remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60)
     draft.__exit__(None, None, None)
     nothing = {"event": "garbage collected", "log_level": "info", "archives": 0, "drafts": 0, "tokens": 0, "logs": 0}

@@ -11,7 +11,6 @@ import structlog
 
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.entitlements_state import HoldReasons, assembled, put_right
-from gleaner.control.daemon.slurm_rights import EntitlementRights
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.entitlements import POLICY, decide
 from gleaner.control.policy.entitlements_view import (
@@ -32,6 +31,7 @@ from gleaner.control.queue.leader import Term
 from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.owners_view import OwnedJob, OwnedPhase, OwnersView, owners_view
+from gleaner.control.slurm_admin.client import SlurmAdminClient
 
 HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
@@ -47,7 +47,7 @@ class Entitlements:
     """The state that outlives one round: the last decision on each job, so that only news is stored."""
 
     def __init__(
-        self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache, slurm_admin: EntitlementRights
+        self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache, slurm_admin: SlurmAdminClient
     ) -> None:
         self._state = state
         self._settings = state.settings.entitlements

@@ -4,34 +4,43 @@ Each request to the scheduler is in the queue first. An agent's row and the hash
 token file is written, then the agent is submitted, then its id is recorded. A program that is killed anywhere in
 between leaves a row. The next round finds that agent in the scheduler by its name, or closes the row. No name is ever
 submitted twice.
+
+Neither the queue nor Slurm is believed blindly (`fleet`). An agent that the scheduler no longer names has lost its
+node. But if the agent has registered, its lease is waited out: "gone" for the scheduler is not yet "dead". An agent
+that never registered has nothing to lose, and is closed at once.
 """
 
 import errno
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
 from gleaner.agent.system import atomic
 from gleaner.control.control_state import ControlState, provisioning_rules
-from gleaner.control.daemon.reconcile import Fleet, fleet, idle_nodes
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.provisioning import (
+    IdleNode,
     NewAgent,
+    PendingAgent,
     Plan,
     ProvisioningRules,
     ProvisioningView,
+    RunningAgent,
     WaitingJobs,
     Withdrawal,
     plan,
     round_end,
 )
-from gleaner.control.policy.resources import NOTHING
+from gleaner.control.policy.resources import NOTHING, Resources
 from gleaner.control.queue import agents, avoided_nodes, blame, drains, node_rates, pauses, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
-from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, cluster_view
+from gleaner.control.queue.queries import AgentHere
+from gleaner.control.queue.schema import Phase
+from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, QueuedAgent, cluster_view
 from gleaner.control.slurm.interface import (
     AGENT_PREFIX,
     AgentRequest,
@@ -56,6 +65,30 @@ def back_off_s(failures: int, poll_s: float) -> float:
     [20, 40, 80, 600.0]
     """
     return min(poll_s * (1 << min(failures - 1, 20)), LONGEST_BACK_OFF_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """An agent that is gone and never registered. `node`: the node on which it died, if the node may be to blame."""
+
+    name: str
+    reason: str
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The agents to record and to withdraw, and those that the policy plans with."""
+
+    found: tuple[tuple[str, SchedulerId], ...]
+    """Agents that are there, although their submission was never answered or never recorded."""
+    unstarted: tuple[Unstarted, ...]
+    vanished: tuple[str, ...]
+    """Silent agents that the scheduler no longer names."""
+    useless: tuple[SchedulerId, ...]
+    """Agents that are pending for the scheduler and closed for us: their tokens are worth nothing."""
+    pending: tuple[PendingAgent, ...]
+    running: tuple[RunningAgent, ...]
 
 
 class Provisioning:
@@ -234,6 +267,79 @@ class Provisioning:
         elif self._state.problem and not problem:
             _log.info("problem solved", problem=self._state.problem)
         self._state.problem = problem
+
+
+def fleet(
+    here: Collection[AgentHere],
+    view: ClusterView,
+    *,
+    closed: Collection[str],
+    ran_on: Mapping[str, str],
+    doubt_s: float,
+) -> Fleet:
+    """Return the agents of the queue and of the view brought together, as of the view.
+
+    `closed` are names in the view whose agents have ended for us. `ran_on` names the nodes on which agents were last
+    seen running. An agent whose submission was never answered may still turn up for `doubt_s`.
+    """
+    seen = {agent.name: agent for agent in view.agents}
+    missing = [agent for agent in here if agent.name not in seen]
+    in_doubt = [
+        agent
+        for agent in missing
+        if agent.phase is Phase.SUBMITTED and agent.scheduler_id is None and view.read_s - agent.submitted_s < doubt_s
+    ]
+    by_name = {agent.name: agent for agent in here}
+    free_nodes = {node.name: Resources(node.cpus, node.memory_mib) for node in view.nodes}
+    return Fleet(
+        found=tuple((a.name, seen[a.name].id) for a in here if a.scheduler_id is None and a.name in seen),
+        unstarted=tuple(
+            _unstarted(agent, ran_on.get(agent.name), view)
+            for agent in missing
+            if agent.phase is Phase.SUBMITTED and agent not in in_doubt
+        ),
+        vanished=tuple(agent.name for agent in missing if agent.phase is Phase.SILENT),
+        useless=tuple(a.id for a in view.agents if a.phase is AgentPhase.PENDING and a.name in closed),
+        pending=tuple(
+            [
+                PendingAgent(a.name, a.submitted_s, by_name[a.name].end_s)
+                for a in view.agents
+                if a.phase is AgentPhase.PENDING and a.name in by_name
+            ]
+            + [PendingAgent(agent.name, agent.submitted_s, agent.end_s) for agent in in_doubt]
+        ),
+        running=tuple(
+            _running(agent, by_name.get(agent.name), free_nodes)
+            for agent in view.agents
+            if agent.phase is not AgentPhase.PENDING
+        ),
+    )
+
+
+def idle_nodes(view: ClusterView) -> tuple[IdleNode, ...]:
+    """Return the view's idle nodes, as the policy takes them."""
+    return tuple(
+        IdleNode(node.name, Resources(node.cpus, node.memory_mib), node.planned) for node in view.nodes if node.idle
+    )
+
+
+def _unstarted(agent: AgentHere, node: str | None, view: ClusterView) -> Unstarted:
+    if agent.scheduler_id is None:
+        return Unstarted(agent.name, "the scheduler never took it", None)
+    if node is None:
+        return Unstarted(agent.name, "it ended before it registered", None)
+    if node in view.regular_nodes or view.read_s >= agent.end_s:
+        return Unstarted(agent.name, f"it had to leave {node} before it registered", None)
+    return Unstarted(agent.name, f"it died on {node} before it registered", node)
+
+
+def _running(agent: QueuedAgent, known: AgentHere | None, nodes: Mapping[str, Resources]) -> RunningAgent:
+    """Return an agent on a node, with the room that it has left: none if we do not know the agent, or it is ending."""
+    if known is None or agent.phase is AgentPhase.ENDING or known.phase is Phase.SILENT:
+        return RunningAgent(known.end_s if known else 0.0, NOTHING)
+    if known.free_cpus is None or known.free_memory_mib is None:
+        return RunningAgent(known.end_s, nodes.get(agent.node or "", NOTHING), agent.node or "")
+    return RunningAgent(known.end_s, Resources(known.free_cpus, known.free_memory_mib), known.node or "")
 
 
 def token_file(folder: Path, name: str) -> Path:
