@@ -21,7 +21,7 @@ from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.control.control_state import ControlState
 from gleaner.control.daemon.storage_gc import (
     DRAFT_AGE_S,
-    Found,
+    JobArchive,
     is_garbage,
     remove_archives,
     remove_drafts,
@@ -221,8 +221,8 @@ def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(harness: ApiH
 
 
 @given(
-    found=st.builds(
-        Found, key=st.just(""), job=st.just(1), attempt=st.integers(1, 5), number=st.none() | st.integers(1, 2)
+    archive=st.builds(
+        JobArchive, key=st.just(""), job=st.just(1), attempt=st.integers(1, 5), number=st.none() | st.integers(1, 2)
     ),
     kept=st.builds(
         Kept,
@@ -232,16 +232,16 @@ def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(harness: ApiH
         output_attempt=st.none() | st.integers(1, 5),
     ),
 )
-def test_nothing_that_is_named_or_may_still_be_named_is_garbage(found: Found, kept: Kept) -> None:
-    if not is_garbage(found, kept):
+def test_nothing_that_is_named_or_may_still_be_named_is_garbage(archive: JobArchive, kept: Kept) -> None:
+    if not is_garbage(archive, kept):
         return
-    assert found.attempt <= kept.latest_attempt
-    if found.number is None:
-        assert found.attempt != kept.output_attempt
-        assert found.attempt < kept.latest_attempt
+    assert archive.attempt <= kept.latest_attempt
+    if archive.number is None:
+        assert archive.attempt != kept.output_attempt
+        assert archive.attempt < kept.latest_attempt
     else:
-        assert kept.is_complete or (found.attempt, found.number) not in kept.checkpoints
+        assert kept.is_complete or (archive.attempt, archive.number) not in kept.checkpoints
         is_passed = any(
-            attempt == found.attempt and number > (found.number or 0) for attempt, number in kept.checkpoints
+            attempt == archive.attempt and number > (archive.number or 0) for attempt, number in kept.checkpoints
         )
-        assert kept.is_complete or found.attempt < kept.latest_attempt or is_passed
+        assert kept.is_complete or archive.attempt < kept.latest_attempt or is_passed

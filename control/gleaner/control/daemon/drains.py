@@ -110,8 +110,8 @@ class Drains:
         if drain.task is DrainTask.RESUME:
             return self._take_back(drain, now_s)
         view = self._cluster.read_nodes(drain.nodes, now_s)
-        if wrong_with_it := of_nodes(view, drain.nodes):
-            return _over(drain, DrainPhase.REFUSED, wrong_with_it, now_s)
+        if reason := why_not_drainable(view, drain.nodes):
+            return _over(drain, DrainPhase.REFUSED, reason, now_s)
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
             return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
@@ -145,7 +145,7 @@ class Drains:
             marked = {node for node, found in view.nodes.items() if is_ours(found)}
             left = drains.nodes_drained(db).keys() - view.nodes.keys()
             if wrong := [node for node in drain.nodes if node not in asked | marked | left]:
-                shown = ", ".join(shown_node(view, node) for node in wrong)
+                shown = ", ".join(node_with_reason(view, node) for node in wrong)
                 return _over(drain, DrainPhase.REFUSED, f"not drained by us: {shown}", now_s)
             after = replace(drain, phase=DrainPhase.SETTING_BACK, said="")
             drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
@@ -219,7 +219,7 @@ class Drains:
         for job in view.jobs:
             owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
             found.append((job, occupant(job, known, owners_in=owners_in, agents_in=agents_in)))
-        jobs = merged(
+        jobs = drain_jobs(
             drain.jobs,
             found,
             known,
@@ -328,7 +328,7 @@ def occupant(
     return Occupant(job.id, job.user, kind, job.nodes, cannot)
 
 
-def merged(
+def drain_jobs(
     before: Sequence[DrainedJob],
     found: Sequence[tuple[SlurmJob, Occupant]],
     agents: Mapping[str, AgentFound],
@@ -378,7 +378,7 @@ def is_ours(node: SlurmNode) -> bool:
     return node.is_drained and node.reason.startswith(DRAINED_BY)
 
 
-def shown_node(snapshot: Snapshot, name: str) -> str:
+def node_with_reason(snapshot: Snapshot, name: str) -> str:
     """Return a node's name with the reason for its state, for people."""
     node = snapshot.nodes.get(name)
     if node is None:
@@ -386,12 +386,12 @@ def shown_node(snapshot: Snapshot, name: str) -> str:
     return f"{name} ({node.reason or 'no reason given'})" if node.is_drained else f"{name} (not drained)"
 
 
-def of_nodes(view: Snapshot, nodes: Sequence[str]) -> str:
+def why_not_drainable(view: Snapshot, nodes: Sequence[str]) -> str:
     """Return the reason why these nodes cannot be drained, in one line; empty if they can be.
 
-    >>> of_nodes(Snapshot(0.0), ["n1"])
+    >>> why_not_drainable(Snapshot(0.0), ["n1"])
     'the scheduler knows no node n1'
-    >>> of_nodes(Snapshot(0.0, gaps="Slurm said of node 'n1' what cannot be read"), ["n1"])
+    >>> why_not_drainable(Snapshot(0.0, gaps="Slurm said of node 'n1' what cannot be read"), ["n1"])
     "Slurm said of node 'n1' what cannot be read"
     """
     for name in nodes:

@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.entitlements_state import HoldReasons, assembled, put_right
+from gleaner.control.daemon.entitlements_state import HoldReasons, corrections, policy_input
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.entitlements import POLICY, decide
 from gleaner.control.policy.entitlements_view import (
@@ -75,7 +75,7 @@ class Entitlements:
             self._check(now_s)
             seen = self._look(now_s)
             known = self._known(seen)
-            view = self._assembled(seen, known)
+            view = self._policy_input(seen, known)
             decided = decide(view)
             if not self._state.is_leader:  # the look may have taken longer than the term
                 return
@@ -151,7 +151,7 @@ class Entitlements:
             known = entitlement_actions.actions(db)
         gone = _done_with(known, seen)
         known = {job: record for job, record in known.items() if job not in gone}
-        fresh = put_right(known, seen) if self._acts else []
+        fresh = corrections(known, seen) if self._acts else []
         if gone or fresh:
             with self._state.writing() as db:
                 entitlement_actions.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
@@ -159,11 +159,11 @@ class Entitlements:
                     entitlement_actions.record_action(db, record)
         return known | {record.job: record for record in fresh}
 
-    def _assembled(self, seen: OwnersView, known: Mapping[str, JobActions]) -> EntitlementView:
+    def _policy_input(self, seen: OwnersView, known: Mapping[str, JobActions]) -> EntitlementView:
         with snapshot(self._state.engine) as db:
             told = entitlement_actions.preemptions_since(db, seen.read_s - HOUR_S)
         partition = self._state.settings.cluster.partition
-        return assembled(seen, known, self._settings, agents_partition=partition, told_this_hour=told)
+        return policy_input(seen, known, self._settings, agents_partition=partition, told_this_hour=told)
 
     # ── what was decided ──
 

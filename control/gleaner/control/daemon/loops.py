@@ -1,4 +1,4 @@
-"""Background work: one `Loop` for each job, with one rule for the leadership and one for errors.
+"""Background work: one `Loop` for each kind, with one rule for the leadership and one for errors.
 
 A step takes the time as an argument, and no thread starts in it. So a test or a simulation calls the same steps by a
 clock of its own (`Loop.run_once`), while `LoopThreads` calls them by the real one.
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Loop:
-    """A job of control: `step(now_s)`, called again `every_s` seconds after its last end."""
+    """One kind of background work: `step(now_s)`, called again `every_s` seconds after its last end."""
 
     name: str
     every_s: float

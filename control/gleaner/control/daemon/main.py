@@ -25,7 +25,7 @@ from gleaner.control.daemon.leader import Leadership, this_program
 from gleaner.control.daemon.loops import JOIN_S, Loop, LoopThreads
 from gleaner.control.daemon.provisioning import Provisioning
 from gleaner.control.daemon.rebalancer import Rebalancer
-from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.daemon.report_spool import take_spooled_reports
 from gleaner.control.daemon.slurm_shares import take_shares
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.daemon.storage_gc import remove_drafts, remove_garbage
@@ -113,7 +113,7 @@ def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster)
     loops = [
         Loop("leader", tick_s, leadership.tick, leader_only=False),
         Loop("provisioning", settings.rounds.poll_s, Provisioning(state, cluster, snapshots).step),
-        Loop("report spool", tick_s, partial(take_left_reports, state), "reports on the storage have to wait"),
+        Loop("report spool", tick_s, partial(take_spooled_reports, state), "reports on the storage have to wait"),
         Loop("drafts", DRAFTS_S, partial(remove_drafts, state), "drafts cannot be removed, it will be tried again"),
         Loop(
             "checkpoint gc",

@@ -119,17 +119,17 @@ class Provisioning:
             state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in there}
             if not state.is_leader:  # the look may have taken longer than the term
                 return
-            seen = self._bring_together(view)
-            what = self._plan(now_s, rules, view, seen)
-            self._withdraw(what.withdraw, seen.useless, view)
-            self._submit_all(what, now_s)
+            seen = self._reconcile(view)
+            actions = self._plan(now_s, rules, view, seen)
+            self._withdraw(actions.withdraw, seen.useless, view)
+            self._submit_all(actions, now_s)
             self._report("; ".join(filter(None, (self._used.gaps, self._refusal))))
         except NotLeading:  # no problem of this loop
             raise
         except (ClusterError, QueueError) as error:
             self._report(str(error))
 
-    def _bring_together(self, view: ClusterView) -> Fleet:
+    def _reconcile(self, view: ClusterView) -> Fleet:
         """Record what the view shows of our agents, and return them as the queue and the view know them."""
         with snapshot(self._state.engine) as db:
             here = queries.agents_here(db)
@@ -211,14 +211,14 @@ class Provisioning:
             self._ran_on.pop(each.name, None)
             _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
 
-    def _submit_all(self, what: Plan, now_s: float) -> None:
+    def _submit_all(self, actions: Plan, now_s: float) -> None:
         """Submit the planned agents, as many as a poll's time allows. A failure ends the submissions of this round."""
         settings = self._state.settings
         if now_s < self._submit_again_s:
             return
         self._refusal = ""
         at_most = max(1, int(settings.cluster.submits_per_s * settings.rounds.poll_s))
-        for new in what.submit[:at_most]:
+        for new in actions.submit[:at_most]:
             if not self._state.is_leader:
                 return
             try:

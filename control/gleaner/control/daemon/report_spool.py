@@ -32,14 +32,14 @@ _ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(checkpointed|saved
 _FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
 
 
-class _Left(BaseModel):
+class _SpooledReport(BaseModel):
     """One file, as the agent wrote it."""
 
     path: str
     body: str
 
 
-def take_left_reports(state: ControlState, now_s: float) -> int:
+def take_spooled_reports(state: ControlState, now_s: float) -> int:
     """Bring the reports of all agents into the queue, each agent's in their order. Return how many counted.
 
     A report that came too late is dropped, as its agent would have dropped it. A report that cannot be understood is
@@ -105,7 +105,7 @@ class _TooLate(Exception):
 
 
 def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
-    left = _Left.model_validate_json(file.read_bytes())
+    left = _SpooledReport.model_validate_json(file.read_bytes())
     with state.writing() as db:
         if found := _FAREWELL.match(left.path):
             if found.group(1) != agent:
@@ -135,7 +135,7 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
             except Invalid as error:
                 raise _TooLate(str(error)) from error
         else:
-            model, act = _MOVES[found.group(3)]
+            model, act = _REPORTS[found.group(3)]
             report = model.model_validate_json(left.body)
             if act(db, job, attempt, report, now_s=now_s):
                 node_rates.record_report(db, job, attempt, report, now_s=now_s)
@@ -143,7 +143,7 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
     return 1
 
 
-_MOVES: dict[str, tuple[type[Any], Callable[..., bool]]] = {
+_REPORTS: dict[str, tuple[type[Any], Callable[..., bool]]] = {
     "checkpointed": (Checkpointed, attempt_reports.record_checkpoint),
     "saved": (Saved, attempt_reports.record_save),
     "completed": (Completed, attempt_reports.record_completion),

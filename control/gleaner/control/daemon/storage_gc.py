@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JobArchive:
     """One archive in storage. `number` is None for an output."""
 
     key: str
@@ -94,11 +94,11 @@ def remove_drafts(state: ControlState, now_s: float) -> int:
 
 def remove_archives(engine: Engine, storage: Storage) -> list[str]:
     """Delete the archives that are garbage. Return their keys, in order. Raises `StorageError` or `QueueError`."""
-    by_job: defaultdict[int, list[Found]] = defaultdict(list)
+    by_job: defaultdict[int, list[JobArchive]] = defaultdict(list)
     for key in storage.keys("jobs"):
-        found = parsed(key)
-        if found is not None:
-            by_job[found.job].append(found)
+        archive = job_archive(key)
+        if archive is not None:
+            by_job[archive.job].append(archive)
     jobs = sorted(by_job)
     deleted: list[str] = []
     for start in range(0, len(jobs), JOBS_A_LOOK):
@@ -107,10 +107,10 @@ def remove_archives(engine: Engine, storage: Storage) -> list[str]:
             kept_by_job = queries.kept(db, looked_at)
         for job in looked_at:
             kept = kept_by_job.get(job)
-            for found in by_job[job]:
-                if kept is not None and is_garbage(found, kept):
-                    storage.delete(found.key)
-                    deleted.append(found.key)
+            for archive in by_job[job]:
+                if kept is not None and is_garbage(archive, kept):
+                    storage.delete(archive.key)
+                    deleted.append(archive.key)
     return deleted
 
 
@@ -133,36 +133,36 @@ def remove_logs(folder: Path, *, before_s: float) -> int:
     return len(old)
 
 
-def parsed(key: str) -> Found | None:
+def job_archive(key: str) -> JobArchive | None:
     """Return the archive that a key names; None if the archive is not a job's.
 
-    >>> parsed("jobs/7/attempt-3/checkpoint-1")
-    Found(key='jobs/7/attempt-3/checkpoint-1', job=7, attempt=3, number=1)
+    >>> job_archive("jobs/7/attempt-3/checkpoint-1")
+    JobArchive(key='jobs/7/attempt-3/checkpoint-1', job=7, attempt=3, number=1)
     """
     match = _KEY.fullmatch(key)
     if match is None:
         return None
     number = match["number"]
-    return Found(key, int(match["job"]), int(match["attempt"]), int(number) if number is not None else None)
+    return JobArchive(key, int(match["job"]), int(match["attempt"]), int(number) if number is not None else None)
 
 
-def is_garbage(found: Found, kept: Kept) -> bool:
+def is_garbage(archive: JobArchive, kept: Kept) -> bool:
     """Return True if no report can ever make this archive count again.
 
     >>> kept = Kept(is_complete=False, latest_attempt=3, checkpoints={(1, 1)}, output_attempt=None)
-    >>> [is_garbage(Found("", 7, attempt, 1), kept) for attempt in (1, 2, 3, 4)]
+    >>> [is_garbage(JobArchive("", 7, attempt, 1), kept) for attempt in (1, 2, 3, 4)]
     [False, True, False, False]
     >>> kept = Kept(is_complete=False, latest_attempt=3, checkpoints={(3, 4), (3, 5)}, output_attempt=None)
-    >>> [is_garbage(Found("", 7, 3, number), kept) for number in (3, 4, 5, 6)]
+    >>> [is_garbage(JobArchive("", 7, 3, number), kept) for number in (3, 4, 5, 6)]
     [True, False, False, False]
     """
-    if found.attempt > kept.latest_attempt:
+    if archive.attempt > kept.latest_attempt:
         return False  # this queue did not make it
-    if found.number is None:
-        return found.attempt != kept.output_attempt and found.attempt < kept.latest_attempt
+    if archive.number is None:
+        return archive.attempt != kept.output_attempt and archive.attempt < kept.latest_attempt
     if kept.is_complete:
         return True
-    if (found.attempt, found.number) in kept.checkpoints:
+    if (archive.attempt, archive.number) in kept.checkpoints:
         return False
-    newest = max((number for attempt, number in kept.checkpoints if attempt == found.attempt), default=0)
-    return found.attempt < kept.latest_attempt or found.number < newest
+    newest = max((number for attempt, number in kept.checkpoints if attempt == archive.attempt), default=0)
+    return archive.attempt < kept.latest_attempt or archive.number < newest
