@@ -15,7 +15,7 @@ from gleaner.agent.agent import TICK_S, Agent
 from gleaner.agent.messages import Farewell
 from gleaner.agent.privileged.common.slurm_job import JobHandle
 from gleaner.agent.runtime.interface import LABEL_AGENT, LABEL_END, ContainerId
-from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.daemon.report_spool import take_spooled_reports
 from gleaner.control.queue import agents, jobs, queries
 from gleaner.control.queue.database import snapshot, transaction
 from gleaner.control.queue.schema import ATTEMPT
@@ -105,7 +105,7 @@ def test_a_line_that_is_open_at_a_save_is_ended_by_the_next_slice(control: Contr
     control.runtime.lines_in_two_parts = True
     job = control.submit("450")
     control.live(a_brief_agent_left_alone(control))
-    take_left_reports(control.state, control.now_s)
+    take_spooled_reports(control.state, control.now_s)
     assert control.job(job).job.state is State.SAVED
     control.serve()
     control.live(control.agent("a2", lives_s=30))
@@ -154,11 +154,11 @@ def test_an_agent_outlives_a_silent_control_program_and_its_reports_count(contro
     job = control.submit("100000")
     control.live(a_brief_agent_left_alone(control))
     assert control.job(job).job.state is State.RUNNING  # control has heard nothing
-    assert take_left_reports(control.state, control.now_s) >= 2
+    assert take_spooled_reports(control.state, control.now_s) >= 2
     detail = control.job(job)
     assert detail.job.state is State.SAVED
     assert detail.attempts[0].ending == "saved"
-    assert take_left_reports(control.state, control.now_s) == 0
+    assert take_spooled_reports(control.state, control.now_s) == 0
     control.serve()
 
 

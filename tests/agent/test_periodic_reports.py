@@ -11,7 +11,7 @@ from gleaner.agent.agent import Agent
 from gleaner.agent.job import lifecycle
 from gleaner.agent.reporting.client import Outbox
 from gleaner.agent.runtime.interface import ContainerId
-from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.daemon.report_spool import take_spooled_reports
 from gleaner.control.states import State
 
 
@@ -38,7 +38,7 @@ def test_a_periodic_save_counts_although_its_agent_is_killed_as_soon_as_the_job_
 
     def go_on(container: ContainerId) -> None:
         """Take what there is at this instant: it is all that is left of an agent that is killed now."""
-        take_left_reports(control.state, control.now_s)
+        take_spooled_reports(control.state, control.now_s)
         known.append([checkpoint.number for checkpoint in control.job(job).checkpoints])
         unpause(container)
         control.end_soon(agent)
@@ -69,5 +69,5 @@ def test_a_storage_that_hangs_then_holds_the_job_up_for_a_bounded_time(
     monkeypatch.setattr(control.runtime, "unpause", go_on)
     control.clock.run(live(control, agent))
     assert in_time == [True], "the job went on while the storage hung"
-    take_left_reports(control.state, control.now_s)
+    take_spooled_reports(control.state, control.now_s)
     assert control.job(job).job.state is State.SAVED

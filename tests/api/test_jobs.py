@@ -6,6 +6,7 @@ from tests.api.api_harness import START_S, ApiHarness, detail
 from gleaner.control.policy.blame import JOBS_UNTIL_DOUBTED
 from gleaner.control.queue import avoided_nodes, jobs
 from gleaner.control.queue.database import transaction
+from gleaner.control.settings import RoundSettings
 from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, Node, QueuedAgent
 from gleaner.control.slurm.interface import SchedulerId
 
@@ -14,7 +15,8 @@ SPEC = {"name": "pi", "image": "gleaner/pi"}
 
 def _cluster(harness: ApiHarness, *nodes: Node, regular: tuple[str, ...] = ()) -> None:
     harness.state.cluster = ClusterView(harness.now_s, nodes, (), frozenset(regular))
-    harness.state.boundary_s = harness.now_s + 3600
+    rounds = RoundSettings(length_s=3600, origin_s=harness.now_s)
+    harness.state.settings = harness.state.settings.model_copy(update={"rounds": rounds})
 
 
 def test_a_campaign_is_one_job_an_index_with_the_index_filled_in(harness: ApiHarness) -> None:

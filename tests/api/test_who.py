@@ -10,9 +10,8 @@ from tests.api.api_harness import ApiHarness, Caller, detail
 
 from gleaner.control.api.audit import UNKNOWN_A_MINUTE
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.retention import prune
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
-from gleaner.control.queue import agents, jobs, tokens
+from gleaner.control.queue import agents, jobs, retention, tokens
 from gleaner.control.queue.database import transaction
 from gleaner.control.queue.schema import TOKEN
 from gleaner.control.settings import AuditSettings
@@ -189,6 +188,11 @@ def test_a_metrics_token_reads_the_metrics_and_nothing_else(harness: ApiHarness)
     )
 
 
+def remove_old_rows(harness: ApiHarness) -> None:
+    state = harness.state
+    retention.remove_old_rows(state.engine, state.writing, state.settings.queue, harness.now_s)
+
+
 @pytest.mark.slow
 def test_an_agents_token_ends_an_hour_after_its_farewell_and_is_removed(harness: ApiHarness) -> None:
     agent = harness.agent()
@@ -198,7 +202,7 @@ def test_an_agents_token_ends_an_hour_after_its_farewell_and_is_removed(harness:
     harness.now_s += 1
     assert "expired" in detail(agent.ask("beat", {}), 401)
     harness.now_s += tokens.LATE_REPORTS_S + 1
-    prune(harness.state, harness.now_s)
+    remove_old_rows(harness)
     with harness.state.engine.connect() as db:
         assert db.execute(select(func.count()).where(TOKEN.c.role == "agent")).scalar_one() == 0
     assert harness.user.get("/v1/status").status_code == 200, "people's tokens stay"
@@ -212,7 +216,7 @@ def test_the_token_of_an_agent_that_never_said_farewell_ends_as_well(harness: Ap
         agents.expire(db, agent.name, now_s=harness.now_s, losses_until_held=3)
         assert agents.close_silent(db, agent.name, now_s=harness.now_s, losses_until_held=3, reason="gone")
     harness.now_s += 2 * tokens.LATE_REPORTS_S
-    prune(harness.state, harness.now_s)
+    remove_old_rows(harness)
     with harness.state.engine.connect() as db:
         assert db.execute(select(func.count()).where(TOKEN.c.role == "agent")).scalar_one() == 0
 

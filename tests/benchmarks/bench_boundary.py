@@ -41,7 +41,7 @@ from tests.benchmarks.stored_figures import StoredFigures, ended, failure
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.api.app import create_app
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.daemon.report_spool import take_spooled_reports
 from gleaner.control.models.jobs import JobSpec, Submission
 from gleaner.control.queue import agents
 from gleaner.control.queue.database import connect, migrate, snapshot, transaction
@@ -341,7 +341,7 @@ class _Control:
         token.write_text(secret)
         os.chown(token, UID, UID)
         self._run(node, name, case, jobs, end_s)
-        take_left_reports(self._state, time.time())
+        take_spooled_reports(self._state, time.time())
         with transaction(self._engine) as db:
             agents.expire(db, name, now_s=time.time() + 3600, losses_until_held=10**6)
         return self._counted(name, began_s=began_s, end_s=end_s)

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.cli_harness import CliHarness
 from tests.drains.made_nodes import OTHERS_IN, OWNERS_IN, MadeNodes
 
-from gleaner.control.daemon.drains import DrainLoop
+from gleaner.control.daemon.drains import Drains
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.settings import ClusterSettings, EntitlementSettings
 
@@ -25,11 +25,11 @@ def nodes(admin: CliHarness) -> Generator[MadeNodes]:
     }
     admin.state.settings = admin.state.settings.model_copy(update=changes)
     made = MadeNodes()
-    drainer, over = DrainLoop(admin.state, made, made), threading.Event()
+    drainer, over = Drains(admin.state, made, made), threading.Event()
 
     def live() -> None:
         while not over.wait(0.05):
-            drainer.a_round(time.time())
+            drainer.step(time.time())
 
     part = threading.Thread(target=live)
     part.start()

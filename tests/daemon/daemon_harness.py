@@ -9,7 +9,8 @@ from pathlib import Path
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.messages import Ask, Assignments, Farewell, NodeFacts, Registration
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.provisioning import ProvisioningLoop
+from gleaner.control.daemon.loops import Loop
+from gleaner.control.daemon.provisioning import Provisioning
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.jobs import JobSpec, Submission
@@ -17,6 +18,7 @@ from gleaner.control.queue import agents, avoided_nodes, claims, jobs, queries
 from gleaner.control.queue.database import connect, snapshot, transaction
 from gleaner.control.settings import ClusterSettings, QueueSettings, RoundSettings, Settings, StorageSettings
 from gleaner.control.slurm.factory import cluster
+from gleaner.control.slurm.interface import Cluster
 
 LEASE_S = 180.0
 
@@ -40,7 +42,8 @@ class DaemonHarness:
     rounds_settings: RoundSettings | None = None
     ahead_s: float = 0.0
     state: ControlState = field(init=False)
-    rounds: ProvisioningLoop = field(init=False)
+    cluster: Cluster = field(init=False)
+    provisioning: Loop = field(init=False)
 
     def __post_init__(self) -> None:
         FolderStorage(self.folder).prepare()
@@ -54,12 +57,14 @@ class DaemonHarness:
         """Forget everything, as a program that was killed and started again."""
         found = settings(self.url, self.folder, rounds=self.rounds_settings)
         self.state = ControlState(found, connect(self.url), FolderStorage(self.folder), leads_until_s=math.inf)
-        slurm = cluster(found)
-        self.rounds = ProvisioningLoop(self.state, slurm, SnapshotCache(slurm))
+        self.cluster = cluster(found)
+        self.provisioning = Loop(
+            "provisioning", 20, Provisioning(self.state, self.cluster, SnapshotCache(self.cluster)).step
+        )
 
     def round(self) -> None:
         """Look, decide, act."""
-        self.rounds.a_round(self.now_s)
+        self.provisioning.run_once(self.state, self.now_s)
 
     def submit_jobs(self, count: int = 1, *, cpus: int = 6, needs_at_least_s: int | None = None) -> tuple[int, ...]:
         """Jobs that wait; by default each fills a node."""

@@ -21,7 +21,7 @@ from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.leader import LeaderLoop
+from gleaner.control.daemon.leader import Leadership
 from gleaner.control.queue import leader
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import NotLeading, QueueBusy
@@ -47,10 +47,10 @@ class Program:
         self.state = ControlState(of_slurm("sqlite:///unused", folder), self.engine, FolderStorage(folder))
         self.state.steady_clock = lambda: 0.0
         self.state.database_clock = lambda: literal(self.now_s)
-        self.leader_loop = LeaderLoop(self.state, self.holder)
+        self.leadership = Leadership(self.state, self.holder)
 
     def tick(self) -> bool:
-        self.leader_loop.tick(self.now_s)
+        self.leadership.tick(self.now_s)
         return self.state.is_leader
 
     def write(self, node: str) -> None:
@@ -265,13 +265,13 @@ def test_whatever_is_stopped_when_no_older_epoch_writes_after_a_newer_one(steps:
         engine.dispose()
 
 
-def led_by(harness: DaemonHarness, holder: str) -> LeaderLoop:
+def led_by(harness: DaemonHarness, holder: str) -> Leadership:
     """Let the harness's program lead while its own clock stands still."""
     harness.state.steady_clock = lambda: 0.0
-    leader_loop = LeaderLoop(harness.state, holder)
-    leader_loop.tick(harness.now_s)
+    leadership = Leadership(harness.state, holder)
+    leadership.tick(harness.now_s)
     assert harness.state.term is not None
-    return leader_loop
+    return leadership
 
 
 def test_a_round_of_a_leader_that_was_succeeded_meanwhile_asks_nothing_of_slurm(

@@ -16,7 +16,7 @@ from tests.queue.queue_harness import QueueHarness
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.messages import Heartbeat, NodeFacts, Registration
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.leader import GAP_TICKS, LeaderLoop, is_dead, this_program
+from gleaner.control.daemon.leader import GAP_TICKS, Leadership, is_dead, this_program
 from gleaner.control.policy.blame import FIRST_PROBE_S
 from gleaner.control.queue import agents, avoided_nodes, leader, queries
 from gleaner.control.queue.database import connect, migrate, snapshot, transaction
@@ -26,7 +26,7 @@ ELSEWHERE = "other:7:1:elsewhere"
 FACTS = NodeFacts(node="n1", cpus=6, memory_mib=4000, runtime="docker", criu="4.1", kernel="6", architecture="x")
 
 
-class Told(LeaderLoop):
+class Told(Leadership):
     """A leader whose database has the time that it is told at each tick."""
 
     def tick(self, now_s: float) -> None:
@@ -34,7 +34,7 @@ class Told(LeaderLoop):
         super().tick(now_s)
 
 
-def leader_loop(engine: Engine, folder: Path, holder: str) -> tuple[LeaderLoop, ControlState]:
+def leadership(engine: Engine, folder: Path, holder: str) -> tuple[Leadership, ControlState]:
     state = ControlState(settings("sqlite:///unused", folder), engine, FolderStorage(folder))
     return Told(state, holder), state
 
@@ -64,7 +64,7 @@ def test_a_clock_that_was_set_back_makes_no_job_and_no_node_wait_longer_than_the
         queue.record_completion(work.job, work.attempt, exit_code=1)
     with transaction(queue_engine) as db:
         avoided_nodes.record_failure(db, "n2", now_s=queue.now_s, failures_until_avoided=1, avoid_s=3600)
-    leading, _ = leader_loop(queue_engine, tmp_path, this_program())
+    leading, _ = leadership(queue_engine, tmp_path, this_program())
     leading.tick(queue.now_s)
     assert queue.claim("b") == (), "all pause"
     queue.now_s -= day_s
@@ -81,8 +81,8 @@ def test_a_clock_that_was_set_back_makes_no_job_and_no_node_wait_longer_than_the
 def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_has_died(
     queue_engine: Engine, tmp_path: Path
 ) -> None:
-    first, _ = leader_loop(queue_engine, tmp_path, this_program())
-    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    first, _ = leadership(queue_engine, tmp_path, this_program())
+    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
     first.tick(1e6)
     second.tick(1e6)
     assert not second_state.is_leader
@@ -93,8 +93,8 @@ def test_a_database_whose_clock_was_set_back_is_led_again_although_its_leader_ha
 def test_a_leader_that_lives_goes_on_where_its_databases_clock_was_set_back(
     queue_engine: Engine, tmp_path: Path
 ) -> None:
-    first, first_state = leader_loop(queue_engine, tmp_path, this_program())
-    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    first, first_state = leadership(queue_engine, tmp_path, this_program())
+    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
     for now_s in (1e6, 1e6 - 3600, 1e6 - 3595):
         first.tick(now_s)
         second.tick(now_s)
@@ -102,8 +102,8 @@ def test_a_leader_that_lives_goes_on_where_its_databases_clock_was_set_back(
 
 
 def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: Engine, tmp_path: Path) -> None:
-    first, first_state = leader_loop(queue_engine, tmp_path, this_program())
-    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    first, first_state = leadership(queue_engine, tmp_path, this_program())
+    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
     for now_s in (1000.0, 1005.0, 1010.0):
         first.tick(now_s)
         second.tick(now_s)
@@ -115,7 +115,7 @@ def test_one_leads_and_the_other_only_reads_until_the_term_ends(queue_engine: En
 
 @pytest.mark.parametrize("answers_after_s", [0, 20, 31, 100])
 def test_a_term_counts_from_before_it_was_asked_for(queue_engine: Engine, tmp_path: Path, answers_after_s: int) -> None:
-    first, state = leader_loop(queue_engine, tmp_path, this_program())
+    first, state = leadership(queue_engine, tmp_path, this_program())
     times_s = iter([1000.0])  # when it asks; after that, the answer is there
     state.steady_clock = lambda: next(times_s, 1000.0 + answers_after_s)
     first.tick(1000)
@@ -124,9 +124,9 @@ def test_a_term_counts_from_before_it_was_asked_for(queue_engine: Engine, tmp_pa
 
 def test_a_leader_stops_to_believe_so_before_others_may_lead(queue_engine: Engine, tmp_path: Path) -> None:
     steady_s = 0.0
-    first, first_state = leader_loop(queue_engine, tmp_path, this_program())
+    first, first_state = leadership(queue_engine, tmp_path, this_program())
     first_state.steady_clock = lambda: steady_s
-    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
     first.tick(1000)
     for passed_s in range(40):
         steady_s = float(passed_s)
@@ -140,7 +140,7 @@ def test_a_database_that_stops_in_the_middle_of_a_call_leaves_no_leader(postgres
     engine = connect(postgres_url)
     with engine.connect() as connection:  # the pool gives the same connection out again
         (server,) = connection.execute(text("SELECT pg_backend_pid()")).one()
-    mine, state = leader_loop(engine, tmp_path, this_program())
+    mine, state = leadership(engine, tmp_path, this_program())
     steady_s = 0.0
     state.steady_clock = lambda: steady_s
     mine.tick(1000)
@@ -164,8 +164,8 @@ def test_a_database_that_stops_in_the_middle_of_a_call_leaves_no_leader(postgres
 
 
 def test_a_leader_that_ends_properly_is_succeeded_at_once(queue_engine: Engine, tmp_path: Path) -> None:
-    first, first_state = leader_loop(queue_engine, tmp_path, this_program())
-    second, second_state = leader_loop(queue_engine, tmp_path, ELSEWHERE)
+    first, first_state = leadership(queue_engine, tmp_path, this_program())
+    second, second_state = leadership(queue_engine, tmp_path, ELSEWHERE)
     first.tick(1000)
     first.resign()
     second.tick(1001)
@@ -188,7 +188,7 @@ def test_a_killed_leader_of_this_machine_is_succeeded_at_once(queue_engine: Engi
         holder = other.stdout.readline().strip()
         with transaction(queue_engine) as db:
             leader.try_lead(db, holder, now=literal(1000.0), term_s=100)
-        mine, state = leader_loop(queue_engine, tmp_path, this_program())
+        mine, state = leadership(queue_engine, tmp_path, this_program())
         mine.tick(1001)
         assert not state.is_leader
         other.kill()
@@ -205,7 +205,7 @@ def test_a_holder_elsewhere_is_never_taken_for_dead() -> None:
 
 
 def test_a_silent_agent_is_given_up_when_its_lease_ends(with_agent: Engine, tmp_path: Path) -> None:
-    mine, _ = leader_loop(with_agent, tmp_path, this_program())
+    mine, _ = leadership(with_agent, tmp_path, this_program())
     ticks = [1000 + 5 * number for number in range(int(LEASE_S / 5) + 2)]
     for now_s in ticks[:-1]:
         mine.tick(now_s)
@@ -222,7 +222,7 @@ def test_an_agent_that_cannot_be_given_up_keeps_no_other_from_it(sqlite_url: str
             agents.register(db, name, Registration(facts=FACTS, end_s=9e9), lease_s=LEASE_S, now_s=1000)
         refuse = "BEGIN SELECT RAISE(ABORT, 'a bad row'); END"
         db.execute(text(f"CREATE TRIGGER bad BEFORE UPDATE OF phase ON agent WHEN OLD.name = 'a' {refuse}"))
-    mine, state = leader_loop(engine, tmp_path, this_program())
+    mine, state = leadership(engine, tmp_path, this_program())
     mine.tick(1000)
     failed = 0
     for now_s in range(1005, 1005 + 2 * int(LEASE_S), 5):
@@ -239,10 +239,10 @@ def test_an_agent_that_cannot_be_given_up_keeps_no_other_from_it(sqlite_url: str
 
 @pytest.mark.parametrize("restarted", [True, False])
 def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: Path, restarted: bool) -> None:
-    mine, _ = leader_loop(with_agent, tmp_path, this_program())
+    mine, _ = leadership(with_agent, tmp_path, this_program())
     mine.tick(1000)
     if restarted:
-        mine, _ = leader_loop(with_agent, tmp_path, this_program())
+        mine, _ = leadership(with_agent, tmp_path, this_program())
     back_s = 1000 + 10 * LEASE_S
     mine.tick(back_s)
     assert phase(with_agent, back_s) == "live"
@@ -253,7 +253,7 @@ def test_no_lease_time_runs_while_control_is_away(with_agent: Engine, tmp_path: 
 @pytest.mark.slow
 def test_a_database_that_is_locked_or_old_takes_no_leases(sqlite_url: str, tmp_path: Path) -> None:
     engine = connect(sqlite_url.replace("queue.db", "empty.db"))
-    mine, state = leader_loop(engine, tmp_path, this_program())
+    mine, state = leadership(engine, tmp_path, this_program())
     mine.tick(1000)  # no tables: said, not raised
     assert not state.is_leader
     migrate(engine)
@@ -265,7 +265,7 @@ def test_a_database_that_is_locked_or_old_takes_no_leases(sqlite_url: str, tmp_p
 def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
     queue_engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    mine, state = leader_loop(queue_engine, tmp_path, this_program())
+    mine, state = leadership(queue_engine, tmp_path, this_program())
     with queue_engine.begin() as db:
         db.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     mine.tick(1000)
@@ -280,7 +280,7 @@ def test_a_program_of_an_older_version_does_not_begin_to_lead_newer_tables(
 def test_a_leader_whose_tables_are_migrated_by_a_newer_version_stops_to_lead(
     queue_engine: Engine, tmp_path: Path
 ) -> None:
-    mine, state = leader_loop(queue_engine, tmp_path, this_program())
+    mine, state = leadership(queue_engine, tmp_path, this_program())
     mine.tick(1000)
     assert state.is_leader
     with queue_engine.begin() as db:

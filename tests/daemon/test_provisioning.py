@@ -10,7 +10,7 @@ from tests.daemon.daemon_harness import LEASE_S, DaemonHarness, end_jobs
 from tests.slurm.slurm_harness import FakedSlurm
 
 from gleaner.agent.messages import Checkpoint, Completed, Saved, Slice
-from gleaner.control.daemon.provisioning import sweep_tokens
+from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.policy.quotas import GroupMost, Most, QuotaRules
 from gleaner.control.queue import agents, attempt_reports, avoided_nodes, drains, jobs
 from gleaner.control.queue.database import snapshot, transaction
@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.daemon.daemon_harness import DaemonHarness
 
 harness = DaemonHarness(url=sys.argv[1], folder=Path(sys.argv[2]))
-backend = harness.rounds._cluster
+backend = harness.cluster
 submit = backend.submit
 
 def die(request, now_s):
@@ -424,7 +424,7 @@ def test_token_files_of_ended_agents_are_swept_and_those_of_others_stay(
     harness.register(ended, "n1")
     harness.farewell(ended)
     (harness.folder / "agents" / "gleaner-1-of-nobody").mkdir()
-    assert sweep_tokens(harness.state, harness.now_s) == 2
+    assert remove_tokens(harness.state.engine, harness.folder / "agents") == 2
     assert token_of(harness, living).exists()
     assert not token_of(harness, ended).parent.exists()
 
@@ -438,7 +438,7 @@ def test_agents_of_several_polls_share_one_end(
     start_s = (harness.now_s // length_s + 1) * length_s + 1
     for later_s in (0.0, length_s / 3, length_s / 2):
         harness.submit_jobs(1)
-        harness.rounds.a_round(start_s + later_s)
+        harness.provisioning.run_once(harness.state, start_s + later_s)
     ends = {agent.end_s for agent in harness.agents()}
     assert ends == {start_s - 1 + length_s}
 

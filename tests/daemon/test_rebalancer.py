@@ -1,6 +1,8 @@
 """Moving running jobs: what people asked for is seen to its end, and what a policy chose is stored."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from tests.queue.queue_harness import QueueHarness
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.messages import Measured, Order, RestoreMeasured, Saved, Slice, Way
 from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.rebalancer import Rebalancer
 from gleaner.control.policy import replay
 from gleaner.control.policy.subjects import job_subject
@@ -25,15 +28,15 @@ def queue(sqlite_url: str) -> QueueHarness:
     return QueueHarness(connect(sqlite_url))
 
 
-def rebalancer(queue: QueueHarness, folder: Path, *, leads: bool = True, **changes: Any) -> Rebalancer:
+def rebalancer(queue: QueueHarness, folder: Path, *, leads: bool = True, **changes: Any) -> Callable[[float], None]:
+    """Return the loop's step, as a function of the time."""
     told: dict[str, Any] = {"policy": "compaction", "every_s": 30, "assumed_s": 10} | changes
     settings = Settings(
         queue=QueueSettings(url=str(queue.engine.url)),
         migration=MigrationSettings(**told),
     )
-    return Rebalancer(
-        ControlState(settings, queue.engine, FolderStorage(folder), leads_until_s=math.inf if leads else 0)
-    )
+    state = ControlState(settings, queue.engine, FolderStorage(folder), leads_until_s=math.inf if leads else 0)
+    return partial(Loop("rebalancer", 5, Rebalancer(state).step).run_once, state)
 
 
 def two_partly_used(queue: QueueHarness) -> tuple[int, int]:
@@ -53,7 +56,7 @@ def two_partly_used(queue: QueueHarness) -> tuple[int, int]:
 def test_the_policy_moves_one_job_and_what_it_decided_from_is_stored(queue: QueueHarness, tmp_path: Path) -> None:
     stays, moves = two_partly_used(queue)
     part = rebalancer(queue, tmp_path)
-    part.a_round(queue.now_s)
+    part(queue.now_s)
     assert queue.record_heartbeat("two", (moves, 1)).orders == (Order.VACATE,)
     assert queue.record_heartbeat("one", (stays, 1)).orders == (Order.GO_ON,)
     (stored,) = queue.look(decisions.latest, job_subject(moves), 5)
@@ -68,53 +71,53 @@ def test_a_moved_job_runs_where_it_was_sent_and_the_agent_that_it_left_gets_noth
 ) -> None:
     _, moves = two_partly_used(queue)
     part = rebalancer(queue, tmp_path)
-    part.a_round(queue.now_s)
+    part(queue.now_s)
     queue.record_save(moves, 1)
     assert queue.claim("two", cpus=4) == ()
     assert [each.job for each in queue.claim("one", cpus=2)] == [moves]
-    part.a_round(queue.now_s + 5)
+    part(queue.now_s + 5)
     assert queue.look(relocation.all_relocations) == ()
 
 
 def test_the_next_move_waits_for_this_one_and_for_its_time(queue: QueueHarness, tmp_path: Path) -> None:
     _, moves = two_partly_used(queue)
     part = rebalancer(queue, tmp_path)
-    part.a_round(queue.now_s)
-    part.a_round(queue.now_s + 31)
+    part(queue.now_s)
+    part(queue.now_s + 31)
     assert len(queue.look(decisions.latest, job_subject(moves), 5)) == 1
 
 
 def test_nothing_moves_while_a_job_waits(queue: QueueHarness, tmp_path: Path) -> None:
     two_partly_used(queue)
     queue.job(cpus=64)
-    rebalancer(queue, tmp_path).a_round(queue.now_s)
+    rebalancer(queue, tmp_path)(queue.now_s)
     assert queue.look(relocation.all_relocations) == ()
 
 
 def test_what_was_told_in_vain_is_not_told_again(queue: QueueHarness, tmp_path: Path) -> None:
     _, moves = two_partly_used(queue)
     part = rebalancer(queue, tmp_path, patience_s=100)
-    part.a_round(queue.now_s)
+    part(queue.now_s)
     queue.now_s += 101
     for name in ("one", "two"):
         queue.register(name, cpus=4)
-    part.a_round(queue.now_s)
-    part.a_round(queue.now_s + 40)
+    part(queue.now_s)
+    part(queue.now_s + 40)
     assert queue.look(relocation.all_relocations) == ()
     assert queue.detail(moves).events[-1].what == "not migrated"
 
 
 def test_nothing_moves_by_default_or_where_this_program_does_not_lead(queue: QueueHarness, tmp_path: Path) -> None:
     two_partly_used(queue)
-    rebalancer(queue, tmp_path, policy="none").a_round(queue.now_s)
+    rebalancer(queue, tmp_path, policy="none")(queue.now_s)
     assert Settings().migration.policy == "none"
-    rebalancer(queue, tmp_path, leads=False).a_round(queue.now_s)
+    rebalancer(queue, tmp_path, leads=False)(queue.now_s)
     assert queue.look(relocation.all_relocations) == ()
 
 
 def test_work_goes_to_the_preferred_nodes(queue: QueueHarness, tmp_path: Path) -> None:
     stays, moves = two_partly_used(queue)
-    rebalancer(queue, tmp_path, policy="priorities", prefer=("node-of-two",)).a_round(queue.now_s)
+    rebalancer(queue, tmp_path, policy="priorities", prefer=("node-of-two",))(queue.now_s)
     (found,) = queue.look(relocation.all_relocations)
     assert (found.job, found.to_node) == (stays, "node-of-two")
     assert moves != stays

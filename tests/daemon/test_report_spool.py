@@ -23,8 +23,8 @@ from gleaner.agent.messages import (
     Saved,
     Slice,
 )
-from gleaner.control.daemon.provisioning import sweep_tokens
-from gleaner.control.daemon.report_spool import take_left_reports
+from gleaner.control.daemon.report_spool import take_spooled_reports
+from gleaner.control.daemon.storage_gc import remove_tokens
 from gleaner.control.queue import attempt_reports, queries
 from gleaner.control.queue.database import snapshot
 
@@ -62,7 +62,7 @@ def test_a_report_that_can_never_be_right_is_kept_with_the_reason_and_holds_up_n
     leave(harness, agent, 1, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
     (harness.folder / "agents" / "a-stranger").mkdir()
     strange = leave(harness, "a-stranger", 0, "/agents/a-stranger/farewell", Farewell(ended_s=1.0)).read_text()
-    assert take_left_reports(harness.state, harness.now_s) == 1
+    assert take_spooled_reports(harness.state, harness.now_s) == 1
     assert harness.state_of(given.job) == "Complete"
     assert not list((harness.folder / "agents").glob("*/reports"))
     ((kept, reason),) = unread(harness, agent)
@@ -101,15 +101,15 @@ def test_what_cannot_be_read_is_set_aside_as_it_is_and_what_comes_after_it_count
     file = leave(harness, agent, 0, "", Farewell(ended_s=1.0))
     file.write_bytes(content)
     leave(harness, agent, 1, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
-    assert take_left_reports(harness.state, harness.now_s) == 1
+    assert take_spooled_reports(harness.state, harness.now_s) == 1
     assert harness.state_of(given.job) == "Complete"
     place = harness.folder / "agents" / agent / "unread"
     assert [one.read_bytes() for one in place.glob("*.json")] == [content]
     ((reason),) = [one.read_text() for one in place.glob("*.reason")]
     assert reason.count("\n") == 1
     assert len(reason) > 1
-    assert take_left_reports(harness.state, harness.now_s) == 0
-    sweep_tokens(harness.state, harness.now_s)
+    assert take_spooled_reports(harness.state, harness.now_s) == 0
+    remove_tokens(harness.state.engine, harness.folder / "agents")
     assert len(list(place.iterdir())) == 2, "nobody removes it"
 
 
@@ -118,7 +118,7 @@ def test_a_report_that_came_too_late_is_dropped(harness: DaemonHarness) -> None:
     attempt = f"/jobs/{given.job}/attempts/{given.attempt}"
     leave(harness, agent, 0, f"{attempt}/completed", Completed(exit_code=0, slice=SLICE))
     leave(harness, agent, 1, f"{attempt}/completed", Completed(exit_code=3, slice=SLICE))
-    assert take_left_reports(harness.state, harness.now_s) == 1
+    assert take_spooled_reports(harness.state, harness.now_s) == 1
     assert unread(harness, agent) == []
     assert not list((harness.folder / "agents").glob("*/reports"))
 
@@ -127,7 +127,7 @@ def test_a_report_is_in_its_new_place_with_the_reason_before_it_leaves_the_old_o
     agent, _ = an_agent_with_a_job(harness)
     leave(harness, agent, 0, "/painted", Farewell(ended_s=1.0))
     with recording() as calls:
-        take_left_reports(harness.state, harness.now_s)
+        take_spooled_reports(harness.state, harness.now_s)
     place = harness.folder / "agents" / agent / "unread"
     (file,), (reason,) = place.glob("*.json"), place.glob("*.reason")
     assert calls.index(("fsync", place.parent)) < calls.index(("rename", reason)) < calls.index(("rename", file))
@@ -141,7 +141,7 @@ def test_periodic_saves_that_waited_on_the_storage_count(harness: DaemonHarness)
         path = f"/jobs/{given.job}/attempts/{given.attempt}/checkpointed"
         leave(harness, agent, number, path, Checkpointed(checkpoint=made, slice=SLICE))
     leave(harness, agent, 3, f"/agents/{agent}/farewell", Farewell(ended_s=1.0))
-    assert take_left_reports(harness.state, harness.now_s) == 3
+    assert take_spooled_reports(harness.state, harness.now_s) == 3
     assert harness.state_of(given.job) == "Saved"
 
 
@@ -163,7 +163,7 @@ def test_a_periodic_save_that_control_has_heard_both_ways_counts_once(harness: D
     for report in told:
         with harness.state.writing() as db:
             attempt_reports.record_checkpoint(db, given.job, given.attempt, report, now_s=harness.now_s)
-    take_left_reports(harness.state, harness.now_s)
+    take_spooled_reports(harness.state, harness.now_s)
     assert unread(harness, agent) == []
     assert not list((harness.folder / "agents").glob("*/reports"))
     with snapshot(harness.state.engine) as db:
@@ -179,7 +179,7 @@ def test_reports_that_cannot_be_read_now_hold_up_no_other_agent(harness: DaemonH
     )
     unreadable = harness.folder / "agents" / "a-first" / "reports" / "000000.json"
     unreadable.mkdir(parents=True)  # reading it fails whoever runs this test
-    assert take_left_reports(harness.state, harness.now_s) == 1
+    assert take_spooled_reports(harness.state, harness.now_s) == 1
     assert harness.state_of(given.job) == "Complete"
 
 
@@ -190,7 +190,7 @@ def test_what_an_agent_left_half_written_keeps_no_other_agents_token_from_being_
     half = harness.folder / "agents" / "a-1" / "reports" / ".000000.json"
     half.parent.mkdir()
     half.write_text("{")
-    sweep_tokens(harness.state, harness.now_s)
+    remove_tokens(harness.state.engine, harness.folder / "agents")
     assert not list((harness.folder / "agents").glob("*/token"))
     assert half.exists()
 
@@ -212,7 +212,7 @@ def test_any_file_and_any_name_of_a_folder_is_a_report_or_is_set_aside(
     (place / "reports").mkdir(parents=True)
     content = data.draw(st.binary(max_size=50) | changed(tuple(files)))
     (place / "reports" / "000000.json").write_bytes(content)
-    assert take_left_reports(harness.state, harness.now_s) == 0
+    assert take_spooled_reports(harness.state, harness.now_s) == 0
     assert not (place / "reports").exists()
     set_aside = list((place / "unread").glob("*.json")) if (place / "unread").exists() else []
     assert [one.read_bytes() for one in set_aside] in ([], [content])

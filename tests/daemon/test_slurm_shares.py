@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.steps import take_shares
+from gleaner.control.daemon.slurm_shares import take_shares
 from gleaner.control.policy.group_shares import ShareRules
 from gleaner.control.queue.database import connect
 from gleaner.control.settings import ClusterSettings, GroupSettings, Settings
@@ -114,8 +114,6 @@ def test_while_slurm_does_not_answer_the_last_shares_count(
 ) -> None:
     state.slurm_shares = {"physics": 10}
     sacctmgr(does)
-    with capture_logs() as said:
+    with pytest.raises(ClusterError, match=reason):
         take_shares(state)
     assert state.slurm_shares == {"physics": 10}
-    assert [line["log_level"] for line in said] == ["warning"]
-    assert reason in said[0]["reason"]

@@ -11,7 +11,8 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.drains import DrainLoop
+from gleaner.control.daemon.drains import Drains
+from gleaner.control.daemon.loops import Loop
 from gleaner.control.queue import agents, drains, jobs
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.drains import StoredDrain
@@ -31,7 +32,7 @@ class DrainsHarness:
     now_s: float = 1000.0
     queue: QueueHarness = field(init=False)
     state: ControlState = field(init=False)
-    drainer: DrainLoop = field(init=False)
+    drains: Loop = field(init=False)
 
     def __post_init__(self) -> None:
         self.queue = QueueHarness(connect(new_sqlite(self.folder)))
@@ -47,7 +48,7 @@ class DrainsHarness:
             entitlements=EntitlementSettings(**told),
         )
         self.state = ControlState(settings, self.queue.engine, FolderStorage(self.folder), leads_until_s=math.inf)
-        self.drainer = DrainLoop(self.state, self.nodes, self.nodes)
+        self.drains = Loop("drains", 2, Drains(self.state, self.nodes, self.nodes).step)
 
     def ask(self, *nodes: str, task: DrainTask = DrainTask.DRAIN, **how: Any) -> int:
         return self.queue.do(drains.ask, task=task, nodes=nodes, by="root", now_s=self.now_s, **how)
@@ -61,7 +62,7 @@ class DrainsHarness:
     def done(self, number: int, *, rounds: int = 6) -> StoredDrain:
         """Return the drain as it stands after so many rounds."""
         for _ in range(rounds):
-            self.drainer.a_round(self.now_s)
+            self.drains.run_once(self.state, self.now_s)
             self.now_s += 2
         return self.seen(number)
 

@@ -9,6 +9,7 @@ from gleaner.control.policy.job_class import JobClass
 from gleaner.control.slurm.comments import DRAINED_BY
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
+from gleaner.control.slurm_admin.client import SlurmAdminClient
 
 OWNERS_IN = "shared"
 AGENTS_IN = "gleaner"
@@ -22,7 +23,7 @@ class Died(BaseException):
 
 
 @dataclass
-class MadeNodes(UnaskedCluster):
+class MadeNodes(UnaskedCluster, SlurmAdminClient):
     """`reasons` has the drained nodes. What is told to go is gone at the next look, unless it is stubborn."""
 
     names: tuple[str, ...] = ("n1", "n2", "n3")
@@ -112,7 +113,7 @@ class MadeNodes(UnaskedCluster):
         if self.slurm_admin == "mute":
             raise ClusterUnavailable("the Slurm admin service does not answer")
 
-    def drain(self, nodes: Sequence[str], *, by: str) -> None:
+    def drain(self, nodes: Sequence[str], *, by: str = "control") -> None:
         self._slurm_admin_is_there()
         if unknown := [node for node in nodes if node not in self.names]:
             raise ClusterRefused(f"Slurm knows no node {unknown[0]}")

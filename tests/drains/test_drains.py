@@ -9,7 +9,7 @@ from tests.drains.drains_harness import GRACE_S, DrainsHarness
 from tests.drains.made_nodes import AGENTS_IN, NO_SLURM_ADMIN, OTHERS_IN, Died, MadeNodes
 
 from gleaner.agent.messages import Ask, ReturnReason
-from gleaner.control.daemon.leader import LeaderLoop
+from gleaner.control.daemon.leader import Leadership
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import claims, drains, entitlement_actions, leader
@@ -522,7 +522,7 @@ def test_a_node_that_leaves_slurm_while_it_is_marked_is_a_refusal_and_the_others
 def test_a_leader_that_was_succeeded_tells_no_job_to_leave(harness: DrainsHarness) -> None:
     busy(harness)
     harness.state.steady_clock = lambda: 0.0
-    LeaderLoop(harness.state, "old:1:1:elsewhere").tick(0)
+    Leadership(harness.state, "old:1:1:elsewhere").tick(0)
     number = harness.ask("n1")
     with transaction(harness.queue.engine) as db:
         assert leader.try_lead(db, "new:1:1:elsewhere", now=literal(4e9), term_s=30) is not None

@@ -10,7 +10,8 @@ from tests.entitlements.made_cluster import AGENTS_PARTITION, PARTITION, Died, M
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.entitlements import EntitlementLoop
+from gleaner.control.daemon.entitlements import Entitlements
+from gleaner.control.daemon.loops import Loop
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.job_class import JobClass
 from gleaner.control.policy.subjects import slurm_subject
@@ -32,7 +33,7 @@ class EntitlementsHarness:
     changes: dict[str, Any] = field(default_factory=dict[str, Any])
     cluster: MadeCluster = field(default_factory=MadeCluster)
     state: ControlState = field(init=False)
-    entitlement_loop: EntitlementLoop = field(init=False)
+    loop: Loop = field(init=False)
 
     def __post_init__(self) -> None:
         new_sqlite(self.folder)
@@ -55,12 +56,17 @@ class EntitlementsHarness:
         )
         engine = connect(settings.queue.url)
         self.state = ControlState(settings, engine, FolderStorage(self.folder), leads_until_s=math.inf)
-        self.entitlement_loop = EntitlementLoop(self.state, self.cluster, SnapshotCache(self.cluster), self.cluster)
+        step = Entitlements(self.state, self.cluster, SnapshotCache(self.cluster), self.cluster).step
+        self.loop = Loop("entitlements", POLL_S, step)
+
+    def look(self) -> None:
+        """Look, rule, act."""
+        self.loop.run_once(self.state, self.cluster.now_s)
 
     def rounds(self, count: int = 1) -> None:
         """Look, rule, act; and let time pass after each."""
         for _ in range(count):
-            self.entitlement_loop.a_round(self.cluster.now_s)
+            self.look()
             self.cluster.pass_time(POLL_S)
 
     def rounds_though_killed(self, count: int) -> None:

@@ -26,6 +26,7 @@ from gleaner.control.slurm.comments import (
 from gleaner.control.slurm.interface import ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.owners_view import OwnedJob, OwnedPhase
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
+from gleaner.control.slurm_admin.client import SlurmAdminClient
 from gleaner.control.slurm_admin.rules import TOP_NICE, check_partitions
 
 PARTITION = "shared"
@@ -38,7 +39,7 @@ class Died(BaseException):
 
 
 @dataclass
-class MadeCluster(UnaskedCluster):
+class MadeCluster(UnaskedCluster, SlurmAdminClient):
     """`patience_s`: how long what was told to go takes for it."""
 
     nodes: tuple[str, ...] = ("node1", "node2", "node3")

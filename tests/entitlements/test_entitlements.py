@@ -100,7 +100,7 @@ def test_a_victim_that_ends_while_it_is_saved_makes_room_all_the_same(harness: E
     harness.rounds(2)
     harness.cluster.pass_time(4000)
     harness.cluster.enter("p", "physics", 6)
-    harness.entitlement_loop.a_round(harness.cluster.now_s)
+    harness.look()
     (told,) = [job for act, job in harness.cluster.acts if act == "signal"]
     harness.cluster.end(told)
     harness.rounds(3)
@@ -212,7 +212,7 @@ def test_nothing_is_preempted_for_a_job_that_was_cancelled_while_it_was_decided(
     harness.cluster.end("p")
     harness.cluster.read = lambda now_s: seen  # type: ignore[method-assign]
     before = list(harness.cluster.acts)
-    harness.entitlement_loop.a_round(harness.cluster.now_s)
+    harness.look()
     assert harness.cluster.acts == before
     assert "there is no job p" in harness.state.entitlements.problem
 

@@ -65,7 +65,7 @@ def test_jobs_that_their_owner_holds_after_their_release_count_until_it_lets_the
 ) -> None:
     for number in range(5):
         harness.cluster.enter(f"p{number}", "physics", 3)
-        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        harness.look()
         if not (job := harness.cluster.jobs[f"p{number}"]).held:
             harness.cluster.jobs[job.id] = replace(job, held=True, ours=False, priority=0)
     harness.rounds(3)

@@ -72,14 +72,14 @@ def test_a_claim_that_is_not_on_top_any_more_is_put_there_again(harness: Entitle
     for said, priority in (("gleaner: released on top", 7), (SWITCH, 2_000_000_001)):
         harness.cluster.waits_for_more = set()
         harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], said="gleaner: released on top", held=False)
-        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        harness.look()
         harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], said=said, priority=priority)
         before = len(harness.cluster.acts)
-        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        harness.look()
         assert [act for act, job in harness.cluster.acts[before:] if job == "p"] == ["hold", "release"]
         assert harness.cluster.jobs["p"].priority > 1_000_000_000
         before = len(harness.cluster.acts)
-        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        harness.look()
         assert len(harness.cluster.acts) == before, "once is enough"
 
 
@@ -87,7 +87,7 @@ def test_what_the_switch_let_go_is_held_again_when_control_is_back(harness: Enti
     harness.cluster.enter("b", "biology", 4)
     harness.rounds()
     harness.cluster.jobs["b"] = replace(harness.cluster.jobs["b"], held=False, priority=1, said=SWITCH)
-    harness.entitlement_loop.a_round(harness.cluster.now_s)
+    harness.look()
     harness.cluster.pass_time(5)
     assert harness.runs == set()
     assert harness.cluster.jobs["b"].held and harness.cluster.jobs["b"].said.startswith("gleaner: biology may have")
@@ -133,7 +133,7 @@ def test_a_requeued_job_is_asked_for_in_one_piece_only_if_it_does_not_start_once
     harness.cluster.waits_for_more = set()
     pieces: list[int] = []
     for _ in range(7):
-        harness.entitlement_loop.a_round(harness.cluster.now_s)
+        harness.look()
         assert harness.state.entitlements.view is not None
         pieces += [job.wish.pieces for job in harness.state.entitlements.view.waiting]
         harness.cluster.now_s += 5

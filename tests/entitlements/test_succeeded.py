@@ -7,7 +7,7 @@ from dataclasses import replace
 from sqlalchemy import literal
 from tests.entitlements.entitlements_harness import EntitlementsHarness
 
-from gleaner.control.daemon.leader import LeaderLoop
+from gleaner.control.daemon.leader import Leadership
 from gleaner.control.queue import leader
 from gleaner.control.queue.database import transaction
 
@@ -15,7 +15,7 @@ from gleaner.control.queue.database import transaction
 def led(harness: EntitlementsHarness) -> None:
     """Let the harness's program lead while its own clock stands still."""
     harness.state.steady_clock = lambda: 0.0
-    LeaderLoop(harness.state, "old:1:1:elsewhere").tick(harness.cluster.now_s)
+    Leadership(harness.state, "old:1:1:elsewhere").tick(harness.cluster.now_s)
     assert harness.state.term is not None
 
 
@@ -36,7 +36,7 @@ def test_one_that_is_succeeded_in_the_middle_of_its_acts_does_none_of_the_rest(h
         succeeded(harness)
 
     harness.cluster.release = last_one  # type: ignore[method-assign]
-    harness.entitlement_loop.a_round(harness.cluster.now_s)
+    harness.look()
     assert len(harness.cluster.acts) == 1
     assert not harness.state.is_leader
     assert harness.state.entitlements.problem.endswith("new:1:1:elsewhere leads")
@@ -48,11 +48,11 @@ def test_the_slurm_admin_hears_who_leads_before_the_first_look(harness: Entitlem
     harness.rounds(2)
     assert harness.cluster.awoken == 1
     succeeded(harness)
-    LeaderLoop(harness.state, "again:1:1:elsewhere").tick(harness.cluster.now_s)
+    Leadership(harness.state, "again:1:1:elsewhere").tick(harness.cluster.now_s)
     assert not harness.state.is_leader
     with transaction(harness.state.engine) as db:
         leader.resign(db, "new:1:1:elsewhere")
-    LeaderLoop(harness.state, "again:1:1:elsewhere").tick(harness.cluster.now_s)
+    Leadership(harness.state, "again:1:1:elsewhere").tick(harness.cluster.now_s)
     harness.rounds(2)
     assert harness.cluster.awoken == 2
 
@@ -67,7 +67,7 @@ def test_a_number_that_has_become_another_jobs_since_the_look_is_left_alone(harn
         harness.cluster.jobs["p"] = replace(harness.cluster.jobs["p"], submitted_s=harness.cluster.now_s + 1)
 
     harness.cluster.alive = reused  # type: ignore[method-assign]
-    harness.entitlement_loop.a_round(harness.cluster.now_s)
+    harness.look()
     assert harness.state.entitlements.problem == "for job p: job p is not the one that is meant"
     assert harness.cluster.jobs["p"].held
     harness.rounds(2)

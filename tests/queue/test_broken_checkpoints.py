@@ -4,7 +4,7 @@ import pytest
 from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.messages import ReturnReason
-from gleaner.control.daemon.checkpoint_gc import Found, is_garbage
+from gleaner.control.daemon.storage_gc import JobArchive, is_garbage
 from gleaner.control.policy.blame import LONGEST_ELSEWHERE_S
 from gleaner.control.queue import queries
 from gleaner.control.queue.attempt_reports import TRIES_UNTIL_BROKEN
@@ -89,7 +89,7 @@ def test_one_node_that_calls_every_checkpoint_broken_destroys_none_and_the_jobs_
     for job in jobs:
         assert harness.endings(job).count("returned") == 1
         for checkpoint in ((1, 1), (2, 1)):
-            found = Found("", job, *checkpoint)
+            found = JobArchive("", job, *checkpoint)
             assert not is_garbage(found, harness.look(queries.kept, [job])[job])
     made = [work.checkpoint for work in harness.claim("good")]
     assert [(each.attempt, each.number) for each in made if each is not None] == [(2, 1)] * 20

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.slurm_admin.facts import shown
 
-from gleaner.control.daemon.drain_findings import is_ours, occupant
+from gleaner.control.daemon.drains import is_ours, occupant
 from gleaner.control.policy.draining import Kind
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.interface import ClusterError

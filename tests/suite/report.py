@@ -14,7 +14,7 @@ NEVER_AGAIN = (
     "tests/api/test_who.py", "tests/real_cluster/test_dead_mans_switch.py", "tests/real_cluster/test_slurm_admin.py",
     # loss of what was computed, and double runs
     "tests/agent/", "tests/checkpoints/", "tests/job/", "tests/reporting/", "tests/runtime/", "tests/user_job/",
-    "tests/api/test_at_once.py", "tests/api/test_checkpoint_gc.py", "tests/daemon/test_fencing.py",
+    "tests/api/test_at_once.py", "tests/api/test_storage_gc.py", "tests/daemon/test_fencing.py",
     "tests/daemon/test_leader.py", "tests/daemon/test_report_spool.py", "tests/queue/test_broken_checkpoints.py",
     "tests/queue/test_checkpoints.py", "tests/queue/test_claims.py", "tests/queue/test_lost_attempts.py",
     "tests/queue/test_machine.py", "tests/queue/test_returned_attempts.py", "tests/queue/test_too_late.py",

@@ -1,6 +1,6 @@
 """The state of one control program, shared by its loops and the API.
 
-Each field has one writer, a step of `daemon` (provisioning, leader, entitlements, shares). The API only reads. A
+Each field has one writer, a loop of `daemon` (provisioning, leader, entitlements, shares). The API only reads. A
 field is replaced as a whole and never changed in place, so a reader in another thread sees the old value or the new
 one. The fields that are exceptions say so.
 """
@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Engine
 from gleaner.agent.checkpoints.interface import Storage
 from gleaner.control.policy.entitlements_view import EntitlementsStatus
 from gleaner.control.policy.group_shares import ShareRules
+from gleaner.control.policy.provisioning import ProvisioningRules, round_end
 from gleaner.control.policy.quotas import Allowance, QuotaRules
 from gleaner.control.queue import leader
 from gleaner.control.queue.database import snapshot, transaction
@@ -25,7 +26,7 @@ from gleaner.control.queue.errors import NotLeading
 from gleaner.control.queue.leader import Term
 from gleaner.control.queue.quotas import Stored, allowance
 from gleaner.control.queue.usage_cache import UsageCache
-from gleaner.control.settings import Settings
+from gleaner.control.settings import RoundSettings, Settings
 from gleaner.control.slurm.agents_view import ClusterView
 
 
@@ -37,11 +38,23 @@ def seconds_since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@dataclass(slots=True)
-class StepFaults:
-    """The steps of `daemon` that failed by a bug. Each step's thread changes its own entries in place; anybody reads.
+def provisioning_rules(rounds: RoundSettings) -> ProvisioningRules:
+    """Return the settings as the policy takes them."""
+    return ProvisioningRules(
+        length_s=rounds.length_s,
+        origin_s=rounds.origin_s,
+        synchronised=rounds.synchronised,
+        shortest_slice_s=rounds.least_slice_s,
+        pending_limit_s=rounds.pending_limit_s,
+        agents_at_most=rounds.agents_at_most,
+    )
 
-    `rounds` counts each step's failed rounds since control started.
+
+@dataclass(slots=True)
+class LoopFaults:
+    """The loops of `daemon` that failed by a bug. Each loop's thread changes its own entries in place; anybody reads.
+
+    `rounds` counts each loop's failed rounds since control started.
     """
 
     rounds: Counter[str] = field(default_factory=Counter[str])
@@ -49,7 +62,7 @@ class StepFaults:
 
     @property
     def now(self) -> tuple[str, ...]:
-        """The names of the steps whose last round failed."""
+        """The names of the loops whose last round failed."""
         return tuple(sorted(self._last.copy()))
 
     def note(self, step: str, reason: str) -> bool:
@@ -73,7 +86,7 @@ class ControlState:
     storage: Storage
     leads_until_s: float = 0.0
     """The instant, on `steady_clock`, until which this program may write to the queue and talk to the scheduler. Any
-    step that finds in the database that another program leads sets this field to 0, too."""
+    loop that finds in the database that another program leads sets this field to 0, too."""
     term: Term | None = None
     """The term by which this program leads or led last. None if it leads although there is no other program that
     could, as in tests."""
@@ -81,13 +94,11 @@ class ControlState:
     """The view of the last successful poll; its `read_s` tells its age. None until there was one."""
     problem: str = ""
     """The reason, in one line, why the last poll or submission failed; empty if neither failed."""
-    boundary_s: float = 0.0
-    """The end of the round that agents are submitted for now."""
     entitlements: EntitlementsStatus = field(default_factory=EntitlementsStatus)
     """The state of the owners' partitions, if entitlements are on."""
     slurm_shares: Mapping[str, float] | None = None
     """Per cent by account, if `[groups] from_slurm` asks for the shares and Slurm has answered; None otherwise."""
-    faults: StepFaults = field(default_factory=StepFaults)
+    faults: LoopFaults = field(default_factory=LoopFaults)
     usage_cache: UsageCache = field(default_factory=UsageCache)
     """A cache that the threads that answer agents change in place, unlike the other fields."""
     wrong_clocks: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -111,6 +122,11 @@ class ControlState:
 
     def __post_init__(self) -> None:
         self.quotas = self.settings.quotas.rules
+
+    @property
+    def boundary_s(self) -> float:
+        """The end of the round that agents are submitted for now."""
+        return round_end(self.clock(), provisioning_rules(self.settings.rounds))
 
     @property
     def share_rules(self) -> ShareRules:
@@ -167,7 +183,7 @@ class ControlState:
     def _look_up(self, db: Connection, term: Term | None, *, locks: bool) -> None:
         if term is None or leader.holds(db, term, now=self.database_clock(), locks=locks):
             return
-        if self.term == term:  # otherwise the leader's step has asked again since
+        if self.term == term:  # otherwise the leader's loop has asked again since
             self.leads_until_s = 0.0
         raise self._refusal(db)
 

@@ -4,37 +4,44 @@ Before a step is done, the queue says that it is being done. A program that was 
 what Slurm shows: nodes that carry our mark, and jobs that are still there. Telling a job twice does no harm.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 import structlog
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.do_each import do_each
-from gleaner.control.daemon.drain_findings import is_ours, is_touched, merged, occupant, of_nodes, shown_node
-from gleaner.control.daemon.slurm_rights import DrainRights
-from gleaner.control.policy.draining import Deed, Occupant, obstacles
+from gleaner.control.daemon.loops import do_each
+from gleaner.control.policy.draining import Deed, Kind, Occupant, Spanning, deed, obstacles
+from gleaner.control.policy.job_class import JobClass
 from gleaner.control.queue import agents, drains, entitlement_actions, relocation
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.drains import DrainedJob, StoredDrain
 from gleaner.control.queue.entitlement_actions import JobActions
-from gleaner.control.queue.errors import QueueError
 from gleaner.control.queue.relocation import AgentFound
 from gleaner.control.queue.schema import DrainPhase, DrainTask
+from gleaner.control.slurm.comments import DRAINED_BY
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused
-from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
+from gleaner.control.slurm.owners_view import job_class
+from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot, number_of
+from gleaner.control.slurm_admin.client import SlurmAdminClient
 from gleaner.control.slurm_admin.request import LONGEST_PERSON
 
 AWAKE_S = 10.0
 
+_KINDS = {
+    JobClass.CHECKPOINTABLE: Kind.CHECKPOINTABLE,
+    JobClass.PREEMPTIBLE: Kind.PREEMPTIBLE,
+    JobClass.NON_PREEMPTIBLE: Kind.OTHER,
+}
+
 _log = structlog.get_logger(__name__)
 
 
-class DrainLoop:
-    """The loop. All its memory is in the queue, except for the time when the dead man's switch was told last."""
+class Drains:
+    """The loop's step. All its memory is in the queue, except for the time when the dead man's switch was told last."""
 
-    def __init__(self, state: ControlState, cluster: Cluster, slurm_admin: DrainRights) -> None:
+    def __init__(self, state: ControlState, cluster: Cluster, slurm_admin: SlurmAdminClient) -> None:
         self._state = state
         self._cluster = cluster
         self._slurm_admin = slurm_admin
@@ -46,20 +53,18 @@ class DrainLoop:
             DrainPhase.SETTING_BACK: self._set_back,
         }
 
-    def a_round(self, now_s: float) -> None:
-        """Carry on each open request. A service that does not answer is asked again in the next round."""
-        if not self._state.is_leader:
-            return
-        try:
-            with snapshot(self._state.engine) as db:
-                # A request that takes back others goes first: otherwise the others might be carried out just before.
-                todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
-                has_nodes = bool(drains.drained(db))
-            if has_nodes:
-                self._stay_awake(now_s)
-            do_each(todo, lambda drain: self._go_on(drain.id, now_s))
-        except QueueError as error:
-            _log.warning("drains wait for the queue", reason=str(error))
+    def step(self, now_s: float) -> None:
+        """Carry on each open request. A service that does not answer is asked again in the next round.
+
+        Raises `QueueError`.
+        """
+        with snapshot(self._state.engine) as db:
+            # A request that takes back others goes first: otherwise the others might be carried out just before.
+            todo = sorted(drains.open_ones(db), key=lambda each: each.task is not DrainTask.RESUME)
+            has_nodes = bool(drains.drained(db))
+        if has_nodes:
+            self._stay_awake(now_s)
+        do_each(todo, lambda drain: self._go_on(drain.id, now_s))
 
     def _stay_awake(self, now_s: float) -> None:
         """Keep the dead man's switch from setting drained nodes back."""
@@ -105,8 +110,8 @@ class DrainLoop:
         if drain.task is DrainTask.RESUME:
             return self._take_back(drain, now_s)
         view = self._cluster.read_nodes(drain.nodes, now_s)
-        if wrong_with_it := of_nodes(view, drain.nodes):
-            return _over(drain, DrainPhase.REFUSED, wrong_with_it, now_s)
+        if reason := why_not_drainable(view, drain.nodes):
+            return _over(drain, DrainPhase.REFUSED, reason, now_s)
         if drain.task is DrainTask.DRY_RUN:
             drain, in_the_way, _ = self._found(drain, view, now_s)
             return _over(drain, DrainPhase.LOOKED, _refusal(in_the_way), now_s)
@@ -140,7 +145,7 @@ class DrainLoop:
             marked = {node for node, found in view.nodes.items() if is_ours(found)}
             left = drains.nodes_drained(db).keys() - view.nodes.keys()
             if wrong := [node for node in drain.nodes if node not in asked | marked | left]:
-                shown = ", ".join(shown_node(view, node) for node in wrong)
+                shown = ", ".join(node_with_reason(view, node) for node in wrong)
                 return _over(drain, DrainPhase.REFUSED, f"not drained by us: {shown}", now_s)
             after = replace(drain, phase=DrainPhase.SETTING_BACK, said="")
             drains.withdraw(db, drain.nodes, by=drain.by, before=drain.id, now_s=now_s)
@@ -214,7 +219,7 @@ class DrainLoop:
         for job in view.jobs:
             owners_in, agents_in = settings.entitlements.partitions, settings.cluster.partition
             found.append((job, occupant(job, known, owners_in=owners_in, agents_in=agents_in)))
-        jobs = merged(
+        jobs = drain_jobs(
             drain.jobs,
             found,
             known,
@@ -304,3 +309,95 @@ def _said(drain: StoredDrain, error: ClusterError) -> StoredDrain:
 
 def _refusal(in_the_way: tuple[str, ...]) -> str:
     return "; ".join(in_the_way)
+
+
+# ── the jobs on the nodes, as the policy and the queue's table take them: values in, values out ──
+
+
+def occupant(
+    job: SlurmJob, agents: Mapping[str, AgentFound], *, owners_in: Collection[str], agents_in: str
+) -> Occupant:
+    """Return the job as the policy takes it. The class that a job declares counts only in the owners' partitions."""
+    if job.partitions == (agents_in,):
+        known = agents.get(job.id)
+        return Occupant(job.id, job.user, Kind.AGENT, job.nodes, cannot=known.cannot if known else "")
+    kind = _KINDS[job_class(job.comment)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
+    cannot = ""
+    if kind is Kind.PREEMPTIBLE and not (job.can_requeue and job.is_batch):
+        cannot = "it cannot be requeued: it is interactive, or was submitted with --no-requeue"
+    return Occupant(job.id, job.user, kind, job.nodes, cannot)
+
+
+def drain_jobs(
+    before: Sequence[DrainedJob],
+    found: Sequence[tuple[SlurmJob, Occupant]],
+    agents: Mapping[str, AgentFound],
+    *,
+    drained: Collection[str],
+    spanning: Spanning,
+    has_gaps: bool,
+    now_s: float,
+) -> tuple[DrainedJob, ...]:
+    """Return the jobs of a drain: the jobs that were known before, and the jobs that were found now.
+
+    With `has_gaps`, a job that was not found is not taken for gone: its record may be one that cannot be read.
+    """
+    known = {job.job: job for job in before}
+    there: dict[str, DrainedJob] = {}
+    for job, as_occupant in found:
+        left = len(agents[job.id].jobs) if job.id in agents else 1
+        fresh = DrainedJob(
+            job=job.id,
+            user=job.user,
+            kind=as_occupant.kind,
+            deed=deed(as_occupant, drained, spanning),
+            nodes=job.nodes,
+            until_s=job.end_s,
+            at_first=max(1, left),
+        )
+        there[job.id] = replace(known.get(job.id, fresh), left=max(1, left), until_s=job.end_s, gone_s=None)
+    gone = [
+        job if has_gaps or job.gone_s is not None else replace(job, left=0, gone_s=now_s)
+        for job in before
+        if job.job not in there
+    ]
+    return tuple(sorted([*there.values(), *gone], key=_by_number))
+
+
+def is_touched(job: DrainedJob) -> bool:
+    """Return True if the drain does anything to this job."""
+    return job.deed is not Deed.WAIT
+
+
+def _by_number(job: DrainedJob) -> tuple[int, str]:
+    return number_of(job.job), job.job
+
+
+def is_ours(node: SlurmNode) -> bool:
+    """Return True if a node is drained with our mark. The mark alone is not enough: a reason outlives its drain."""
+    return node.is_drained and node.reason.startswith(DRAINED_BY)
+
+
+def node_with_reason(snapshot: Snapshot, name: str) -> str:
+    """Return a node's name with the reason for its state, for people."""
+    node = snapshot.nodes.get(name)
+    if node is None:
+        return f"{name} (the scheduler does not know it)"
+    return f"{name} ({node.reason or 'no reason given'})" if node.is_drained else f"{name} (not drained)"
+
+
+def why_not_drainable(view: Snapshot, nodes: Sequence[str]) -> str:
+    """Return the reason why these nodes cannot be drained, in one line; empty if they can be.
+
+    >>> why_not_drainable(Snapshot(0.0), ["n1"])
+    'the scheduler knows no node n1'
+    >>> why_not_drainable(Snapshot(0.0, gaps="Slurm said of node 'n1' what cannot be read"), ["n1"])
+    "Slurm said of node 'n1' what cannot be read"
+    """
+    for name in nodes:
+        node = view.nodes.get(name)
+        if node is None:
+            return view.gaps or f"the scheduler knows no node {name}"
+        if node.is_drained:
+            return f"{name} is drained already ({node.reason or 'no reason given'})"
+    return ""

@@ -10,8 +10,7 @@ from functools import partial
 import structlog
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.entitlements_state import HoldReasons, assembled, put_right
-from gleaner.control.daemon.slurm_rights import EntitlementRights
+from gleaner.control.daemon.entitlements_state import HoldReasons, corrections, policy_input
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.entitlements import POLICY, decide
 from gleaner.control.policy.entitlements_view import (
@@ -32,6 +31,7 @@ from gleaner.control.queue.leader import Term
 from gleaner.control.queue.schema import DecisionKind
 from gleaner.control.slurm.interface import Cluster, ClusterError, ClusterRefused, ClusterUnavailable
 from gleaner.control.slurm.owners_view import OwnedJob, OwnedPhase, OwnersView, owners_view
+from gleaner.control.slurm_admin.client import SlurmAdminClient
 
 HOUR_S = 3600.0
 REMEMBERED_S = 24 * HOUR_S
@@ -43,11 +43,11 @@ UNCHECKED_S = HOUR_S
 _log = structlog.get_logger(__name__)
 
 
-class EntitlementLoop:
+class Entitlements:
     """The state that outlives one round: the last decision on each job, so that only news is stored."""
 
     def __init__(
-        self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache, slurm_admin: EntitlementRights
+        self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache, slurm_admin: SlurmAdminClient
     ) -> None:
         self._state = state
         self._settings = state.settings.entitlements
@@ -65,19 +65,17 @@ class EntitlementLoop:
     def _acts(self) -> bool:
         return self._settings.mode == "on"
 
-    def a_round(self, now_s: float) -> None:
+    def step(self, now_s: float) -> None:
         """Look once, and do what is decided.
 
         A failure of Slurm, of the Slurm admin service or of the queue becomes a `problem` and no error.
         """
-        if not self._state.is_leader:
-            return
         try:
             self._announce()
             self._check(now_s)
             seen = self._look(now_s)
             known = self._known(seen)
-            view = self._assembled(seen, known)
+            view = self._policy_input(seen, known)
             decided = decide(view)
             if not self._state.is_leader:  # the look may have taken longer than the term
                 return
@@ -153,7 +151,7 @@ class EntitlementLoop:
             known = entitlement_actions.actions(db)
         gone = _done_with(known, seen)
         known = {job: record for job, record in known.items() if job not in gone}
-        fresh = put_right(known, seen) if self._acts else []
+        fresh = corrections(known, seen) if self._acts else []
         if gone or fresh:
             with self._state.writing() as db:
                 entitlement_actions.forget(db, gone, told_before_s=seen.read_s - REMEMBERED_S)
@@ -161,11 +159,11 @@ class EntitlementLoop:
                     entitlement_actions.record_action(db, record)
         return known | {record.job: record for record in fresh}
 
-    def _assembled(self, seen: OwnersView, known: Mapping[str, JobActions]) -> EntitlementView:
+    def _policy_input(self, seen: OwnersView, known: Mapping[str, JobActions]) -> EntitlementView:
         with snapshot(self._state.engine) as db:
             told = entitlement_actions.preemptions_since(db, seen.read_s - HOUR_S)
         partition = self._state.settings.cluster.partition
-        return assembled(seen, known, self._settings, agents_partition=partition, told_this_hour=told)
+        return policy_input(seen, known, self._settings, agents_partition=partition, told_this_hour=told)
 
     # ── what was decided ──
 

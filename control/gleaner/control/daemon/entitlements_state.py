@@ -34,7 +34,7 @@ _SAVE_S = 60.0
 """The assumed cost of saving a job, in seconds. The cost of requeuing a job is the time that it has computed."""
 
 
-def assembled(
+def policy_input(
     view: OwnersView,
     known: Mapping[str, JobActions],
     settings: EntitlementSettings,
@@ -116,7 +116,7 @@ def is_on_top(job: OwnedJob) -> bool:
     return job.said.startswith(RELEASED_ON_TOP) and job.priority > TOP_NICE // 2
 
 
-def put_right(known: Mapping[str, JobActions], seen: OwnersView) -> list[JobActions]:
+def corrections(known: Mapping[str, JobActions], seen: OwnersView) -> list[JobActions]:
     """Return corrected records of released jobs, for records that differ from what the jobs themselves show.
 
     A job that somebody else released counts as released by us just now, as soon as it waits only for room.

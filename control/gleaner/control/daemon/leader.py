@@ -22,7 +22,7 @@ from pathlib import Path
 import structlog
 
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.do_each import do_each
+from gleaner.control.daemon.loops import do_each
 from gleaner.control.queue import agents, avoided_nodes, blame, leader, pauses
 from gleaner.control.queue.database import BUSY_TIMEOUT_S, check_tables, snapshot, transaction
 from gleaner.control.queue.errors import NotLeading, QueueError, SchemaMismatch
@@ -34,7 +34,7 @@ GAP_TICKS = 3
 _log = structlog.get_logger(__name__)
 
 
-class LeaderLoop:
+class Leadership:
     """The loop that keeps the leadership and the leases; call `tick` every `tick_s`."""
 
     def __init__(self, state: ControlState, holder: str) -> None:

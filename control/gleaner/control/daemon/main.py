@@ -1,4 +1,4 @@
-"""The control program: the API in the main thread, and each of its steps (`steps`) in a thread beside it."""
+"""The control program: the API in the main thread, and each of its loops (`control_loops`) in a thread beside it."""
 
 import logging
 import os
@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import sys
+from functools import partial
 from types import FrameType
 
 import structlog
@@ -18,16 +19,34 @@ from gleaner.control.api import audit
 from gleaner.control.api.app import create_app
 from gleaner.control.api.http_protocol import BoundedHead
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.leader import LeaderLoop, this_program
-from gleaner.control.daemon.steps import SHUTDOWN_S, StepThreads, control_steps
+from gleaner.control.daemon.drains import Drains
+from gleaner.control.daemon.entitlements import Entitlements
+from gleaner.control.daemon.leader import Leadership, this_program
+from gleaner.control.daemon.loops import JOIN_S, Loop, LoopThreads
+from gleaner.control.daemon.provisioning import Provisioning
+from gleaner.control.daemon.rebalancer import Rebalancer
+from gleaner.control.daemon.report_spool import take_spooled_reports
+from gleaner.control.daemon.slurm_shares import take_shares
+from gleaner.control.daemon.snapshots import SnapshotCache
+from gleaner.control.daemon.storage_gc import remove_drafts, remove_garbage
+from gleaner.control.queue import retention
 from gleaner.control.queue.database import check_schema, connect
 from gleaner.control.queue.errors import QueueError
 from gleaner.control.settings import ApiSettings, Settings
 from gleaner.control.slurm.factory import cluster
+from gleaner.control.slurm.interface import Cluster
+from gleaner.control.slurm_admin.client import SlurmAdminClient
 
 BACKLOG = 1024
 OWN_FILES = 500
 """The least number of open files beside the connections: for the database, the storage, and Slurm's programs."""
+
+DRAFTS_S = 30.0
+GC_S = 300.0
+RETENTION_S = 3600.0
+DRAINS_S = 2.0
+REBALANCER_S = 5.0
+SHARES_S = 300.0
 
 _log = structlog.get_logger(__name__)
 
@@ -54,12 +73,12 @@ def run(settings: Settings) -> None:
         raise CannotStart(f"the storage folder {settings.storage.folder} is not writable for this account")
     state = ControlState(settings=settings, engine=engine, storage=storage)
     _check_entitlements(settings)
-    leader = LeaderLoop(state, this_program())
-    steps = control_steps(state, leader, cluster(settings))
+    leadership = Leadership(state, this_program())
+    loops = control_loops(state, leadership, cluster(settings))
     server, listening = _server(state)
     # All that may refuse has been made by now. From here on the program leads and submits agents.
 
-    threads = StepThreads(state.clock, state.faults)
+    threads = LoopThreads(state)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         threads.stop()
@@ -68,16 +87,57 @@ def run(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
-        threads.do(steps[0])  # the leader's: the others' first rounds find out then whether this program leads
-        for step in steps:
-            threads.start(step)
+        threads.run_once(loops[0])  # the leader's: the others' first rounds find out then whether this program leads
+        for loop in loops:
+            threads.start(loop)
         _log.info("listening", address=listening.getsockname()[:2], tls=settings.api.certificate is not None)
         server.run(sockets=[listening])
     finally:
         threads.join()
         if state.is_leader:
-            leader.resign()
+            leadership.resign()
         engine.dispose()
+
+
+def control_loops(state: ControlState, leadership: Leadership, cluster: Cluster) -> tuple[Loop, ...]:
+    """Return all loops that the settings ask for. The leader's is the first: without it the others do nothing.
+
+    `/health` and `/metrics` show the names.
+    """
+    settings = state.settings
+    snapshots = SnapshotCache(cluster)
+    slurm_admin = SlurmAdminClient(
+        settings.entitlements.slurm_admin_socket, settings.entitlements.slurm_admin_timeout_s, lambda: state.epoch
+    )
+    tick_s = leadership.tick_s
+    loops = [
+        Loop("leader", tick_s, leadership.tick, leader_only=False),
+        Loop("provisioning", settings.rounds.poll_s, Provisioning(state, cluster, snapshots).step),
+        Loop("report spool", tick_s, partial(take_spooled_reports, state), "reports on the storage have to wait"),
+        Loop("drafts", DRAFTS_S, partial(remove_drafts, state), "drafts cannot be removed, it will be tried again"),
+        Loop(
+            "checkpoint gc",
+            GC_S,
+            partial(remove_garbage, state),
+            "checkpoints and tokens could not be removed, it will be tried again",
+        ),
+        Loop("rebalancer", REBALANCER_S, Rebalancer(state).step, "moves wait for the queue"),
+        Loop(
+            "retention",
+            RETENTION_S,
+            partial(retention.remove_old_rows, state.engine, state.writing, settings.queue),
+            "what is old could not be removed, it will be tried again",
+        ),
+    ]
+    if settings.entitlements.mode != "off":
+        loop = Entitlements(state, cluster, snapshots, slurm_admin)
+        loops.append(Loop("entitlements", settings.entitlements.poll_s, loop.step))
+    if settings.cluster.backend != "local":
+        loops.append(Loop("drains", DRAINS_S, Drains(state, cluster, slurm_admin).step, "drains wait for the queue"))
+    if settings.groups.from_slurm:
+        trouble = "the shares of Slurm's accounts could not be read, it will be tried again"
+        loops.append(Loop("shares", SHARES_S, lambda _now_s: take_shares(state), trouble, leader_only=False))
+    return tuple(loops)
 
 
 def _check_entitlements(settings: Settings) -> None:
@@ -120,7 +180,7 @@ def _server(state: ControlState) -> tuple[uvicorn.Server, socket.socket]:
         access_log=False,
         lifespan="off",
         server_header=False,
-        timeout_graceful_shutdown=SHUTDOWN_S,
+        timeout_graceful_shutdown=JOIN_S,
         backlog=BACKLOG,
         limit_concurrency=api.connections_at_most,
         ssl_certfile=api.certificate,

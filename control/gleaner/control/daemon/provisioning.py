@@ -4,33 +4,43 @@ Each request to the scheduler is in the queue first. An agent's row and the hash
 token file is written, then the agent is submitted, then its id is recorded. A program that is killed anywhere in
 between leaves a row. The next round finds that agent in the scheduler by its name, or closes the row. No name is ever
 submitted twice.
+
+Neither the queue nor Slurm is believed blindly (`fleet`). An agent that the scheduler no longer names has lost its
+node. But if the agent has registered, its lease is waited out: "gone" for the scheduler is not yet "dead". An agent
+that never registered has nothing to lose, and is closed at once.
 """
 
-from dataclasses import replace
+import errno
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
-from gleaner.control.control_state import ControlState
-from gleaner.control.daemon import agent_tokens
-from gleaner.control.daemon.reconcile import Fleet, fleet, idle_nodes
+from gleaner.agent.system import atomic
+from gleaner.control.control_state import ControlState, provisioning_rules
 from gleaner.control.daemon.snapshots import SnapshotCache
 from gleaner.control.policy.provisioning import (
+    IdleNode,
     NewAgent,
+    PendingAgent,
     Plan,
     ProvisioningRules,
     ProvisioningView,
+    RunningAgent,
     WaitingJobs,
     Withdrawal,
     plan,
     round_end,
 )
-from gleaner.control.policy.resources import NOTHING
+from gleaner.control.policy.resources import NOTHING, Resources
 from gleaner.control.queue import agents, avoided_nodes, blame, drains, node_rates, pauses, queries, tokens
 from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.errors import NotLeading, QueueError
-from gleaner.control.settings import RoundSettings
-from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, cluster_view
+from gleaner.control.queue.queries import AgentHere
+from gleaner.control.queue.schema import Phase
+from gleaner.control.slurm.agents_view import AgentPhase, ClusterView, QueuedAgent, cluster_view
 from gleaner.control.slurm.interface import (
     AGENT_PREFIX,
     AgentRequest,
@@ -57,7 +67,31 @@ def back_off_s(failures: int, poll_s: float) -> float:
     return min(poll_s * (1 << min(failures - 1, 20)), LONGEST_BACK_OFF_S)
 
 
-class ProvisioningLoop:
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """An agent that is gone and never registered. `node`: the node on which it died, if the node may be to blame."""
+
+    name: str
+    reason: str
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The agents to record and to withdraw, and those that the policy plans with."""
+
+    found: tuple[tuple[str, SchedulerId], ...]
+    """Agents that are there, although their submission was never answered or never recorded."""
+    unstarted: tuple[Unstarted, ...]
+    vanished: tuple[str, ...]
+    """Silent agents that the scheduler no longer names."""
+    useless: tuple[SchedulerId, ...]
+    """Agents that are pending for the scheduler and closed for us: their tokens are worth nothing."""
+    pending: tuple[PendingAgent, ...]
+    running: tuple[RunningAgent, ...]
+
+
+class Provisioning:
     """The state that outlives one round: the failures of submissions, and the nodes on which agents were seen."""
 
     def __init__(self, state: ControlState, cluster: Cluster, snapshots: SnapshotCache) -> None:
@@ -72,13 +106,10 @@ class ProvisioningLoop:
         """The reason why the last round's submissions failed; empty if they did not fail."""
         self._ran_on: dict[str, str] = {}
 
-    def a_round(self, now_s: float) -> None:
+    def step(self, now_s: float) -> None:
         """Look once, and do what the policy plans. A failure of Slurm or the queue becomes a `problem` and no error."""
         state = self._state
-        rules = rules_of(state.settings.rounds)
-        state.boundary_s = round_end(now_s, rules)
-        if not state.is_leader:
-            return
+        rules = provisioning_rules(state.settings.rounds)
         try:
             at_most_s = state.settings.rounds.poll_s * SHARED_PART
             self._used = self._snapshots.shared(now_s, used=self._used, at_most_s=at_most_s)
@@ -88,17 +119,17 @@ class ProvisioningLoop:
             state.wrong_clocks = {name: ahead_s for name, ahead_s in state.wrong_clocks.items() if name in there}
             if not state.is_leader:  # the look may have taken longer than the term
                 return
-            seen = self._bring_together(view)
-            what = self._plan(now_s, rules, view, seen)
-            self._withdraw(what.withdraw, seen.useless, view)
-            self._submit_all(what, now_s)
+            seen = self._reconcile(view)
+            actions = self._plan(now_s, rules, view, seen)
+            self._withdraw(actions.withdraw, seen.useless, view)
+            self._submit_all(actions, now_s)
             self._report("; ".join(filter(None, (self._used.gaps, self._refusal))))
-        except NotLeading as error:  # the leader's step says who leads
-            _log.info("this round is left to who leads", reason=str(error))
+        except NotLeading:  # no problem of this loop
+            raise
         except (ClusterError, QueueError) as error:
             self._report(str(error))
 
-    def _bring_together(self, view: ClusterView) -> Fleet:
+    def _reconcile(self, view: ClusterView) -> Fleet:
         """Record what the view shows of our agents, and return them as the queue and the view know them."""
         with snapshot(self._state.engine) as db:
             here = queries.agents_here(db)
@@ -180,14 +211,14 @@ class ProvisioningLoop:
             self._ran_on.pop(each.name, None)
             _log.info("pending agent withdrawn", agent=each.name, reason=each.why.value)
 
-    def _submit_all(self, what: Plan, now_s: float) -> None:
+    def _submit_all(self, actions: Plan, now_s: float) -> None:
         """Submit the planned agents, as many as a poll's time allows. A failure ends the submissions of this round."""
         settings = self._state.settings
         if now_s < self._submit_again_s:
             return
         self._refusal = ""
         at_most = max(1, int(settings.cluster.submits_per_s * settings.rounds.poll_s))
-        for new in what.submit[:at_most]:
+        for new in actions.submit[:at_most]:
             if not self._state.is_leader:
                 return
             try:
@@ -207,7 +238,7 @@ class ProvisioningLoop:
         with self._state.writing() as db:
             agents.expect(db, name=name, end_s=new.end_s, token_hash=tokens.digest(secret), now_s=now_s)
         try:
-            path = agent_tokens.write(self._folder, name, secret)
+            path = write_token(self._folder, name, secret)
             request = AgentRequest(name, new.end_s, new.latest_start_s, path, new.avoid)
             self._state.check_leads()  # the storage may be slow: a leader that follows finds the row, and closes it
             try:
@@ -226,8 +257,8 @@ class ProvisioningLoop:
 
     def _remove_token(self, name: str) -> None:
         try:
-            agent_tokens.remove(self._folder, name)
-        except OSError as error:  # the step that collects garbage tries again
+            remove_token(self._folder, name)
+        except OSError as error:  # `storage_gc` tries again
             _log.warning("a token file could not be removed", agent=name, reason=str(error))
 
     def _report(self, problem: str) -> None:
@@ -238,22 +269,108 @@ class ProvisioningLoop:
         self._state.problem = problem
 
 
-def sweep_tokens(state: ControlState, now_s: float) -> int:
-    """Remove old logs and the token files of ended agents. Return the number of token files. Raises `OSError`."""
-    folder: Path = state.settings.storage.folder / "agents"
-    found = agent_tokens.names(folder)
-    with snapshot(state.engine) as db:
-        living = {agent.name for agent in queries.agents_here(db)}
-    return agent_tokens.sweep(folder, found, living=living, now_s=now_s)
+def fleet(
+    here: Collection[AgentHere],
+    view: ClusterView,
+    *,
+    closed: Collection[str],
+    ran_on: Mapping[str, str],
+    doubt_s: float,
+) -> Fleet:
+    """Return the agents of the queue and of the view brought together, as of the view.
 
-
-def rules_of(rounds: RoundSettings) -> ProvisioningRules:
-    """Return the settings as the policy takes them."""
-    return ProvisioningRules(
-        length_s=rounds.length_s,
-        origin_s=rounds.origin_s,
-        synchronised=rounds.synchronised,
-        shortest_slice_s=rounds.least_slice_s,
-        pending_limit_s=rounds.pending_limit_s,
-        agents_at_most=rounds.agents_at_most,
+    `closed` are names in the view whose agents have ended for us. `ran_on` names the nodes on which agents were last
+    seen running. An agent whose submission was never answered may still turn up for `doubt_s`.
+    """
+    seen = {agent.name: agent for agent in view.agents}
+    missing = [agent for agent in here if agent.name not in seen]
+    in_doubt = [
+        agent
+        for agent in missing
+        if agent.phase is Phase.SUBMITTED and agent.scheduler_id is None and view.read_s - agent.submitted_s < doubt_s
+    ]
+    by_name = {agent.name: agent for agent in here}
+    free_nodes = {node.name: Resources(node.cpus, node.memory_mib) for node in view.nodes}
+    return Fleet(
+        found=tuple((a.name, seen[a.name].id) for a in here if a.scheduler_id is None and a.name in seen),
+        unstarted=tuple(
+            _unstarted(agent, ran_on.get(agent.name), view)
+            for agent in missing
+            if agent.phase is Phase.SUBMITTED and agent not in in_doubt
+        ),
+        vanished=tuple(agent.name for agent in missing if agent.phase is Phase.SILENT),
+        useless=tuple(a.id for a in view.agents if a.phase is AgentPhase.PENDING and a.name in closed),
+        pending=tuple(
+            [
+                PendingAgent(a.name, a.submitted_s, by_name[a.name].end_s)
+                for a in view.agents
+                if a.phase is AgentPhase.PENDING and a.name in by_name
+            ]
+            + [PendingAgent(agent.name, agent.submitted_s, agent.end_s) for agent in in_doubt]
+        ),
+        running=tuple(
+            _running(agent, by_name.get(agent.name), free_nodes)
+            for agent in view.agents
+            if agent.phase is not AgentPhase.PENDING
+        ),
     )
+
+
+def idle_nodes(view: ClusterView) -> tuple[IdleNode, ...]:
+    """Return the view's idle nodes, as the policy takes them."""
+    return tuple(
+        IdleNode(node.name, Resources(node.cpus, node.memory_mib), node.planned) for node in view.nodes if node.idle
+    )
+
+
+def _unstarted(agent: AgentHere, node: str | None, view: ClusterView) -> Unstarted:
+    if agent.scheduler_id is None:
+        return Unstarted(agent.name, "the scheduler never took it", None)
+    if node is None:
+        return Unstarted(agent.name, "it ended before it registered", None)
+    if node in view.regular_nodes or view.read_s >= agent.end_s:
+        return Unstarted(agent.name, f"it had to leave {node} before it registered", None)
+    return Unstarted(agent.name, f"it died on {node} before it registered", node)
+
+
+def _running(agent: QueuedAgent, known: AgentHere | None, nodes: Mapping[str, Resources]) -> RunningAgent:
+    """Return an agent on a node, with the room that it has left: none if we do not know the agent, or it is ending."""
+    if known is None or agent.phase is AgentPhase.ENDING or known.phase is Phase.SILENT:
+        return RunningAgent(known.end_s if known else 0.0, NOTHING)
+    if known.free_cpus is None or known.free_memory_mib is None:
+        return RunningAgent(known.end_s, nodes.get(agent.node or "", NOTHING), agent.node or "")
+    return RunningAgent(known.end_s, Resources(known.free_cpus, known.free_memory_mib), known.node or "")
+
+
+def token_file(folder: Path, name: str) -> Path:
+    """Return the file in which this agent finds its token: `agents/NAME/token` in the storage folder.
+
+    Only the folder's owner can read it. A token is in no command line, no environment and no batch script.
+    """
+    return folder / name / "token"
+
+
+def write_token(folder: Path, name: str, secret: str) -> Path:
+    """Write an agent's token file as a whole, synced, and return its path. Raises `OSError`."""
+    path = token_file(folder, name)
+    atomic.make_folders(path.parent, within=folder.parent)
+    atomic.write(path, secret.encode())
+    return path
+
+
+def remove_token(folder: Path, name: str) -> None:
+    """Remove an agent's token file, and the agent's folder unless the folder holds reports.
+
+    A file or folder that is not there is no error.
+
+    Raises `OSError`.
+    """
+    path = token_file(folder, name)
+    for one in (path, path.with_suffix(".new")):
+        one.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        try:
+            path.parent.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # the agent's reports there may still be needed
+                raise

@@ -12,7 +12,7 @@ from gleaner.control.policy.rebalancing import POLICY, RebalancingView, Relocati
 from gleaner.control.policy.subjects import job_subject
 from gleaner.control.queue import decisions, queries, relocation
 from gleaner.control.queue.database import snapshot
-from gleaner.control.queue.errors import QueueError, Refused
+from gleaner.control.queue.errors import Refused
 from gleaner.control.queue.relocation import nodes_and_jobs
 from gleaner.control.queue.schema import DecisionKind
 
@@ -27,21 +27,19 @@ class Rebalancer:
         self._settings = state.settings.migration
         self._asked_s = 0.0
 
-    def a_round(self, now_s: float) -> None:
-        """End the migrations that are over, and begin one more if it is time and a migration pays."""
-        if not self._state.is_leader:
-            return
-        try:
-            with snapshot(self._state.engine) as db:
-                moving = relocation.all_relocations(db)
-            if moving:
-                with self._state.writing() as db:
-                    relocation.conclude(db, patience_s=self._settings.patience_s, now_s=now_s)
-            if self._settings.policy != "none" and not 0 <= now_s - self._asked_s < self._settings.every_s:
-                self._asked_s = now_s
-                self._choose(now_s)
-        except QueueError as error:
-            _log.warning("moves wait for the queue", reason=str(error))
+    def step(self, now_s: float) -> None:
+        """End the migrations that are over, and begin one more if it is time and a migration pays.
+
+        Raises `QueueError`.
+        """
+        with snapshot(self._state.engine) as db:
+            moving = relocation.all_relocations(db)
+        if moving:
+            with self._state.writing() as db:
+                relocation.conclude(db, patience_s=self._settings.patience_s, now_s=now_s)
+        if self._settings.policy != "none" and not 0 <= now_s - self._asked_s < self._settings.every_s:
+            self._asked_s = now_s
+            self._choose(now_s)
 
     def _choose(self, now_s: float) -> None:
         view = self._view(now_s)

@@ -20,9 +20,9 @@ from gleaner.agent.messages import Checkpointed, Completed, Farewell, LogLines, 
 from gleaner.agent.system import atomic
 from gleaner.agent.system.untrusted import storable
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.do_each import do_each
+from gleaner.control.daemon.loops import do_each
 from gleaner.control.queue import agents, attempt_reports, logs, node_rates, queries
-from gleaner.control.queue.errors import Invalid, QueueBusy, Refused, SchemaMismatch, Unknown
+from gleaner.control.queue.errors import Invalid, Refused, Unknown
 
 log = structlog.get_logger()
 
@@ -32,19 +32,20 @@ _ATTEMPT = re.compile(r"^/jobs/(\d{1,18})/attempts/(\d{1,9})/(checkpointed|saved
 _FAREWELL = re.compile(r"^/agents/([A-Za-z0-9._-]+)/farewell$")
 
 
-class _Left(BaseModel):
+class _SpooledReport(BaseModel):
     """One file, as the agent wrote it."""
 
     path: str
     body: str
 
 
-def take_left_reports(state: ControlState, now_s: float) -> int:
+def take_spooled_reports(state: ControlState, now_s: float) -> int:
     """Bring the reports of all agents into the queue, each agent's in their order. Return how many counted.
 
     A report that came too late is dropped, as its agent would have dropped it. A report that cannot be understood is
-    set aside, and so keeps no other from counting. If the database fails, all other reports stay for the next time. If
-    the storage fails, the other reports of that agent stay.
+    set aside, and so keeps no other from counting. If the storage fails, the other reports of that agent stay.
+
+    Raises `QueueBusy` or `SchemaMismatch` if the database fails. Then all other reports stay for the next time.
     """
     taken: list[int] = []
     try:
@@ -61,10 +62,7 @@ def take_left_reports(state: ControlState, now_s: float) -> int:
         else:
             _remove_empty(folder)
 
-    try:
-        do_each(folders, take)
-    except (QueueBusy, SchemaMismatch) as error:
-        log.warning("reports on the storage have to wait", reason=str(error))
+    do_each(folders, take)
     return sum(taken)
 
 
@@ -107,7 +105,7 @@ class _TooLate(Exception):
 
 
 def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
-    left = _Left.model_validate_json(file.read_bytes())
+    left = _SpooledReport.model_validate_json(file.read_bytes())
     with state.writing() as db:
         if found := _FAREWELL.match(left.path):
             if found.group(1) != agent:
@@ -137,7 +135,7 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
             except Invalid as error:
                 raise _TooLate(str(error)) from error
         else:
-            model, act = _MOVES[found.group(3)]
+            model, act = _REPORTS[found.group(3)]
             report = model.model_validate_json(left.body)
             if act(db, job, attempt, report, now_s=now_s):
                 node_rates.record_report(db, job, attempt, report, now_s=now_s)
@@ -145,7 +143,7 @@ def _take(state: ControlState, agent: str, file: Path, now_s: float) -> int:
     return 1
 
 
-_MOVES: dict[str, tuple[type[Any], Callable[..., bool]]] = {
+_REPORTS: dict[str, tuple[type[Any], Callable[..., bool]]] = {
     "checkpointed": (Checkpointed, attempt_reports.record_checkpoint),
     "saved": (Saved, attempt_reports.record_save),
     "completed": (Completed, attempt_reports.record_completion),

@@ -1,19 +1,45 @@
-"""Retention: rows that are not kept for ever, of agents without a job, of old jobs' history, and of too long logs.
+"""Retention: the removal of rows that are older, and of logs that are longer, than the settings allow.
 
-Jobs and their attempts stay. A look goes through so many rows by key and no further, and each removal is as small as
-its caller says: neither keeps a writer waiting for long, however large the tables are. Lines go from the beginning of a
-job's log, in the order in which `logs.read_all` shows them, and the same transaction says in `TRIMMED` how far. So the
-numbers of the lines that are left stay true.
+Jobs and their attempts stay. Rows go a little at a time, and between two removals others get their turn. After a stop
+anywhere, the next pass looks through everything anew. A look goes through so many rows by key and no further, and each
+removal is as small as its caller says: neither keeps a writer waiting for long, however large the tables are.
+
+Lines go from the beginning of a job's log, in the order in which `logs.read_all` shows them, and the same transaction
+says in `TRIMMED` how far. So the numbers of the lines that are left stay true.
 """
 
-from collections.abc import Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select
+import structlog
+from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, exists, func, or_, select
 
+from gleaner.control.queue import decisions, drains, tokens
+from gleaner.control.queue.database import snapshot
 from gleaner.control.queue.logs import forget_size, record_trim
 from gleaner.control.queue.schema import AGENT, ATTEMPT, EVENT, FAILURE, JOB, LOG, TOKEN, Phase, Role
+from gleaner.control.settings import QueueSettings
 from gleaner.control.states import State
+
+Writing = Callable[[], AbstractContextManager[Connection]]
+"""One transaction of the leader (`ControlState.writing`)."""
+
+DAY_S = 24 * 3600.0
+MIB = 2**20
+LOOKED_AT = 1000
+"""The number of agents or jobs that are looked at in one transaction."""
+REMOVED = 2000
+"""The most rows that are removed in one transaction."""
+TRIMMED_JOBS = 50
+"""The most jobs whose logs are trimmed in one transaction."""
+PAUSE_S = 0.05
+"""The pause after each transaction, in which others have the database to themselves."""
+
+_log = structlog.get_logger(__name__)
 
 _LINE = and_(LOG.c.job == ATTEMPT.c.job, LOG.c.attempt == ATTEMPT.c.attempt)
 _LOWEST = select(func.min(LOG.c.number)).where(_LINE).correlate(ATTEMPT).scalar_subquery()
@@ -54,6 +80,75 @@ class SeenJobs:
     """The jobs that ended before the time asked for and still have events or log lines."""
     long: tuple[int, ...]
     """The other jobs that have a longer log than asked for."""
+
+
+def remove_old_rows(engine: Engine, writing: Writing, settings: QueueSettings, now_s: float) -> None:
+    """Pass once over all that is not kept for ever. Raises `QueueError`; the next pass tries again what fails."""
+    removed: Counter[str] = Counter()
+    try:
+        for what, rows in _removals(engine, writing, settings, now_s):
+            removed[what] += rows
+            time.sleep(PAUSE_S)
+    finally:
+        if removed.total():
+            _log.info("removed what is old", **removed)
+
+
+def _removals(engine: Engine, writing: Writing, settings: QueueSettings, now_s: float) -> Iterator[tuple[str, int]]:
+    """Remove rows, some at a time, and yield after each time the kind of the rows and their number."""
+    before_s = now_s - settings.keep_days * DAY_S
+    keep, keep_bytes = settings.keep_decisions, settings.keep_decisions_mib * MIB
+    with snapshot(engine) as db:
+        up_to = decisions.surplus(db, keep=keep, keep_bytes=keep_bytes)
+    by_age: tuple[tuple[str, Callable[[Connection], int]], ...] = (
+        ("tokens", lambda db: tokens.remove_ended(db, now_s=now_s, before_s=before_s, at_most=REMOVED)),
+        ("decisions", lambda db: decisions.remove_old(db, before_s=before_s, up_to=up_to, at_most=REMOVED)),
+        ("drains", lambda db: drains.remove_old(db, before_s=before_s)),
+        ("failures", lambda db: remove_failures(db, before_s=before_s)),
+    )
+    for what, remove in by_age:
+        yield from _in_batches(writing, what, remove)
+    name: str | None = ""
+    while name is not None:
+        with snapshot(engine) as db:
+            agents = look_at_agents(db, after=name, before_s=before_s, limit=LOOKED_AT)
+        if agents.unused:
+            with writing() as db:
+                rows = remove_agents(db, agents.unused, before_s=before_s)
+            yield "agents", rows
+        name = agents.last
+    lines = settings.log_lines_per_job
+    job: int | None = 0
+    while job is not None:
+        with snapshot(engine) as db:
+            jobs = look_at_jobs(db, after=job, before_s=before_s, lines=lines, limit=LOOKED_AT)
+        yield from _trimmed(writing, jobs.long, keep=lines)
+        yield from _trimmed(writing, jobs.old, keep=0)
+        if jobs.old:
+            yield from _in_batches(writing, "events", partial(remove_events, jobs=jobs.old, at_most=REMOVED))
+        job = jobs.last
+
+
+def _in_batches(writing: Writing, what: str, remove: Callable[[Connection], int]) -> Iterator[tuple[str, int]]:
+    rows = REMOVED
+    while rows >= REMOVED:
+        with writing() as db:
+            rows = remove(db)
+        yield what, rows
+
+
+def _trimmed(writing: Writing, jobs: Sequence[int], *, keep: int) -> Iterator[tuple[str, int]]:
+    for start in range(0, len(jobs), TRIMMED_JOBS):
+        todo = deque(jobs[start : start + TRIMMED_JOBS])
+        while todo:
+            room = REMOVED
+            with writing() as db:
+                while todo and room:
+                    rows = trim(db, todo[0], keep=keep, at_most=room)
+                    room -= rows
+                    if not rows:
+                        todo.popleft()
+            yield "lines", REMOVED - room
 
 
 def look_at_agents(db: Connection, *, after: str, before_s: float, limit: int) -> SeenAgents:

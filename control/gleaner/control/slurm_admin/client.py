@@ -21,6 +21,8 @@ class SlurmAdminSilent(ClusterUnavailable):
 class SlurmAdminClient:
     """The Slurm admin service that listens at this path. Each call is one connection; safe for several threads.
 
+    Every method may raise `SlurmAdminSilent` (ask again later) or `SlurmAdminRefused` (a refusal, in one line).
+
     `epoch` returns the epoch by which control leads at the time of a call. `submitted_s` is the time when the job that
     is meant was submitted, as it was seen: another job of the same number is left alone.
     """
@@ -33,12 +35,16 @@ class SlurmAdminClient:
     def alive(self, partitions: Collection[str]) -> None:
         """Say that control is alive and enforces entitlements in these partitions.
 
-        Do not call it in a dry run: jobs would be held.
+        Jobs are held for us only as long as this is said again and again. Do not call it in a dry run: jobs would be
+        held. Refused if jobs of other partitions would be held, or if jobs of one of these would not be.
         """
         self._ask(do="alive", partitions=sorted(set(partitions)))
 
     def awake(self) -> None:
-        """Say that control is alive, so that the nodes that it drained stay drained. Entitlements may be off."""
+        """Say that control is alive, so that the nodes that it drained stay drained. Entitlements may be off.
+
+        Nodes stay drained for us only as long as this is said again and again.
+        """
         self._ask(do="awake")
 
     def release(self, job: str, *, top: bool, submitted_s: float | None = None) -> None:

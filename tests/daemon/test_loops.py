@@ -1,5 +1,6 @@
-"""Control's steps, called by hand: no thread, no Slurm, no waiting, and the same each time."""
+"""Control's loops, most of them by a virtual clock: no thread, no Slurm, no waiting, and the same each time."""
 
+import math
 import random
 import threading
 from collections.abc import Sequence
@@ -13,13 +14,13 @@ from tests.databases import new_sqlite
 from tests.slurm.unasked_cluster import UnaskedCluster
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
-from gleaner.control.control_state import ControlState, StepFaults
-from gleaner.control.daemon import retention
-from gleaner.control.daemon.do_each import do_each
-from gleaner.control.daemon.leader import LeaderLoop, this_program
-from gleaner.control.daemon.steps import Step, StepThreads, control_steps
+from gleaner.agent.checkpoints.interface import StorageError
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.leader import Leadership, this_program
+from gleaner.control.daemon.loops import Loop, LoopThreads, do_each
+from gleaner.control.daemon.main import control_loops
 from gleaner.control.models.jobs import JobSpec, Submission
-from gleaner.control.queue import jobs
+from gleaner.control.queue import jobs, retention
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.errors import (
     Invalid,
@@ -39,7 +40,7 @@ from gleaner.control.settings import (
     Settings,
     StorageSettings,
 )
-from gleaner.control.slurm.interface import AgentRequest, SchedulerId
+from gleaner.control.slurm.interface import AgentRequest, ClusterUnavailable, SchedulerId
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode, Snapshot
 
 START_S = 1_000_000.0
@@ -83,8 +84,8 @@ def node(name: str, *, used: bool) -> SlurmNode:
 
 
 @dataclass
-class ByHand:
-    """A control program whose steps are called in the order in which they are due, by a clock that jumps."""
+class VirtualControl:
+    """A control program whose loops run in the order in which they are due, by a clock that jumps."""
 
     folder: Path
     mode: str = "off"
@@ -113,7 +114,7 @@ class ByHand:
             database_clock=lambda: literal(self.now_s),
             random_bytes=random.Random(7).randbytes,
         )
-        self.steps = control_steps(self.state, LeaderLoop(self.state, this_program()), self.slurm)
+        self.loops = control_loops(self.state, Leadership(self.state, this_program()), self.slurm)
 
     def submit_jobs(self, count: int) -> None:
         spec = JobSpec(name="j", image="i", command=("true",), cpus=6, memory_mib=100)
@@ -122,14 +123,14 @@ class ByHand:
             jobs.submit(db, wanted, group="g", rules=jobs.SubmissionRules(1), now_s=self.now_s)
 
     def live(self, seconds: float) -> None:
-        """Call each step whenever it is due."""
+        """Do a step of each loop whenever it is due."""
         end_s = self.now_s + seconds
-        due_s = {step.name: self.now_s for step in self.steps}
-        while (step := min(self.steps, key=lambda step: due_s[step.name])) and due_s[step.name] < end_s:
-            self.now_s = due_s[step.name]
-            step.do(self.now_s)
-            self.done.append((self.now_s - START_S, step.name))
-            due_s[step.name] += step.every_s
+        due_s = {loop.name: self.now_s for loop in self.loops}
+        while (loop := min(self.loops, key=lambda loop: due_s[loop.name])) and due_s[loop.name] < end_s:
+            self.now_s = due_s[loop.name]
+            loop.run_once(self.state, self.now_s)
+            self.done.append((self.now_s - START_S, loop.name))
+            due_s[loop.name] += loop.every_s
         self.now_s = end_s
 
 
@@ -140,7 +141,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_ten_minutes_of_control_go_by_without_a_thread_and_the_same_way_each_time(tmp_path: Path) -> None:
-    lives = [ByHand(tmp_path / name) for name in ("first", "second")]
+    lives = [VirtualControl(tmp_path / name) for name in ("first", "second")]
     for life in lives:
         life.submit_jobs(2)
         life.live(600)
@@ -148,7 +149,7 @@ def test_ten_minutes_of_control_go_by_without_a_thread_and_the_same_way_each_tim
         assert life.state.problem == ""
     first, second = lives
     assert len(first.slurm.submitted) >= 2
-    assert first.slurm.submitted[0][0] == START_S, "the leader's step is the first, so nobody waits for a second round"
+    assert first.slurm.submitted[0][0] == START_S, "the leader's loop is the first, so nobody waits for a second round"
     assert first.slurm.submitted == second.slurm.submitted, "names too"
     assert first.done == second.done
     rounds = {name: len([one for _, one in first.done if one == name]) for name in ("provisioning", "checkpoint gc")}
@@ -158,7 +159,7 @@ def test_ten_minutes_of_control_go_by_without_a_thread_and_the_same_way_each_tim
 @pytest.mark.slow
 def test_with_entitlements_provisioning_asks_slurm_nothing_of_its_own(tmp_path: Path) -> None:
     """In a dry run, so that no rights are needed. Both loops look; only one of them asks."""
-    control = ByHand(tmp_path / "control", mode="dry-run")
+    control = VirtualControl(tmp_path / "control", mode="dry-run")
     control.live(600)
     counts = {name: len([one for _, one in control.done if one == name]) for name in ("provisioning", "entitlements")}
     assert counts == {"provisioning": 30, "entitlements": 120}
@@ -168,17 +169,25 @@ def test_with_entitlements_provisioning_asks_slurm_nothing_of_its_own(tmp_path: 
 
 
 @pytest.mark.parametrize(("settings", "more"), [({}, set[str]()), ({"from_slurm": True}, {"shares"})])
-def test_the_settings_decide_which_steps_there_are(tmp_path: Path, settings: dict[str, bool], more: set[str]) -> None:
-    state = ByHand(tmp_path / "control").state
+def test_the_settings_decide_which_loops_there_are(tmp_path: Path, settings: dict[str, bool], more: set[str]) -> None:
+    state = VirtualControl(tmp_path / "control").state
     state.settings = state.settings.model_copy(update={"groups": GroupSettings.model_validate(settings)})
-    steps = control_steps(state, LeaderLoop(state, this_program()), MadeSlurm())
-    assert {step.name for step in steps} == more | {
+    loops = control_loops(state, Leadership(state, this_program()), MadeSlurm())
+    assert {loop.name for loop in loops} == more | {
         "leader", "provisioning", "report spool", "drafts", "checkpoint gc", "rebalancer", "retention", "drains",
     }  # fmt: skip
-    assert steps[0].name == "leader"
+    assert loops[0].name == "leader"
 
 
-def test_a_step_that_goes_on_when_all_is_stopped_is_done_to_its_end() -> None:
+@pytest.fixture
+def state(tmp_path: Path) -> ControlState:
+    """A program that leads, at the time 5."""
+    return ControlState(
+        Settings(), connect(new_sqlite(tmp_path)), FolderStorage(tmp_path), leads_until_s=math.inf, clock=lambda: 5.0
+    )
+
+
+def test_a_step_that_goes_on_when_all_is_stopped_is_done_to_its_end(state: ControlState) -> None:
     called, may_end = threading.Event(), threading.Event()
     seen: list[float] = []
 
@@ -187,8 +196,8 @@ def test_a_step_that_goes_on_when_all_is_stopped_is_done_to_its_end() -> None:
         may_end.wait(60)
         seen.append(now_s)
 
-    threads = StepThreads(lambda: 5.0, StepFaults())
-    threads.start(Step("slow", slow, 0.001))
+    threads = LoopThreads(state)
+    threads.start(Loop("slow", 0.001, slow))
     assert called.wait(60)
     threads.stop()
     may_end.set()
@@ -196,8 +205,8 @@ def test_a_step_that_goes_on_when_all_is_stopped_is_done_to_its_end() -> None:
     assert seen == [5.0]
 
 
-def test_a_step_that_fails_is_told_and_called_again() -> None:
-    faults, again = StepFaults(), threading.Event()
+def test_a_step_that_fails_is_told_and_called_again(state: ControlState) -> None:
+    faults, again = state.faults, threading.Event()
     failures = [RuntimeError("a bug"), RuntimeError("a bug"), UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "another")]
     told: list[tuple[str, ...]] = []
 
@@ -208,15 +217,53 @@ def test_a_step_that_fails_is_told_and_called_again() -> None:
         if len(told) > 4:  # the round before was good, and has been told
             again.set()
 
-    threads = StepThreads(lambda: 5.0, faults)
+    threads = LoopThreads(state)
     with capture_logs() as logs:
-        threads.start(Step("bad", bad, 0.001))
+        threads.start(Loop("bad", 0.001, bad))
         assert again.wait(60)
         threads.join()
     assert told[:5] == [(), ("bad",), ("bad",), ("bad",), ()]
     assert (faults.now, faults.rounds["bad"]) == ((), 3)
     logged = [(line["log_level"], line["step"], line.get("exc_info", False)) for line in logs]
     assert logged == [("error", "bad", True), ("error", "bad", True), ("info", "bad", False)], "each reason once"
+
+
+@pytest.mark.parametrize("error", [QueueBusy, ClusterUnavailable, StorageError])
+def test_a_trouble_is_said_once_until_it_is_over(state: ControlState, error: type[Exception]) -> None:
+    outcomes = iter([error("away"), error("away"), error("busy"), None, error("busy")])
+
+    def step(_now_s: float) -> None:
+        if (outcome := next(outcomes)) is not None:
+            raise outcome
+
+    loop = Loop("drains", 2, step, "drains wait")
+    with capture_logs() as logs:
+        for _ in range(5):
+            loop.run_once(state, 5.0)
+    assert [(line["event"], line["reason"]) for line in logs] == [
+        ("drains wait", "away"),
+        ("drains wait", "busy"),
+        ("drains wait", "busy"),
+    ]
+
+
+@pytest.mark.parametrize(("leader_only", "steps"), [(True, []), (False, [5.0])])
+def test_a_program_that_does_not_lead_leaves_the_leaders_work_alone(
+    state: ControlState, leader_only: bool, steps: list[float]
+) -> None:
+    state.leads_until_s = 0.0
+    done: list[float] = []
+    Loop("shares", 2, done.append, leader_only=leader_only).run_once(state, 5.0)
+    assert done == steps
+
+
+def test_a_step_that_finds_another_leader_is_no_trouble(state: ControlState) -> None:
+    def step(_now_s: float) -> None:
+        raise NotLeading("other leads")
+
+    with capture_logs() as logs:
+        Loop("drains", 2, step).run_once(state, 5.0)
+    assert [(line["log_level"], line["loop"]) for line in logs] == [("info", "drains")]
 
 
 def test_what_fails_by_a_bug_keeps_none_of_the_others_waiting() -> None:

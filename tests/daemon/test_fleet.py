@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gleaner.control.daemon.reconcile import Fleet, Unstarted, fleet, idle_nodes
+from gleaner.control.daemon.provisioning import Fleet, Unstarted, fleet, idle_nodes
 from gleaner.control.policy.provisioning import IdleNode, PendingAgent, RunningAgent
 from gleaner.control.policy.resources import Resources
 from gleaner.control.queue.queries import AgentHere

@@ -11,9 +11,9 @@ from tests.queue.queue_harness import QueueHarness
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon import retention
-from gleaner.control.daemon.retention import DAY_S, prune
-from gleaner.control.queue import decisions, logs, queries
+from gleaner.control.queue import decisions, logs, queries, retention
+from gleaner.control.queue.errors import NotLeading, QueueError
+from gleaner.control.queue.retention import DAY_S
 from gleaner.control.queue.schema import EVENT, LOG, TOKEN, TRIMMED, DecisionKind
 from gleaner.control.settings import QueueSettings, Settings, StorageSettings
 
@@ -29,6 +29,10 @@ def state(queue_engine: Engine, tmp_path: Path) -> ControlState:
 @pytest.fixture
 def queue(queue_engine: Engine) -> QueueHarness:
     return QueueHarness(queue_engine)
+
+
+def prune(state: ControlState, now_s: float) -> None:
+    retention.remove_old_rows(state.engine, state.writing, state.settings.queue, now_s)
 
 
 def rows(queue: QueueHarness) -> dict[str, int]:
@@ -51,7 +55,7 @@ def wrote(queue: QueueHarness, agent: str, lines: int) -> int:
 @pytest.mark.slow
 def test_after_the_days_to_keep_only_the_jobs_themselves_are_left(queue: QueueHarness, state: ControlState) -> None:
     queue.agent("a")
-    old = [wrote(queue, "a", 3) for _ in range(retention.TRIMMED + 1)]
+    old = [wrote(queue, "a", 3) for _ in range(retention.TRIMMED_JOBS + 1)]
     for job in old:
         queue.record_completion(job, 1)
     queue.agent("idle")
@@ -79,7 +83,8 @@ def test_a_running_job_keeps_the_last_lines_of_its_log(queue: QueueHarness, stat
 def test_a_program_that_does_not_lead_removes_nothing(queue: QueueHarness, state: ControlState) -> None:
     wrote(queue, queue.agent("a"), 7000)
     state.leads_until_s = 0.0
-    prune(state, queue.now_s)
+    with pytest.raises(NotLeading):
+        prune(state, queue.now_s)
     assert rows(queue)["log"] == 7000
 
 
@@ -87,7 +92,8 @@ def test_a_program_that_leads_no_more_stops_after_what_it_has_begun(queue: Queue
     wrote(queue, queue.agent("a"), 7000)
     state.leads_until_s = 1.0
     state.steady_clock = lambda: float(rows(queue)["log"] < 7000)
-    prune(state, queue.now_s)
+    with pytest.raises(NotLeading):
+        prune(state, queue.now_s)
     assert rows(queue)["log"] == 7000 - retention.REMOVED
 
 
@@ -95,7 +101,8 @@ def test_a_queue_that_does_not_answer_is_left_for_the_next_pass(queue: QueueHarn
     wrote(queue, queue.agent("a"), 7000)
     with queue.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE trimmed RENAME TO elsewhere")
-    prune(state, queue.now_s)
+    with pytest.raises(QueueError):
+        prune(state, queue.now_s)
     with queue.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO trimmed")
     assert rows(queue)["log"] == 7000

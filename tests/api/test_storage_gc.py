@@ -1,6 +1,8 @@
 """The removal of checkpoints: which are removed and, above all, which are not."""
 
 import math
+import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,13 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
+from structlog.testing import capture_logs
 from tests.api.api_harness import ApiHarness, detail
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.agent.checkpoints.interface import Draft, StorageError, checkpoint_key, output_key
 from gleaner.agent.messages import Farewell, Heartbeat
+from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
 from gleaner.control.control_state import ControlState
-from gleaner.control.daemon.checkpoint_gc import Found, collect, is_garbage, sweep_drafts
+from gleaner.control.daemon.storage_gc import (
+    DRAFT_AGE_S,
+    JobArchive,
+    is_garbage,
+    remove_archives,
+    remove_drafts,
+    remove_garbage,
+)
 from gleaner.control.queue import agents, attempt_reports, queries
 from gleaner.control.queue.database import connect, transaction
 from gleaner.control.queue.queries import Kept
@@ -37,7 +48,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiHarne
 
 
 def _collect(harness: ApiHarness) -> list[str]:
-    return collect(harness.state.engine, harness.storage, harness.now_s)
+    return remove_archives(harness.state.engine, harness.storage)
 
 
 def _lose(harness: ApiHarness, agent: str) -> None:
@@ -158,7 +169,7 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: Ap
         return draft
 
     def swept(at_s: float) -> int:
-        return sweep_drafts(harness.state.engine, harness.storage, at_s)
+        return remove_drafts(harness.state, at_s)
 
     drafts = [begin(writer) for writer in (live.name, killed.name, "not-known", "")]
     assert swept(harness.now_s) == 0
@@ -180,6 +191,28 @@ def test_what_a_killed_save_left_goes_as_soon_as_its_agent_has_ended(harness: Ap
         draft.__exit__(None, None, None)
 
 
+def test_a_pass_removes_each_kind_of_file_by_its_own_age(harness: ApiHarness) -> None:
+    now_s, folder = time.time(), harness.state.settings.storage.folder
+    live = harness.agent("n1").name
+    token, old, young = (folder / "agents" / name for name in ("gone/token", "old.log", "young.log"))
+    of_the_living = folder / "agents" / live / "token"
+    for file in (token, of_the_living, old, young):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("secret")
+    os.utime(old, (now_s, now_s - LOG_AGE_S - 60))
+    draft = harness.storage.draft("jobs/1/attempt-1/output")
+    draft.__enter__().add("memory", [b"x"])
+    with capture_logs() as said:
+        remove_garbage(harness.state, now_s)
+        remove_garbage(harness.state, now_s + DRAFT_AGE_S / 2)
+        assert len(said) == 1
+        remove_garbage(harness.state, now_s + DRAFT_AGE_S + 60)
+    draft.__exit__(None, None, None)
+    nothing = {"event": "garbage collected", "log_level": "info", "archives": 0, "drafts": 0, "tokens": 0, "logs": 0}
+    assert said == [nothing | {"tokens": 1, "logs": 1}, nothing | {"drafts": 1}]
+    assert [file.exists() for file in (token, of_the_living, old, young)] == [False, True, False, True]
+
+
 def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(harness: ApiHarness) -> None:
     folder = harness.state.settings.storage.folder
     folder.rename(folder.with_name("elsewhere"))
@@ -188,8 +221,8 @@ def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(harness: ApiH
 
 
 @given(
-    found=st.builds(
-        Found, key=st.just(""), job=st.just(1), attempt=st.integers(1, 5), number=st.none() | st.integers(1, 2)
+    archive=st.builds(
+        JobArchive, key=st.just(""), job=st.just(1), attempt=st.integers(1, 5), number=st.none() | st.integers(1, 2)
     ),
     kept=st.builds(
         Kept,
@@ -199,16 +232,16 @@ def test_a_storage_folder_that_is_gone_deletes_nothing_and_says_so(harness: ApiH
         output_attempt=st.none() | st.integers(1, 5),
     ),
 )
-def test_nothing_that_is_named_or_may_still_be_named_is_garbage(found: Found, kept: Kept) -> None:
-    if not is_garbage(found, kept):
+def test_nothing_that_is_named_or_may_still_be_named_is_garbage(archive: JobArchive, kept: Kept) -> None:
+    if not is_garbage(archive, kept):
         return
-    assert found.attempt <= kept.latest_attempt
-    if found.number is None:
-        assert found.attempt != kept.output_attempt
-        assert found.attempt < kept.latest_attempt
+    assert archive.attempt <= kept.latest_attempt
+    if archive.number is None:
+        assert archive.attempt != kept.output_attempt
+        assert archive.attempt < kept.latest_attempt
     else:
-        assert kept.is_complete or (found.attempt, found.number) not in kept.checkpoints
+        assert kept.is_complete or (archive.attempt, archive.number) not in kept.checkpoints
         is_passed = any(
-            attempt == found.attempt and number > (found.number or 0) for attempt, number in kept.checkpoints
+            attempt == archive.attempt and number > (archive.number or 0) for attempt, number in kept.checkpoints
         )
-        assert kept.is_complete or found.attempt < kept.latest_attempt or is_passed
+        assert kept.is_complete or archive.attempt < kept.latest_attempt or is_passed

@@ -1,0 +1,31 @@
+"""The groups' parts by the shares of Slurm's accounts. Each control program reads them, also one that does not lead."""
+
+import structlog
+
+from gleaner.control.control_state import ControlState
+from gleaner.control.slurm import accounting
+
+_log = structlog.get_logger(__name__)
+
+
+def take_shares(state: ControlState) -> None:
+    """Take the groups' parts from the shares of Slurm's accounts.
+
+    While Slurm does not answer, the last shares count; before the first answer all groups are equal.
+
+    Raises `ClusterError`.
+    """
+    found = accounting.shares(timeout_s=state.settings.cluster.timeout_s)
+    if found != state.slurm_shares:
+        _log.info("the groups' parts, in per cent, by the shares of Slurm's accounts", parts=found)
+        for line in unknown_accounts(state, found):
+            _log.warning(line)
+    state.slurm_shares = found
+
+
+def unknown_accounts(state: ControlState, found: dict[str, float]) -> list[str]:
+    """Return a line for each account that the settings name and Slurm does not know."""
+    known = ", ".join(sorted(found)) or "none"
+    wrong = sorted(state.settings.groups.multiplier.keys() - found.keys())
+    told = "which Slurm does not know; it knows"
+    return [f"[groups] multiplier names account {each!r}, {told}: {known}" for each in wrong]

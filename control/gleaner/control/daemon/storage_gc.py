@@ -1,0 +1,168 @@
+"""The removal of files that no job of the queue can need any more (`queue.retention` removes rows).
+
+Two loops call it: `remove_drafts` often, since a draft may be as large as a job's memory, and `remove_garbage`. Both
+list first and look at the queue after that. So a file that appears in between is not in the list, and a file that is
+reported in between is known by the time of the look. Nothing else deletes a job's archives.
+
+An archive may be deleted only if no report can ever make it count again:
+
+- a checkpoint of a Complete job, and an output of such a job other than the output that counted;
+- an archive that the queue does not name and whose attempt is not the job's latest: that attempt's reports are
+  refused, so it will never be named;
+- a checkpoint of the latest attempt that the queue does not name, if the queue names a newer one of that attempt:
+  within an attempt, only newer checkpoints are ever accepted. The report of a checkpoint that is newer than that may
+  still be on the way.
+
+Archives of jobs and attempts that the queue does not know are left alone: a queue that was set up anew beside an old
+storage folder must not empty the folder.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from sqlalchemy import Engine
+
+from gleaner.agent.checkpoints.interface import Storage, StorageError
+from gleaner.agent.privileged.common.agent_leftovers import LOG_AGE_S
+from gleaner.control.control_state import ControlState
+from gleaner.control.daemon.provisioning import remove_token
+from gleaner.control.queue import queries
+from gleaner.control.queue.database import snapshot
+from gleaner.control.queue.queries import Kept
+
+DRAFT_AGE_S = 24 * 3600.0
+"""The age of a draft that a program left when it died: nobody has written to the draft for this long. A draft of an
+agent that is known to have ended is removed before that."""
+JOBS_A_LOOK = 500
+"""The number of jobs that are looked up in one transaction, to keep each transaction short."""
+
+_KEY = re.compile(
+    r"jobs/(?P<job>[0-9]{1,15})/attempt-(?P<attempt>[0-9]{1,9})/(?:checkpoint-(?P<number>[0-9]{1,9})|output)"
+)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobArchive:
+    """One archive in storage. `number` is None for an output."""
+
+    key: str
+    job: int
+    attempt: int
+    number: int | None
+
+
+def remove_garbage(state: ControlState, now_s: float) -> None:
+    """Remove all that is listed here. A pass that was stopped in the middle is continued by the next one.
+
+    Raises `StorageError` or `QueueError`.
+    """
+    state.check_leads()
+    agents = state.settings.storage.folder / "agents"
+    try:
+        removed = {
+            "archives": len(remove_archives(state.engine, state.storage)),
+            "drafts": state.storage.sweep(before_s=now_s - DRAFT_AGE_S),
+            "tokens": remove_tokens(state.engine, agents),
+            "logs": remove_logs(agents, before_s=now_s - LOG_AGE_S),
+        }
+    except OSError as error:
+        raise StorageError(f"{agents}: {error}") from error
+    if any(removed.values()):
+        _log.info("garbage collected", **removed)
+
+
+def remove_drafts(state: ControlState, now_s: float) -> int:
+    """Remove the drafts of agents that are gone: a save that was killed leaves all that it had written.
+
+    Return the number of removed drafts. An agent that the queue does not know yet is not gone. Raises `StorageError` or
+    `QueueError`.
+    """
+    state.check_leads()
+    writers = state.storage.writers()
+    with snapshot(state.engine) as db:
+        ended = queries.gone_agents(db, writers, now_s=now_s)
+    removed = state.storage.sweep(before_s=0.0, ended=ended) if ended else 0
+    if removed:
+        _log.info("drafts of ended agents removed", drafts=removed, agents=sorted(ended))
+    return removed
+
+
+def remove_archives(engine: Engine, storage: Storage) -> list[str]:
+    """Delete the archives that are garbage. Return their keys, in order. Raises `StorageError` or `QueueError`."""
+    by_job: defaultdict[int, list[JobArchive]] = defaultdict(list)
+    for key in storage.keys("jobs"):
+        archive = job_archive(key)
+        if archive is not None:
+            by_job[archive.job].append(archive)
+    jobs = sorted(by_job)
+    deleted: list[str] = []
+    for start in range(0, len(jobs), JOBS_A_LOOK):
+        looked_at = jobs[start : start + JOBS_A_LOOK]
+        with snapshot(engine) as db:
+            kept_by_job = queries.kept(db, looked_at)
+        for job in looked_at:
+            kept = kept_by_job.get(job)
+            for archive in by_job[job]:
+                if kept is not None and is_garbage(archive, kept):
+                    storage.delete(archive.key)
+                    deleted.append(archive.key)
+    return deleted
+
+
+def remove_tokens(engine: Engine, folder: Path) -> int:
+    """Remove the token files of ended agents. Return the number of agents. Raises `QueueError` or `OSError`."""
+    found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    with snapshot(engine) as db:
+        living = {agent.name for agent in queries.agents_here(db)}
+    gone = [name for name in found if name not in living]
+    for name in gone:
+        remove_token(folder, name)
+    return len(gone)
+
+
+def remove_logs(folder: Path, *, before_s: float) -> int:
+    """Remove the agents' log files that nobody has written to since then. Return their number. Raises `OSError`."""
+    old = [log for log in folder.glob("*.log") if log.stat().st_mtime < before_s] if folder.is_dir() else []
+    for log in old:
+        log.unlink()
+    return len(old)
+
+
+def job_archive(key: str) -> JobArchive | None:
+    """Return the archive that a key names; None if the archive is not a job's.
+
+    >>> job_archive("jobs/7/attempt-3/checkpoint-1")
+    JobArchive(key='jobs/7/attempt-3/checkpoint-1', job=7, attempt=3, number=1)
+    """
+    match = _KEY.fullmatch(key)
+    if match is None:
+        return None
+    number = match["number"]
+    return JobArchive(key, int(match["job"]), int(match["attempt"]), int(number) if number is not None else None)
+
+
+def is_garbage(archive: JobArchive, kept: Kept) -> bool:
+    """Return True if no report can ever make this archive count again.
+
+    >>> kept = Kept(is_complete=False, latest_attempt=3, checkpoints={(1, 1)}, output_attempt=None)
+    >>> [is_garbage(JobArchive("", 7, attempt, 1), kept) for attempt in (1, 2, 3, 4)]
+    [False, True, False, False]
+    >>> kept = Kept(is_complete=False, latest_attempt=3, checkpoints={(3, 4), (3, 5)}, output_attempt=None)
+    >>> [is_garbage(JobArchive("", 7, 3, number), kept) for number in (3, 4, 5, 6)]
+    [True, False, False, False]
+    """
+    if archive.attempt > kept.latest_attempt:
+        return False  # this queue did not make it
+    if archive.number is None:
+        return archive.attempt != kept.output_attempt and archive.attempt < kept.latest_attempt
+    if kept.is_complete:
+        return True
+    if (archive.attempt, archive.number) in kept.checkpoints:
+        return False
+    newest = max((number for attempt, number in kept.checkpoints if attempt == archive.attempt), default=0)
+    return archive.attempt < kept.latest_attempt or archive.number < newest
