@@ -150,6 +150,12 @@ CASES = {
         files={"trace.swf": TRACE},
     ),
     "config": Case(both("config")),
+    "help": Case(
+        tuple(
+            f"{verb} --help"
+            for verb in ("submit", "simulate run", "simulate compare", "simulate tune", "simulate validate")
+        )
+    ),
     "scenario_errors": wrong(
         "simulate run --scenario {}", "toml",
         "[machine]\nnodes = 4\ncoers = 2\n", "[scheduler]\nkind = 'easy'\n[schedular]\n",
@@ -216,6 +222,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
     for variable in [name for name in os.environ if name.startswith("GLEANER_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("COLUMNS", "80")
     time.tzset()
     monkeypatch.chdir(tmp_path / "desk")
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
