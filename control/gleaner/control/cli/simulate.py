@@ -3,9 +3,8 @@
 The modules that compute are imported when a verb runs, so that `glean --help` stays quick and works without the extra.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +22,7 @@ from gleaner.control.cli.simulate_options import (
     Scheduler,
     Schedulers,
     Trace,
+    answer,
     check_owners,
     check_places,
     disciplines,
@@ -82,7 +82,7 @@ def run(
             *ground.remarks,
             *experiment.odd(outcome),
         )
-        return _answer(value, tables, said, options.json)
+        return answer(value, tables, said, options.json)
 
 
 @app.command()
@@ -118,7 +118,7 @@ def compare(
             _report(report, run_page.comparison_page(outcomes, ground))
         value = files.comparison_value(outcomes, ground)
         said = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
-        return _answer(value, [tabulate.comparison_table(outcomes)], said, options.json)
+        return answer(value, [tabulate.comparison_table(outcomes)], said, options.json)
 
 
 app.command()(simulate_tune.tune)
@@ -148,7 +148,7 @@ def reproduce(
             _report(report, comparison.page(comparisons))
         value = dict(zip(asked, comparisons, strict=True))
         parts = [part for one in comparisons for part in (comparison.table(one), comparison.lines(one)) if part]
-        return _answer({"experiments": value}, parts, (), json)
+        return answer({"experiments": value}, parts, (), json)
 
 
 def _report(path: Path, page: "Page") -> None:
@@ -156,16 +156,3 @@ def _report(path: Path, page: "Page") -> None:
 
     with write(path):
         report.write(path, page)
-
-
-def _answer(value: dict[str, object], tables: Iterable[Any], remarks: tuple[str, ...], json: str | None) -> Answer:
-    """Return the tables as the answer, unless the figures themselves were asked for on stdout."""
-    if json == "-":
-        return Answer(value, as_json=True)
-    if json is not None:
-        from gleaner.control.simulation.metrics import files
-
-        path = Path(json)
-        with write(path):
-            files.write_json(path, value)
-    return Answer(tuple(tables), remarks=remarks)

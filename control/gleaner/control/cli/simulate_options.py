@@ -1,7 +1,7 @@
 """The options that the verbs of `glean simulate` share, made into settings. Nothing here loads a library."""
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ import typer
 
 from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.output import Answer
 from gleaner.control.simulation.settings import Discipline
 
 if TYPE_CHECKING:
@@ -286,6 +287,20 @@ def write(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise Failure(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def answer(
+    value: dict[str, object], parts: Iterable[object], remarks: tuple[str, ...], json: str | None, exit_code: int = 0
+) -> Answer:
+    """Return tables and lines as the answer, unless the figures themselves were asked for on stdout."""
+    if json == "-":
+        return Answer(value, as_json=True, exit_code=exit_code)
+    if json is not None:
+        from gleaner.control.simulation.metrics.files import write_json
+
+        with write(Path(json)):
+            write_json(Path(json), value)
+    return Answer(tuple(parts), remarks=remarks, exit_code=exit_code)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from gleaner.control.cli.simulate_options import (
     Scheduler,
     Targets,
     Trace,
+    answer,
     check_places,
     given,
     read,
@@ -290,7 +291,7 @@ def _answer(
     tuning: "Tuning", ground: "Ground", assumed: tuple[str, ...], json: str | None, report: Path | None
 ) -> Answer:
     """Return the answer. Its exit code is 1 if nothing can be recommended."""
-    from gleaner.control.simulation.metrics import files, tabulate
+    from gleaner.control.simulation.metrics import tabulate
     from gleaner.control.simulation.run import machine_name
     from gleaner.control.simulation.tuning import output
 
@@ -307,10 +308,4 @@ def _answer(
         subtitle = f"{tuning.workload} on {machine_name(tuning.machine)}, {tuning.scheduler}"
         with write(report):
             page.write(report, output.page(tuning, subtitle, remarks))
-    value = output.as_json(tuning)
-    if json == "-":
-        return Answer(value, as_json=True, exit_code=found)
-    if json is not None:
-        with write(Path(json)):
-            files.write_json(Path(json), value)
-    return Answer((output.table(tuning), *output.lines(tuning)), remarks=remarks, exit_code=found)
+    return answer(output.as_json(tuning), (output.table(tuning), *output.lines(tuning)), remarks, json, found)

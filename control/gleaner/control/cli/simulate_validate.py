@@ -17,11 +17,11 @@ from gleaner.control.cli.simulate_options import (
     Cores,
     Json,
     Trace,
+    answer,
     check_places,
     read,
     seconds,
     simulation_parts,
-    write,
 )
 
 if TYPE_CHECKING:
@@ -89,15 +89,7 @@ def validate(
                 found = run(workload, machine, plan, place, progress=draw)
         except KeyboardInterrupt:
             raise Interrupted("stopped: every process that was started has ended") from None
-        value = output.as_json(found)
-        if json == "-":
-            return Answer(value, as_json=True)
-        if json is not None:
-            from gleaner.control.simulation.metrics.files import write_json
-
-            with write(Path(json)):
-                write_json(Path(json), value)
-        return Answer((*output.tables(found), *output.lines(found)), remarks=remarks)
+        return answer(output.as_json(found), (*output.tables(found), *output.lines(found)), remarks, json)
 
 
 def _of_trace(path: Path, machine: "Machine", jobs: int, length_s: float) -> "tuple[Workload, tuple[str, ...]]":
