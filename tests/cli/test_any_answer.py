@@ -35,7 +35,7 @@ DETAIL = {
     "events": [{"at_s": 1.5e9, "what": "claim", "detail": "d"}], "compute_limit_s": 60,
     "checkpoints": [{"attempt": 1, "number": 1, "size_bytes": 5, "published_s": 1.5e9}],
 }  # fmt: skip
-DRAIN = {
+DRAIN: dict[str, Any] = {
     "id": 1, "task": "dry run", "phase": "looked", "nodes": ["n1"], "by": "root", "asked_s": 1.5e9, "ended_s": 1.6e9,
     "said": "why",
     "jobs": [
@@ -45,7 +45,7 @@ DRAIN = {
         }
     ],
 }  # fmt: skip
-NODES = {
+NODES: dict[str, Any] = {
     "read_s": 1.5e9, "stale": False, "problem": "why", "boundary_s": 1.6e9,
     "nodes": [
         {

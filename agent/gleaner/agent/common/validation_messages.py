@@ -1,8 +1,10 @@
 """Pydantic's complaints in our words: what was expected, what was found, and what the writer may have meant."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import get_args
 
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 RULES = {
@@ -75,3 +77,26 @@ def unknown_key(key: str, allowed: Iterable[str]) -> str:
     near = difflib.get_close_matches(key, names, n=1)
     meant = f", did you mean {near[0]!r}?" if near else ";"
     return f"unknown key {key!r}{meant} Allowed here: {', '.join(names)}".replace("; Allowed", "; allowed")
+
+
+def known_keys(model: type[BaseModel], path: Sequence[object]) -> Iterable[str]:
+    """Return the keys that may stand in a table of the settings `model`, by the table's path.
+
+    >>> class Machine(BaseModel):
+    ...     nodes: int
+    >>> class Settings(BaseModel):
+    ...     machines: dict[str, Machine] | None
+    >>> list(known_keys(Settings, ())), list(known_keys(Settings, ("machines", "big")))
+    (['machines'], ['nodes'])
+    """
+    for part in path:
+        field = model.model_fields.get(str(part))  # None for the key of a map, or a number: its field came before
+        model = model if field is None else _model_in(field.annotation) or model
+    return model.model_fields
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """Return the model that an annotation names, or that the annotated map or list holds."""
+    if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -3,15 +3,15 @@
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
 
-from gleaner.agent.common.validation_messages import complaint, one_line, unknown_key
+from gleaner.agent.common.validation_messages import complaint, known_keys, one_line, unknown_key
 from gleaner.control.cli.failures import BadInput
 from gleaner.control.cli.output import Answer, AsJson, Configuration, Setting
 from gleaner.control.settings import Settings
@@ -106,30 +106,12 @@ def _complaint(
         where = "environment variables " + ", ".join(sorted(v for (t, _), v in variables.items() if t == table))
     *inner, last = [str(part) for part in error["loc"][1:] if part != "[key]"] or [""]
     if error["type"] == "extra_forbidden":
-        said = unknown_key(last or table, _keys(table, error["loc"][1:-1]))
+        said = unknown_key(last or table, known_keys(Settings, error["loc"][:-1]))
         said = f"[{'.'.join((table, *inner))}] {said}" if last else said
     else:
         said = complaint(f"[{table}] {'.'.join((*inner, last))}".rstrip(), error)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return one_line(f"{where}: {said}{more}")
-
-
-def _keys(table: str, inner: Sequence[object]) -> Iterable[str]:
-    """Return the keys that may stand in a table, or in one inside it."""
-    if table not in TABLES:
-        return TABLES
-    model = TABLES[table]
-    for part in inner:
-        field = model.model_fields.get(str(part))  # None for the key of a map, or a number: its field came before
-        model = model if field is None else _model_in(field.annotation) or model
-    return model.model_fields
-
-
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    """Return the model that an annotation names, or that the annotated map or list holds."""
-    if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _line(text: str, table: str, key: str) -> int | None:

@@ -118,15 +118,15 @@ def _exit_code(found: DrainRow) -> int:
 
 def _shown(found: DrainRow) -> Iterator[Table | str]:
     if found.jobs:
-        yield Table(
-            ("JOB", "USER", "NODES", "WHAT HAPPENS TO IT", "GONE", "AT THE LATEST"),
-            tuple(
-                (job.job, job.user, ",".join(job.nodes), _what(job), moment(job.gone_s), moment(job.until_s))
-                for job in found.jobs
-            ),
-            left=4,
-            words=("NODES", "WHAT HAPPENS TO IT"),
-        )
+        yield Table.of(
+            found.jobs,
+            {
+                "JOB": "job", "USER": "user", "NODES": lambda job: ",".join(job.nodes),
+                "WHAT HAPPENS TO IT": _what, "GONE": lambda job: moment(job.gone_s),
+                "AT THE LATEST": lambda job: moment(job.until_s),
+            },
+            right=("GONE", "AT THE LATEST"),
+        )  # fmt: skip
     yield _outcome(found)
 
 

@@ -163,18 +163,12 @@ def _answer(row: ImageRow, *, as_json: bool) -> Answer:
 
 
 def _table(rows: Sequence[ImageRow]) -> Table:
-    columns = ("IMAGE", "GROUP", "ID", "FOR", "MIB", "JOBS", "PUSHED", "BY")
-    lines = tuple(
-        (
-            row.name,
-            row.group,
-            row.image_id.removeprefix("sha256:")[:12],
-            row.architecture,
-            number(row.size_bytes / 2**20, 0),
-            str(row.jobs),
-            moment(row.pushed_s),
-            row.pusher,
-        )
-        for row in rows
-    )
-    return Table(columns, lines, left=4, words=("PUSHED", "BY"))
+    return Table.of(
+        rows,
+        {
+            "IMAGE": "name", "GROUP": "group", "ID": lambda row: row.image_id.removeprefix("sha256:")[:12],
+            "FOR": "architecture", "MIB": lambda row: number(row.size_bytes / 2**20, 0), "JOBS": "jobs",
+            "PUSHED": lambda row: moment(row.pushed_s), "BY": "pusher",
+        },
+        right=("MIB", "JOBS"),
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from gleaner.control.cli import campaign_file as campaigns
 from gleaner.control.cli.campaign_file import Given
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure, NoToken, Unreachable
+from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.models.jobs import Change, JobFilter, JobRow, MigrateRequest
 from gleaner.control.states import State
@@ -35,45 +37,51 @@ class SubmitCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """The options that say what a job is. Those of a campaign file have the same names, but for `array` and `env`."""
+
+    image: Annotated[str | None, typer.Option(help="Container image.")] = None
+    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None
+    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None
+    memory_mib: Annotated[
+        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or with a unit, as in 4G.  [default: 512]")
+    ] = None
+    nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None
+    priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None
+    retries: Annotated[
+        int | None, typer.Option(help="How often the job may start over after a failure of its own.")
+    ] = None
+    retry_on: Annotated[
+        str | None, typer.Option(metavar="75,137", help="Only these exit codes are tried again.  [default: all]")
+    ] = None
+    never_retry_on: Annotated[
+        str | None, typer.Option(metavar="2,3", help="These exit codes end the job, whatever retries are left.")
+    ] = None
+    compute_limit: Annotated[
+        str | None,
+        typer.Option(metavar="2h", help="How long it may compute, all slices together.  [default: no limit]"),
+    ] = None
+    needs_at_least: Annotated[
+        str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
+    ] = None
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None
+    array: Annotated[str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")] = None
+    saves_itself: Annotated[
+        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
+    ] = None
+    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None
+    hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False
+
+
+@with_option_groups
 def submit(
     context: typer.Context,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="FILE | -- COMMAND", help="A campaign file, or what to run.")
     ] = None,
     *,
-    image: Annotated[str | None, typer.Option(help="Container image.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the image's]")] = None,
-    cpus: Annotated[int | None, typer.Option(help="Cores.  [default: 1]")] = None,
-    memory_mib: Annotated[
-        str | None, typer.Option(metavar="MIB", help="Memory in MiB, or with a unit, as in 4G.  [default: 512]")
-    ] = None,
-    nodes: Annotated[int | None, typer.Option(help="Only 1: wider jobs are simulated.", hidden=True)] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher goes first.  [default: 0]")] = None,
-    retries: Annotated[
-        int | None, typer.Option(help="How often the job may start over after a failure of its own.")
-    ] = None,
-    retry_on: Annotated[
-        str | None, typer.Option(metavar="75,137", help="Only these exit codes are tried again.  [default: all]")
-    ] = None,
-    never_retry_on: Annotated[
-        str | None, typer.Option(metavar="2,3", help="These exit codes end the job, whatever retries are left.")
-    ] = None,
-    compute_limit: Annotated[
-        str | None,
-        typer.Option(metavar="2h", help="How long it may compute, all slices together.  [default: no limit]"),
-    ] = None,
-    needs_at_least: Annotated[
-        str | None, typer.Option(metavar="20m", help="Only agents that have so much time left get it.")
-    ] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="An environment variable; repeatable.")] = None,
-    array: Annotated[
-        str | None, typer.Option(metavar="0-11", help="Submit a campaign: one job for each index.")
-    ] = None,
-    saves_itself: Annotated[
-        str | None, typer.Option(metavar="SIGTERM[:85]", help="The program saves itself on this signal.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="For admins: the group that owns the jobs.")] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Do not start before `glean release`.")] = False,
+    options: SubmitOptions,
     as_json: AsJson = False,
 ) -> Answer:
     """Submit a job, an array of jobs, or a campaign file.
@@ -81,38 +89,11 @@ def submit(
     Options override the file. `{index}` in the command and in environment values becomes the job's index.
     """
     given: dict[str, Given] = {}
-    if image is None:
+    if options.image is None:
         given |= campaigns.read(_only_file(arguments or [], is_command=bool(context.meta.get(AFTER_DASHES))))
     elif arguments:
         given["command"] = Given(tuple(arguments), "the command")
-    options = {
-        "image": ("--image", image),
-        "name": ("--name", name),
-        "cpus": ("--cpus", cpus),
-        "memory_mib": ("--memory-mib", None if memory_mib is None else _memory_mib(memory_mib)),
-        "nodes": ("--nodes", nodes),
-        "priority": ("--priority", priority),
-        "retries": ("--retries", retries),
-        "retry_on": ("--retry-on", None if retry_on is None else _exit_codes("--retry-on", retry_on)),
-        "never_retry_on": (
-            "--never-retry-on",
-            None if never_retry_on is None else _exit_codes("--never-retry-on", never_retry_on),
-        ),
-        "compute_limit": (
-            "--compute-limit",
-            None if compute_limit is None else _duration_s("--compute-limit", compute_limit),
-        ),
-        "needs_at_least": (
-            "--needs-at-least",
-            None if needs_at_least is None else _duration_s("--needs-at-least", needs_at_least),
-        ),
-        "saves_itself": ("--saves-itself", None if saves_itself is None else _self_save(saves_itself)),
-        "group": ("--group", group),
-        "indices": ("--array", None if array is None else _indices(array)),
-        "environment": ("--env", _environment(env) if env else None),
-        "hold": ("--hold", hold or None),
-    }
-    given |= {key: Given(value, option) for key, (option, value) in options.items() if value is not None}
+    given |= _given(options)
     wanted = campaigns.submission(given)
     with connect() as control:
         return Answer(control.submit(wanted), as_json)
@@ -275,26 +256,25 @@ def _only_file(arguments: Sequence[str], *, is_command: bool) -> Path:
     return Path(arguments[0])
 
 
-def _memory_mib(text: str) -> int:
-    try:
-        return memory_mib(text)
-    except ValueError as error:
-        raise BadInput(one_line(f"--memory-mib {error}")) from None
-
-
-def _duration_s(option: str, text: str) -> int:
-    try:
-        return duration_s(text)
-    except ValueError as error:
-        raise BadInput(one_line(f"{option} {error}")) from None
+def _given(options: SubmitOptions) -> dict[str, Given]:
+    """Return the options that were given, by their keys in a campaign file. Raises `BadInput`."""
+    found: dict[str, Given] = {}
+    for name, parse in PARSERS.items():
+        value, option = getattr(options, name), f"--{name.replace('_', '-')}"
+        if value is None or value is False or value == []:
+            continue
+        try:
+            found[KEYS.get(name, name)] = Given(value if parse is None else parse(value), option)
+        except ValueError as error:
+            raise BadInput(one_line(f"{option} {error}")) from None
+    return found
 
 
 def _indices(array: str) -> tuple[int, ...]:
     try:
         return campaigns.indices(array)
-    except ValueError as error:
-        said = re.sub(r"^(hold|name)\b", r"\1s", str(error))  # the error speaks of indices, and this of one option
-        raise BadInput(one_line(f"--array {said}")) from None
+    except ValueError as error:  # the error speaks of indices, and this of one option
+        raise ValueError(re.sub(r"^(hold|name)\b", r"\1s", str(error))) from None
 
 
 def _self_save(text: str) -> dict[str, object]:
@@ -302,13 +282,6 @@ def _self_save(text: str) -> dict[str, object]:
         return campaigns.self_save(text)
     except ValueError as error:
         raise BadInput(f"--saves-itself {error}") from None
-
-
-def _exit_codes(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return campaigns.exit_codes(text)
-    except ValueError as error:
-        raise BadInput(one_line(f"{option} {error}")) from None
 
 
 def _environment(pairs: Sequence[str]) -> dict[str, str]:
@@ -319,3 +292,13 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
             raise BadInput(f"--env must be like K=V, found {pair!r}")
         environment[key] = value
     return environment
+
+
+KEYS = {"array": "indices", "env": "environment"}
+PARSERS: dict[str, Callable[[Any], object] | None] = {
+    "image": None, "name": None, "cpus": None, "memory_mib": memory_mib, "nodes": None, "priority": None,
+    "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
+    "compute_limit": duration_s, "needs_at_least": duration_s, "saves_itself": _self_save, "group": None,
+    "array": _indices, "env": _environment, "hold": None,
+}  # fmt: skip
+"""The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""

@@ -3,7 +3,7 @@
 from gleaner.control.cli.client import connect
 from gleaner.control.cli.output import Answer, AsJson
 from gleaner.control.cli.render import moment
-from gleaner.control.models.owners import OwnersStatus
+from gleaner.control.models.owners import OwnersStatus, WaitingRow
 from gleaner.control.simulation.metrics.tables import Table
 
 
@@ -20,32 +20,21 @@ def _shown(found: OwnersStatus) -> str | tuple[Table, ...]:
         return "entitlements are off: Slurm alone decides (see [entitlements] in control's settings)"
     dry = ", a dry run: nothing is done" if found.mode == "dry-run" else ""
     title = f"{found.idle_cpus} of {found.cpus} CPUs idle at {moment(found.read_s)}{dry}"
-    tables = [
-        Table(
-            ("OWNER", "ENTITLED", "USED", "LEAVING", "JOBS WAITING", "THEIR CPUS"),
-            tuple(
-                (row.owner, *map(str, (row.entitled_cpus, row.used_cpus, row.leaving_cpus)),
-                 str(row.waiting_jobs), str(row.waiting_cpus))
-                for row in found.owners
-            ),
-            title,
-        )
-    ]  # fmt: skip
-    if found.waiting:
-        tables.append(
-            Table(
-                ("JOB", "OWNER", "CLASS", "CPUS", "DECISION", "WHY"),
-                tuple(
-                    (row.job, row.owner, row.job_class, str(row.cpus), _decision(row.verdict, row.victims), row.why)
-                    for row in found.waiting
-                ),
-                "waiting jobs",
-                left=3,
-                words=("DECISION", "WHY"),
-            )
-        )
-    return tuple(tables)
+    owners = {
+        "OWNER": "owner", "ENTITLED": "entitled_cpus", "USED": "used_cpus", "LEAVING": "leaving_cpus",
+        "JOBS WAITING": "waiting_jobs", "THEIR CPUS": "waiting_cpus",
+    }  # fmt: skip
+    tables = (Table.of(found.owners, owners, right=tuple(owners)[1:], title=title),)
+    if not found.waiting:
+        return tables
+    waiting = Table.of(
+        found.waiting,
+        {"JOB": "job", "OWNER": "owner", "CLASS": "job_class", "CPUS": "cpus", "DECISION": _decision, "WHY": "why"},
+        right=("CPUS",),
+        title="waiting jobs",
+    )
+    return (*tables, waiting)
 
 
-def _decision(verdict: str, victims: tuple[str, ...]) -> str:
-    return f"{verdict}; preempts {', '.join(victims)}" if victims else verdict
+def _decision(row: WaitingRow) -> str:
+    return f"{row.verdict}; preempts {', '.join(row.victims)}" if row.victims else row.verdict

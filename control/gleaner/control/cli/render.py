@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import cast
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from gleaner.agent.common.quantities import in_words
@@ -27,8 +28,8 @@ from gleaner.control.models.agents import AgentRow
 from gleaner.control.models.campaigns import CampaignStatus
 from gleaner.control.models.drains import DrainRow
 from gleaner.control.models.jobs import JobDetail, JobList, JobRow, Submitted
-from gleaner.control.models.nodes import ClusterStatus
-from gleaner.control.simulation.metrics.tables import Table as Sheet
+from gleaner.control.models.nodes import ClusterStatus, NodeRow
+from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.states import State
 
 PIPE_WIDTH = 100_000
@@ -79,7 +80,9 @@ def _print(value: object, *, width: int | None) -> None:
     dropped: dict[str, None] = {}
     for part in _parts(value):
         if isinstance(part, Table):
-            shown, left_out = fitted(part, console)
+            if part.title:
+                console.print(part.title, soft_wrap=True)
+            shown, left_out = _fitted(part, console)
             dropped |= dict.fromkeys(left_out)
             console.print(shown)
         else:
@@ -90,43 +93,39 @@ def _print(value: object, *, width: int | None) -> None:
         remark(f"left out for want of room ({console.width} columns): {columns}; --json has all")
 
 
-def fitted(table: Table, console: Console) -> tuple[Table, tuple[str, ...]]:
+def _fitted(table: Table, console: Console) -> tuple[RichTable, tuple[str, ...]]:
     """Return the table without the least wanted columns for which the terminal has no room, and their names.
 
     Columns of words are folded before any column is left out. Other columns are never cut into letters.
     """
-    columns = list(table.columns)
+    cells = [[Text(visible(row[place])) for row in table.rows] for place in range(len(table.columns))]
+    widths = [
+        max(console.measure(cell).maximum for cell in (Text(name), *column))
+        for name, column in zip(table.columns, cells, strict=True)
+    ]
+
+    def least_width(places: Sequence[int]) -> int:
+        """Return the number of the terminal's columns that these need, with their words folded."""
+        folded = (min(widths[n], WORDS_WIDTH) if table.columns[n] in OF_WORDS else widths[n] for n in places)
+        return sum(folded) + GAP * max(0, len(places) - 1)
+
+    places = list(range(len(table.columns)))
     left_out: list[str] = []
-    droppable = [name for name in LEAST_WANTED if any(column.header == name for column in columns)]
-    while _least_width(columns, console) > console.width and droppable:
-        name = droppable.pop(0)
-        columns = [column for column in columns if column.header != name]
-        left_out.append(name)
-    made = _table()
-    made.show_header = table.show_header
-    has_room = made.show_header and _least_width(columns, console) <= console.width
-    for column in columns:
-        is_of_words = _is_of_words(column)
-        made.add_column(column.header, justify=column.justify, overflow="fold", no_wrap=has_room and not is_of_words)
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        made.add_row(*cells)
+    droppable = [name for name in LEAST_WANTED if name in table.columns]
+    while least_width(places) > console.width and droppable:
+        left_out.append(droppable.pop(0))
+        places = [place for place in places if table.columns[place] != left_out[-1]]
+    made = RichTable(
+        box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_header=table.has_header
+    )
+    has_room = table.has_header and least_width(places) <= console.width
+    for place in places:
+        name = table.columns[place]
+        no_wrap = has_room and name not in OF_WORDS  # a list of facts names no columns
+        made.add_column(name, justify="left" if table.is_left(place) else "right", overflow="fold", no_wrap=no_wrap)
+    for row in zip(*(cells[place] for place in places), strict=True):
+        made.add_row(*row)
     return made, tuple(left_out)
-
-
-def _is_of_words(column: Column) -> bool:
-    """Return True if the cells of the column may be folded. A list of facts names no columns."""
-    return column.header in OF_WORDS
-
-
-def _least_width(columns: Sequence[Column], console: Console) -> int:
-    """Return the number of the terminal's columns that these need, with their words folded."""
-    widths = (max(_cell_widths(column, console), default=0) for column in columns)
-    folded = (min(w, WORDS_WIDTH) if _is_of_words(c) else w for c, w in zip(columns, widths, strict=True))
-    return sum(folded) + GAP * max(0, len(columns) - 1)
-
-
-def _cell_widths(column: Column, console: Console) -> Iterator[int]:
-    yield from (console.measure(cell).maximum for cell in (column.header, *column.cells))
 
 
 def remark(text: str) -> None:
@@ -231,7 +230,8 @@ def _parts(value: object) -> Iterator[Table | str]:
         case Submitted():
             yield _submitted(value)
         case CampaignStatus():
-            yield _status(value)
+            counts = ("new", "running", "saved", "succeeded", "failed", "cancelled", "held")
+            yield Table.of((value,), {name.upper(): name for name in counts})
         case JobList():
             yield _jobs(value.jobs)
             if len(value.jobs) < value.total:
@@ -249,43 +249,16 @@ def _parts(value: object) -> Iterator[Table | str]:
 
 
 def _rows(values: tuple[object, ...]) -> Iterator[Table | str]:
-    jobs = [value for value in values if isinstance(value, JobRow)]
-    agents = [value for value in values if isinstance(value, AgentRow)]
-    fetched = [value for value in values if isinstance(value, Fetched)]
-    if jobs:
+    if jobs := [value for value in values if isinstance(value, JobRow)]:
         yield _jobs(jobs)
-    if agents:
+    if agents := [value for value in values if isinstance(value, AgentRow)]:
         yield _agents(agents)
-    if fetched:
+    if fetched := [value for value in values if isinstance(value, Fetched)]:
         yield _fetched(fetched)
-    for place, value in enumerate(value for value in values if isinstance(value, Sheet | str)):
+    for place, value in enumerate(value for value in values if isinstance(value, Table | str)):
         if place:
             yield ""
-        if isinstance(value, str):
-            yield value
-            continue
-        if value.title:
-            yield value.title
-        yield _sheet(value)
-
-
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
-
-
-def _add(table: Table, *cells: object) -> None:
-    table.add_row(*(Text("" if cell is None else visible(str(cell))) for cell in cells))
-
-
-def _sheet(sheet: Sheet) -> Table:
-    right = [name for place, name in enumerate(sheet.columns) if not sheet.is_left(place)]
-    table = _table(*sheet.columns, right=right)
-    for row in sheet.rows:
-        _add(table, *row)
-    return table
+        yield value
 
 
 def _submitted(value: Submitted) -> str:
@@ -296,12 +269,6 @@ def _submitted(value: Submitted) -> str:
     return f"campaign {value.campaign}: {jobs if len(value.jobs) > 1 else f'job {first}'}"
 
 
-def _status(value: CampaignStatus) -> Table:
-    table = _table("NEW", "RUNNING", "SAVED", "SUCCEEDED", "FAILED", "CANCELLED", "HELD")
-    _add(table, value.new, value.running, value.saved, value.succeeded, value.failed, value.cancelled, value.held)
-    return table
-
-
 def _state(row: JobRow) -> str:
     said = str(row.state)
     if row.state is State.COMPLETE:
@@ -310,56 +277,52 @@ def _state(row: JobRow) -> str:
 
 
 def _jobs(rows: Sequence[JobRow]) -> Table:
-    columns = ("JOB", "CAMPAIGN", "NAME", "GROUP", "STATE", "PRIORITY", "CPUS", "MIB", "SLICES", "NODE", "SUBMITTED")
-    table = _table(*columns, right=("JOB", "PRIORITY", "CPUS", "MIB", "SLICES"))
-    for row in rows:
-        campaign = "" if row.campaign is None else f"{row.campaign}[{row.index}]"
-        facts = (row.priority, row.cpus, row.memory_mib, row.attempt, row.node, moment(row.submitted_s))
-        _add(table, row.id, campaign, row.name, row.group, _state(row), *facts)
-    return table
+    return Table.of(
+        rows,
+        {
+            "JOB": "id", "CAMPAIGN": lambda row: "" if row.campaign is None else f"{row.campaign}[{row.index}]",
+            "NAME": "name", "GROUP": "group", "STATE": _state, "PRIORITY": "priority", "CPUS": "cpus",
+            "MIB": "memory_mib", "SLICES": "attempt", "NODE": "node",
+            "SUBMITTED": lambda row: moment(row.submitted_s),
+        },
+        right=("JOB", "PRIORITY", "CPUS", "MIB", "SLICES"),
+    )  # fmt: skip
 
 
 def _job(detail: JobDetail) -> Iterator[Table | str]:
     row = detail.job
-    facts = _table("", "")
-    facts.show_header = False
     by = f", submitted by {row.submitter}" if row.submitter else ""
-    _add(facts, "job", f"{row.id} {row.name}, of group {row.group}{by}")
+    facts: dict[str, str] = {"job": f"{row.id} {row.name}, of group {row.group}{by}"}
     if row.campaign is not None:
-        _add(facts, "campaign", f"{row.campaign}, index {row.index}")
-    _add(facts, "state", _state(row) + (f" on {row.node}" if row.node else ""))
+        facts["campaign"] = f"{row.campaign}, index {row.index}"
+    facts["state"] = _state(row) + (f" on {row.node}" if row.node else "")
     unsaved = "" if row.held else detail.unsaved_because
     reasons = {"because": detail.failed_because, "waits": detail.waits_because, "last slice lost": unsaved}
-    for what, reason in reasons.items():
-        if reason:
-            _add(facts, what, reason)
-    _add(facts, "runs", shlex.join((detail.image, *detail.command)))
+    facts |= {what: reason for what, reason in reasons.items() if reason}
+    facts["runs"] = shlex.join((detail.image, *detail.command))
     if detail.image_id is not None:
-        _add(facts, "image", f"{detail.image_id}, pushed by the group")
+        facts["image"] = f"{detail.image_id}, pushed by the group"
     if detail.environment:
-        _add(facts, "with", shlex.join(f"{key}={value}" for key, value in detail.environment.items()))
+        facts["with"] = shlex.join(f"{key}={value}" for key, value in detail.environment.items())
     stretch = f", {in_words(detail.needs_at_least_s)} of an agent's time" if detail.needs_at_least_s else ""
-    _add(facts, "needs", f"cpus {row.cpus}, memory {row.memory_mib} MiB{stretch}; priority {row.priority}")
+    facts["needs"] = f"cpus {row.cpus}, memory {row.memory_mib} MiB{stretch}; priority {row.priority}"
     if detail.compute_limit_s is not None:
-        _add(facts, "computed", f"{in_words(detail.counted_s)} of at most {in_words(detail.compute_limit_s)}")
+        facts["computed"] = f"{in_words(detail.counted_s)} of at most {in_words(detail.compute_limit_s)}"
     if detail.saves_itself:
-        _add(facts, "saves itself", f"on {detail.saves_itself.signal}, with exit code {detail.saves_itself.exit_code}")
-    _add(facts, "failures", f"{detail.failures} of its own; {detail.retries} retries allowed{_codes(detail)}")
+        facts["saves itself"] = f"on {detail.saves_itself.signal}, with exit code {detail.saves_itself.exit_code}"
+    facts["failures"] = f"{detail.failures} of its own; {detail.retries} retries allowed{_codes(detail)}"
     if detail.checkpoints:
         saves = (f"{g.attempt}/{g.number} ({size(g.size_bytes)}, {moment(g.published_s)})" for g in detail.checkpoints)
-        _add(facts, "saved as", ", ".join(saves))
+        facts["saved as"] = ", ".join(saves)
     if detail.output_bytes is not None:
-        _add(facts, "output", f"{size(detail.output_bytes)}; glean results {row.id}")
-    yield facts
+        facts["output"] = f"{size(detail.output_bytes)}; glean results {row.id}"
+    yield Table(("", ""), tuple(facts.items()), left=2, has_header=False)
     if detail.attempts:
         yield ""
         yield _attempts(detail)
     if detail.events:
         yield ""
-        events = _table("WHEN", "WHAT", "DETAIL")
-        for event in detail.events:
-            _add(events, moment(event.at_s), event.what, event.detail)
-        yield events
+        yield Table.of(detail.events, {"WHEN": lambda event: moment(event.at_s), "WHAT": "what", "DETAIL": "detail"})
 
 
 def _codes(detail: JobDetail) -> str:
@@ -369,45 +332,46 @@ def _codes(detail: JobDetail) -> str:
 
 
 def _attempts(detail: JobDetail) -> Table:
-    columns = ("ATTEMPT", "NODE", "CLAIMED", "FROM", "RESTORE S", "COMPUTE S", "SAVE S", "ENDED", "DETAIL")
-    table = _table(*columns, right=("ATTEMPT", "RESTORE S", "COMPUTE S", "SAVE S"))
-    for row in detail.attempts:
-        seconds = (f"{row.restore_s:.1f}", f"{row.compute_s:.1f}", f"{row.save_s:.1f}")
-        ending = row.ending or "runs"
-        origin = row.restored_from or "the beginning"
-        _add(table, row.attempt, row.node, moment(row.claimed_s), origin, *seconds, ending, row.detail)
+    table = Table.of(
+        detail.attempts,
+        {
+            "ATTEMPT": "attempt", "NODE": "node", "CLAIMED": lambda row: moment(row.claimed_s),
+            "FROM": lambda row: row.restored_from or "the beginning",
+            "RESTORE S": lambda row: f"{row.restore_s:.1f}", "COMPUTE S": lambda row: f"{row.compute_s:.1f}",
+            "SAVE S": lambda row: f"{row.save_s:.1f}", "ENDED": lambda row: row.ending or "runs",
+            "DETAIL": "detail",
+        },
+        right=("ATTEMPT", "RESTORE S", "COMPUTE S", "SAVE S"),
+    )  # fmt: skip
     if len(detail.attempts) > 1:
         sums = (sum(getattr(row, key) for row in detail.attempts) for key in ("restore_s", "compute_s", "save_s"))
-        _add(table, "all", "", "", "", *(f"{seconds:.1f}" for seconds in sums), "", "")
+        total = ("all", "", "", "", *(f"{seconds:.1f}" for seconds in sums), "", "")
+        table = replace(table, rows=(*table.rows, total))
     return table
 
 
 def _agents(rows: Sequence[AgentRow]) -> Table:
-    table = _table("AGENT", "NODE", "PHASE", "SCHEDULER'S ID", "ENDS", "REGISTERED", "JOBS", "REASON")
-    for row in rows:
-        jobs = " ".join(str(job) for job in row.jobs)
-        ends = moment(row.end_s) if row.ended_s is None else moment(row.ended_s)
-        _add(table, row.name, row.node, row.phase, row.scheduler_id, ends, moment(row.registered_s), jobs, row.reason)
-    return table
+    return Table.of(
+        rows,
+        {
+            "AGENT": "name", "NODE": "node", "PHASE": "phase", "SCHEDULER'S ID": "scheduler_id",
+            "ENDS": lambda row: moment(row.end_s if row.ended_s is None else row.ended_s),
+            "REGISTERED": lambda row: moment(row.registered_s),
+            "JOBS": lambda row: " ".join(str(job) for job in row.jobs), "REASON": "reason",
+        },
+    )  # fmt: skip
 
 
 def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
-    table = _table("NODE", "STATE", "USED BY", "CPUS", "MIB", "REMARK", right=("CPUS", "MIB"))
-    for node in value.nodes:
-        users = [node.agent] if node.agent else []
-        users += ["regular work"] if node.regular else []
-        note = f"left alone until {moment(node.avoided_until_s)}" if node.avoided_until_s else ""
-        if not note and node.failures:
-            note = f"agents failed here {node.failures} times in a row"
-        if node.doubted:
-            note = f"{note or 'gets one job at a time'}: {node.doubted}"
-        if node.drained:
-            note = f"drained {node.drained}" + (f"; {note}" if note else "")
-        note = "; ".join((*node.wrong, *filter(None, (note,))))
-        used = ", ".join(users) or ("idle" if node.idle else "")
-        _add(table, node.name, node.state, used, node.cpus, node.memory_mib, note)
     if value.nodes:
-        yield table
+        yield Table.of(
+            value.nodes,
+            {
+                "NODE": "name", "STATE": "state", "USED BY": _used_by, "CPUS": "cpus", "MIB": "memory_mib",
+                "REMARK": _about_node,
+            },
+            right=("CPUS", "MIB"),
+        )  # fmt: skip
     read = "the scheduler has not been asked yet" if value.read_s is None else f"as of {moment(value.read_s)}"
     ends = f"; the round ends at {moment(value.boundary_s)}" if value.boundary_s else ""
     yield f"{read}{', stale' if value.stale and value.read_s is not None else ''}{ends}"
@@ -415,8 +379,28 @@ def _cluster(value: ClusterStatus) -> Iterator[Table | str]:
         yield one_line(f"problem: {value.problem}")
 
 
+def _used_by(node: NodeRow) -> str:
+    users = (node.agent, "regular work" if node.regular else None)
+    return ", ".join(filter(None, users)) or ("idle" if node.idle else "")
+
+
+def _about_node(node: NodeRow) -> str:
+    note = f"left alone until {moment(node.avoided_until_s)}" if node.avoided_until_s else ""
+    if not note and node.failures:
+        note = f"agents failed here {node.failures} times in a row"
+    if node.doubted:
+        note = f"{note or 'gets one job at a time'}: {node.doubted}"
+    if node.drained:
+        note = f"drained {node.drained}" + (f"; {note}" if note else "")
+    return "; ".join((*node.wrong, *filter(None, (note,))))
+
+
 def _fetched(rows: Sequence[Fetched]) -> Table:
-    table = _table("JOB", "FOLDER", "FILES", "SIZE", "LEFT OUT", right=("JOB", "FILES"))
-    for row in rows:
-        _add(table, row.job, row.folder, row.files, size(row.size_bytes), len(row.skipped) or "")
-    return table
+    return Table.of(
+        rows,
+        {
+            "JOB": "job", "FOLDER": "folder", "FILES": "files", "SIZE": lambda row: size(row.size_bytes),
+            "LEFT OUT": lambda row: len(row.skipped) or "",
+        },
+        right=("JOB", "FILES"),
+    )  # fmt: skip

@@ -3,39 +3,26 @@
 The modules that compute are imported when a verb runs, so that `glean --help` stays quick and works without the extra.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gleaner.control.cli import render, simulate_replay, simulate_tune, simulate_validate
+from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
-    Allocation,
-    ConventionChoices,
-    Cores,
-    Entitlements,
     Json,
-    KeepWaiting,
     Length,
     Lengths,
-    Margin,
-    Nodes,
-    Preemption,
-    Processors,
+    MachineOptions,
+    ReplayOptions,
     Report,
-    Restore,
-    Save,
-    ScenarioFile,
     Schedule,
     Scheduler,
     Schedulers,
-    Synchronised,
-    Targets,
     Trace,
-    Until,
-    Window,
+    answer,
     check_owners,
     check_places,
     disciplines,
@@ -56,42 +43,28 @@ app = typer.Typer(
 
 
 @app.command()
+@with_option_groups
 def run(
     context: typer.Context,
     trace: Trace = None,
     *,
     scheduler: Scheduler = None,
-    processors: Processors = None,
-    nodes: Nodes = None,
-    cores: Cores = None,
-    allocation: Allocation = None,
+    machine: MachineOptions,
     agents: Length = None,
-    save: Save = None,
-    restore: Restore = None,
-    margin: Margin = None,
-    synchronised: Synchronised = None,
-    preemption: Preemption = None,
-    target: Targets = None,
-    entitlement: Entitlements = None,
-    convention: ConventionChoices = None,
-    until: Until = None,
-    keep_waiting: KeepWaiting = None,
-    window: Window = None,
-    scenario: ScenarioFile = None,
-    json: Json = None,
+    options: ReplayOptions,
     schedule: Schedule = None,
     report: Report = None,
 ) -> Answer:
     """Replay a trace; with --agents also without them, to compare."""
-    check_places(json, schedule, report, sources=(trace, scenario))
+    check_places(options.json, schedule, report, sources=(trace, options.scenario))
     with simulation_parts():
         from gleaner.control.simulation import run as experiment
         from gleaner.control.simulation.metrics import files, tabulate
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
-        settings = read_scenario(scenario, given(context, () if agents is None else (agents,)))
-        check_owners((settings.scheduler.kind,), target, entitlement)
+        settings = read_scenario(options.scenario, given(context, () if agents is None else (agents,)))
+        check_owners((settings.scheduler.kind,), options.target, options.entitlement)
         with render.steps("reading the trace, MiB") as draw:
             ground = experiment.prepare(settings, draw)
         with render.steps("replaying") as draw:
@@ -109,47 +82,33 @@ def run(
             *ground.remarks,
             *experiment.odd(outcome),
         )
-        return _answer(value, tables, said, json)
+        return answer(value, tables, said, options.json)
 
 
 @app.command()
+@with_option_groups
 def compare(
     context: typer.Context,
     trace: Trace = None,
     *,
     schedulers: Schedulers = "fcfs,easy,conservative",
-    processors: Processors = None,
-    nodes: Nodes = None,
-    cores: Cores = None,
-    allocation: Allocation = None,
+    machine: MachineOptions,
     agents: Lengths = None,
-    save: Save = None,
-    restore: Restore = None,
-    margin: Margin = None,
-    synchronised: Synchronised = None,
-    preemption: Preemption = None,
-    target: Targets = None,
-    entitlement: Entitlements = None,
-    convention: ConventionChoices = None,
-    until: Until = None,
-    keep_waiting: KeepWaiting = None,
-    window: Window = None,
-    scenario: ScenarioFile = None,
-    json: Json = None,
+    options: ReplayOptions,
     report: Report = None,
 ) -> Answer:
     """Replay a trace under several schedulers, and with agents of several lengths."""
-    check_places(json, report, sources=(trace, scenario))
+    check_places(options.json, report, sources=(trace, options.scenario))
     kinds = read("--schedulers", disciplines, schedulers)
     lengths_s = read("--agents", lengths, agents) if agents else ()
-    check_owners(kinds, target, entitlement)
+    check_owners(kinds, options.target, options.entitlement)
     with simulation_parts():
         from gleaner.control.simulation import run as experiment
         from gleaner.control.simulation.metrics import files, tabulate
         from gleaner.control.simulation.report import run_page
         from gleaner.control.simulation.scenario import read_scenario
 
-        settings = read_scenario(scenario, given(context, lengths_s))
+        settings = read_scenario(options.scenario, given(context, lengths_s))
         cases = experiment.cases(settings, kinds, lengths_s)
         with render.steps("reading the trace, MiB") as draw:
             ground = experiment.prepare(settings, draw)
@@ -159,7 +118,7 @@ def compare(
             _report(report, run_page.comparison_page(outcomes, ground))
         value = files.comparison_value(outcomes, ground)
         said = (*tabulate.cleaning_lines(ground.cleaning, len(ground.workload)), *ground.remarks)
-        return _answer(value, [tabulate.comparison_table(outcomes)], said, json)
+        return answer(value, [tabulate.comparison_table(outcomes)], said, options.json)
 
 
 app.command()(simulate_tune.tune)
@@ -189,7 +148,7 @@ def reproduce(
             _report(report, comparison.page(comparisons))
         value = dict(zip(asked, comparisons, strict=True))
         parts = [part for one in comparisons for part in (comparison.table(one), comparison.lines(one)) if part]
-        return _answer({"experiments": value}, parts, (), json)
+        return answer({"experiments": value}, parts, (), json)
 
 
 def _report(path: Path, page: "Page") -> None:
@@ -197,16 +156,3 @@ def _report(path: Path, page: "Page") -> None:
 
     with write(path):
         report.write(path, page)
-
-
-def _answer(value: dict[str, object], tables: Iterable[Any], remarks: tuple[str, ...], json: str | None) -> Answer:
-    """Return the tables as the answer, unless the figures themselves were asked for on stdout."""
-    if json == "-":
-        return Answer(value, as_json=True)
-    if json is not None:
-        from gleaner.control.simulation.metrics import files
-
-        path = Path(json)
-        with write(path):
-            files.write_json(path, value)
-    return Answer(tuple(tables), remarks=remarks)

@@ -1,8 +1,9 @@
 """The options that the verbs of `glean simulate` share, made into settings. Nothing here loads a library."""
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar, cast
 
@@ -10,6 +11,7 @@ import typer
 
 from gleaner.agent.common.validation_messages import one_line
 from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.output import Answer
 from gleaner.control.simulation.settings import Discipline
 
 if TYPE_CHECKING:
@@ -113,15 +115,7 @@ Schedulers: TypeAlias = Annotated[
     str,
     typer.Option(metavar="KIND,KIND", help="Some of fcfs, easy, conservative, priority, sfs, omfs."),
 ]
-Processors: TypeAlias = Annotated[
-    int | None, typer.Option(help="Processors of a pool.  [default: what the trace's header says]")
-]
-Nodes: TypeAlias = Annotated[int | None, typer.Option(help="Nodes instead of a pool.")]
 Cores: TypeAlias = Annotated[int | None, typer.Option(help="Cores of each node.  [default: 1]")]
-Allocation: TypeAlias = Annotated[
-    Literal["nodes", "processors", "cores"] | None,
-    typer.Option(help="What a job is given: whole nodes, processors anywhere, or cores of shared nodes."),
-]
 Length: TypeAlias = Annotated[
     float | None,
     typer.Option(parser=_time, metavar="TIME", help="Agents of this length on idle nodes, such as 30m or 2h."),
@@ -130,45 +124,11 @@ Lengths: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="TIME,TIME", help="Also with agents of these lengths, such as 30m,1h."),
 ]
-Save: TypeAlias = Annotated[
-    float | None, typer.Option(parser=_time, metavar="TIME", help="What one save takes.  [default: 0]")
-]
-Restore: TypeAlias = Annotated[
-    float | None, typer.Option(parser=_time, metavar="TIME", help="What one restore takes.  [default: 0]")
-]
-Margin: TypeAlias = Annotated[
-    float | None, typer.Option(parser=_time, metavar="TIME", help="How much earlier than needed a save begins.")
-]
-Synchronised: TypeAlias = Annotated[
-    bool | None,
-    typer.Option("--synchronised/--not-synchronised", help="All agents end together.  [default: synchronised]"),
-]
-Preemption: TypeAlias = Annotated[
-    bool | None, typer.Option("--preemption/--no-preemption", help="Agents leave at once for a regular job.")
-]
 Targets: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="USER=UNITS", help="sfs: a user's target; repeatable.")
 ]
 Entitlements: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="GROUP=PERCENT", help="omfs: a group's entitlement; repeatable.")
-]
-ConventionChoices: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=CHOICE",
-        help="What a job of the log is: size=allocated, past-limit=raised, zero-run-time=second, too-large=shrunk, "
-        "ties=file; repeatable.",
-    ),
-]
-Until: TypeAlias = Annotated[
-    float | None,
-    typer.Option(parser=_time, metavar="TIME", help="Stop the replay this long after the first submission."),
-]
-KeepWaiting: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")
-]
-Window: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="BEGIN:END", help="Measure only between these times after the first submission.")
 ]
 ScenarioFile: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Settings (TOML); options win over it.")
@@ -178,6 +138,67 @@ Schedule: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="When each job ran, as CSV: job, submit, start, end.")
 ]
 Report: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="A page with plots (HTML).")]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """The machine, for all verbs that replay a trace."""
+
+    processors: Annotated[
+        int | None, typer.Option(help="Processors of a pool.  [default: what the trace's header says]")
+    ] = None
+    nodes: Annotated[int | None, typer.Option(help="Nodes instead of a pool.")] = None
+    cores: Cores = None
+    allocation: Annotated[
+        Literal["nodes", "processors", "cores"] | None,
+        typer.Option(help="What a job is given: whole nodes, processors anywhere, or cores of shared nodes."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """The agents, the owners and the measured time, for `run` and `compare`."""
+
+    save: Annotated[
+        float | None, typer.Option(parser=_time, metavar="TIME", help="What one save takes.  [default: 0]")
+    ] = None
+    restore: Annotated[
+        float | None, typer.Option(parser=_time, metavar="TIME", help="What one restore takes.  [default: 0]")
+    ] = None
+    margin: Annotated[
+        float | None, typer.Option(parser=_time, metavar="TIME", help="How much earlier than needed a save begins.")
+    ] = None
+    synchronised: Annotated[
+        bool | None,
+        typer.Option("--synchronised/--not-synchronised", help="All agents end together.  [default: synchronised]"),
+    ] = None
+    preemption: Annotated[
+        bool | None, typer.Option("--preemption/--no-preemption", help="Agents leave at once for a regular job.")
+    ] = None
+    target: Targets = None
+    entitlement: Entitlements = None
+    convention: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=CHOICE",
+            help="What a job of the log is: size=allocated, past-limit=raised, zero-run-time=second, too-large=shrunk, "
+            "ties=file; repeatable.",
+        ),
+    ] = None
+    until: Annotated[
+        float | None,
+        typer.Option(parser=_time, metavar="TIME", help="Stop the replay this long after the first submission."),
+    ] = None
+    keep_waiting: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep this many jobs waiting, whatever the trace says.")
+    ] = None
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="BEGIN:END", help="Measure only between these times after the first submission."),
+    ] = None
+    scenario: ScenarioFile = None
+    json: Json = None
+
 
 _KEYS = {
     "trace": "workload.trace",
@@ -266,6 +287,20 @@ def write(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise Failure(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def answer(
+    value: dict[str, object], parts: Iterable[object], remarks: tuple[str, ...], json: str | None, exit_code: int = 0
+) -> Answer:
+    """Return tables and lines as the answer, unless the figures themselves were asked for on stdout."""
+    if json == "-":
+        return Answer(value, as_json=True, exit_code=exit_code)
+    if json is not None:
+        from gleaner.control.simulation.metrics.files import write_json
+
+        with write(Path(json)):
+            write_json(Path(json), value)
+    return Answer(tuple(parts), remarks=remarks, exit_code=exit_code)
 
 
 @contextmanager

@@ -15,19 +15,18 @@ import typer
 
 from gleaner.control.cli import render
 from gleaner.control.cli.failures import BadInput, Failure
+from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
-    Allocation,
-    Cores,
     Entitlements,
     Json,
-    Nodes,
-    Processors,
+    MachineOptions,
     Report,
     ScenarioFile,
     Scheduler,
     Targets,
     Trace,
+    answer,
     check_places,
     given,
     read,
@@ -79,63 +78,82 @@ class _Standing:
     state: Path = field(default_factory=Path)
 
 
-def tune(
-    context: typer.Context,
-    trace: Trace = None,
-    *,
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """The settings to try, the trials of each, and the limit."""
+
     wait_limit: Annotated[
         str,
         typer.Option(metavar="SHARE|TIME", help="How much longer regular jobs may wait on average: 1%, or 90s."),
-    ] = "1%",
+    ] = "1%"
     lengths: Annotated[
         str | None, typer.Option(metavar="TIME,TIME", help="Lengths of agents to try.  [default: 5m to 4h]")
-    ] = None,
-    margins: Annotated[
-        str | None, typer.Option(metavar="TIME,TIME", help="Margins to try.  [default: 10s to 5m]")
-    ] = None,
+    ] = None
+    margins: Annotated[str | None, typer.Option(metavar="TIME,TIME", help="Margins to try.  [default: 10s to 5m]")] = (
+        None
+    )
     synchronised: Annotated[
         bool | None,
         typer.Option("--synchronised/--not-synchronised", help="Try only agents that end together, or only others."),
-    ] = None,
+    ] = None
     preemption: Annotated[
         bool, typer.Option("--preemption", help="Try also agents that leave at once for a regular job.")
-    ] = False,
-    save: Annotated[str | None, typer.Option(metavar="TIME", help="What one save takes.  [default: 60s]")] = None,
-    restore: Annotated[str | None, typer.Option(metavar="TIME", help="What one restore takes.  [default: 60s]")] = None,
-    save_spread: Annotated[float, typer.Option(help="Standard deviation of a save's time, as a share of it.")] = 0.25,
+    ] = False
+    save: Annotated[str | None, typer.Option(metavar="TIME", help="What one save takes.  [default: 60s]")] = None
+    restore: Annotated[str | None, typer.Option(metavar="TIME", help="What one restore takes.  [default: 60s]")] = None
+    save_spread: Annotated[float, typer.Option(help="Standard deviation of a save's time, as a share of it.")] = 0.25
     shortest_slice: Annotated[
         str | None,
         typer.Option(
             metavar="TIME", help="No agent starts for less.  [default: twice a save and a restore, at least 60s]"
         ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="Variants of the trace to try each setting on.")] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the first variant.", min=0)] = 1,
-    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None,
+    ] = None
+    seeds: Annotated[int, typer.Option(help="Variants of the trace to try each setting on.")] = 10
+    seed: Annotated[int, typer.Option(help="Seed of the first variant.", min=0)] = 1
+    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None
     state: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for finished work.  [default: in your home]")
-    ] = None,
-    scheduler: Scheduler = None,
-    processors: Processors = None,
-    nodes: Nodes = None,
-    cores: Cores = None,
-    allocation: Allocation = None,
-    target: Targets = None,
-    entitlement: Entitlements = None,
-    scenario: ScenarioFile = None,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerOptions:
+    """The shares of owners, for schedulers that know them."""
+
+    target: Targets = None
+    entitlement: Entitlements = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultOptions:
+    """The files to write."""
+
     settings: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The recommendation for the control program (TOML).")
-    ] = None,
+    ] = None
     agent_settings: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The recommendation for the agents (TOML).")
-    ] = None,
-    json: Json = None,
-    report: Report = None,
+    ] = None
+    json: Json = None
+    report: Report = None
+
+
+@with_option_groups
+def tune(
+    context: typer.Context,
+    trace: Trace = None,
+    *,
+    sweep: SweepOptions,
+    scheduler: Scheduler = None,
+    machine: MachineOptions,
+    owners: OwnerOptions,
+    scenario: ScenarioFile = None,
+    results: ResultOptions,
 ) -> Answer:
     """Find the agents that harvest most while regular jobs hardly wait longer."""
-    check_places(json, report, settings, agent_settings)
-    limit = read("--wait-limit", share_or_time, wait_limit)
+    check_places(results.json, results.report, results.settings, results.agent_settings)
+    limit = read("--wait-limit", share_or_time, sweep.wait_limit)
     with simulation_parts():
         from gleaner.control.simulation import run
         from gleaner.control.simulation.scenario import read_scenario
@@ -144,25 +162,27 @@ def tune(
 
         told = read_scenario(scenario, [option for option in given(context) if option.key[0] != "agents"])
         _check(told)
-        agents, remarks = _agents(told, {"save": _seconds("--save", save), "restore": _seconds("--restore", restore)})
+        agents, remarks = _agents(
+            told, {"save": _seconds("--save", sweep.save), "restore": _seconds("--restore", sweep.restore)}
+        )
         question = Question(
             limit=WaitLimit(*limit),
             agents=agents,
-            grid=_grid(lengths, margins, synchronised=synchronised, preemption=preemption),
+            grid=_grid(sweep),
             shortest_slice_s=_slice(told)
-            if shortest_slice is None
-            else read("--shortest-slice", seconds, shortest_slice),
-            save_spread=save_spread,
-            seeds=seeds,
-            first_seed=seed,
-            level=confidence,
+            if sweep.shortest_slice is None
+            else read("--shortest-slice", seconds, sweep.shortest_slice),
+            save_spread=sweep.save_spread,
+            seeds=sweep.seeds,
+            first_seed=sweep.seed,
+            level=sweep.confidence,
         )
         with render.busy("reading the trace" if told.workload.trace else "making the jobs"):
             ground = run.prepare(told)
         run.check(told.scheduler, ground)
-        tuning = _tuned(told, ground, question, state or _default_state(), workers)
-        unwritten = _write(tuning, settings, agent_settings)
-        return _answer(tuning, ground, (*remarks, *unwritten), json, report)
+        tuning = _tuned(told, ground, question, sweep.state or _default_state(), sweep.workers)
+        unwritten = _write(tuning, results.settings, results.agent_settings)
+        return _answer(tuning, ground, (*remarks, *unwritten), results.json, results.report)
 
 
 def _check(told: "Scenario") -> None:
@@ -197,14 +217,14 @@ def _slice(told: "Scenario") -> float | None:
     return agents.shortest_slice_s if agents is not None and "shortest_slice_s" in agents.model_fields_set else None
 
 
-def _grid(lengths: str | None, margins: str | None, *, synchronised: bool | None, preemption: bool) -> "Grid":
+def _grid(sweep: SweepOptions) -> "Grid":
     from gleaner.control.simulation.tuning.tune import LENGTHS_S, MARGINS_S, Grid
 
     return Grid(
-        lengths_s=LENGTHS_S if lengths is None else read("--lengths", times, lengths),
-        synchronised=(True, False) if synchronised is None else (synchronised,),
-        margins_s=MARGINS_S if margins is None else read("--margins", times, margins),
-        preemption=(False, True) if preemption else (False,),
+        lengths_s=LENGTHS_S if sweep.lengths is None else read("--lengths", times, sweep.lengths),
+        synchronised=(True, False) if sweep.synchronised is None else (sweep.synchronised,),
+        margins_s=MARGINS_S if sweep.margins is None else read("--margins", times, sweep.margins),
+        preemption=(False, True) if sweep.preemption else (False,),
     )
 
 
@@ -271,7 +291,7 @@ def _answer(
     tuning: "Tuning", ground: "Ground", assumed: tuple[str, ...], json: str | None, report: Path | None
 ) -> Answer:
     """Return the answer. Its exit code is 1 if nothing can be recommended."""
-    from gleaner.control.simulation.metrics import files, tabulate
+    from gleaner.control.simulation.metrics import tabulate
     from gleaner.control.simulation.run import machine_name
     from gleaner.control.simulation.tuning import output
 
@@ -288,10 +308,4 @@ def _answer(
         subtitle = f"{tuning.workload} on {machine_name(tuning.machine)}, {tuning.scheduler}"
         with write(report):
             page.write(report, output.page(tuning, subtitle, remarks))
-    value = output.as_json(tuning)
-    if json == "-":
-        return Answer(value, as_json=True, exit_code=found)
-    if json is not None:
-        with write(Path(json)):
-            files.write_json(Path(json), value)
-    return Answer((output.table(tuning), *output.lines(tuning)), remarks=remarks, exit_code=found)
+    return answer(output.as_json(tuning), (output.table(tuning), *output.lines(tuning)), remarks, json, found)

@@ -3,6 +3,7 @@
 The modules that compute are imported when the verb runs. Ctrl-C ends every process of Slurm that was started.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +11,17 @@ import typer
 
 from gleaner.control.cli import render
 from gleaner.control.cli.failures import Failure
+from gleaner.control.cli.option_groups import with_option_groups
 from gleaner.control.cli.output import Answer
 from gleaner.control.cli.simulate_options import (
     Cores,
     Json,
     Trace,
+    answer,
     check_places,
     read,
     seconds,
     simulation_parts,
-    write,
 )
 
 if TYPE_CHECKING:
@@ -33,32 +35,40 @@ class Interrupted(Failure):
     exit_code = 130
 
 
-def validate(
-    trace: Trace = None,
-    *,
-    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Nodes of the machine; each costs about 10 MB.")] = 64,
-    cores: Cores = None,
-    jobs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of jobs; of a trace, the first ones.")] = 300,
+@dataclass(frozen=True, slots=True)
+class ValidateOptions:
+    """The machine, the jobs, and the way in which the real Slurm replays them."""
+
+    nodes: Annotated[int, typer.Option(min=1, max=1000, help="Nodes of the machine; each costs about 10 MB.")] = 64
+    cores: Cores = None
+    jobs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of jobs; of a trace, the first ones.")] = 300
     length: Annotated[
         str, typer.Option(metavar="TIME", help="Time from first to last submission; a trace's times are cut to it.")
-    ] = "2h",
-    load: Annotated[float, typer.Option(min=0.01, help="Load of generated jobs, if no trace is given.")] = 0.9,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of generated jobs.")] = 1,
-    speed: Annotated[float, typer.Option(min=1, max=200, help="How many times faster than the clock.")] = 60,
-    offsets: Annotated[int, typer.Option(min=1, help="Number of places in backfilling's cycle to begin at.")] = 2,
-    repeats: Annotated[int, typer.Option(min=1, help="Number of replays at each of these places.")] = 2,
-    interval: Annotated[int, typer.Option(min=1, help="bf_interval, in seconds.")] = 30,
-    resolution: Annotated[int, typer.Option(min=1, help="bf_resolution, in seconds.")] = 60,
-    tolerance: Annotated[str, typer.Option(metavar="TIME", help="Starts no further apart count as equal.")] = "5s",
+    ] = "2h"
+    load: Annotated[float, typer.Option(min=0.01, help="Load of generated jobs, if no trace is given.")] = 0.9
+    seed: Annotated[int, typer.Option(min=0, help="Seed of generated jobs.")] = 1
+    speed: Annotated[float, typer.Option(min=1, max=200, help="How many times faster than the clock.")] = 60
+    offsets: Annotated[int, typer.Option(min=1, help="Number of places in backfilling's cycle to begin at.")] = 2
+    repeats: Annotated[int, typer.Option(min=1, help="Number of replays at each of these places.")] = 2
+    interval: Annotated[int, typer.Option(min=1, help="bf_interval, in seconds.")] = 30
+    resolution: Annotated[int, typer.Option(min=1, help="bf_resolution, in seconds.")] = 60
+    tolerance: Annotated[str, typer.Option(metavar="TIME", help="Starts no further apart count as equal.")] = "5s"
     engine: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Use a container of this engine, even where Slurm's programs are installed."),
-    ] = None,
+    ] = None
+
+
+@with_option_groups
+def validate(
+    trace: Trace = None,
+    *,
+    options: ValidateOptions,
     json: Json = None,
 ) -> Answer:
     """Replay some hundred jobs with the real Slurm, faster than the clock, and compare the starts with ours."""
     check_places(json)
-    length_s, together_s = read("--length", seconds, length), read("--tolerance", seconds, tolerance)
+    length_s, together_s = read("--length", seconds, options.length), read("--tolerance", seconds, options.tolerance)
     with simulation_parts():
         from gleaner.control.simulation.machine import of_nodes
         from gleaner.lab.real_slurm import output, world
@@ -66,28 +76,20 @@ def validate(
         from gleaner.lab.real_slurm.validation import validate as run
         from gleaner.lab.real_slurm.workloads import made
 
-        machine = of_nodes(nodes, cores or 1)
+        machine = of_nodes(options.nodes, options.cores or 1)
         remarks: tuple[str, ...] = ()
         if trace is None:
-            workload = made(machine, jobs=jobs, length_s=length_s, load=load, seed=seed)
+            workload = made(machine, jobs=options.jobs, length_s=length_s, load=options.load, seed=options.seed)
         else:
-            workload, remarks = _of_trace(trace, machine, jobs, length_s)
-        plan = Plan(speed, offsets, repeats, interval, resolution, together_s)
-        place = world.find(engine)
+            workload, remarks = _of_trace(trace, machine, options.jobs, length_s)
+        plan = Plan(options.speed, options.offsets, options.repeats, options.interval, options.resolution, together_s)
+        place = world.find(options.engine)
         try:
             with render.steps(f"the real Slurm {place.name}") as draw:
                 found = run(workload, machine, plan, place, progress=draw)
         except KeyboardInterrupt:
             raise Interrupted("stopped: every process that was started has ended") from None
-        value = output.as_json(found)
-        if json == "-":
-            return Answer(value, as_json=True)
-        if json is not None:
-            from gleaner.control.simulation.metrics.files import write_json
-
-            with write(Path(json)):
-                write_json(Path(json), value)
-        return Answer((*output.tables(found), *output.lines(found)), remarks=remarks)
+        return answer(output.as_json(found), (*output.tables(found), *output.lines(found)), remarks, json)
 
 
 def _of_trace(path: Path, machine: "Machine", jobs: int, length_s: float) -> "tuple[Workload, tuple[str, ...]]":

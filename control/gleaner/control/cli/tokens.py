@@ -117,20 +117,14 @@ def _id(text: str) -> str:
 
 
 def _table(rows: Sequence[TokenRow]) -> Table:
-    columns = ("TOKEN", "ROLE", "NAME", "GROUP", "ISSUED", "EXPIRES", "REVOKED")
-    lines = [
-        (
-            row.id,
-            "manager" if row.manager else row.role,
-            row.name,
-            row.group or "",
-            moment(row.issued_s),
-            moment(row.expires_s),
-            moment(row.revoked_s),
-        )
-        for row in rows
-    ]
-    return Table(columns, tuple(lines), left=len(columns))
+    return Table.of(
+        rows,
+        {
+            "TOKEN": "id", "ROLE": lambda row: "manager" if row.manager else row.role, "NAME": "name",
+            "GROUP": "group", "ISSUED": lambda row: moment(row.issued_s),
+            "EXPIRES": lambda row: moment(row.expires_s), "REVOKED": lambda row: moment(row.revoked_s),
+        },
+    )  # fmt: skip
 
 
 def _issue(request: TokenRequest, *, local: bool) -> str:

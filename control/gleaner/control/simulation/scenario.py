@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from gleaner.agent.common.validation_messages import complaint, unknown_key
+from gleaner.agent.common.validation_messages import complaint, known_keys, unknown_key
 from gleaner.control.simulation.errors import BadScenario
 from gleaner.control.simulation.machine import Allocation, Machine, NodeClass, of_processors
 from gleaner.control.simulation.settings import AgentSettings, SchedulerSettings
@@ -241,7 +241,7 @@ def _beside(settings: Scenario, path: Path | None) -> Scenario:
 def _said(errors: list[ErrorDetails], path: Path | None, text: str, origins: Mapping[tuple[str, ...], str]) -> str:
     error = errors[0]
     loc = tuple(str(part) for part in error["loc"] if isinstance(part, str))
-    unknown = unknown_key(loc[-1], _allowed(loc[:-1])) if error["type"] == "extra_forbidden" else ""
+    unknown = unknown_key(loc[-1], known_keys(Scenario, loc[:-1])) if error["type"] == "extra_forbidden" else ""
     if loc in origins:
         return f"{origins[loc]}: {unknown}" if unknown else complaint(origins[loc], error)
     if unknown:
@@ -252,21 +252,6 @@ def _said(errors: list[ErrorDetails], path: Path | None, text: str, origins: Map
         return said
     line = _line(text, loc)
     return f"{path}, line {line}: {said}" if line is not None else f"{path}: {said}"
-
-
-def _allowed(table: Sequence[str]) -> list[str]:
-    """Return the keys of a table, by the table's path."""
-    model: type[BaseModel] = Scenario
-    for name in table:
-        field = model.model_fields.get(name)
-        if field is None:
-            return []
-        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        below = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not below:
-            return []
-        model = below[0]
-    return list(model.model_fields)
 
 
 def _line(text: str, loc: Sequence[str]) -> int | None:

@@ -1,7 +1,7 @@
 """A comparison of what an experiment found with what was published; as a table and lines, and as a report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gleaner.control.simulation.metrics.tables import Table
 from gleaner.control.simulation.report.page import Page, Part, Points, Section, Text
@@ -47,17 +47,13 @@ def page(comparisons: Sequence[Comparison]) -> Page:
     """Return all comparisons as one report."""
     sections: list[Section] = []
     for one in comparisons:
-        parts: list[Part] = [Table(*_untitled(table(one)))]
+        parts: list[Part] = [replace(table(one), title="")]
         if one.not_published:
             parts += [Text("Not published, so chosen here before the first comparison:"), Points(one.not_published)]
         if one.explained:
             parts += [Text("Where ours differs:"), Points(one.explained)]
         sections.append(Section(one.title, parts))
     return Page("Published experiments, repeated", "Each with the settings file that is part of the program.", sections)
-
-
-def _untitled(shown: Table) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], str, int, tuple[str, ...]]:
-    return shown.columns, shown.rows, "", shown.left, shown.words
 
 
 def _headed(head: str, each: Sequence[str]) -> list[str]:

@@ -1,6 +1,10 @@
 """Tables of text, made once for the terminal, the report and other readers. No library is needed here."""
 
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self, TypeVar
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +18,30 @@ class Table:
     """The number of columns, from the first on, that are aligned left."""
     words: tuple[str, ...] = ()
     """The names of further columns that are aligned left."""
+    has_header: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        rows: Iterable[Row],
+        columns: Mapping[str, str | Callable[[Row], object]],
+        *,
+        right: Collection[str] = (),
+        title: str = "",
+    ) -> Self:
+        """Return a table of the rows: each column has a name, and an attribute of the row or a function of it.
+
+        The columns in `right` are figures; all others are aligned left.
+
+        >>> Table.of([3 + 4j], {"REAL": "real", "SUM": lambda value: value.real + value.imag}, right=("SUM",)).rows
+        (('3.0', '7.0'),)
+        """
+        cells = (
+            tuple(getattr(row, cell) if isinstance(cell, str) else cell(row) for cell in columns.values())
+            for row in rows
+        )
+        shown = tuple(tuple("" if cell is None else str(cell) for cell in row) for row in cells)
+        return cls(tuple(columns), shown, title, left=0, words=tuple(name for name in columns if name not in right))
 
     def is_left(self, place: int) -> bool:
         """Return True if that column is aligned left."""

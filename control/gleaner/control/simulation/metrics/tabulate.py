@@ -1,8 +1,9 @@
 """The tables of a run and of a comparison, for the terminal and the report alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from gleaner.control.simulation.metrics.measures import Change, Measures, Owner, Waits
+from gleaner.control.simulation.metrics.measures import Change, Measures, Owner, SizeClass, Waits
 from gleaner.control.simulation.metrics.tables import Table, change, duration, number, percent
 from gleaner.control.simulation.run import Outcome
 from gleaner.control.simulation.workload import Cleaning
@@ -50,8 +51,8 @@ def jobs_table(measures: Measures) -> Table:
         ("99th percentile", duration(waits.p99_s), *_compared(effect.p99_wait_s if effect else None)),
         ("mean bounded slowdown", number(waits.mean_slowdown, 2), *_slowed(effect.mean_slowdown if effect else None)),
     ]
-    if measures.started < measures.jobs:
-        rows.append(("never started", number(measures.jobs - measures.started, 0), "", ""))
+    if never := _never_started(measures):
+        rows.append(("never started", never, "", ""))
     if effect is not None:
         rows.append(("start later, earlier", f"{percent(effect.later, 1)}, {percent(effect.earlier, 1)}", "", ""))
     return _without_empty(Table(("regular jobs", "", "without agents", "change"), tuple(rows)))
@@ -59,18 +60,17 @@ def jobs_table(measures: Measures) -> Table:
 
 def sizes_table(measures: Measures, unit: str) -> Table:
     """Return a table of waits by the size of jobs."""
-    rows = [
-        (
-            size_name(one.smallest, one.largest),
-            number(one.waits.jobs, 0),
-            *_waited(one.waits),
-            duration(one.baseline.mean_s) if one.baseline else "",
-            _grown(one.baseline, one.waits),
-        )
-        for one in measures.size_classes
-    ]
-    columns = (unit, "jobs", "mean wait", "median", "95th", "slowdown", "mean without agents", "change")
-    return _without_empty(Table(columns, tuple(rows)))
+    columns: dict[str, Callable[[SizeClass], str]] = {
+        unit: lambda one: size_name(one.smallest, one.largest),
+        "jobs": lambda one: number(one.waits.jobs, 0),
+        "mean wait": lambda one: duration(one.waits.mean_s),
+        "median": lambda one: duration(one.waits.median_s),
+        "95th": lambda one: duration(one.waits.p95_s),
+        "slowdown": lambda one: number(one.waits.mean_slowdown, 2),
+        "mean without agents": lambda one: duration(one.baseline.mean_s) if one.baseline else "",
+        "change": lambda one: _grown(one.baseline, one.waits),
+    }
+    return _without_empty(Table.of(measures.size_classes, columns, right=tuple(columns)[1:]))
 
 
 def owners_table(owners: Sequence[Owner], what: str, jain: float | None) -> Table:
@@ -85,29 +85,20 @@ def owners_table(owners: Sequence[Owner], what: str, jain: float | None) -> Tabl
 
 def comparison_table(outcomes: Sequence[Outcome]) -> Table:
     """Return a table of several replays side by side."""
-    rows: list[tuple[str, ...]] = []
-    for one in outcomes:
-        found, waits = one.measures, one.measures.waits
-        slowed = number(waits.mean_slowdown, 2)
-        times = (duration(waits.mean_s), duration(waits.median_s), duration(waits.p95_s), duration(waits.p99_s))
-        effect = change(found.effect.mean_wait_s.relative) if found.effect else ""
-        loads = (percent(found.effective_load), percent(found.regular_load), percent(found.idle))
-        never = number(found.jobs - found.started, 0) if found.started < found.jobs else ""
-        rows.append((one.label, *loads, *times, slowed, effect, never))
-    columns = (
-        "",
-        "effective",
-        "regular",
-        "idle",
-        "mean wait",
-        "median",
-        "95th",
-        "99th",
-        "slowdown",
-        "wait change",
-        "never started",
-    )
-    return _without_empty(Table(columns, tuple(rows)))
+    columns: dict[str, Callable[[Outcome], str]] = {
+        "": lambda one: one.label,
+        "effective": lambda one: percent(one.measures.effective_load),
+        "regular": lambda one: percent(one.measures.regular_load),
+        "idle": lambda one: percent(one.measures.idle),
+        "mean wait": lambda one: duration(one.measures.waits.mean_s),
+        "median": lambda one: duration(one.measures.waits.median_s),
+        "95th": lambda one: duration(one.measures.waits.p95_s),
+        "99th": lambda one: duration(one.measures.waits.p99_s),
+        "slowdown": lambda one: number(one.measures.waits.mean_slowdown, 2),
+        "wait change": lambda one: change(one.measures.effect.mean_wait_s.relative) if one.measures.effect else "",
+        "never started": lambda one: _never_started(one.measures),
+    }
+    return _without_empty(Table.of(outcomes, columns, right=tuple(columns)[1:]))
 
 
 def cleaning_lines(cleaning: Cleaning, jobs: int) -> tuple[str, ...]:
@@ -147,13 +138,8 @@ def _relative(found: Change) -> str:
     return change(found.relative)
 
 
-def _waited(waits: Waits) -> tuple[str, ...]:
-    return (
-        duration(waits.mean_s),
-        duration(waits.median_s),
-        duration(waits.p95_s),
-        number(waits.mean_slowdown, 2),
-    )
+def _never_started(found: Measures) -> str:
+    return number(found.jobs - found.started, 0) if found.started < found.jobs else ""
 
 
 def _grown(before: Waits | None, after: Waits) -> str:
@@ -170,4 +156,4 @@ def _without_empty(table: Table) -> Table:
     """Return the table without empty columns."""
     kept = [0, *(place for place in range(1, len(table.columns)) if any(row[place] for row in table.rows))]
     rows = tuple(tuple(row[place] for place in kept) for row in table.rows)
-    return Table(tuple(table.columns[place] for place in kept), rows, table.title)
+    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows)

@@ -39,41 +39,27 @@ def table(tuning: Tuning, tried: Sequence[Tried] | None = None) -> Table:
     """Return a table of loads and waits by setting, by default with the best margin of each setting."""
     shown = best_margins(tuning) if tried is None else tried
     limit, chosen = tuning.question.limit, tuning.recommendation.setting
-    rows: list[tuple[str, ...]] = []
-    for one in shown:
-        setting, evidence = one.evidence.setting, one.evidence
-        mark = "*" if setting == chosen else "" if limit.holds(evidence) else "past the limit"
-        rows.append(
-            (
-                exact(setting.length_s),
-                "together" if setting.synchronised else "apart",
-                "at once" if setting.preemption else "",
-                exact(setting.margin_s),
-                percent(evidence.effective_load.mean),
-                _points(evidence.gain),
-                _growth(limit.growth(evidence), limit.shown),
-                duration(one.p95_wait_s.mean),
-                percent(one.saving + one.restoring),
-                percent(one.lost),
-                mark,
-            )
-        )
-    columns: tuple[str, ...] = (
-        "length",
-        "end",
-        "vacated",
-        "margin",
-        "effective load",
-        "more, points",
-        "mean wait",
-        "95th percentile",
-        "saves, restores",
-        "lost",
-        "",
-    )
+
+    def mark(one: Tried) -> str:
+        is_chosen = one.evidence.setting == chosen
+        return "*" if is_chosen else "" if limit.holds(one.evidence) else "past the limit"
+
+    columns: dict[str, Callable[[Tried], str]] = {
+        "length": lambda one: exact(one.evidence.setting.length_s),
+        "end": lambda one: "together" if one.evidence.setting.synchronised else "apart",
+        "vacated": lambda one: "at once" if one.evidence.setting.preemption else "",
+        "margin": lambda one: exact(one.evidence.setting.margin_s),
+        "effective load": lambda one: percent(one.evidence.effective_load.mean),
+        "more, points": lambda one: _points(one.evidence.gain),
+        "mean wait": lambda one: _growth(limit.growth(one.evidence), limit.shown),
+        "95th percentile": lambda one: duration(one.p95_wait_s.mean),
+        "saves, restores": lambda one: percent(one.saving + one.restoring),
+        "lost": lambda one: percent(one.lost),
+        "": mark,
+    }
     if not any(one.evidence.setting.preemption for one in shown):
-        columns, rows = _without(2, columns, rows)
-    return Table(columns, tuple(rows), _title(tuning), left=2)
+        del columns["vacated"]
+    return Table.of(shown, columns, right=tuple(columns)[2:], title=_title(tuning))
 
 
 def lines(tuning: Tuning) -> tuple[str, ...]:
@@ -89,12 +75,6 @@ def lines(tuning: Tuning) -> tuple[str, ...]:
 def _title(tuning: Tuning) -> str:
     wait, load = tuning.wait_without_s, tuning.load_without
     return f"without agents: load {percent(load.mean)}, mean wait {duration(wait.mean)}"
-
-
-def _without(
-    place: int, columns: tuple[str, ...], rows: list[tuple[str, ...]]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    return columns[:place] + columns[place + 1 :], [row[:place] + row[place + 1 :] for row in rows]
 
 
 def _points(gain: Interval) -> str:

@@ -1,0 +1,270 @@
+"""Everything that `glean` prints without a cluster, byte for byte, beside the text in `golden/`.
+
+A case is a transcript: each command, its output, its lines on stderr after `!`, and its exit code if that is not 0.
+JSON that is laid out as usual stands on one line. To write the files anew, after a change that is meant, set
+GLEANER_TESTS=golden, and read the difference.
+"""
+
+import io
+import json
+import os
+import shlex
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.test_any_answer import AGENT, ATTEMPT, DETAIL, DRAIN, IMAGE, JOB, NODES, OWNERS, STATUS, TOKEN
+from tests.cli.test_decisions import ANSWER, GIVEN
+from tests.cli.test_simulate import TRACE
+
+from gleaner.control.cli import app
+
+WRITES = os.environ.get("GLEANER_TESTS") == "golden"
+GOLDEN = Path(__file__).with_name("golden")
+END: dict[str, Any] = {"state": "Complete", "outcome": "failed", "exit_code": 3, "ended_s": 1.6e9}
+ALONE: dict[str, Any] = {"id": 1234, "campaign": None, "index": None, "node": None, "name": "Zµµ\x1b[2J", "held": True}
+JOBS: dict[str, Any] = {"jobs": [JOB, JOB | ALONE, JOB | END | {"id": 8}], "total": 7}
+FULL: dict[str, Any] = DETAIL | {
+    "job": JOB | END, "saves_itself": {"signal": "SIGUSR1", "exit_code": 85}, "image_id": "sha256:" + "a" * 64,
+    "retry_on": [75, 137], "never_retry_on": [2], "failed_because": "exit code 3", "counted_s": 59.0,
+    "attempts": [ATTEMPT, ATTEMPT | {"attempt": 2, "ending": None, "restored_from": None, "save_s": 2.25}],
+}  # fmt: skip
+BARE: dict[str, Any] = DETAIL | {
+    "job": JOB | ALONE | {"held": False, "submitter": ""}, "unsaved_because": "cannot be saved: it has a queue",
+    "needs_at_least_s": None, "compute_limit_s": None, "checkpoints": [], "output_bytes": None, "environment": {},
+    "attempts": [], "events": [],
+}  # fmt: skip
+START: dict[str, Any] = {
+    "id": 3, "at_s": 1.5e9, "kind": "start", "policy": "fairshare", "acted": True, "subjects": ["job 7"],
+    "given": GIVEN, "answer": ANSWER,
+}  # fmt: skip
+DRY = START | {"kind": "hold", "acted": False, "answer": ANSWER | {"start": [1, 2], "share": 0.25, "none": None}}
+QUIET: dict[str, Any] = {
+    "name": "n20", "agent": None, "failures": 0, "avoided_until_s": None, "doubted": "", "drained": "", "regular": True,
+    "wrong": ["its clock is wrong", "slurm.conf has no RealMemory for it"],
+}  # fmt: skip
+TWO_NODES = NODES | {"nodes": [*NODES["nodes"], NODES["nodes"][0] | QUIET, NODES["nodes"][0] | {"agent": None}]}
+LEFT: dict[str, Any] = {"job": "12_3", "kind": "other", "deed": "wait", "nodes": ["n1", "n2"], "until_s": None}
+DRAINED = DRAIN | {
+    "task": "drain", "phase": "empty", "said": "", "jobs": [DRAIN["jobs"][0] | {"at_first": 4, "gone_s": 1.55e9}],
+}  # fmt: skip
+WAITS = DRAINED | {"jobs": [*DRAINED["jobs"], DRAINED["jobs"][0] | LEFT | {"at_first": 1, "gone_s": None}]}
+CAMPAIGN = "image: pi\nindices: 0-2\nmemory_mib: 4G\ncommand: [pi, '{index}']\n"
+SWEEP = "--lengths 1m,2m --margins 5 --save 3 --restore 2 --seeds 2 --workers 1 --state s --shortest-slice 20"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Commands, the answers of control by the request's method and path, and the files in the user's folder."""
+
+    commands: tuple[str, ...]
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])
+    files: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def both(*commands: str) -> tuple[str, ...]:
+    """Return each command, and the same with `--json`."""
+    return tuple(each for command in commands for each in (command, f"{command} --json"))
+
+
+def wrong(command: str, suffix: str, *texts: str) -> Case:
+    """Return a case in which the command reads each of these files."""
+    files = {f"{number}.{suffix}": text for number, text in enumerate(texts, start=1)}
+    return Case(tuple(command.format(name) for name in files), files=files)
+
+
+CASES = {
+    "jobs": Case(
+        (
+            *both("list", "list --campaign 1", "status", "status --campaign 1", "hold 7 1234", "release 7"),
+            *both("cancel --campaign 1", "migrate 7", "priority 7 5", "show 7", "show 1234", "wait 7"),
+            *both("submit --image pi", "submit runs.yaml", "results 7", "results 7 --to there"),
+            "list --limit 0", "hold", "show 99", "priority 7 2000000", "migrate 7 --to /", "results",
+        ),
+        {
+            "GET /v1/jobs": JOBS, "GET /v1/status": STATUS, "GET /v1/campaigns/1": STATUS | {"campaign": 1},
+            "POST /v1/campaigns/1/cancel": STATUS | {"campaign": 1}, "POST /v1/jobs/7/hold": JOB,
+            "POST /v1/jobs/1234/hold": JOB | ALONE, "POST /v1/jobs/7/release": JOB, "POST /v1/jobs/7/migrate": JOB,
+            "PATCH /v1/jobs/7": JOB | {"priority": 5}, "GET /v1/jobs/7": FULL, "GET /v1/jobs/1234": BARE,
+            "POST /v1/jobs": {"campaign": 4, "jobs": [5, 6, 7]},
+        },
+        {"runs.yaml": CAMPAIGN},
+    ),
+    "cluster": Case(
+        (
+            *both("agents", "nodes", "nodes --forget n1", "drain n1 --dry-run", "resume n1", "owners"),
+            "drain n1 n2", "drain n1 --spanning x",
+        ),
+        {
+            "GET /v1/agents": [AGENT, AGENT | {"ended_s": 1.6e9, "phase": "ended", "jobs": [], "reason": "why not"}],
+            "GET /v1/nodes": TWO_NODES, "POST /v1/nodes/n1/trust": TWO_NODES | {"nodes": [], "read_s": None},
+            "POST /v1/nodes/drain": WAITS, "POST /v1/nodes/resume": DRAINED | {"task": "resume", "phase": "resumed"},
+            "GET /v1/drains/1": WAITS, "GET /v1/owners": OWNERS,
+        },
+    ),
+    "owners_off": Case(both("owners"), {"GET /v1/owners": OWNERS | {"mode": "off", "problem": ""}}),
+    "owners_dry": Case(both("owners"), {"GET /v1/owners": OWNERS | {"mode": "dry-run", "waiting": []}}),
+    "drain": Case(
+        both("drain n1 --dry-run", "resume n1"),
+        {"POST /v1/nodes/drain": DRAIN, "POST /v1/nodes/resume": DRAIN | {"task": "resume", "phase": "refused"}},
+    ),
+    "decisions": Case(
+        (
+            *both("why 7", "why slurm:4711", "explain 3", "explain 4"),
+            *both("simulate replay 3", "simulate replay 4"), "why x", "simulate replay nowhere.json",
+        ),
+        {
+            "GET /v1/jobs/7": FULL | {"job": JOB | {"state": "Running"}}, "GET /v1/decisions": [START],
+            "GET /v1/decisions/3": START, "GET /v1/decisions/4": DRY,
+        },
+    ),
+    "tokens_and_images": Case(
+        (
+            *both("token list", "token revoke 0123456789ab", "image list", "image show pi:1", "image rm pi:1"),
+            "token create --role user --name b/b", "token revoke x", "image show /",
+        ),
+        {
+            "GET /v1/tokens": [TOKEN, TOKEN | {"manager": True, "group": None, "expires_s": None}],
+            "POST /v1/tokens/0123456789ab/revoke": TOKEN | {"revoked_s": 1.6e9},
+            "GET /v1/images": [IMAGE, IMAGE | {"size_bytes": 3_456_789_012, "name": "root:6.30"}],
+            "GET /v1/images/pi%3A1": IMAGE, "GET /v1/images/pi%3A1%3Alatest": IMAGE, "DELETE /v1/images/pi%3A1": IMAGE,
+        },
+    ),
+    "simulate": Case(
+        (
+            "simulate run trace.swf --agents 40 --save 5 --restore 2", "simulate run trace.swf --json -",
+            "simulate compare trace.swf --schedulers easy --agents 40s",
+            "simulate compare trace.swf --schedulers easy --json -",
+            f"simulate tune trace.swf {SWEEP}", f"simulate tune trace.swf {SWEEP} --json -",
+            "simulate run trace.swf --save 5", "simulate run trace.swf --cores 4", "simulate run trace.swf --window 1",
+            "simulate run trace.swf --target a=1", "simulate compare trace.swf --schedulers best",
+        ),
+        files={"trace.swf": TRACE},
+    ),
+    "config": Case(both("config")),
+    "help": Case(
+        tuple(
+            f"{verb} --help"
+            for verb in ("submit", "simulate run", "simulate compare", "simulate tune", "simulate validate")
+        )
+    ),
+    "scenario_errors": wrong(
+        "simulate run --scenario {}", "toml",
+        "[machine]\nnodes = 4\ncoers = 2\n", "[scheduler]\nkind = 'easy'\n[schedular]\n",
+        "[scheduler.sfs]\ntarget = {}\n", "[machine]\n\nnodes = 0\n", "[machine]\nnodes = 4\nprocessors = 4\n",
+        "a = = 1\n", "[agents]\nlength_s = 60\nshortest_slice_s = 90\n", "workload.synthetic = 5\n",
+        "[machine]\nclasses = [{nodes = 1, cores = 0}]\n", "[[machine.classes]]\nnodes = 1\ncoers = 2\n",
+        "machine = {nodes = -1}\n", "agents = 5\n", "['machine']\n'nodes' = 'x'\n", "",
+    ),
+    "campaign_errors": wrong(
+        "submit {}", "yaml",
+        "image: a\ncpus: x\n", "image: a\ncpu: 1\n", "image: a\nimage: b\n", "image: a\n\nmemory_mib: 4Q\n",
+        "image: [\n", "- a\n", "image: a\ncpus: 0\n", "image: a\nhold: maybe\n", "image: a\nenvironment: {1x: y}\n",
+        "image: a\nindices: 5-2\n", "image: a\nsaves_itself: {signal: SIGX, what: 1}\n", "image: a\nretry_on: [x]\n",
+        "name: a\n", "image: a\ngpus: 1\n", "image: a\ncompute_limit: 0s\n", "image: a\nsaves_itself: {signal: x}\n",
+        "image: a\nretry_on: [3]\nnever_retry_on: [3]\n", "",
+    ),
+    "settings_errors": wrong(
+        "env {} config", "toml",
+        "[rounds]\n\nlenght_s = 60\n", "[round]\nlength_s = 60\n", "[rounds]\nlength_s = 5\n", "rounds = 5\n",
+        "[api]\nhost = '0.0.0.0'\n", "[groups]\nentitled = {physics = -1}\n", "[groups.entitled]\nphysics = -1\n",
+        "[rounds]\nlength_s = 5\npoll_s = 'often'\n", "x = = 1\n", "groups.entitled = {physics = nan}\n",
+        "['rounds']\n'length_s' = 5\n",
+    ),
+}  # fmt: skip
+
+
+def output() -> bytes:
+    """Return a job's output, as control sends it."""
+    sent = io.BytesIO()
+    with tarfile.open(fileobj=sent, mode="w") as archive:
+        for name, kind in (("a.txt", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "a.txt" if kind == tarfile.SYMTYPE else ""
+            archive.addfile(member)
+    return sent.getvalue()
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A server that gives these answers, and the settings of a user of it. All times are in UTC."""
+    told: dict[str, Any] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            wanted = f"{self.command} {self.path.partition('?')[0]}"
+            body = output() if wanted.endswith("/output") else json.dumps(told.get(wanted, {"detail": "no"})).encode()
+            self.send_response(200 if wanted in told or wanted.endswith("/output") else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = answer
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    (tmp_path / "token").write_text("a-secret")
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "gleaner.toml").write_text("")
+    (tmp_path / "desk").mkdir()
+    for variable in [name for name in os.environ if name.startswith("GLEANER_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("COLUMNS", "80")
+    time.tzset()
+    monkeypatch.chdir(tmp_path / "desk")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        monkeypatch.setenv("GLEANER_SETTINGS", "../gleaner.toml")
+        monkeypatch.setenv("GLEANER_CLIENT__TOKEN_FILE", "../token")
+        monkeypatch.setenv("GLEANER_CLIENT__URL", f"http://127.0.0.1:{server.server_port}")
+        yield told
+        server.shutdown()
+    monkeypatch.undo()
+    time.tzset()
+
+
+def shown(command: str) -> str:
+    """Return what one command prints."""
+    words = shlex.split(command)
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        if words[0] == "env":
+            patch.setenv("GLEANER_SETTINGS", words[1])
+            words = words[2:]
+        code = app.run(words)
+    said = out.getvalue().replace(os.environ["GLEANER_CLIENT__URL"], "http://CONTROL")
+    try:
+        value = json.loads(said)
+    except ValueError:
+        pass
+    else:
+        if json.dumps(value, indent=2, ensure_ascii=False) + "\n" == said:
+            said = json.dumps(value, ensure_ascii=False) + "\n"
+    remarks = "".join(f"! {line}\n" for line in err.getvalue().splitlines())
+    return f"$ {command}\n{said}{remarks}" + (f"exit code {code}\n" if code else "")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_printed_is_what_was_printed_before(name: str, answers: dict[str, Any]) -> None:
+    case = CASES[name]
+    answers |= case.answers
+    for file, text in case.files.items():
+        Path(file).write_text(text)
+    found = "\n".join(map(shown, case.commands))
+    path = GOLDEN / f"{name}.txt"
+    if WRITES:
+        path.write_text(found)
+    assert found == path.read_text()
