@@ -149,6 +149,24 @@ CASES = {
         ),
         files={"trace.swf": TRACE},
     ),
+    "nothing_there": Case(
+        both("list", "agents", "nodes", "owners", "token list", "image list"),
+        {
+            "GET /v1/jobs": {"jobs": [], "total": 0}, "GET /v1/agents": [], "GET /v1/tokens": [], "GET /v1/images": [],
+            "GET /v1/nodes": NODES | {"nodes": [], "problem": ""}, "GET /v1/owners": OWNERS | {"owners": []},
+        },
+    ),
+    "wrong_options": Case(
+        (
+            "submit --image pi --memory-mib 4Q --array 1,1 -- pi", "submit --image pi --array 5-2 -- pi",
+            "submit --image pi --saves-itself 'SIG  a' -- pi", "submit --image pi --env 'a  b' -- pi",
+            "submit --image pi --retry-on x -- pi", "submit --image pi --compute-limit 2x -- pi",
+            "submit --image pi --cpus 0 -- pi", "submit --image '' -- pi", "submit --image pi --nodes 2 -- pi",
+            "submit -- pi", "submit", "simulate validate --length x", "simulate tune --wait-limit x",
+            "simulate tune t.swf --lengths 1x", "simulate tune t.swf --save x", "simulate run t.swf --json none/a",
+        ),
+        files={"t.swf": TRACE},
+    ),
     "config": Case(both("config")),
     "help": Case(
         tuple(

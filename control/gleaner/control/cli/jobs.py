@@ -277,19 +277,12 @@ def _indices(array: str) -> tuple[int, ...]:
         raise ValueError(re.sub(r"^(hold|name)\b", r"\1s", str(error))) from None
 
 
-def _self_save(text: str) -> dict[str, object]:
-    try:
-        return campaigns.self_save(text)
-    except ValueError as error:
-        raise BadInput(f"--saves-itself {error}") from None
-
-
 def _environment(pairs: Sequence[str]) -> dict[str, str]:
     environment: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise BadInput(f"--env must be like K=V, found {pair!r}")
+            raise ValueError(f"must be like K=V, found {pair!r}")
         environment[key] = value
     return environment
 
@@ -298,7 +291,7 @@ KEYS = {"array": "indices", "env": "environment"}
 PARSERS: dict[str, Callable[[Any], object] | None] = {
     "image": None, "name": None, "cpus": None, "memory_mib": memory_mib, "nodes": None, "priority": None,
     "retries": None, "retry_on": campaigns.exit_codes, "never_retry_on": campaigns.exit_codes,
-    "compute_limit": duration_s, "needs_at_least": duration_s, "saves_itself": _self_save, "group": None,
+    "compute_limit": duration_s, "needs_at_least": duration_s, "saves_itself": campaigns.self_save, "group": None,
     "array": _indices, "env": _environment, "hold": None,
 }  # fmt: skip
 """The parsers of the options, in the order in which options are checked. None: the value is taken as it is."""
