@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
 from gleaner.control.cli import app
@@ -83,10 +84,14 @@ class Control:
     def refused(self, **changes: str) -> str:
         """Run it here with these changes of the environment; return the line with which it ends at once."""
         self.write_settings()
+        logs = structlog.get_config()
         with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as told:
             for name, value in {"GLEANER_SETTINGS": str(self.settings), **changes}.items():
                 patch.setenv(name, value)
-            assert app.run(["control", "run"]) == 1
+            try:
+                assert app.run(["control", "run"]) == 1
+            finally:
+                structlog.configure(**logs)
         return told.getvalue().strip()
 
     def health(self) -> dict[str, Any]:

@@ -57,6 +57,9 @@ def _opened(folder: Path) -> Generator[int]:
     try:
         with openat.opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
             yield root
+    except BlockingIOError as error:
+        why = f"the job holds a lease on {error.filename!r} (F_SETLEASE), which keeps others from reading the file"
+        raise WorkdirError(f"the job's folder {folder}: {why}") from error
     except (OSError, Hostile, *MALFORMED) as error:
         raise WorkdirError(f"the job's folder {folder}: {error}") from error
 
