@@ -157,9 +157,10 @@ def left_in_mid_run(arguments: str) -> str:
 
 def test_bobs_job_cannot_touch_alices_container() -> None:
     alices = submit("--nodelist=node3", script=f"exec glean run {cluster_harness.PI} {' '.join(ENDLESS)}")
-    wait_for_lines(alices, 1)
     name = f"own-4301-{alices}"
-    (process,) = cluster.run("node3", "pgrep", "-u", "alice", "-f", "^python3 /opt/pi/pi.py").split()
+    look = ("pgrep", "-u", "alice", "-f", "^python3 /opt/pi/pi.py")
+    # The first line that is printed may be a warning, before there is a container.
+    process = cluster.until("alice's program", lambda: cluster.run("node3", *look).strip(), timeout_s=60)
     script = f"exec /opt/gleaner/bin/python - {name} {alices} {process} <<'EOF'\n{AT_THE_DOOR}\nEOF"
     bobs = submit("--nodelist=node3", script=script, user="bob")
     cluster.until("bob's job to end", lambda: is_over(bobs), timeout_s=60)
