@@ -255,6 +255,35 @@ def test_a_job_that_criu_cannot_save_says_why_in_one_line_and_goes_on(node: Node
     work.until(str(len(work.lines) + 20))
 
 
+WITHOUT_MAIN_THREAD = """
+import ctypes, threading, time
+def go():
+    while open("/proc/1/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    for count in range(10_000):
+        print(count)
+        time.sleep(0.02)
+threading.Thread(target=go).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.nodes
+def test_a_job_whose_main_thread_has_ended_can_be_killed_and_removed(node: Node, work: Work) -> None:
+    """runc takes it for ended, and kills nothing."""
+    container = work.start(node, WITHOUT_MAIN_THREAD)
+    work.until("5")
+    node.runtime.kill(container)
+    work.read_to_end()
+    node.runtime.remove(container)
+    seen = len(work.lines)
+    container = work.start(node, WITHOUT_MAIN_THREAD)
+    wait_for(lambda: len(work.lines) > seen + 5, "it counts")
+    node.runtime.remove(container)
+    work.read_to_end()
+    assert node.containers() == []
+
+
 @pytest.fixture
 def small_storage(tmp_path: Path) -> Iterator[FolderStorage]:
     """With room for 8 MiB."""

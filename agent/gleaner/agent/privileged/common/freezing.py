@@ -73,11 +73,17 @@ def let_go(folders: dict[str, str]) -> None:
         take_back(folder)
 
 
-def end(folders: dict[str, str]) -> None:
-    """Kill the processes of a container that is held back, and let them go on, since they end only then."""
-    with contextlib.suppress(OSError, KeyError, ValueError):
-        processes.kill_members(folders[_controller(folders)])
-    let_go(folders)
+def end(folders: dict[str, str]) -> bool:
+    """Kill the processes of a container, and let them go on, since frozen ones end only then.
+
+    Return True if there were any.
+    """
+    try:
+        return processes.kill_members(folders[_controller(folders)])
+    except (OSError, KeyError, ValueError):
+        return False
+    finally:
+        let_go(folders)
 
 
 def _controller(folders: dict[str, str]) -> str:

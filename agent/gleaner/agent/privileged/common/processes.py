@@ -110,9 +110,11 @@ def move_others(folder: str, controller: str, *, staying: list[int], beside: int
     raise OSError(errno.EBUSY, f"others come to {folder} again and again")
 
 
-def kill_members(folder: str) -> None:
-    """Kill all processes in a cgroup. Raises `OSError` if the cgroup has gone."""
-    _send(set(_members(folder)), signal.SIGKILL)
+def kill_members(folder: str) -> bool:
+    """Kill all processes in a cgroup; return True if there were any. Raises `OSError` if the cgroup has gone."""
+    members = set(_members(folder))
+    _send(members, signal.SIGKILL)
+    return bool(members)
 
 
 def _members(folder: str) -> list[int]:

@@ -164,20 +164,29 @@ def checkpoint(settings: config.Config, made: Bundle, *, end_s: float | None) ->
 def signal(settings: config.Config, made: Bundle, name: str) -> None:
     """Send a signal to a container's first process; an ended one is no error. After KILL it has ended."""
     made.facts()
-    reason = _runc(settings, "kill", made.name, name)
+    reason = _kill(settings, made) if name == "KILL" else _runc(settings, "kill", made.name, name)
     if name == "KILL" and not made.until_ended(None, wait_s=_END_WITHIN_S):
         raise Failed("fault", f"{made.name} cannot be killed: {reason or 'it does not end'}")
 
 
 def remove(settings: config.Config, made: Bundle) -> None:
     """End a container, and remove all that is kept of it. One that is not there is no error."""
-    _runc(settings, "kill", made.name, "KILL")
+    _kill(settings, made)
     reason = _runc(settings, "delete", "--force", made.name)
     if reason is not None and state(settings, made) not in ("", "stopped"):  # as without a monitor, and in the kernel
         raise Failed("fault", f"{made.name} cannot be removed: {reason}")
     if not made.until_ended(None, wait_s=_END_WITHIN_S):
         raise Failed("fault", f"{made.name} cannot be removed: it does not end")
     made.remove()
+
+
+def _kill(settings: config.Config, made: Bundle) -> str | None:
+    """Kill all processes of a container; return the reason of a failure.
+
+    runc takes a container for ended whose first process has no main thread any more, but other threads: these go on.
+    """
+    reason = _runc(settings, "kill", made.name, "KILL")
+    return None if reason is not None and freezing.end(_cgroups(settings, made)) else reason
 
 
 def usage(settings: config.Config, made: Bundle) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ container image nor from a job's environment:
 - `pause`: a container that cannot be frozen goes on (`freezing`).
 - `resume`: a container that goes on already, since CRIU was killed, is no error: else the engine would take it for
   paused for ever.
+- `kill` with SIGKILL: a container whose first process has no main thread any more, but other threads, is killed too.
+  runc takes it for ended, and would leave it running for ever.
 - `delete`: what a restore has mounted for CRIU is unmounted, if runc and this program were killed in that restore.
 - `create` with the annotation `org.gleaner.restore`: the process is restored from what the agent serves, and held back
   by the freezer until the `start` that follows. So a plain `docker start` resumes a saved job, and the process does not
@@ -53,10 +55,13 @@ _VALUES: dict[str, set[str]] = {
         "--empty-ns",
     },
     "delete": set(),
+    "kill": set(),
     "pause": set(),
     "resume": set(),
     "start": set(),
 }
+# The signal behind the container's name in a call of `kill` that concerns us.
+_KILLS = (["KILL"], ["SIGKILL"], ["9"])
 
 
 class Call:
@@ -103,13 +108,16 @@ def parse(words: list[str]) -> Call | None:
     '/i'
     >>> parse(["--root", "/r", "state", "c1"]) is None
     True
+    >>> parse(["kill", "--all", "c1", "9"]).container, parse(["kill", "c1", "TERM"])
+    ('c1', None)
     """
     command_at = _skip_options(words, 0, _GLOBAL_VALUES)
     if command_at >= len(words) or words[command_at] not in _VALUES:
         return None
     command = words[command_at]
     end = _skip_options(words, command_at + 1, _VALUES[command])
-    if end != len(words) - 1:
+    is_last = end == len(words) - 1
+    if not (is_last or (command == "kill" and words[end + 1 :] in _KILLS)):
         return None
     options: list[tuple[str, str | None]] = []
     at = command_at + 1
@@ -121,7 +129,7 @@ def parse(words: list[str]) -> Call | None:
         else:
             options.append((name, value if equals else None))
         at += 1
-    return Call(words[:command_at], command, options, words[end])
+    return Call(words[:command_at], command, options, words[end]) if command != "kill" or not is_last else None
 
 
 def _skip_options(words: list[str], at: int, with_value: set[str]) -> int:
@@ -160,8 +168,8 @@ def main(runc: str | None = None) -> NoReturn:
         from ..common import config
 
         runc = config.load().runc
-    if call is not None and call.command in ("pause", "resume") and may_be_ours(call):
-        sys.exit(_freeze_or_thaw(call, [runc, *words]))
+    if call is not None and call.command in ("kill", "pause", "resume") and may_be_ours(call):
+        sys.exit(_done_after_all(call, [runc, *words]))
     os.execv(runc, [runc, *words])
 
 
@@ -198,14 +206,16 @@ def _change_config(call: Call) -> None:
         sys.exit(1)
 
 
-def _freeze_or_thaw(call: Call, words: list[str]) -> int:
+def _done_after_all(call: Call, words: list[str]) -> int:
+    """Have runc do it. Return runc's exit status; 0 where runc has failed and it is done all the same."""
     _, how = os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
     status = os.waitstatus_to_exitcode(how)
     if status != 0:
         from ..common import freezing, processes
 
-        is_done = freezing.goes_on_after_all if call.command == "resume" else freezing.holds_after_all
-        if is_done(processes.cgroups_made_by_runc(call.folder)):
+        folders = processes.cgroups_made_by_runc(call.folder)
+        done = {"kill": freezing.end, "pause": freezing.holds_after_all, "resume": freezing.goes_on_after_all}
+        if done[call.command](folders):
             return 0
     return abs(status)
 
