@@ -1,4 +1,5 @@
-"""The one source of time. Whoever reads it, or waits for it, has a clock passed in; a test passes its own.
+"""The one source of time, and how far it is from control's. Whoever reads it, or waits for it, has a clock passed in; a
+test passes its own.
 
 Threads, and what they wait for, come from the clock too: the clock of a test goes on only when all threads wait for it.
 Time-outs of `asyncio` follow the event loop's time.

@@ -60,8 +60,8 @@ _VALUES: dict[str, set[str]] = {
     "resume": set(),
     "start": set(),
 }
-# The signal behind the container's name in a call of `kill` that concerns us.
-_KILLS = (["KILL"], ["SIGKILL"], ["9"])
+# The words behind the container's name in a call that concerns us: only of `kill` there are any.
+_BEHIND = {"kill": (["KILL"], ["SIGKILL"], ["9"])}
 
 
 class Call:
@@ -116,8 +116,7 @@ def parse(words: list[str]) -> Call | None:
         return None
     command = words[command_at]
     end = _skip_options(words, command_at + 1, _VALUES[command])
-    is_last = end == len(words) - 1
-    if not (is_last or (command == "kill" and words[end + 1 :] in _KILLS)):
+    if end >= len(words) or words[end + 1 :] not in _BEHIND.get(command, ([],)):
         return None
     options: list[tuple[str, str | None]] = []
     at = command_at + 1
@@ -129,7 +128,7 @@ def parse(words: list[str]) -> Call | None:
         else:
             options.append((name, value if equals else None))
         at += 1
-    return Call(words[:command_at], command, options, words[end]) if command != "kill" or not is_last else None
+    return Call(words[:command_at], command, options, words[end])
 
 
 def _skip_options(words: list[str], at: int, with_value: set[str]) -> int:
