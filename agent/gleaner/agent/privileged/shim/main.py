@@ -61,7 +61,7 @@ _VALUES: dict[str, set[str]] = {
     "start": set(),
 }
 # The words behind the container's name in a call that concerns us: only of `kill` there are any.
-_BEHIND = {"kill": (["KILL"], ["SIGKILL"], ["9"])}
+_BEHIND: dict[str, tuple[list[str], ...]] = {"kill": (["KILL"], ["SIGKILL"], ["9"])}
 
 
 class Call:
