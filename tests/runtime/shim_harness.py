@@ -69,6 +69,18 @@ class Shimmed:
         lines = self.node.engine.logs(container, stderr=False, tail=1).split()
         return int(lines[-1]) if lines else -1
 
+    def exit_code_of_exec(self, container: str, program: str) -> int:
+        """Run a Python program in the container by exec and return its exit code.
+
+        Its output proves nothing: on a busy node Docker may drop what an exec prints just before its end
+        (https://github.com/moby/moby/issues/27289).
+        """
+        engine = self.node.engine
+        made = engine.exec_create(container, ["python3", "-c", program])["Id"]
+        engine.exec_start(made)
+        wait_for(lambda: not engine.exec_inspect(made)["Running"], "the exec ends")
+        return int(engine.exec_inspect(made)["ExitCode"])
+
     def until_it_counts_on(self, container: str) -> None:
         """Wait until the container has counted further."""
         before = self.count(container)
