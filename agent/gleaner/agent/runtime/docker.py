@@ -22,7 +22,7 @@ import structlog
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
-from gleaner.agent.privileged.common import freezing, system_programs
+from gleaner.agent.privileged.common import freezing, mounts, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
 from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART, NOT_OURS
 from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
@@ -490,19 +490,19 @@ if TYPE_CHECKING:
     _: type[Runtime] = DockerRuntime
 
 
-def has_disk_quotas(data_folder: str, *, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+def has_disk_quotas(data_folder: str) -> bool:
     """Return True if the file system of the engine's data folder is XFS with project quotas.
 
     Docker limits what a container writes only on overlay2 over such a file system, and refuses a limit anywhere else.
     """
     try:
-        return has_project_quotas(data_folder, mounts.read_text(errors="surrogateescape"))
+        return has_project_quotas(data_folder, mounts.table())
     except OSError:
         return False
 
 
 def has_project_quotas(folder: str, mountinfo: str) -> bool:
-    r"""Return True if the kernel's list of mounts (proc(5), mountinfo) shows XFS with project quotas for the folder.
+    r"""Return True if the kernel's table of mounts shows XFS with project quotas for the folder.
 
     Of several mounts at one place, the last one counts.
 
@@ -511,13 +511,6 @@ def has_project_quotas(folder: str, mountinfo: str) -> bool:
     >>> has_project_quotas("/var/lib/docker", "7 1 8:1 / / rw - xfs d rw,pquota\n8 7 8:2 / /var rw - xfs d rw,noquota")
     False
     """
-    best, found = -1, False
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        words, told = before.split(" "), after.split(" ")
-        place = PurePath(words[4]) if len(words) > 4 else None
-        if place is None or len(told) < 3 or not PurePath(folder).is_relative_to(place):
-            continue
-        if len(place.parts) >= best:
-            best, found = len(place.parts), told[0] == "xfs" and bool(_QUOTAS_ON & set(told[2].split(",")))
-    return found
+    above = [mount for mount in mounts.parse(mountinfo) if PurePath(folder).is_relative_to(mount.place)]
+    nearest = max(reversed(above), key=lambda mount: len(PurePath(mount.place).parts), default=None)
+    return nearest is not None and nearest.kind == "xfs" and not _QUOTAS_ON.isdisjoint(nearest.options.split(","))

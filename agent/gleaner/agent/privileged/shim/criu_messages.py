@@ -156,13 +156,21 @@ def _only_field(message: bytes) -> Value | None:
 
 def _message(other: socket.socket) -> bytes | None:
     """Return the next message; None when there will be no more."""
-    head = _exactly(other, _LENGTH.size)
-    if not head:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    if length > _LONGEST_BYTES:
-        raise StreamBroken(f"CRIU sends a request of {length} bytes")
-    return _exactly(other, length)
+    try:
+        head = ipc.receive_all(other, _LENGTH.size)
+        if not head:
+            return None
+        if len(head) < _LENGTH.size:
+            raise StreamBroken("CRIU has gone in the middle of a request")
+        (length,) = _LENGTH.unpack(head)
+        if length > _LONGEST_BYTES:
+            raise StreamBroken(f"CRIU sends a request of {length} bytes")
+        message = ipc.receive_all(other, length)
+    except OSError as error:
+        raise StreamBroken(f"CRIU has gone: {error}") from error
+    if len(message) < length:
+        raise StreamBroken("CRIU has gone in the middle of a request")
+    return message
 
 
 def _say(other: socket.socket, message: bytes) -> None:
@@ -170,18 +178,3 @@ def _say(other: socket.socket, message: bytes) -> None:
         other.sendall(_LENGTH.pack(len(message)) + message)
     except OSError as error:
         raise StreamBroken(f"the other side has gone: {error}") from error
-
-
-def _exactly(other: socket.socket, count: int) -> bytes:
-    got = b""
-    while len(got) < count:
-        try:
-            more = other.recv(count - len(got))
-        except OSError as error:
-            raise StreamBroken(f"CRIU has gone: {error}") from error
-        if not more:
-            if got:
-                raise StreamBroken("CRIU has gone in the middle of a request")
-            return b""
-        got += more
-    return got
