@@ -14,8 +14,8 @@ import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from gleaner.agent.common.authorities import authorities
 from gleaner.agent.common.clock import Clock
+from gleaner.agent.common.tls import trusted_authorities
 from gleaner.agent.messages import (
     Ask,
     Assignments,
@@ -92,7 +92,7 @@ class ControlClient:
         self._http = httpx.Client(
             base_url=url.rstrip("/") + "/v1",
             headers={"Authorization": f"Bearer {token}"},
-            verify=authorities(url, ca_file),
+            verify=trusted_authorities(url, ca_file),
             timeout=timeout_s,
             transport=transport,
         )
