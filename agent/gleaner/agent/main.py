@@ -19,7 +19,7 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common import slurm_job
 from gleaner.agent.reporting.client import ControlClient
-from gleaner.agent.runtime.factory import chosen
+from gleaner.agent.runtime.factory import choose_runtime
 from gleaner.agent.runtime.interface import RuntimeFault
 from gleaner.agent.settings import AgentSettings
 
@@ -92,8 +92,10 @@ def _agent(*, name: str, end_s: float, token_file: Path) -> Agent:
     settings = AgentSettings()
     os.umask(0o077)
     settings.work.mkdir(parents=True, exist_ok=True)
-    pulled = settings.work / "pulled-images.json"
-    runtime = chosen(settings.runtime, docker_url=settings.docker_url, images=settings.images, pulled=pulled)
+    pulled_images = settings.work / "pulled-images.json"
+    runtime = choose_runtime(
+        settings.runtime, docker_url=settings.docker_url, images=settings.images, pulled_images=pulled_images
+    )
     able = runtime.facts()
     job = os.environ.get("SLURM_JOB_ID")
     kill_wait_s = settings.kill_wait_s

@@ -110,7 +110,7 @@ class ControlReporter:
 
     def _listen(self, container: ContainerId) -> None:
         try:
-            if (output := self.runtime.live(container)) is not None:
+            if (output := self.runtime.live_output(container)) is not None:
                 self._log.listen(output)
         except (RuntimeFault, OSError) as error:
             self.warn("cannot listen to it", error)
