@@ -58,7 +58,7 @@ def test_an_agent_leaves_a_storage_that_hangs_in_time_and_says_why(control: Cont
     control.storage = HangingStorage(control.folder / "storage", control.clock)
     agent = control.brief("a1", kill_wait_s=KILL_WAIT_S)
     assert control.live(agent) == 1
-    assert control.now_s <= agent.gone_s == agent.end_s - KILL_WAIT_S
+    assert control.now_s <= agent.exit_by_s == agent.end_s - KILL_WAIT_S
     assert reason(control.state) == "storage hangs"
     detail = control.job(job)
     assert (detail.job.state, detail.failures) == (State.NEW, 0)
@@ -84,7 +84,7 @@ def test_an_agent_of_which_all_hangs_is_gone_in_time_too(control: Control, monke
     agent.outbox = StuckOutbox(agent.client.report)
     agent._context = replace(agent._context, outbox=agent.outbox)
     monkeypatch.setattr(os, "_exit", leave)
-    control.clock.start(main._leave_in_time, agent)
+    control.clock.start(main._exit_in_time, agent)
     with pytest.raises(RunIsOver):
         control.live(agent)
     assert left_s == [pytest.approx(agent.end_s - KILL_WAIT_S, abs=0.001)]

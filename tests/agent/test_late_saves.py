@@ -66,7 +66,7 @@ def test_on_a_node_whose_saves_are_known_only_what_was_never_saved_is_saved_earl
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first save writes all that a job has: where all that was measured had shared, it would come too late."""
-    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s)
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, exit_by_s: began_s)
     old = control.submit("100000")
     control.live(control.brief("a1", early_saves=True, periodic_saves=False))
     new = control.submit("100000")
@@ -84,7 +84,7 @@ def test_a_save_that_is_late_uses_the_grace_that_nobody_needs_and_is_lost_only_a
     job = control.submit("100000")
     agent = control.brief("a1", kill_wait_s=8)
     control.live(agent)
-    assert agent.gone_s < control.now_s <= agent.end_s
+    assert agent.exit_by_s < control.now_s <= agent.end_s
     assert control.job(job).job.state is State.SAVED
 
 
@@ -99,7 +99,7 @@ def test_a_save_that_fails_when_the_agent_planned_to_be_gone_is_tried_again_in_t
     def fail_late(container: ContainerId, draft: Draft) -> None:
         tries.append(control.now_s)
         if len(tries) == 1:
-            control.clock.pause(max(0.0, agent.gone_s - agent._last_words_s - control.now_s) + 0.2)
+            control.clock.pause(max(0.0, agent.exit_by_s - agent._shutdown_grace_s - control.now_s) + 0.2)
             raise CannotCheckpoint("it did not stand still in time")
         checkpoint(container, draft)
 
@@ -266,7 +266,7 @@ def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
         raise RunIsOver
 
     monkeypatch.setattr(os, "_exit", leave)
-    control.clock.start(main._leave_in_time, agent)
+    control.clock.start(main._exit_in_time, agent)
     control.live(agent)
     assert not left
     assert control.job(job).job.state is State.SAVED
@@ -321,7 +321,7 @@ def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
     control: Control, monkeypatch: pytest.MonkeyPatch, event: lifecycle.Event
 ) -> None:
     """It would write on past its limit for as long as the saves before it take."""
-    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, gone_s: began_s + 0.2)
+    monkeypatch.setattr(runner, "early_save_s", lambda began_s, *, exit_by_s: began_s + 0.2)
     for _ in range(2):
         control.submit("100000")
     agent = control.agent("a1", lives_s=FAR_S, early_saves=True, periodic_saves=False, saves_at_once=1)

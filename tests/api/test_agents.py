@@ -257,7 +257,7 @@ def test_a_save_that_the_storage_did_not_take_is_counted_and_a_beginning_is_none
 
 def test_how_long_agents_last_is_learnt_from_their_ends(harness: ApiHarness) -> None:
     agent = harness.agent()
-    harness.now_s += 86_400  # the farewell of one that was to last an hour
+    harness.now_s += 86_400  # the deregistration of one that was to last an hour
     for _ in range(2):
         agent.ask("farewell", {"ended_s": harness.now_s})
     assert _metrics(harness)["gleaner_node_mtbf_seconds"] == 30 * 86_400 + 3600

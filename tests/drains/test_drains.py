@@ -8,7 +8,7 @@ from sqlalchemy import literal, select, update
 from tests.drains.drains_harness import GRACE_S, DrainsHarness
 from tests.drains.made_nodes import AGENTS_IN, NO_SLURM_ADMIN, OTHERS_IN, Died, MadeNodes
 
-from gleaner.agent.messages import Ask, ReturnReason
+from gleaner.agent.messages import ClaimRequest, ReturnReason
 from gleaner.control.daemon.leader import Leadership
 from gleaner.control.policy.draining import Spanning
 from gleaner.control.policy.job_class import JobClass
@@ -435,7 +435,9 @@ def test_saved_jobs_of_a_drained_agent_go_on_elsewhere_before_new_ones(harness: 
     for job in jobs:
         harness.queue.record_save(job, 1)
     harness.queue.agent("elsewhere", node="n2")
-    claimed = harness.queue.do(claims.claim, "elsewhere", Ask(cpus=2, memory_mib=2000, most=2), now_s=harness.now_s)
+    claimed = harness.queue.do(
+        claims.claim, "elsewhere", ClaimRequest(cpus=2, memory_mib=2000, most=2), now_s=harness.now_s
+    )
     assert [each.job for each in claimed.jobs] == jobs
 
 

@@ -177,7 +177,7 @@ def test_at_an_agents_end_a_chain_may_be_twice_as_long_since_writing_everything_
     attempt = Attempt(storage, tmp_path / "job")
     made = [attempt.keep(at_the_end=True) for _ in range(17)]
     assert [one.checkpoint.chain for one in made] == ["1/1"] * 16 + ["1/17"]
-    assert [one.wrote_all for one in made] == [True] + [False] * 15 + [True]
+    assert [one.is_full for one in made] == [True] + [False] * 15 + [True]
 
 
 def test_before_the_end_it_is_known_that_the_next_checkpoint_writes_everything_also_over_attempts(
@@ -194,7 +194,7 @@ def test_before_the_end_it_is_known_that_the_next_checkpoint_writes_everything_a
     assert not second.stored.is_to_begin_chain, "nothing has been looked at yet"
     second.stored.open()
     assert second.stored.is_to_begin_chain
-    assert second.keep().wrote_all
+    assert second.keep().is_full
     assert not second.stored.is_to_begin_chain
 
 

@@ -56,7 +56,7 @@ class Node:
             can_save=can_save,
             end_s=lambda: time.time() + 100,
             clock=SystemClock(),
-            cut_s=lambda: time.time() + 100,
+            hard_stop_s=lambda: time.time() + 100,
         )
         self.folder = place / "job"
 

@@ -222,7 +222,7 @@ ROOTS = (
     ),
     Reader(
         "a name of an image of CRIU's",
-        lambda content, _: criu_messages.parsed_request(content),
+        lambda content, _: criu_messages.parse_request(content),
         (criu_messages.StreamBroken,),
         (b"\x0a\x0bpages-1.img",),
     ),

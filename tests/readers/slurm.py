@@ -6,10 +6,10 @@ from pathlib import Path
 from tests.readers.reader import Reader, as_json, at
 from tests.slurm_admin import facts
 
-from gleaner.agent.common import hostlist
 from gleaner.agent.privileged.common import request
 from gleaner.agent.system import untrusted
 from gleaner.agent.system.untrusted import json_of, text_of
+from gleaner.control import hostlist
 from gleaner.control.slurm import accounting, munge, parse, parse_json, pyslurm_parse
 from gleaner.control.slurm.agents_view import cluster_view
 from gleaner.control.slurm.child_process import answer_in

@@ -583,7 +583,7 @@ time.sleep(600)
 @pytest.mark.nodes
 def test_containers_are_found_by_their_labels(node: Node, work: Work, kind: str) -> None:
     container = work.start(node, "import time; time.sleep(600)")
-    labels = node.runtime.ours()[container]
+    labels = node.runtime.our_containers()[container]
     assert labels[LABEL_AGENT] == AGENT
     assert node.runtime.image_id(container).startswith("sha256:")
     facts = node.runtime.facts()

@@ -42,8 +42,8 @@ def restoring(folder: Path, end: Callable[[ipc.Handshake], None], *, images: int
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as criu:
             criu.connect(str(folder / "serve"))
             for _ in range(images):
-                criu_messages.ask(criu, "core-1.img")
-                assert criu_messages.answered(criu)
+                criu_messages.send_request(criu, "core-1.img")
+                assert criu_messages.read_answer(criu)
         end(root)
 
     failing = threading.Thread(target=fail)

@@ -51,7 +51,7 @@ class AgentSettings(FileSettings):
     default what is usual for the way in which the node saves (`save_cost.ASSUMED_MIB_S`)."""
     margin_s: float = Field(default=10, ge=0)
     """Kept free before the agent has to be gone, on top of the estimated time to save and its safety. The last three
-    seconds of it (`deadlines.LAST_WORDS_S`, the least that counts) are for leaving behind what hangs."""
+    seconds of it (`deadlines.SHUTDOWN_GRACE_S`, the least that counts) are for leaving behind what hangs."""
     kill_wait_s: float | None = Field(default=None, ge=0)
     """The agent plans to be gone so long before its end; only a late save uses what is left. By default
     Slurm's KillWait, without Slurm nothing."""

@@ -22,7 +22,7 @@ from gleaner.agent.checkpoints.chunking import (
 )
 from gleaner.agent.checkpoints.interface import Archive, ArchiveBroken, ArchiveMissing, Part
 from gleaner.agent.checkpoints.manifest import MANIFEST, MANIFEST_MOST_BYTES, Listed, digest_of, names_of, parsed
-from gleaner.agent.checkpoints.storage_root import open_root, translated
+from gleaner.agent.checkpoints.storage_root import open_root, translate_errors
 from gleaner.agent.checkpoints.workers import BATCH_BYTES, Workers
 from gleaner.agent.system.openat import open_plain, opened, pread_all, read_all, walk
 
@@ -99,7 +99,7 @@ class FolderArchive:
         blocks = self.layout.blocks[part.name]
         with ExitStack() as stack:
             try:
-                with translated(self._root):
+                with translate_errors(self._root):
                     files = self._open_packs(stack, part, {block.pack for block in blocks if block.stored_bytes})
                 yield from self._read_ahead(files, part.name, blocks)
             except Damaged as error:
@@ -132,7 +132,7 @@ class FolderArchive:
             wait([task for task in tasks if not task.cancel()])
 
     def _result(self, task: Future[list[bytes]]) -> list[bytes]:
-        with translated(self._root):
+        with translate_errors(self._root):
             return task.result()
 
     def _read(self, files: Mapping[int, int], name: str, start: int, batch: Sequence[Block]) -> list[bytes]:
@@ -149,7 +149,7 @@ class FolderArchive:
 def open_archive(root: Path, key: str, digest: str, workers: Workers) -> FolderArchive:
     """Return the archive at `key`. Raises `ArchiveBroken` unless it has this digest and an index that fits it."""
     names = names_of(key)
-    with translated(root), open_root(root) as storage:
+    with translate_errors(root), open_root(root) as storage:
         try:
             with walk(storage, names) as folder:
                 manifest = read_all(folder, MANIFEST, most_bytes=MANIFEST_MOST_BYTES)

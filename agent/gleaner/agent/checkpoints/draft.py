@@ -24,7 +24,7 @@ from gleaner.agent.checkpoints.manifest import (
     names_of,
 )
 from gleaner.agent.checkpoints.pack_writer import Pack, PackedPart, nothing_known
-from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translated
+from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translate_errors
 from gleaner.agent.checkpoints.workers import Workers
 from gleaner.agent.system.openat import (
     create,
@@ -73,7 +73,7 @@ class FolderDraft:
         self._ended = False
 
     def __enter__(self) -> "FolderDraft":
-        with translated(self._root), open_root(self._root) as root:
+        with translate_errors(self._root), open_root(self._root) as root:
             self._refuse_visible(root, self._names[:-1])
             with walk(root, (DRAFTS,)) as drafts:
                 os.mkdir(self._draft, 0o700, dir_fd=drafts)
@@ -129,13 +129,13 @@ class FolderDraft:
             written = self._whole()
             manifest = manifest_of(self._key, [Listed(part, len(blocks)) for part, blocks in written], facts)
             self._ended = True
-        with translated(self._root), self._folder() as folder:
+        with translate_errors(self._root), self._folder() as folder:
             stored_bytes = self._end_pack(folder, [blocks for _, blocks in written])
             with opened(create(folder, MANIFEST)) as file:
                 write_all(file, manifest)
                 os.fsync(file)
             os.fsync(folder)
-        with translated(self._root), open_root(self._root) as root:
+        with translate_errors(self._root), open_root(self._root) as root:
             self._make_visible(root, manifest)
         return Published(
             key=self._key,
@@ -213,7 +213,7 @@ class FolderDraft:
     @contextmanager
     def _folder(self) -> Generator[int]:
         with (
-            translated(self._root, "the draft was removed"),
+            translate_errors(self._root, "the draft was removed"),
             open_root(self._root) as root,
             walk(root, (DRAFTS, self._draft)) as folder,
         ):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from gleaner.agent.checkpoints.chunking import MOST_BYTES, Block, Blocks, cuts, digest_of_zeros, part_digest
 from gleaner.agent.checkpoints.interface import BytesLike, Part, StorageError
-from gleaner.agent.checkpoints.storage_root import translated
+from gleaner.agent.checkpoints.storage_root import translate_errors
 from gleaner.agent.checkpoints.workers import BATCH_BYTES, Workers
 from gleaner.agent.system.openat import writev_all
 
@@ -103,7 +103,7 @@ class Pack:
     def check(self) -> None:
         """Raise the error if writing has failed; then the whole draft has failed."""
         if isinstance(self._failed, OSError):
-            with translated(self._root):
+            with translate_errors(self._root):
                 raise OSError(self._failed.errno, self._failed.strerror) from self._failed
         if self._failed is not None:
             raise StorageError(f"the draft cannot be written: {self._failed}") from self._failed

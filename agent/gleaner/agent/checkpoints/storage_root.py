@@ -16,7 +16,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
-def translated(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
+def translate_errors(root: Path, missing: str = "is the file system mounted?") -> Generator[None]:
     """Turn the system's errors into the storage's. This is the one place that does so."""
     try:
         yield
@@ -31,10 +31,10 @@ def translated(root: Path, missing: str = "is the file system mounted?") -> Gene
 @contextmanager
 def open_root(root: Path) -> Generator[int]:
     """Yield the storage's root, if it is there, is set up, and only its owner may write to it."""
-    with translated(root):
+    with translate_errors(root):
         file = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with opened(file):
-        with translated(root):
+        with translate_errors(root):
             mode = os.fstat(file).st_mode
             set_up = DRAFTS in entries(file)
         if mode & (stat.S_IWGRP | stat.S_IWOTH):

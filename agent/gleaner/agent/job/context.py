@@ -22,7 +22,7 @@ class JobContext:
     estimates: SaveEstimates
     saves: Limiters
     clock: Clock
-    cut_s: Callable[[], float]
+    hard_stop_s: Callable[[], float]
     """Return when nothing is waited for any more: a little before the storage and the containers must be left alone."""
     cleaner: str = "the watchdog"
     """The program that removes a container that cannot be removed from here."""

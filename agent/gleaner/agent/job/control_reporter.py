@@ -22,12 +22,12 @@ from gleaner.agent.messages import (
     Checkpoint,
     Checkpointed,
     Completed,
-    Measured,
     Message,
-    RestoreMeasured,
+    RestoreMeasurement,
     Returned,
     ReturnReason,
     Saved,
+    SaveMeasurement,
     Slice,
 )
 from gleaner.agent.reporting.client import Outbox
@@ -52,7 +52,7 @@ def executor_of(context: AgentContext, assignment: Assignment) -> Executor:
             begun = await asyncio.to_thread(begin, context, assignment, stored)
         way = way_of(context, assignment)
         if isinstance(begun, lifecycle.Started) and assignment.checkpoint is not None and way is not None:
-            times.restored = RestoreMeasured(
+            times.restored = RestoreMeasurement(
                 stored_bytes=assignment.checkpoint.size_bytes,
                 took_s=elapsed_s(times.started_s, context.clock.now_s()),
                 at_once=lane.at_once,
@@ -110,7 +110,7 @@ class ControlReporter:
 
     def _listen(self, container: ContainerId) -> None:
         try:
-            if (output := self.runtime.live(container)) is not None:
+            if (output := self.runtime.live_output(container)) is not None:
                 self._log.listen(output)
         except (RuntimeFault, OSError) as error:
             self.warn("cannot listen to it", error)
@@ -143,11 +143,11 @@ class ControlReporter:
         """Control gives the job to another agent when it hears of the checkpoint."""
         return True
 
-    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         self._flush(None)
         self._report("saved", Saved(checkpoint=checkpoint, slice=spent, measured=measured))
 
-    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         self.flush_output()
         self._report("checkpointed", Checkpointed(checkpoint=checkpoint, slice=spent, measured=measured))
 
@@ -177,7 +177,7 @@ class ControlReporter:
             ),
         )
 
-    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: Measured | None) -> None:
+    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
         self._report("return", Returned(why=why, detail=detail, slice=spent, measured=measured))
 
     def _report(self, verb: str, message: Message) -> None:

@@ -19,7 +19,7 @@ from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import JobContext
 from gleaner.agent.job.job_checkpoints import JobCheckpoints, Kept
 from gleaner.agent.job.reporter import Reporter
-from gleaner.agent.messages import Assignment, Measured, ReturnReason, Way
+from gleaner.agent.messages import Assignment, ReturnReason, SaveMeasurement, Way
 from gleaner.agent.runtime.interface import (
     CannotCheckpoint,
     ContainerExited,
@@ -101,7 +101,7 @@ class Executor:
     """True if that was before the job began: then a checkpoint that was not found in time is no fault of the node."""
     _signalled_s: float = 0.0
     """The instant at which the job was told to save itself, by the monotonic clock; 0 if it was not."""
-    _measured: Measured | None = None
+    _measured: SaveMeasurement | None = None
     """The cost of the latest published checkpoint."""
     _pausing: AbstractContextManager[object] = field(init=False)
     _refused: str = ""
@@ -226,7 +226,7 @@ class Executor:
     def _tell_what_waits(self) -> None:
         """Report at once what waits, perhaps behind a container that cannot be removed.
 
-        A job of which control has heard nothing before the farewell counts as unstarted.
+        A job of which control has heard nothing before the deregistration counts as unstarted.
         """
         for todo in [self._todos.get_nowait() for _ in range(self._todos.qsize())]:
             match todo:
@@ -325,7 +325,7 @@ class Executor:
     def _is_in_time(self, at_once: int) -> bool:
         """Return True if a save that begins now, with so many at once, should end in time."""
         expected_s = self.context.estimates.expected_s(self.load, at_once=at_once)
-        return self.context.clock.now_s() + expected_s <= self.context.cut_s()
+        return self.context.clock.now_s() + expected_s <= self.context.hard_stop_s()
 
     def weigh(self) -> None:
         """Measure the memory in use; what was measured last stays if that does not work. Blocks."""
@@ -377,7 +377,7 @@ class Executor:
             self.reporter.warn("cannot be saved, and goes on", error)
             self._note_failure(error)
             self._failed += 1
-            left_s = context.cut_s() - context.clock.now_s()
+            left_s = context.hard_stop_s() - context.clock.now_s()
             self.save_again_s = context.clock.now_s() + min(SAVE_PAUSE_S, max(0.0, left_s) / (lifecycle.SAVE_TRIES + 1))
             return lifecycle.SaveFailed(str(error), lasts=isinstance(error, CannotCheckpoint) and error.lasts)
         finally:
@@ -390,23 +390,23 @@ class Executor:
         at_once, expected_s = save.lane.at_once, save.expected_s(load)
         self.saved_s = self.context.clock.now_s()
         self._measured = None
-        is_telling = estimates.is_telling(load.way, wrote_all=kept.wrote_all)
-        if is_telling:
+        is_representative = estimates.is_representative(load.way, is_full=kept.is_full)
+        if is_representative:
             estimates.note(load, at_once=at_once, took_s=took_s)
         # Control learns from a save that ends an attempt, and not from one after which the job goes on.
-        if is_telling or (isinstance(self.state, lifecycle.Saving) and self.state.periodic):
-            self._measured = Measured(
+        if is_representative or (isinstance(self.state, lifecycle.Saving) and self.state.periodic):
+            self._measured = SaveMeasurement(
                 memory_bytes=memory_bytes,
                 stored_bytes=kept.stored_bytes,
                 took_s=took_s,
-                expected_s=expected_s if is_telling else None,
+                expected_s=expected_s if is_representative else None,
                 at_once=at_once,
                 way=load.way,
                 failed=self._failed,
             )
             self._failed = 0
         self.storage_fault = ""
-        said = "saved with all that it has" if kept.wrote_all else "saved"
+        said = "saved with all that it has" if kept.is_full else "saved"
         self.reporter.note(said, number=kept.checkpoint.number, took_s=round(took_s, 2), expected_s=expected_s)
 
     def _note_failure(self, error: Exception) -> None:
@@ -502,7 +502,7 @@ class Executor:
 
     def _report_return(self, why: ReturnReason, detail: str) -> None:
         # The storage may not be mounted here. A storage that was not waited for, since the agent ends, says nothing.
-        leaves = self.context.clock.now_s() >= self.context.cut_s() or self._was_told_to_vacate
+        leaves = self.context.clock.now_s() >= self.context.hard_stop_s() or self._was_told_to_vacate
         began_nothing = why is ReturnReason.STORAGE_FAULT and not self.has_run and not leaves
         self.node_fault = began_nothing or why in (
             ReturnReason.NODE_FAULT,
@@ -512,11 +512,11 @@ class Executor:
         measured = self._cost_so_far() if why is ReturnReason.TOO_LATE else None
         self.reporter.report_return(why, detail, self.times.slice(), measured)
 
-    def _cost_so_far(self) -> Measured | None:
+    def _cost_so_far(self) -> SaveMeasurement | None:
         """Return the cost so far of a save that comes too late; None if no save goes on."""
         if (save := self._saving) is None:
             return None
-        return Measured(
+        return SaveMeasurement(
             memory_bytes=self.memory_bytes,
             stored_bytes=0,
             took_s=self.context.clock.monotonic_s() - save.began_s,

@@ -74,7 +74,7 @@ class Kept:
 
     checkpoint: Checkpoint
     stored_bytes: int
-    wrote_all: bool = False
+    is_full: bool = False
     """True if it shares no file: then far more was written than for one that shares files with the one before."""
 
 
@@ -267,7 +267,7 @@ class JobCheckpoints:
         )
         self._written_s = self.clock.monotonic_s()
         begins_chain = self._chain is not None and self._chain.place == 1
-        return Kept(self._latest, published.stored_bytes, wrote_all=begins_chain)
+        return Kept(self._latest, published.stored_bytes, is_full=begins_chain)
 
 
 def unfit(facts: Mapping[str, object], node: NodeFacts) -> str:

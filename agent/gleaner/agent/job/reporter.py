@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gleaner.agent.job.lifecycle import Limit
-from gleaner.agent.messages import Checkpoint, Measured, Output, ReturnReason, Slice
+from gleaner.agent.messages import Checkpoint, Output, ReturnReason, SaveMeasurement, Slice
 from gleaner.agent.reporting.job_log import Mark
 from gleaner.agent.runtime.interface import ContainerId
 
@@ -71,14 +71,14 @@ class Reporter(Protocol):
         """
         ...
 
-    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         """Report the published checkpoint with which the attempt ends.
 
         The container stands still since before the checkpoint's log was marked: it has written nothing more.
         """
         ...
 
-    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         """Report the published checkpoint of an attempt that goes on."""
         ...
 
@@ -105,6 +105,6 @@ class Reporter(Protocol):
         """Report that the job was ended since it has passed this limit."""
         ...
 
-    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: Measured | None) -> None:
+    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
         """Report that nothing came of this attempt. `measured`: what a save that comes too late has taken by now."""
         ...

@@ -91,10 +91,16 @@ class Handshake:
         try:
             self.connection.settimeout(self._patience_s)
             start, descriptor = receive(self.connection, _LENGTH.size)
-            (length,) = _LENGTH.unpack(start + self._exactly(_LENGTH.size - len(start), end_s))
+            head = start + receive_all(self.connection, _LENGTH.size - len(start), end_s)
+            if len(head) < _LENGTH.size:
+                raise HandshakeFailed("the other side has gone")
+            (length,) = _LENGTH.unpack(head)
             if length > LONGEST_BYTES:
                 raise HandshakeFailed(f"a message of {length} bytes is too long")
-            return _parsed(self._exactly(length, end_s)), descriptor
+            content = receive_all(self.connection, length, end_s)
+            if len(content) < length:
+                raise HandshakeFailed("the other side has gone")
+            return _parsed(content), descriptor
         except OSError as error:
             if descriptor is not None:
                 os.close(descriptor)
@@ -103,20 +109,6 @@ class Handshake:
             if descriptor is not None:
                 os.close(descriptor)
             raise
-
-    def _exactly(self, count: int, end_s: float | None) -> bytes:
-        got = bytearray()
-        while len(got) < count:
-            if end_s is not None:
-                left_s = end_s - time.monotonic()
-                if left_s <= 0:
-                    raise HandshakeFailed("the other side is too slow")
-                self.connection.settimeout(left_s)
-            more = self.connection.recv(count - len(got))
-            if not more:
-                raise HandshakeFailed("the other side has gone")
-            got += more
-        return bytes(got)
 
     def close(self) -> None:
         """End the conversation."""
@@ -140,6 +132,25 @@ def receive(connection: socket.socket, most_bytes: int) -> tuple[bytes, int | No
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             return data, array.array("i", numbers)[0]
     return data, None
+
+
+def receive_all(connection: socket.socket, count: int, end_s: float | None = None) -> bytes:
+    """Return the next `count` bytes; fewer if the other side has gone.
+
+    Raises `OSError`: also at the instant `end_s` of the monotonic clock, if it is given.
+    """
+    content = bytearray()
+    while len(content) < count:
+        if end_s is not None:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the other side is too slow")
+            connection.settimeout(left_s)
+        more = connection.recv(count - len(content))
+        if not more:
+            break
+        content += more
+    return bytes(content)
 
 
 def _parsed(content: bytes) -> Message:

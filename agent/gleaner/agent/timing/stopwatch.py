@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gleaner.agent.common.clock import Clock, SystemClock
-from gleaner.agent.messages import RestoreMeasured, Slice
+from gleaner.agent.messages import RestoreMeasurement, Slice
 
 
 def elapsed_s(since_s: float, now_s: float) -> float:
@@ -32,7 +32,7 @@ class Stopwatch:
 
     clock: Clock = field(default_factory=SystemClock)
     started_s: float = field(init=False)
-    restored: RestoreMeasured | None = None
+    restored: RestoreMeasurement | None = None
     has_run: bool = False
     _doing: Activity = Activity.PREPARING
     _since_s: float = 0.0

@@ -19,7 +19,7 @@ from gleaner.agent.messages import Assignment, NodeFacts
 from gleaner.agent.node.facts import internet_socket_warning, is_asked_in_vain, node_facts
 from gleaner.agent.privileged.common import config
 from gleaner.agent.privileged.common.slurm_job import JobHandle, SlurmJob, Unknown, account_jobs, kill_wait_s
-from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translated
+from gleaner.agent.runtime.helper_client import HelperClient, HelperRefusal, translate_errors
 from gleaner.agent.runtime.interface import FOLDER_IN_CONTAINER, ContainerId, ContainerSpec, Runtime, RuntimeFault
 from gleaner.agent.runtime.runc import RuncRuntime
 from gleaner.agent.user_job.catalog import Catalog, program_of
@@ -219,8 +219,8 @@ def user_job(asked: CommandLine, number: str, happened: Happenings) -> UserJob:
 def facts_of(runtime: Runtime, spec: ContainerSpec) -> NodeFacts:
     """Return the facts of this node. If its CRIU saves no internet sockets, say so now, not when a save has failed."""
     facts = node_facts(runtime.facts(), cpus=spec.cpus, memory_mib=spec.memory_mib)
-    if said := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
-        say(said)
+    if fields := internet_socket_warning(facts.criu, facts.kernel, is_asked_in_vain=is_asked_in_vain()):
+        say(fields)
     return facts
 
 
@@ -253,18 +253,18 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
     helper = HelperClient(settings.helper_socket)
 
     def admit() -> Mapping[str, Any]:
-        with translated(f"job {number} is not let in"):
-            return helper.ask("admit", slurm_job=number).said
+        with translate_errors(f"job {number} is not let in"):
+            return helper.ask("admit", slurm_job=number).fields
 
     try:
-        admitted = helper.ask("admit", slurm_job=number).said
+        admitted = helper.ask("admit", slurm_job=number).fields
     except HelperRefusal as error:
         raise Unfit(str(error)) from error
     runtime = RuncRuntime(helper, handshakes=Path(str(admitted["handshakes"])))
     stay_alone(Path(str(admitted["handshakes"])), number)
     name = ContainerId(str(admitted["name"]))
-    if name in helper.ask("list").said["containers"]:
-        if not helper.ask("about", name=name).said["ended"]:
+    if name in helper.ask("list").fields["containers"]:
+        if not helper.ask("about", name=name).fields["ended"]:
             raise Unfit(f"job {number} has a container on this node already: there is one `glean run` at a time")
         runtime.remove(name)
         admitted = admit()

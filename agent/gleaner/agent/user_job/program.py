@@ -98,7 +98,7 @@ class UserJob:
             estimates=SaveEstimates(Way.CRIU, at_once=1),
             saves=Limiters(1),
             clock=self.clock,
-            cut_s=lambda: math.inf,
+            hard_stop_s=lambda: math.inf,
             cleaner="Slurm's Epilog",
         )
         times = Stopwatch(self.clock)
@@ -251,7 +251,7 @@ class UserJob:
         save_s = executor.context.estimates.all_s([executor.load])
         wish = by_clock(self.plan, now_s=now_s, since_s=executor.since_s, save_s=save_s)
         if wish is None and executor.stored.is_to_begin_chain:  # at the end it may take too long to write all there is
-            is_due = now_s >= early_save_s(executor.since_s, gone_s=self.plan.end_s or math.inf)
+            is_due = now_s >= early_save_s(executor.since_s, exit_by_s=self.plan.end_s or math.inf)
             wish = Wish.SAVE if is_due else None
         return None if now_s < executor.since_s + _AGAIN_S else wish
 

@@ -14,7 +14,7 @@ from gleaner.agent.checkpoints.interface import StorageError
 from gleaner.agent.common.clock import Clock
 from gleaner.agent.job.lifecycle import Limit
 from gleaner.agent.job.reporter import Reporter, Results
-from gleaner.agent.messages import Assignment, Checkpoint, Measured, ReturnReason, Slice
+from gleaner.agent.messages import Assignment, Checkpoint, ReturnReason, SaveMeasurement, Slice
 from gleaner.agent.privileged.common.slurm_job import JobHandle, NotRequeued
 from gleaner.agent.reporting.job_log import NOTHING, Mark
 from gleaner.agent.runtime.interface import ContainerId, Runtime, RuntimeFault
@@ -138,10 +138,10 @@ class SlurmReporter:
             return False
         return True
 
-    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_saved(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         """Nothing is left to say: Slurm has taken the job back before."""
 
-    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: Measured | None) -> None:
+    def report_checkpointed(self, checkpoint: Checkpoint, spent: Slice, measured: SaveMeasurement | None) -> None:
         took = f" in {measured.took_s:.1f} s" if measured is not None else ""
         self.say(f"saved{took}; it goes on")
 
@@ -173,7 +173,7 @@ class SlurmReporter:
     def report_stopped(self, reason: str, limit: Limit, spent: Slice) -> None:
         self.say(reason)
 
-    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: Measured | None) -> None:
+    def report_return(self, why: ReturnReason, detail: str, spent: Slice, measured: SaveMeasurement | None) -> None:
         """Say that nothing came of this start. What was saved before stays."""
         number = self.slurm_job.number
         try:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
-from gleaner.agent.common.validation_messages import one_line
+from gleaner.control.validation_messages import one_line
 from gleaner.control.cli.image_archive import MOST_BYTES, NotAnImage, Place, SavedImage
 from gleaner.control.models.images import ImageLayer
 

@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from gleaner.agent.common.validation_messages import one_line
 from gleaner.agent.system import openat
 from gleaner.agent.system.tar_policy import MALFORMED
 from gleaner.control.cli.failures import Failure
 from gleaner.control.cli.output import Fetched
+from gleaner.control.validation_messages import one_line
 
 CHUNK_BYTES = 1024 * 1024
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from gleaner.agent.common.hostlist import expanded
+from gleaner.control.hostlist import expanded
 from gleaner.control.slurm import parse_json
 from gleaner.control.slurm.interface import AGENT_PREFIX, ClusterError, SchedulerId
 from gleaner.control.slurm.snapshot import WAITING, SlurmJob, SlurmNode, Snapshot

@@ -122,7 +122,7 @@ class Relay:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as streamer, criu:
             streamer.connect(self._path)
             while True:
-                name = criu_messages.asked(criu)
+                name = criu_messages.read_request(criu)
                 if name is None:
                     return
                 if self._guard is None:
@@ -132,18 +132,18 @@ class Relay:
 
     def _take(self, criu: socket.socket, streamer: socket.socket, name: str) -> None:
         """Relay an image that CRIU writes."""
-        source = criu_messages.taken_pipe(criu)
-        criu_messages.ask(streamer, name)
+        source = criu_messages.receive_pipe(criu)
+        criu_messages.send_request(streamer, name)
         if _PAGES.match(name):
             with openat.opened(source):
-                criu_messages.give_pipe(streamer, source)
+                criu_messages.send_pipe(streamer, source)
             return
         if name in self.images:
             raise Broken(f"CRIU has written {name} twice")
         noted = self.images.setdefault(name, [])
         ours, theirs = os.pipe()[::-1]
         with openat.opened(theirs):
-            criu_messages.give_pipe(streamer, theirs)
+            criu_messages.send_pipe(streamer, theirs)
         self._pump(_noting, source, ours, noted)
 
     def _give(self, criu: socket.socket, streamer: socket.socket, name: str, guard: vdso.Guard) -> None:
@@ -151,24 +151,24 @@ class Relay:
         is_pages = bool(_PAGES.match(name))
         noted = None if self._sealed is None or is_pages else self._sealed.images.get(name)
         if self._sealed is not None and not is_pages and noted is None:
-            criu_messages.answer(criu, exists=False)
+            criu_messages.send_answer(criu, exists=False)
             return
-        criu_messages.ask(streamer, name)
-        exists = criu_messages.answered(streamer)
+        criu_messages.send_request(streamer, name)
+        exists = criu_messages.read_answer(streamer)
         if not exists and noted is not None:
             raise Broken(f"the checkpoint lacks {name}")
-        criu_messages.answer(criu, exists=exists)
+        criu_messages.send_answer(criu, exists=exists)
         if not exists:
             return
-        sink = criu_messages.taken_pipe(criu)
+        sink = criu_messages.receive_pipe(criu)
         noting, parts = guard if guard.reads(name) else None, guard.parts(name) if is_pages else []
         if noted is None and noting is None and not parts:
             with openat.opened(sink):
-                criu_messages.give_pipe(streamer, sink)
+                criu_messages.send_pipe(streamer, sink)
             return
         ours, theirs = os.pipe()
         with openat.opened(theirs):
-            criu_messages.give_pipe(streamer, theirs)
+            criu_messages.send_pipe(streamer, theirs)
         if is_pages:
             self._pump(_looking, ours, sink, parts)
         else:
