@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests import doc_pages
 from tests.runtime.kinds.table import KINDS
 
 from gleaner.agent.job import job_checkpoints, lifecycle
@@ -21,7 +22,6 @@ from gleaner.control.settings import Settings
 from gleaner.control.states import Transition
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "deploy" / "INSTALL.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -43,7 +43,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.NAMES)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     missing: list[str] = []
     for file, anchor in LINK.findall(page.read_text()):
@@ -53,7 +53,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.NAMES)
 def test_prose_is_wrapped_and_a_long_page_has_a_table_of_contents(page: Path) -> None:
     """Tables, code and headings have lines as long as they need."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -63,10 +63,9 @@ def test_prose_is_wrapped_and_a_long_page_has_a_table_of_contents(page: Path) ->
         assert len(re.findall(r"\]\(#", text.partition("\n## ")[0])) >= 4, "no table of contents"
 
 
-def test_the_readme_fits_on_two_screens() -> None:
-    before, heading, _ = (ROOT / "README.md").read_text().partition("\n## Where to read on\n")
-    assert heading
-    assert len(before.splitlines()) <= 80
+def test_the_pictures_are_those_that_the_program_draws() -> None:
+    for name, draw in runpy.run_path(str(ROOT / "docs" / "figures.py"))["PICTURES"].items():
+        assert (ROOT / "docs" / name).read_text() == draw(), f"docs/{name} is old: run `make diagrams`"
 
 
 def test_what_criu_cannot_save_is_what_the_agents_say() -> None:

@@ -27,11 +27,11 @@ A_SUBMISSION = _shown(
         "job": {
             "name": "zmumu",
             "image": "gleaner/pythia",
-            "command": ["generate", "--seed", "{index}", "--events", "2000", "--process", "zmumu"],
+            "command": ["--seed", "{index}", "--events", "2000", "--process", "zmumu", "--out", "."],
             "cpus": 1,
             "memory_mib": 512,
         },
-        "indices": [0, 1, 2],
+        "indices": [1, 2, 3],
     }
 )
 A_CHANGE = _shown({"priority": 10})
