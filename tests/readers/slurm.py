@@ -11,7 +11,7 @@ from gleaner.agent.system import untrusted
 from gleaner.agent.system.untrusted import json_of, text_of
 from gleaner.control import hostlist
 from gleaner.control.slurm import accounting, munge, parse, parse_json, pyslurm_parse
-from gleaner.control.slurm.agents_view import cluster_view
+from gleaner.control.slurm.agents_view import agents_view
 from gleaner.control.slurm.child_process import answer_in
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.owners_view import owners_view
@@ -58,7 +58,7 @@ def table(*rows: tuple[str, ...]) -> bytes:
 
 def snapshot_of(nodes: bytes, jobs: bytes) -> None:
     found = parse.parse_tables(text_of(nodes), text_of(jobs), WORD, own=1000, read_s=1.0)
-    for view in (lambda: cluster_view(found, "gleaner"), lambda: owners_view(found, ("shared",), agents="gleaner")):
+    for view in (lambda: agents_view(found, "gleaner"), lambda: owners_view(found, ("shared",), agents="gleaner")):
         try:
             view()
         except ClusterError:

@@ -9,7 +9,7 @@ from tests.slurm import pyslurm_container, slurm_harness
 from tests.slurm.pyslurm_container import PySlurmContainer
 from tests.slurm.slurm_harness import FakedPySlurm, Place
 
-from gleaner.control.slurm.interface import AGENT_PREFIX
+from gleaner.control.slurm.interface import AGENT_PREFIX, SchedulerId
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             place = slurm_harness.pyslurm(
                 tmp_path, python=tmp_path / "bin" / pyslurm_container.PYTHON, logs=Path("/tmp")
             )
-            place.eventually(lambda view: all(node.idle for node in view.nodes))
+            place.eventually(lambda view: all(node.is_idle for node in view.nodes.values()))
         case _:
             slurm_harness.wrap_real_programs(tmp_path / "bin")
             monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
             place = slurm_harness.slurm(tmp_path, logs=Path("/tmp"), account="gleaner")
-            place.eventually(lambda view: all(node.idle for node in view.nodes), within_s=180)
+            place.eventually(lambda view: all(node.is_idle for node in view.nodes.values()), within_s=180)
     yield place
-    left = [agent.id for agent in place.look().agents if agent.name.startswith(f"{AGENT_PREFIX}test-")]
+    left = [SchedulerId(agent.id) for agent in place.look().jobs if agent.name.startswith(f"{AGENT_PREFIX}test-")]
     place.cluster.withdraw(left)
-    place.eventually(lambda view: not {agent.id for agent in view.agents} & set(left), within_s=180)
+    place.eventually(lambda view: not {agent.id for agent in view.jobs} & set(left), within_s=180)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gleaner.control.settings import ClusterSettings
-from gleaner.control.slurm.agents_view import ClusterView, cluster_view
+from gleaner.control.slurm.agents_view import agents_view
 from gleaner.control.slurm.interface import AGENT_PREFIX, AgentRequest, Cluster, ClusterUnavailable, SchedulerId
 from gleaner.control.slurm.local import LocalCluster
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.pyslurm import PySlurmCluster
+from gleaner.control.slurm.snapshot import Snapshot
 
 PROGRAMS = ("sinfo", "squeue", "sbatch", "scancel")
 SAME_NAMES = {name: name for name in PROGRAMS}
@@ -48,11 +49,11 @@ class Place:
         """Submit it now."""
         return self.cluster.submit(request, time.time())
 
-    def look(self) -> ClusterView:
+    def look(self) -> Snapshot:
         """Look now."""
-        return cluster_view(self.cluster.read(time.time()), self.partition)
+        return agents_view(self.cluster.read(time.time()), self.partition)
 
-    def once_it_answers(self, *, within_s: float = 60) -> ClusterView:
+    def once_it_answers(self, *, within_s: float = 60) -> Snapshot:
         """Return the first view after Slurm was away. On a busy machine the first answers may come too late."""
         until_s = time.monotonic() + within_s
         while True:
@@ -63,7 +64,7 @@ class Place:
                     raise
                 time.sleep(0.1)
 
-    def eventually(self, holds: Callable[[ClusterView], bool], *, within_s: float = 180) -> ClusterView:
+    def eventually(self, holds: Callable[[Snapshot], bool], *, within_s: float = 180) -> Snapshot:
         """The first view for which this holds."""
         until_s = time.monotonic() + within_s
         while not holds(view := self.look()):

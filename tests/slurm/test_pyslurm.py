@@ -77,7 +77,7 @@ def test_a_submission_that_is_not_answered_makes_no_second_agent(impatient: Plac
     id_ = impatient.submit(request)
     faked_pyslurm.heal("mute")
     assert impatient.submit(request) == id_
-    assert [(agent.name, agent.id) for agent in impatient.look().agents] == [(request.name, id_)]
+    assert [(agent.name, agent.id) for agent in impatient.look().jobs] == [(request.name, id_)]
     assert len(faked_pyslurm.submissions()) == 1
 
 
@@ -95,7 +95,7 @@ def test_a_submission_that_cannot_be_completed_is_withdrawn_again(slurm: Place, 
     faked_pyslurm.switch("fixed")
     with pytest.raises(ClusterError, match="scontrol says 'Job is fixed'"):
         slurm.submit(slurm.request())
-    assert slurm.look().agents == ()
+    assert slurm.look().jobs == ()
 
 
 def test_a_job_that_does_not_end_is_named_whatever_the_call_said(slurm: Place, faked_pyslurm: FakedPySlurm) -> None:

@@ -10,9 +10,10 @@ from tests.slurm.slurm_harness import Place
 
 from gleaner.control.settings import ClusterSettings, Settings, StorageSettings
 from gleaner.control.slurm import factory
-from gleaner.control.slurm.agents_view import AgentPhase
+from gleaner.control.slurm.agents_view import agent_phase
 from gleaner.control.slurm.interface import ClusterError, ClusterUnavailable
 from gleaner.control.slurm.pyslurm import PySlurmCluster
+from gleaner.control.slurm.snapshot import JobPhase
 
 pytestmark = [pytest.mark.nodes, pytest.mark.extended]
 
@@ -46,11 +47,11 @@ def test_an_agent_gets_the_same_from_slurm_whichever_way_it_was_submitted(
     for way, place in pair.items():
         request = place.request()
         id_ = place.submit(request)
-        place.eventually(lambda view: [agent.phase for agent in view.agents] == [AgentPhase.RUNNING])
+        place.eventually(lambda view: [agent_phase(agent) for agent in view.jobs] == [JobPhase.RUNNING])
         environments[way] = wait_for_environment(container, request.name)
         jobs[way] = facts(container.run("scontrol", "show", "job", id_))
         place.cluster.withdraw([id_])
-        place.eventually(lambda view: not view.agents)
+        place.eventually(lambda view: not view.jobs)
     assert [jobs["pyslurm"].get(name) for name in MATTERS] == [jobs["slurm"][name] for name in MATTERS]
     assert jobs["pyslurm"]["AllocTRES"] == "cpu=6,mem=4000M,node=1,billing=6"
     assert environments["pyslurm"] ^ environments["slurm"] <= DIFFERS

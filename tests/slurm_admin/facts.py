@@ -28,7 +28,7 @@ def job(**facts: Any) -> SlurmJob:
     waiting: dict[str, Any] = {
         "id": "7", "partitions": ("shared",), "states": frozenset({"PENDING"}), "priority": 0,
         "reason": "JobHeldUser", "comment": "", "admin_comment": WAITS_FOR_ITS_TURN, "nice": 0, "restarts": 0,
-        "can_requeue": True, "is_batch": True,
+        "can_requeue": True, "is_batch": True, "submitted_s": 500,
     }  # fmt: skip
     return SlurmJob(**(waiting | facts))
 
@@ -58,7 +58,8 @@ def shown(**facts: Any) -> dict[str, Any]:
     some: dict[str, Any] = {
         "job_id": 7, "partition": "shared", "job_state": ["PENDING"], "state_reason": "JobHeldUser",
         "priority": {"set": True, "infinite": False, "number": 0}, "comment": "", "admin_comment": WAITS_FOR_ITS_TURN,
-        "nice": 0, "restart_cnt": 0, "requeue": True, "batch_flag": True, "array_task_string": "",
+        "nice": 0, "restart_cnt": 0, "submit_time": {"set": True, "infinite": False, "number": 500},
+        "requeue": True, "batch_flag": True, "array_task_string": "",
         "array_job_id": {"set": True, "infinite": False, "number": 0},
         "array_task_id": {"set": False, "infinite": False, "number": 0},
     }  # fmt: skip

@@ -173,7 +173,7 @@ def _job_of(fields: list[str], own: int | None) -> SlurmJob:
         comment=comment,
         admin_comment=admin,
         restarts=_whole(restarts),
-        submitted_s=_instant(submitted),
+        submitted_s=_whole(submitted),
         begins_s=_instant(begins),
         start_s=_instant(start),
         end_s=_instant(end),

@@ -134,7 +134,7 @@ def job_record(name: str, one: Mapping[str, Any]) -> SlurmJob:
         restarts=number(one["restart_cnt"]) or 0,
         can_requeue=bool(one["requeue"]),
         is_batch=bool(one["batch_flag"]),
-        submitted_s=number(one.get("submit_time")),
+        submitted_s=_needed(one["submit_time"]),
     )
 
 
@@ -174,6 +174,13 @@ def text(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError(f"{given!r:.40} is no text")
     return given
+
+
+def _needed(given: object) -> int:
+    found = number(given)
+    if found is None:
+        raise ValueError("a number is not set")
+    return found
 
 
 def number(given: object) -> int | None:

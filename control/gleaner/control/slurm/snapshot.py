@@ -7,6 +7,7 @@ since the process with rights imports it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
@@ -22,6 +23,15 @@ _LONGEST_ID = 15
 _IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _HARMLESS = frozenset({"IDLE", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 _STARTABLE = frozenset({"IDLE", *_IN_USE, "PLANNED", "POWERED_DOWN", "POWERING_UP"})
+
+
+class JobPhase(StrEnum):
+    """The phase of a job that Slurm shows. A job that Slurm does not show any more has ended."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDING = "ending"
+    """The job's processes are being ended, and it still holds its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +112,18 @@ class SlurmJob:
     restarts: int = 0
     can_requeue: bool = False
     is_batch: bool = False
-    submitted_s: float | None = None
+    submitted_s: float = 0.0
     """The time when the job was submitted, or put back into the queue. It tells the job from another of its number."""
     begins_s: float | None = None
     """The time before which the job is not to start."""
     start_s: float | None = None
     end_s: float | None = None
     """The time at which Slurm will end the job; None for never, or if nobody knows."""
+
+    @property
+    def node(self) -> str | None:
+        """The node of a job that has one node, as an agent has; None while it has none."""
+        return self.nodes[0] if self.nodes else None
 
     @property
     def is_pending(self) -> bool:

@@ -201,7 +201,7 @@ def _update(job: SlurmJob, *changes: str) -> Command:
 
 
 def _check_is_meant(request: JobRequest, job: SlurmJob) -> None:
-    if request.submitted_s is not None and job.submitted_s is not None and request.submitted_s != job.submitted_s:
+    if request.submitted_s is not None and request.submitted_s != job.submitted_s:
         raise Refused(
             f"job {job.id} is not the one that is meant: it was submitted or requeued at {job.submitted_s}, that one"
             f" at {request.submitted_s}"
