@@ -278,8 +278,8 @@ def test_what_is_stored_in_the_grace_is_reported_before_the_process_ends(
 def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To try takes seconds, and is done twice: to let the job stand still, and for its save, which has the lane."""
-    control.clock.threads_come_first = True  # the first try comes before the save has the lane
+    """To try takes seconds, and is done twice: to let the job stand still, and for its save, which has the slot."""
+    control.clock.threads_come_first = True  # the first try comes before the save has the slot
     bad, good = control.submit("100000"), control.submit("100000")
     given: dict[str, Any] = {
         "margin_s": 10.0,
@@ -317,7 +317,7 @@ def test_a_job_that_cannot_be_paused_costs_no_other_its_slice(
 @pytest.mark.parametrize(
     "event", [lifecycle.DropAsked(), lifecycle.LimitPassed("it has written 3 TiB")], ids=["drop", "limit"]
 )
-def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
+def test_a_job_that_waits_for_its_early_save_is_killed_before_a_slot_is_free(
     control: Control, monkeypatch: pytest.MonkeyPatch, event: lifecycle.Event
 ) -> None:
     """It would write on past its limit for as long as the saves before it take."""
@@ -329,7 +329,7 @@ def test_a_job_that_waits_for_its_early_save_is_killed_before_a_lane_is_free(
     saving = hanging(control, over)
 
     def waiting() -> list[Executor]:
-        return [job for job in agent._jobs if job.is_saving and job._saving is None]
+        return [job for job in agent._jobs if job.is_saving and job._save_under_way is None]
 
     async def live() -> None:
         living = asyncio.create_task(agent.live())
@@ -417,7 +417,7 @@ def test_control_learns_nothing_from_a_last_save_of_all_that_a_job_has(
     saving, report = hanging(control, over), ControlReporter._report
 
     def listen(self: ControlReporter, verb: str, message: Message) -> None:
-        if isinstance(message, Saved) and self.stored.assignment.job == job:
+        if isinstance(message, Saved) and self.checkpoints.assignment.job == job:
             heard.append(message)
         report(self, verb, message)
 

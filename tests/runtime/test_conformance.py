@@ -546,7 +546,7 @@ os.write(1, b"\xa9\n")
     wait_for((work.folder(here) / "begun").exists, "the line is begun")
     saved = work.save(here, container)
     work.end(here, container)
-    assert (work.lines, work.split.begun) == ([], {1: b"in the middle of caf\xc3"})
+    assert (work.lines, work.split.beginnings) == ([], {1: b"in the middle of caf\xc3"})
     container = work.restore(there, saved, program)
     (work.folder(there) / "stop").touch()
     assert there.runtime.wait(container) == 0

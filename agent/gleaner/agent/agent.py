@@ -23,11 +23,11 @@ import structlog
 from gleaner.agent.checkpoints.interface import Storage
 from gleaner.agent.checkpoints.probe import Probe
 from gleaner.agent.common.clock import EXCHANGES, Clock, Exchange, SystemClock, least_ahead_s
-from gleaner.agent.common.limiter import Limiters, default_saves_at_once
+from gleaner.agent.common.limiter import Limiter, default_saves_at_once
 from gleaner.agent.common.randomness import Randomness
 from gleaner.agent.job import lifecycle
 from gleaner.agent.job.context import AgentContext
-from gleaner.agent.job.control_reporter import executor_of
+from gleaner.agent.job.control_reporter import make_executor
 from gleaner.agent.job.executor import Executor
 from gleaner.agent.job.last_saves import LastSaves
 from gleaner.agent.job.limits import DiskGuard, end_jobs_at_limit
@@ -153,8 +153,8 @@ class Agent:
             outbox=self.outbox,
             reports=self.settings.storage / "agents" / self.name / "reports",
             estimates=SaveEstimates(self.way, at_once, self.settings.save_bandwidth_mib_s),
-            saves=Limiters(at_once),
-            begins=Limiters(self.facts.cpus + SPARE_THREADS),
+            saves=Limiter(at_once),
+            begins=Limiter(self.facts.cpus + SPARE_THREADS),
             can_save=self.can_save,
             end_s=lambda: self.end_s,
             clock=self.clock,
@@ -312,9 +312,9 @@ class Agent:
 
     def _is_due_as_a_whole(self, job: Executor, now_s: float, *, save_point_s: float) -> bool:
         """Return True if a job's next save is a full one and is due now; it is tried once a slice."""
-        is_first = self.settings.early_saves and job.stored.is_first
+        is_first = self.settings.early_saves and job.checkpoints.is_first
         return (
-            (is_first or job.stored.is_to_begin_chain)
+            (is_first or job.checkpoints.needs_full_checkpoint)
             and job.since_s <= job.began_s
             and job.load.way is not Way.SELF
             and early_save_s(job.began_s, exit_by_s=self.exit_by_s) <= now_s < save_point_s
@@ -322,7 +322,7 @@ class Agent:
 
     def _look_at_the_storage(self) -> None:
         expected_s = self._context.estimates.all_s(job.load for job in self._jobs)
-        inside_s = max((job.stored.inside_s for job in self._jobs), default=0.0)
+        inside_s = max((job.checkpoints.storage_s for job in self._jobs), default=0.0)
         if inside_s > SUSPICIOUS_S + 3 * expected_s:
             self._probe.look()
 
@@ -345,7 +345,7 @@ class Agent:
     async def _end_all_jobs(self) -> None:
         """End all jobs: the time is over. A call that hangs is left alone: its thread ends with this process."""
         self._ending_because = "out of time"
-        if any(job.stored.inside_s for job in self._jobs):
+        if any(job.checkpoints.storage_s for job in self._jobs):
             self._probe.look()
         hangs = self._probe.out_for_s >= STORAGE_ANSWERS_WITHIN_S
         for job in self._jobs:
@@ -375,7 +375,7 @@ class Agent:
                     log.warning("no claim", reason=str(error))
                 else:
                     for assignment in answer.jobs:
-                        self._start_job(executor_of(self._context, assignment))
+                        self._start_job(make_executor(self._context, assignment))
                 self._is_asking = False
             await self.clock.sleep(CLAIM_EVERY_S)
 
@@ -508,10 +508,10 @@ class Agent:
         self._vacating = True
         self._ending_because = why
         self._feed_in_order(self._jobs, lifecycle.AgentEnds())
-        self._last_saves = LastSaves.begun(self._jobs, self._context.estimates, now_s=self.clock.now_s())
+        self._last_saves = LastSaves.begin(self._jobs, self._context.estimates, now_s=self.clock.now_s())
         for job in self._jobs:
             if job.is_saving:  # a job that waits for its save is paused, so that the others' saves are faster
-                self._keep_task(asyncio.create_task(asyncio.to_thread(job.stop)))
+                self._keep_task(asyncio.create_task(asyncio.to_thread(job.pause_early)))
 
     def _on_signal(self, number: int) -> None:
         log.info("signal", signal=signal.Signals(number).name)

@@ -1,4 +1,4 @@
-"""How control's certificate is checked, by the agent and by the command line."""
+"""The authorities that vouch for control, for the agent and for the command line."""
 
 import ssl
 from pathlib import Path

@@ -166,7 +166,7 @@ class Load:
 
 @dataclass(slots=True)
 class SaveEstimates:
-    """One agent's estimates of its saves, from control's measurements of the node and from each save of its own."""
+    """One agent's estimates of its saves, from control's measurements of the node and from its own saves."""
 
     way: Way
     """The way in which this node saves memory."""

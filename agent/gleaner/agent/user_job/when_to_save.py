@@ -83,7 +83,7 @@ def is_started_by_gleaner(job: SlurmJob | None) -> bool:
     return job is not None and job.admin_comment.startswith(COMMENT)
 
 
-def was_asked_before(job: SlurmJob) -> bool:
+def had_missed_signal(job: SlurmJob) -> bool:
     """Return True if the job was asked to vacate before it could hear that: Slurm drops a signal that no step takes.
 
     The comment of a job that starts again may be of an earlier time, if its owner has released it without Gleaner.
