@@ -22,7 +22,7 @@ _NUMBERS = (0, 1, 2, 3, 85)
 _INTRODUCTION = """# Diagrams
 
 `make diagrams` draws this page from the code; a test compares the two. The words are in the
-[glossary](glossary.md), the reasons in [design.md](design.md). A diagram is source text for
+[words](words.md), the reasons in [design.md](design.md). A diagram is source text for
 Mermaid, which GitHub and many editors show as a picture.
 
 - [The states of a job](#the-states-of-a-job)
