@@ -57,6 +57,7 @@ need "Python's venv" "python3 -c 'import ensurepip, venv'" python3-venv python3-
 if [ "${1:-}" = --tests ]; then
     need "PostgreSQL" "ls /usr/lib/postgresql/*/bin/initdb" postgresql
     need "Chromium" "command -v chromium" chromium
+    need "SIF's tools" "command -v siftool && command -v mksquashfs && command -v unsquashfs" siftool squashfs-tools
     need "munge" "command -v munged && command -v munge && command -v unmunge" munge
 fi
 install_wanted

@@ -1,13 +1,17 @@
 """A user pushes an image of his own on the real cluster, and needs no admin: his jobs run, and move between nodes."""
 
+import io
 import json
+import shlex
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from demo import cluster
+from tests import made_sif
 from tests.real_cluster import cluster_harness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.extended, pytest.mark.timeout(1200)]
@@ -27,18 +31,32 @@ def as_user(*words: str, after: tuple[str, ...] = (), timeout_s: float = 300) ->
 
 
 @pytest.fixture
-def own_image(quiet: None) -> Iterator[dict[str, Any]]:
-    """The image of pi under another name, with a label of its own, so that no node has it."""
-    built = subprocess.run(
-        [*DOCKER, "build", "--quiet", "--label", "own=1", "-"],
-        input=f"FROM {cluster_harness.PI}\n", text=True, capture_output=True, check=True, timeout=300,
-    ).stdout.strip()  # fmt: skip
-    saved = subprocess.run([*DOCKER, "save", built], capture_output=True, check=True, timeout=300).stdout
-    send = [str(cluster.SCRIPT), "exec", "-i", "-u", cluster.SERVICE_USER, "head", "sh", "-c", "cat > /tmp/my-pi.tar"]
-    subprocess.run(send, input=saved, check=True, timeout=300)
-    yield as_user("image", "push", NAME, "/tmp/my-pi.tar")
+def own_image(quiet: None, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The image of pi under another name, as an archive or a SIF file, so that no node has it."""
+    built = docker("build", "--quiet", "--label", "own=1", "-", given=f"FROM {cluster_harness.PI}\n".encode())
+    image = built.decode().strip()
+    made = as_sif(image, tmp_path) if request.param == "sif" else docker("save", image)
+    send = [str(cluster.SCRIPT), "exec", "-i", "-u", cluster.SERVICE_USER, "head", "sh", "-c", "cat > /tmp/my-pi"]
+    subprocess.run(send, input=made, check=True, timeout=300)
+    yield as_user("image", "push", NAME, "/tmp/my-pi")
     as_user("image", "rm", NAME)
-    subprocess.run([*DOCKER, "image", "rm", built], check=False, capture_output=True, timeout=60)
+    subprocess.run([*DOCKER, "image", "rm", image], check=False, capture_output=True, timeout=60)
+
+
+def docker(*words: str, given: bytes | None = None) -> bytes:
+    """Return what Docker prints."""
+    return subprocess.run([*DOCKER, *words], input=given, capture_output=True, check=True, timeout=300).stdout
+
+
+def as_sif(image: str, folder: Path) -> bytes:
+    """A SIF file with the files of the image, that starts as it does."""
+    container = docker("create", image).decode().strip()
+    with tarfile.open(fileobj=io.BytesIO(docker("export", container))) as files:
+        files.extractall(folder / "root", filter="tar")
+    docker("rm", container)
+    start = shlex.join(json.loads(docker("image", "inspect", "--format", "{{json .Config.Entrypoint}}", image)))
+    made_sif.fill(folder / "root", made_sif.scripts(runscript=f'exec {start} "$@"'))
+    return made_sif.make(folder / "root", folder / "my-pi.sif").read_bytes()
 
 
 def submit(image: str) -> tuple[int, list[int]]:
@@ -50,6 +68,7 @@ def submit(image: str) -> tuple[int, list[int]]:
     return answer["campaign"], list(answer["jobs"])
 
 
+@pytest.mark.parametrize("own_image", ["archive", "sif"], indirect=True)
 def test_a_pushed_image_runs_is_saved_and_goes_on_on_another_node(own_image: dict[str, Any], tmp_path: Path) -> None:
     cluster.configure({"rounds": {"length_s": 45, "shortest_slice_s": 10}})
     elsewhere = cluster_harness.occupy(["node2", "node3"])

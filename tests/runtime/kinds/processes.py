@@ -114,6 +114,34 @@ traced.kill()
         refused="is traced by another one, as by a debugger or strace",
     ),
     Kind(
+        "a program whose main thread has ended before its other threads (pthread_exit in main)",
+        """
+def end():
+    rest()
+    os._exit(0)
+threading.Thread(target=end).start()
+libc.pthread_exit(None)
+""",
+        refused="has no main thread any more",
+        both_ways=True,
+    ),
+    Kind(
+        "a child whose main thread has ended before its other threads",
+        """
+def lose():
+    def end():
+        within(lambda: os.path.exists("/job/stop"))
+        os._exit(7)
+    threading.Thread(target=end).start()
+    libc.pthread_exit(None)
+pid = child(lose)
+within(lambda: "Z (zombie)" in open(f"/proc/{pid}/status").read())
+rest()
+assert code(pid) == 7
+""",
+        refused="has no main thread any more",
+    ),
+    Kind(
         "a pool of processes that are forked, with queues, locks and events",
         """
 context = multiprocessing.get_context("fork")

@@ -340,7 +340,7 @@ class Executor:
         if (container := self.container) is None or self._saving is not None:
             return
         self.times.turn_to(Activity.SAVING)
-        with suppress(RuntimeFault, ContainerExited):
+        with suppress(RuntimeFault, ContainerExited, CannotCheckpoint):
             self._pause(container)
 
     def _pause(self, container: ContainerId) -> None:

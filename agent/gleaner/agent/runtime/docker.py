@@ -24,6 +24,7 @@ from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.messages import Way
 from gleaner.agent.privileged.common import freezing, system_programs
 from gleaner.agent.privileged.common.disk_usage import DiskUse
+from gleaner.agent.privileged.shim import unsavable
 from gleaner.agent.runtime.criu_streams import DESCRIPTORS_PART, NOT_OURS
 from gleaner.agent.runtime.docker_http import ContainerState, Engine, explanation, reading, state_of, status, translated
 from gleaner.agent.runtime.docker_streaming import RUNTIME, DockerStreaming, data_folder, find_shim
@@ -185,6 +186,8 @@ class DockerRuntime:
                         raise ContainerExited(f"it has ended with exit code {state.exit_code}") from error
                     if state.is_paused:
                         return
+                    if (never := unsavable.NO_MAIN_THREAD.text) in explanation(error):  # the shim's words
+                        raise CannotCheckpoint(f"its first process {never}", lasts=True) from error
                     if is_last:
                         raise
 

@@ -140,7 +140,10 @@ class Runtime(Protocol):
         ...
 
     def pause(self, container: ContainerId) -> None:
-        """Freeze the container. Raises `ContainerExited` if it has ended by itself."""
+        """Freeze the container.
+
+        Raises `ContainerExited` if it has ended by itself, and `CannotCheckpoint` if it can never be frozen.
+        """
         ...
 
     def unpause(self, container: ContainerId) -> None:

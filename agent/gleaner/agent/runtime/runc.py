@@ -32,6 +32,7 @@ from gleaner.agent.runtime.images import archive_of
 from gleaner.agent.runtime.interface import (
     KILLED,
     LABEL_AGENT,
+    CannotCheckpoint,
     CannotRestore,
     CannotStart,
     ContainerExited,
@@ -117,6 +118,8 @@ class RuncRuntime:
             except HelperRefusal as error:
                 if error.kind == "ended":
                     raise ContainerExited(str(error)) from error
+                if error.kind == "checkpoint":
+                    raise CannotCheckpoint(str(error), lasts=True) from error
                 raise
 
     def unpause(self, container: ContainerId) -> None:

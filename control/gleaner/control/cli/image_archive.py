@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
+import zstandard
+
 from gleaner.agent.system.tar_policy import MALFORMED
 from gleaner.control.models.images import LONGEST_CONFIG, MOST_LAYERS, MOST_PIECES, PIECE_BYTES, ImageLayer
 
@@ -22,6 +24,8 @@ MOST_BYTES = MOST_PIECES * PIECE_BYTES
 _MOST_MEMBERS = 100_000
 _DEEPEST_INDEX = 3
 _CHUNK_BYTES = 2**20
+_LARGEST_WINDOW = 128 * 2**20
+"""The most memory for one zstd layer; what `zstd` itself makes needs no more."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -30,7 +34,7 @@ class NotAnImage(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """A file in the archive: its first byte, and its size there."""
 
     start: int
@@ -45,7 +49,7 @@ class SavedImage:
     architecture: str
     layers: tuple[ImageLayer, ...]
     _file: BinaryIO
-    _places: tuple[_Place, ...]
+    _places: tuple[Place, ...]
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the contents of all layers, uncompressed and one after another, cut into pieces."""
@@ -65,7 +69,7 @@ def read(file: BinaryIO, *, architecture: str) -> SavedImage:
     """Return the one image of this architecture in an archive. Raises `NotAnImage`."""
     try:
         return _read(file, architecture)
-    except (OSError, *MALFORMED) as error:
+    except (OSError, zstandard.ZstdError, *MALFORMED) as error:
         raise NotAnImage(f"it cannot be read: {error}") from error
 
 
@@ -93,9 +97,9 @@ def _read(file: BinaryIO, architecture: str) -> SavedImage:
     return SavedImage(content.decode(), architecture, tuple(layers), file, tuple(places))
 
 
-def _members(file: BinaryIO) -> dict[str, _Place]:
+def _members(file: BinaryIO) -> dict[str, Place]:
     """Return the archive's files by name. A link to another file of the archive counts as that file."""
-    found: dict[str, _Place] = {}
+    found: dict[str, Place] = {}
     links: dict[str, str] = {}
     file.seek(0)
     if file.read(2) == _GZIP:
@@ -113,7 +117,7 @@ def _members(file: BinaryIO) -> dict[str, _Place]:
             elif member.islnk():
                 links[name] = _inside(member.linkname, member.name)
             elif member.isreg() and not member.issparse():
-                found[name] = _Place(member.offset_data, member.size)
+                found[name] = Place(member.offset_data, member.size)
             elif not member.isdir():
                 raise NotAnImage(f"{name[:80]!r} in it is neither a file nor a folder")
     return found | {name: found[target] for name, target in links.items() if target in found}
@@ -127,13 +131,13 @@ def _inside(path: str, name: str) -> str:
     return plain
 
 
-def _place(members: dict[str, _Place], name: str) -> _Place:
+def _place(members: dict[str, Place], name: str) -> Place:
     if name not in members:
         raise NotAnImage(f"there is no {name[:80]!r} in it")
     return members[name]
 
 
-def _content(file: BinaryIO, members: dict[str, _Place], name: str) -> bytes:
+def _content(file: BinaryIO, members: dict[str, Place], name: str) -> bytes:
     place = _place(members, name)
     if place.size > LONGEST_CONFIG:
         raise NotAnImage(f"{name[:80]!r} in it is too long")
@@ -144,7 +148,7 @@ def _content(file: BinaryIO, members: dict[str, _Place], name: str) -> bytes:
     return content
 
 
-def _json(file: BinaryIO, members: dict[str, _Place], name: str) -> Any:
+def _json(file: BinaryIO, members: dict[str, Place], name: str) -> Any:
     return json.loads(_content(file, members, name))
 
 
@@ -155,7 +159,7 @@ def _of_manifest(manifest: Any) -> tuple[str, list[str]]:
 
 
 def _of_index(
-    file: BinaryIO, members: dict[str, _Place], index: Any, architecture: str, depth: int = 0
+    file: BinaryIO, members: dict[str, Place], index: Any, architecture: str, depth: int = 0
 ) -> tuple[bytes, list[str]]:
     """Return the configuration and the layers' names; of several platforms, those of the architecture."""
     wanted = [one for one in index["manifests"] if _fits(one, architecture)]
@@ -177,18 +181,15 @@ def _blob_name(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/', 1)}"
 
 
-def _blob(file: BinaryIO, members: dict[str, _Place], digest: str) -> bytes:
+def _blob(file: BinaryIO, members: dict[str, Place], digest: str) -> bytes:
     content = _content(file, members, _blob_name(digest))
     if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
         raise NotAnImage(f"the blob {digest[:80]} in it is not what it says")
     return content
 
 
-def _checked_layer(file: BinaryIO, place: _Place, diff_id: str, at_most_bytes: int) -> int:
+def _checked_layer(file: BinaryIO, place: Place, diff_id: str, at_most_bytes: int) -> int:
     """Return the layer's size. Raises `NotAnImage` if it is another one, or has a name in it that leads out."""
-    with _opened(file, place) as start:
-        if start.read(4) == _ZSTD:
-            raise NotAnImage("its layers are compressed with zstd: `docker save` writes layers that can be read here")
     with _plain(file, place) as plain:
         layer = _Hashed(plain, at_most_bytes)
         with tarfile.open(fileobj=cast("IO[bytes]", layer), mode="r|", bufsize=_CHUNK_BYTES) as archive:
@@ -225,7 +226,7 @@ class _Hashed:
 class _Slice(io.RawIOBase):
     """One file of the archive, with a position of its own."""
 
-    def __init__(self, file: BinaryIO, place: _Place) -> None:
+    def __init__(self, file: BinaryIO, place: Place) -> None:
         super().__init__()
         self._file, self._at, self._end = file, place.start, place.start + place.size
 
@@ -240,12 +241,19 @@ class _Slice(io.RawIOBase):
         return len(content)
 
 
-def _opened(file: BinaryIO, place: _Place) -> io.BufferedReader:
+def _opened(file: BinaryIO, place: Place) -> io.BufferedReader:
     return io.BufferedReader(_Slice(file, place), _CHUNK_BYTES)
 
 
-def _plain(file: BinaryIO, place: _Place) -> IO[bytes]:
+def _plain(file: BinaryIO, place: Place) -> IO[bytes]:
     """Open a layer, uncompressed."""
     opened = _opened(file, place)
-    is_gzip = opened.peek(2)[:2] == _GZIP
-    return cast("IO[bytes]", gzip.GzipFile(fileobj=opened)) if is_gzip else opened
+    start = opened.peek(len(_ZSTD))
+    if start.startswith(_GZIP):
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=opened))
+    if start.startswith(_ZSTD):
+        plain = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).stream_reader(
+            opened, read_across_frames=True
+        )
+        return cast("IO[bytes]", plain)
+    return opened

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -14,7 +14,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from gleaner.agent.common.validation_messages import one_line
-from gleaner.control.cli import render
+from gleaner.control.cli import render, sif
 from gleaner.control.cli.client import Control, connect
 from gleaner.control.cli.failures import BadInput, Conflict, Failure
 from gleaner.control.cli.image_archive import NotAnImage, SavedImage, read
@@ -39,7 +39,9 @@ def push(
     name: Named,
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="An archive of `docker save`, or a name that Docker or Podman knows."),
+        typer.Argument(
+            metavar="SOURCE", help="A SIF file, an archive of `docker save`, or a name that Docker or Podman knows."
+        ),
     ],
     group: Group = None,
     architecture: Annotated[
@@ -50,10 +52,10 @@ def push(
     """Bring an image: the jobs of your group can use it by its name. A push that was interrupted goes on."""
     wanted = _checked(name)
     found = architecture or dockers_word(platform.machine())
-    with _archive(source) as file:
+    with ExitStack() as opened:
         try:
+            image = opened.enter_context(_image(source, found))
             with render.busy(f"reading {one_line(source)}"):
-                image = read(file, architecture=found)
                 pieces = tuple(f"sha256:{hashlib.sha256(piece).hexdigest()}" for piece in image.pieces())
         except NotAnImage as error:
             raise BadInput(one_line(f"{source}: {error}")) from error
@@ -123,9 +125,23 @@ def _send(control: Control, image: SavedImage, given: ImagePush, missing: Sequen
 
 
 @contextmanager
-def _archive(source: str) -> Generator[BinaryIO]:
-    """Open the archive of the image. A name is saved by Docker or Podman first."""
+def _image(source: str, architecture: str) -> Generator[SavedImage]:
+    """Open the image. Raises `NotAnImage`."""
     path = Path(source)
+    with ExitStack() as opened:
+        is_sif = path.is_file() and sif.is_sif(path)
+        archive = None if is_sif else opened.enter_context(_archive(path, source))
+        with render.busy(f"reading {one_line(source)}"):
+            if archive is None:
+                image = opened.enter_context(sif.opened(path, architecture=architecture))
+            else:
+                image = read(archive, architecture=architecture)
+        yield image
+
+
+@contextmanager
+def _archive(path: Path, source: str) -> Generator[BinaryIO]:
+    """Open the archive of the image. A name is saved by Docker or Podman first."""
     if path.is_file():
         try:
             with path.open("rb") as file:

@@ -84,11 +84,23 @@ def cgroups_made_by_runc(kept: str) -> dict[str, str]:
     writes.
     """
     try:
-        with open(os.path.join(kept, "state.json"), "rb") as file:
-            folders: dict[str, Any] = untrusted.json_of(file.read())["cgroup_paths"]
+        folders: dict[str, Any] = _facts_of_runc(kept)["cgroup_paths"]
         return folders if all(isinstance(folder, str) for folder in folders.values()) else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def first_process(kept: str) -> int:
+    """Return the pid of a container's first process, as runc has it in the folder `kept`; 0 if it is not there."""
+    try:
+        return int(_facts_of_runc(kept)["init_process_pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _facts_of_runc(kept: str) -> Any:
+    with open(os.path.join(kept, "state.json"), "rb") as file:
+        return untrusted.json_of(file.read())
 
 
 def move_others(folder: str, controller: str, *, staying: list[int], beside: int) -> None:

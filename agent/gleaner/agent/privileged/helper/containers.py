@@ -27,7 +27,7 @@ from ..common import (
 from ..common.bundle import Bundle
 from ..common.disk_usage import taken
 from ..common.user_jobs import Owner
-from ..shim import transfer
+from ..shim import transfer, unsavable
 from . import image_store, monitor, oci_config
 
 _END_WITHIN_S = 30.0
@@ -133,6 +133,9 @@ def pause(settings: config.Config, made: Bundle) -> None:
             return
         if (found := state(settings, made)) == "paused":
             return
+        kept = monitor.kept_by_runc(settings, made.name)
+        if never := unsavable.no_main_thread(processes.first_process(kept)):
+            raise Failed("checkpoint", never.text)
         _must_run(made, found)
         if is_last:
             raise Failed("fault", f"runc cannot pause {made.name}: {reason}")

@@ -6,7 +6,7 @@ container image nor from a job's environment:
 
 - `checkpoint`: CRIU's images stream to the agent that waits under that name; containerd finds a small marker.
 - `create`: the container may make sockets of the usual kinds only, and its user gets a name (`own_config`).
-- `pause`: a container that cannot be frozen goes on (`freezing`).
+- `pause`: a container that cannot be frozen goes on (`freezing`). One without a main thread never can: it says so.
 - `resume`: a container that goes on already, since CRIU was killed, is no error: else the engine would take it for
   paused for ever.
 - `kill` with SIGKILL: a container whose first process has no main thread any more, but other threads, is killed too.
@@ -216,6 +216,11 @@ def _done_after_all(call: Call, words: list[str]) -> int:
         done = {"kill": freezing.end, "pause": freezing.holds_after_all, "resume": freezing.goes_on_after_all}
         if done[call.command](folders):
             return 0
+        if call.command == "pause":
+            from . import transfer, unsavable
+
+            if never := unsavable.no_main_thread(processes.first_process(call.folder)):
+                transfer.say_why(call, never.text)
     return abs(status)
 
 

@@ -68,7 +68,7 @@ def run(call: Call) -> int | None:
         OSError,
         ValueError,
     ) as error:
-        _say_why(call, f"gleaner-runc: {error}")
+        say_why(call, f"gleaner-runc: {error}")
         return 1
     return None
 
@@ -485,7 +485,7 @@ def _log_tail(folder: str) -> str:
     return tail
 
 
-def _say_why(call: Call, why: str) -> None:
+def say_why(call: Call, why: str) -> None:
     """Write the reason where runc's callers look: to the log that they named, and to standard error."""
     if call.log is not None:
         with contextlib.suppress(OSError), open(call.log, "a", encoding="utf-8") as file:

@@ -76,12 +76,32 @@ def refused(init_pid: int, freezer: str) -> Reason | None:
         for pid in family(init_pid):
             for is_so, reason in _KINDS:
                 if is_so(pid) and (is_version_1 or is_so is not _is_stopped):
-                    about = status(f"/proc/{pid}/status")
-                    process = f"its process {about['NSpid'][-1]} ({' '.join(about['Name'])!r})"
-                    return Reason(f"{process} {reason.text}", reason.lasts)
+                    return _about(pid, reason)
     except (OSError, ValueError, KeyError, IndexError) as error:
         return Reason(f"its processes cannot be looked at, so it is not saved: {error}", lasts=False)
     return None
+
+
+def no_main_thread(init_pid: int) -> Reason | None:
+    """Return the reason why a container cannot be frozen whose first process has threads but no main thread.
+
+    runc takes such a container for ended. Return None for any other container, also for one that is not there.
+    """
+    with suppress(OSError, ValueError, KeyError, IndexError):
+        if _has_no_main_thread(init_pid):
+            return _about(init_pid, NO_MAIN_THREAD)
+    return None
+
+
+def _about(pid: int, reason: Reason) -> Reason:
+    about = status(f"/proc/{pid}/status")
+    return Reason(f"its process {about['NSpid'][-1]} ({' '.join(about['Name'])!r}) {reason.text}", reason.lasts)
+
+
+def _has_no_main_thread(pid: int) -> bool:
+    """Return True if the main thread has ended and others go on: CRIU does not save such a process."""
+    about = status(f"/proc/{pid}/status")
+    return about["State"][0] == "Z" and int(about["Threads"][0]) > 1
 
 
 def _is_stopped(pid: int) -> bool:
@@ -133,7 +153,12 @@ def _link(entry: str) -> str:
         raise
 
 
+NO_MAIN_THREAD = Reason(
+    "has no main thread any more, only others (pthread_exit): it can be saved if its main thread waits for them",
+    lasts=True,
+)
 _KINDS = (
+    (_has_no_main_thread, NO_MAIN_THREAD),
     (
         _is_stopped,
         Reason(
