@@ -155,6 +155,13 @@ def test_the_diagrams_are_those_of_the_code_and_lack_no_step_of_the_lifecycle() 
     assert (ROOT / "docs" / "diagrams.md").read_text() == drawn, "docs/diagrams.md is old: run `make diagrams`"
 
 
+def test_packages_that_import_each_other_are_noticed() -> None:
+    without_detours = runpy.run_path(str(ROOT / "docs" / "diagrams.py"))["without_detours"]
+    assert without_detours({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
+    with pytest.raises(ValueError, match="packages import each other: a, b, a"):
+        without_detours({"a": {"b"}, "b": {"a"}})
+
+
 def test_the_tests_that_guard_against_findings_are_there() -> None:
     """A name without a file is of the file that was named before it."""
     rows = _rows(ROOT / "docs" / "findings.md", "| finding | what mends it | tests |")
