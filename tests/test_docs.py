@@ -58,11 +58,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 EACH_PAGE = list(zip(doc_pages.NAMES, doc_pages.PAGES, strict=True))
-TRANSITIONAL = {"docs/simulation.md"}
-"""Pages that are still to be cut."""
 MOST_LINES, MOST_WORDS, LONGEST_LINE = 250, 30, 100
-LONG_SENTENCES: dict[str, int] = {"docs/simulation.md": 40}
-"""Pages that may have so many sentences of more than 30 words."""
 
 
 def _without_code(text: str) -> str:
@@ -91,7 +87,7 @@ def test_a_page_is_short_wrapped_and_begins_with_its_contents(name: str, page: P
     text = page.read_text()
     prose = [line for line in _without_code(text).splitlines() if not re.match(r"[|#!]| {4}", line)]
     assert [line for line in prose if len(line) > LONGEST_LINE and " " in line.strip()] == []
-    assert name in TRANSITIONAL or len(text.splitlines()) <= MOST_LINES
+    assert len(text.splitlines()) <= MOST_LINES
     opening, _, rest = _without_code(text).partition("\n## ")
     if name != "README.md" and rest.count("\n## ") >= 2:
         missing = re.findall(r"^## (.*)$", f"\n## {rest}", re.MULTILINE)
@@ -102,7 +98,7 @@ def test_a_page_is_short_wrapped_and_begins_with_its_contents(name: str, page: P
 @pytest.mark.parametrize(("name", "page"), EACH_PAGE, ids=doc_pages.NAMES)
 def test_sentences_of_a_page_are_short(name: str, page: Path) -> None:
     long = [sentence for sentence in _sentences(page.read_text()) if len(sentence.split()) > MOST_WORDS]
-    assert len(long) <= LONG_SENTENCES.get(name, 0), "\n".join(long)
+    assert long == []
 
 
 def test_a_long_sentence_is_noticed() -> None:
