@@ -73,9 +73,10 @@ lock:  ## resolve the dependencies anew, into locks/
 	        --no-header --no-emit-index-url --no-annotate -o locks/$$name.lock; \
 	done
 
-diagrams: venv  ## docs/diagrams.md, drawn from the code, and the pictures of the README
+diagrams: venv  ## the pages and pictures of docs/ that are drawn from the code
 	@$(BIN)/python docs/diagrams.py
 	@$(BIN)/python docs/figures.py
+	@$(BIN)/python docs/settings.py
 
 bench-queue: venv  ## claims and completions a second, at up to a million waiting jobs
 	@$(BIN)/python tests/benchmarks/bench_queue.py

@@ -67,7 +67,7 @@ def _complaint(command: str) -> str:
     """Return what is wrong with a `glean` command in one line, or nothing."""
     words = shlex.split(re.split(r" (?:>|\||&&|\.\.\.)(?: |$)", command)[0].replace("...", ""), comments=True)[1:]
     here: Any = _parser(app)
-    while words and hasattr(here, "commands"):
+    while words and hasattr(here, "commands") and not words[0].startswith("--"):
         if words[0] not in here.commands:
             return f"{command}: no verb {words[0]!r}"
         here = here.commands[words.pop(0)]

@@ -7,7 +7,7 @@ from tests.api.api_harness import ApiHarness
 
 from gleaner.control.slurm.snapshot import Snapshot
 
-PAGE = Path(__file__).parents[2] / "docs" / "admin.md"
+PAGE = Path(__file__).parents[2] / "docs" / "admin" / "operate.md"
 
 
 def test_the_metrics_in_the_admins_page_exist(harness: ApiHarness) -> None:

@@ -249,7 +249,7 @@ def meet_helper(number: str) -> tuple[RuncRuntime, Mapping[str, Any], Callable[[
     """Return the runtime, what the helper grants the job, and a function that asks the helper again. Raises `Unfit`."""
     settings = config.load()
     if not settings.user_jobs_key:
-        raise Unfit("this node does not serve user jobs: an admin sets user_jobs_key (deploy/INSTALL.md)")
+        raise Unfit("this node does not serve user jobs: an admin sets user_jobs_key (docs/admin/install.md)")
     helper = HelperClient(settings.helper_socket)
 
     def admit() -> Mapping[str, Any]:

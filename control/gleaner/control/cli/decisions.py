@@ -41,7 +41,7 @@ def why(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or slurm:4711 for one of Slurm's.")],
     as_json: AsJson = False,
 ) -> Answer:
-    """Say why a job is in its state, and name the last decision about the job."""
+    """Say why a job is in its state, with the last decision about it."""
     kind, number = _which(job)
     subject = f"{kind} {number}"
     with connect() as control:

@@ -251,10 +251,7 @@ def _plain(file: BinaryIO, place: Place) -> IO[bytes]:
     if start.startswith(_GZIP):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=opened))
     if start.startswith(_ZSTD):
-        plain = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).stream_reader(
-            opened, read_across_frames=True
-        )
-        return cast("IO[bytes]", plain)
+        return _zstd(opened)
     return opened
 
 

@@ -123,13 +123,13 @@ def list_jobs(
 
 
 def status(campaign: Campaign = None, as_json: AsJson = False) -> Answer:
-    """Count jobs by state: all that you may see, or those of a campaign."""
+    """Count jobs by state: all that you may see, or a campaign's."""
     with connect() as control:
         return Answer(control.status() if campaign is None else control.campaign(campaign), as_json)
 
 
 def show(job: Job, as_json: AsJson = False) -> Answer:
-    """Show all about a job: why it waits, where its slices ran, and what happened to it."""
+    """Show a job: why it waits, where it ran, and what happened to it."""
     with connect() as control:
         return Answer(control.job(job), as_json)
 

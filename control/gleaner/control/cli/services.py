@@ -54,7 +54,7 @@ def prepare() -> Answer:
 
 
 def user_job(arguments: Annotated[list[str] | None, typer.Argument(metavar="IMAGE COMMAND...")] = None) -> Answer:
-    """Run a container in a Slurm job of your own, so that it can be saved and go on elsewhere (see --help)."""
+    """Run a container in your own Slurm job, so that it can be saved."""
     try:
         from gleaner.agent.user_job import main as program
     except ModuleNotFoundError as error:
