@@ -321,7 +321,7 @@ def occupant(
     if job.partitions == (agents_in,):
         known = agents.get(job.id)
         return Occupant(job.id, job.user, Kind.AGENT, job.nodes, cannot=known.cannot if known else "")
-    kind = _KINDS[job_class(job.comment)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
+    kind = _KINDS[job_class(job)] if set(job.partitions) <= set(owners_in) else Kind.OTHER
     cannot = ""
     if kind is Kind.PREEMPTIBLE and not (job.can_requeue and job.is_batch):
         cannot = "it cannot be requeued: it is interactive, or was submitted with --no-requeue"

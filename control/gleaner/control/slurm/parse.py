@@ -166,12 +166,12 @@ def _job_of(fields: list[str], own: int | None) -> SlurmJob:
         is_exclusive=shared == "NO",
         wanted_nodes=tuple(expanded(wanted)),
         unwanted_nodes=tuple(expanded(unwanted)),
-        constraint=constraint,
-        dependency=dependency,
+        constraint=_text(constraint),
+        dependency=_text(dependency),
         priority=_whole(priority),
         reason=reason,
-        comment=comment,
-        admin_comment=admin,
+        comment=_text(comment),
+        admin_comment=_text(admin),
         restarts=_whole(restarts),
         submitted_s=_whole(submitted),
         begins_s=_instant(begins),
@@ -190,6 +190,10 @@ def _mib(text: str) -> int:
     if not found:
         raise ValueError(f"{text[:40]!r}, where an amount of memory was expected")
     return math.ceil(float(found[1]) * _UNITS_MIB[found[2].upper()])
+
+
+def _text(text: str) -> str:
+    return "" if text in UNSET else text
 
 
 def _whole(text: str) -> int:

@@ -19,6 +19,7 @@ ENDED = frozenset(
     }
 )  # fmt: skip
 """The states in which a job is over for good."""
+_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LONGEST_ID = 15
 _IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _HARMLESS = frozenset({"IDLE", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
@@ -124,6 +125,18 @@ class SlurmJob:
     def node(self) -> str | None:
         """The node of a job that has one node, as an agent has; None while it has none."""
         return self.nodes[0] if self.nodes else None
+
+    @property
+    def phase(self) -> JobPhase:
+        """The job's phase. A job in an unknown state, perhaps of a newer Slurm, counts as running on its nodes."""
+        if self.states & _ENDING:
+            return JobPhase.ENDING
+        return JobPhase.PENDING if self.states & WAITING else JobPhase.RUNNING  # CONFIGURING: it has its nodes
+
+    @property
+    def is_held(self) -> bool:
+        """True if the job waits, and somebody has to release it first."""
+        return self.phase is JobPhase.PENDING and self.priority == 0
 
     @property
     def is_pending(self) -> bool:
