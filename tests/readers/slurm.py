@@ -66,7 +66,7 @@ def snapshot_of(nodes: bytes, jobs: bytes) -> None:
 
 
 def listed_jobs(content: bytes, _folder: Path) -> None:
-    for job in parse.parse_jobs_on(text_of(content), ["n1"])[0]:
+    for job in parse_json.parse_jobs_on(text_of(content), ["n1"])[0]:
         assert all(text == untrusted.storable(text) for text in (job.user, job.comment, job.name, *job.nodes))
 
 

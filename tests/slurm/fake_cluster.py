@@ -190,8 +190,8 @@ class FakeCluster(SlurmAdminClient):
         )
         return replace(shown, gaps="; ".join(f"{each} cannot be read" for each in gaps))
 
-    def is_held(self, job: str) -> bool | None:
-        return (job in self.jobs and self.jobs[job].is_held) or None
+    def read_job(self, job: str) -> SlurmJob | None:
+        return self.jobs.get(job)
 
     def check_owners(self, owners: Sequence[str]) -> None:
         if self.keeps_no_accounts or self.is_away:

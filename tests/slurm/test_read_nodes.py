@@ -11,8 +11,7 @@ from gleaner.control.daemon.drains import is_ours, occupant
 from gleaner.control.policy.draining import Kind
 from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm.interface import ClusterError
-from gleaner.control.slurm.parse import parse_jobs_on
-from gleaner.control.slurm.parse_json import parse_nodes
+from gleaner.control.slurm.parse_json import parse_jobs_on, parse_nodes
 from gleaner.control.slurm.program_cluster import SlurmCluster
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 
@@ -43,7 +42,8 @@ def test_a_task_of_an_array_has_the_name_that_the_slurm_admin_knows() -> None:
 
 def test_what_waits_or_is_elsewhere_is_not_there() -> None:
     assert jobs(JOB | {"job_state": ["PENDING"]}, JOB | {"nodes": "n2"}, JOB | {"nodes": ""}) == ()
-    assert jobs(JOB | {"job_state": ["COMPLETING"]})[0].is_completing
+    for state in (["RUNNING", "COMPLETING"], ["PENDING", "COMPLETING"]):
+        assert jobs(JOB | {"job_state": state})[0].is_completing, "a requeued job is there until its processes are gone"
 
 
 @pytest.mark.parametrize("end", [{"infinite": True}, {"set": False}, {"number": 0}], ids=["endless", "unset", "zero"])

@@ -288,7 +288,8 @@ class Drains:
             return replace(job, released=True)
         # A job of which no record says that it was told counts, too: this program may have been killed just then.
         try:
-            if self._cluster.is_held(job.job):
+            found = self._cluster.read_job(job.job)
+            if found is not None and found.is_held:
                 self._slurm_admin.release(job.job, top=True)
         except ClusterRefused as error:
             problems.append(f"job {job.job} has left, and was not released: {error}")

@@ -17,7 +17,7 @@ from gleaner.control.slurm import commands, pyslurm_parse, run
 from gleaner.control.slurm.child_process import Child
 from gleaner.control.slurm.interface import AgentRequest, Cluster, ClusterRefused, ClusterUnavailable, SchedulerId
 from gleaner.control.slurm.program_cluster import SlurmCluster
-from gleaner.control.slurm.snapshot import Snapshot
+from gleaner.control.slurm.snapshot import SlurmJob, Snapshot
 from gleaner.control.slurm.submissions import Submissions, known_only
 
 IDS_A_CALL = 50
@@ -73,9 +73,9 @@ class PySlurmCluster:
         """See `Cluster.read_nodes`."""
         return self._programs.read_nodes(nodes, now_s)
 
-    def is_held(self, job: str) -> bool | None:
-        """See `Cluster.is_held`."""
-        return self._programs.is_held(job)
+    def read_job(self, job: str) -> SlurmJob | None:
+        """See `Cluster.read_job`."""
+        return self._programs.read_job(job)
 
     def check_owners(self, owners: Sequence[str]) -> None:
         """See `Cluster.check_owners`."""

@@ -131,17 +131,18 @@ class SlurmJob:
         """The job's phase. A job in an unknown state, perhaps of a newer Slurm, counts as running on its nodes."""
         if self.states & _ENDING:
             return JobPhase.ENDING
-        return JobPhase.PENDING if self.states & WAITING else JobPhase.RUNNING  # CONFIGURING: it has its nodes
+        waits = self.states & WAITING and "RUNNING" not in self.states
+        return JobPhase.PENDING if waits else JobPhase.RUNNING  # CONFIGURING: it has its nodes
 
     @property
     def is_held(self) -> bool:
         """True if the job waits, and somebody has to release it first."""
-        return self.phase is JobPhase.PENDING and self.priority == 0
+        return self.is_pending and self.priority == 0
 
     @property
     def is_pending(self) -> bool:
         """True if the job waits, held or not, and nothing of it is left on a node from an earlier start."""
-        return "PENDING" in self.states and not self.is_completing
+        return self.phase is JobPhase.PENDING
 
     @property
     def is_running(self) -> bool:
