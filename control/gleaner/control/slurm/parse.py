@@ -57,7 +57,14 @@ def parse_tables(nodes: str, jobs: str, word: str, *, own: int | None, read_s: f
     read, gaps = parse_json.read_each(once.values(), _node_of, lambda fields: f"node {fields[0]}")
     there = {node.name: replace(node, partitions=frozenset(partitions[node.name])) for node in read}
     rows = _rows(jobs, word, len(JOB_FIELDS), "squeue")
-    found, job_gaps = parse_json.read_each(rows, partial(_read_job, own=own), lambda fields: f"job {fields[0]}")
+
+    def is_agent(fields: list[str]) -> bool:
+        return _is_own(fields, own) and fields[-1].startswith(AGENT_PREFIX)
+
+    def name(fields: list[str]) -> str:
+        return f"agent {fields[-1]}" if is_agent(fields) else f"job {fields[0]}"
+
+    found, job_gaps = parse_json.read_each(rows, partial(_job_of, own=own), name, is_needed=is_agent)
     return Snapshot(read_s, there, tuple(found), "; ".join(filter(None, (gaps, job_gaps))))
 
 
@@ -128,16 +135,6 @@ def _node_of(fields: list[str]) -> SlurmNode:
         allocated_mib=_whole(allocated),
         features=features_of(features),
     )
-
-
-def _read_job(fields: list[str], own: int | None) -> SlurmJob:
-    """Return the job. Raises `ClusterError` for an agent of ours: one that is left out would be taken for gone."""
-    try:
-        return _job_of(fields, own)
-    except ValueError as error:
-        if _is_own(fields, own) and fields[-1].startswith(AGENT_PREFIX):
-            raise ClusterError(f"Slurm said of agent {fields[-1]} what cannot be read: {error}") from error
-        raise
 
 
 def _is_own(fields: list[str], own: int | None) -> bool:

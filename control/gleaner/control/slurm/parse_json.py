@@ -28,11 +28,16 @@ _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
 
 
 def read_each(
-    records: Iterable[Given], read: Callable[[Given], Read], name: Callable[[Given], str]
+    records: Iterable[Given],
+    read: Callable[[Given], Read],
+    name: Callable[[Given], str],
+    *,
+    is_needed: Callable[[Given], bool] = lambda _: False,
 ) -> tuple[list[Read], str]:
     """Return what `read` makes of each record, and a line about those that cannot be read: they are left out.
 
-    `name` tells which record it is.
+    `name` tells which record it is. Raises `ClusterError` for a record that is needed and cannot be read: an agent that
+    is left out would be taken for gone.
     """
     found: list[Read] = []
     lines: list[str] = []
@@ -40,7 +45,10 @@ def read_each(
         try:
             found.append(read(one))
         except _UNREADABLE as error:
-            lines.append(f"Slurm said of {name(one)} what cannot be read: {_reason(error)}"[:_LONGEST_LINE])
+            line = f"Slurm said of {name(one)} what cannot be read: {_reason(error)}"[:_LONGEST_LINE]
+            if is_needed(one):
+                raise ClusterError(line) from error
+            lines.append(line)
     more = f" (and of {len(lines) - 1} more)" if len(lines) > 1 else ""
     return found, f"{lines[0]}{more}" if lines else ""
 
@@ -154,7 +162,7 @@ def _job(one: Mapping[str, Any]) -> SlurmJob:
         restarts=number(one["restart_cnt"]) or 0,
         can_requeue=bool(one["requeue"]),
         is_batch=bool(one["batch_flag"]),
-        submitted_s=_needed(one["submit_time"]),
+        submitted_s=needed(one["submit_time"]),
         end_s=_end_s(one["end_time"]),
     )
 
@@ -204,7 +212,8 @@ def text(given: object) -> str:
     return given
 
 
-def _needed(given: object) -> int:
+def needed(given: object) -> int:
+    """Return a number that is always set. Raises `ValueError` if it is not."""
     found = number(given)
     if found is None:
         raise ValueError("a number is not set")

@@ -33,16 +33,20 @@ class SlurmCluster:
         )
 
     def read(self, now_s: float) -> Snapshot:
-        """See `Cluster.read`. Runs two programs, whoever's jobs are read."""
+        """See `Cluster.read`."""
         began = self._submissions.count
+        snapshot = self._poll(now_s)
+        self._submissions.looked((job for job in snapshot.jobs if job.is_own), since=began)
+        return snapshot
+
+    def _poll(self, now_s: float) -> Snapshot:
+        """Run two programs, whoever's jobs are read."""
         word = "x" + secrets.token_hex(8)  # a word that began with digits would be taken for a column's width
         partitions = [*self._owners, self._settings.partition]
         nodes = self._ask(commands.ask_nodes(partitions, word))
         jobs = self._ask(commands.ask_jobs(partitions, word, only_own=not self._owners))
         own = os.getuid() if self._owners else None  # Slurm has a list of one user's jobs at hand
-        snapshot = parse.parse_tables(nodes, jobs, word, own=own, read_s=now_s)
-        self._submissions.looked((job for job in snapshot.jobs if job.is_own), since=began)
-        return snapshot
+        return parse.parse_tables(nodes, jobs, word, own=own, read_s=now_s)
 
     def read_nodes(self, nodes: Sequence[str], now_s: float) -> Snapshot:
         """See `Cluster.read_nodes`. Asks in JSON: it tells how a node is drained, and whether a job can be requeued."""
