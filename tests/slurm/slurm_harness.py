@@ -84,7 +84,7 @@ class FakedSlurm:
         path.mkdir(exist_ok=True)
         source = (Path(__file__).parent / "fake_slurm.py").read_text()
         (path / "fake_slurm.py").write_text(f"#!{sys.executable}\n{source}")
-        for program in PROGRAMS:
+        for program in (*PROGRAMS, "scontrol", "sacctmgr"):
             (path / program).symlink_to("fake_slurm.py")
         (path / "fake_slurm.py").chmod(0o755)
 
