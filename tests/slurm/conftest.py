@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 from tests.slurm import pyslurm_container, slurm_harness
 from tests.slurm.pyslurm_container import PySlurmContainer
-from tests.slurm.slurm_harness import FakedPySlurm, Place
+from tests.slurm.slurm_harness import FakedSlurm, Place
 
 from gleaner.control.slurm.interface import AGENT_PREFIX, SchedulerId
 
 
 @pytest.fixture
-def faked_pyslurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakedPySlurm:
-    """A Python with a faked PySlurm, and a faked scontrol on the PATH."""
-    faked = FakedPySlurm(tmp_path / "pyslurm")
-    faked.put_on(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+def faked_pyslurm(faked: FakedSlurm) -> FakedSlurm:
+    """The faked programs, with a PySlurm beside them."""
+    faked.put_pyslurm()
     return faked
 
 
@@ -55,7 +53,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             place = slurm_harness.slurm(tmp_path, logs=tmp_path)
         case "faked_pyslurm":
             faked = request.getfixturevalue("faked_pyslurm")
-            place = slurm_harness.pyslurm(tmp_path, python=faked.python, logs=tmp_path)
+            place = slurm_harness.pyslurm(tmp_path, python=faked.pyslurm_python, logs=tmp_path)
         case "real_pyslurm":
             request.getfixturevalue("real_pyslurm")
             place = slurm_harness.pyslurm(

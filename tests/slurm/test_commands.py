@@ -11,7 +11,6 @@ from gleaner.control.settings import ClusterSettings
 from gleaner.control.slurm import commands
 from gleaner.control.slurm.agents_view import agent_phase, agents_view, regular_nodes
 from gleaner.control.slurm.interface import AgentRequest, ClusterError
-from gleaner.control.slurm.owners_view import OwnedPhase, owned_phase
 from gleaner.control.slurm.parse import parse_submitted, parse_tables
 from gleaner.control.slurm.snapshot import JobPhase, SlurmJob, Snapshot
 
@@ -175,20 +174,20 @@ def test_however_late_the_start_slurms_own_end_is_the_shared_end_or_up_to_a_minu
 @pytest.mark.parametrize(
     ("state", "agent", "owned"),
     [
-        ("PENDING", JobPhase.PENDING, OwnedPhase.PENDING),
-        ("REQUEUE_HOLD", JobPhase.PENDING, OwnedPhase.PENDING),
-        ("CONFIGURING", JobPhase.PENDING, OwnedPhase.RUNNING),
-        ("SUSPENDED", JobPhase.RUNNING, OwnedPhase.RUNNING),
-        ("COMPLETING", JobPhase.ENDING, OwnedPhase.ENDING),
-        ("STAGE_OUT", JobPhase.ENDING, OwnedPhase.ENDING),
+        ("PENDING", JobPhase.PENDING, JobPhase.PENDING),
+        ("REQUEUE_HOLD", JobPhase.PENDING, JobPhase.PENDING),
+        ("CONFIGURING", JobPhase.PENDING, JobPhase.RUNNING),
+        ("SUSPENDED", JobPhase.RUNNING, JobPhase.RUNNING),
+        ("COMPLETING", JobPhase.ENDING, JobPhase.ENDING),
+        ("STAGE_OUT", JobPhase.ENDING, JobPhase.ENDING),
     ],
 )
 def test_an_agent_and_a_job_of_an_owners_stand_where_slurm_says_but_for_one_whose_node_is_made_ready(
-    state: str, agent: JobPhase, owned: OwnedPhase
+    state: str, agent: JobPhase, owned: JobPhase
 ) -> None:
     """No agent runs yet in such a job; to the owners' other jobs its CPUs are taken."""
     job = SlurmJob(id="1", partitions=("p",), states=frozenset({state}))
-    assert (agent_phase(job), owned_phase(job)) == (agent, owned)
+    assert (agent_phase(job), job.phase) == (agent, owned)
 
 
 def test_the_script_runs_the_agent_as_a_step_and_hands_the_warning_on() -> None:

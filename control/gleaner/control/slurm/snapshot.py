@@ -19,6 +19,7 @@ ENDED = frozenset(
     }
 )  # fmt: skip
 """The states in which a job is over for good."""
+_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _LONGEST_ID = 15
 _IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _HARMLESS = frozenset({"IDLE", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
@@ -126,9 +127,22 @@ class SlurmJob:
         return self.nodes[0] if self.nodes else None
 
     @property
+    def phase(self) -> JobPhase:
+        """The job's phase. A job in an unknown state, perhaps of a newer Slurm, counts as running on its nodes."""
+        if self.states & _ENDING:
+            return JobPhase.ENDING
+        waits = self.states & WAITING and "RUNNING" not in self.states
+        return JobPhase.PENDING if waits else JobPhase.RUNNING  # CONFIGURING: it has its nodes
+
+    @property
+    def is_held(self) -> bool:
+        """True if the job waits, and somebody has to release it first."""
+        return self.is_pending and self.priority == 0
+
+    @property
     def is_pending(self) -> bool:
         """True if the job waits, held or not, and nothing of it is left on a node from an earlier start."""
-        return "PENDING" in self.states and not self.is_completing
+        return self.phase is JobPhase.PENDING
 
     @property
     def is_running(self) -> bool:
