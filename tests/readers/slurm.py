@@ -71,7 +71,7 @@ def listed_jobs(content: bytes, _folder: Path) -> None:
 
 
 def pyslurm_answer(content: bytes, _folder: Path) -> None:
-    said = json_of(content, is_shown=True)
+    said = json_of(content, for_display=True)
     for read in (pyslurm_parse.parse_ids, pyslurm_parse.parse_versions):
         try:
             read(said)

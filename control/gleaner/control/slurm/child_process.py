@@ -95,7 +95,7 @@ def answer_in(line: bytes, name: str) -> dict[str, object]:
     Raises `ClusterUnavailable`.
     """
     try:
-        answer = untrusted.json_of(line, is_shown=True)
+        answer = untrusted.json_of(line, for_display=True)
         if not answer.keys() & {"said", "failed"}:
             raise ValueError("it is neither an answer nor a failure")
     except (ValueError, AttributeError) as error:
