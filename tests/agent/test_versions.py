@@ -1,6 +1,7 @@
 """Agents and control of different versions understand each other: what is not known is passed over, on both sides."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+from tests.golden import check_golden
 
 from gleaner.agent import messages
 from gleaner.agent.messages import MAJOR, ClaimRequest, Message, Orders, VersionedMessage
@@ -88,6 +90,12 @@ def test_each_message_is_looked_at_here() -> None:
         if isinstance(each, type) and issubclass(each, BaseModel) and each not in {Message, VersionedMessage, BaseModel}
     }  # fmt: skip
     assert there == set(LEAST)
+
+
+def test_the_messages_are_written_as_before() -> None:
+    """An agent and a control of different versions meet, so no field of a message gets another name or form."""
+    written = {name: json.loads(message(name).model_validate(said(name)).model_dump_json()) for name in LEAST}
+    check_golden(Path(__file__).parent / "golden" / "messages.json", written)
 
 
 @names

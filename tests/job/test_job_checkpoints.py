@@ -1,5 +1,6 @@
 """A job's checkpoints on the storage, under their numbers, and the nodes on which they can be restored."""
 
+import json
 import random
 import time
 from contextlib import nullcontext
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.pretended_runtime import PretendedRuntime
+from tests.golden import check_golden
 
 from gleaner.agent.checkpoints import dedup
 from gleaner.agent.checkpoints.folder_storage import FolderStorage
@@ -104,6 +106,19 @@ def test_the_checkpoints_of_an_attempt_count_up_and_know_how_far_the_output_had_
     assert [checkpoint.number for checkpoint in made] == [1, 2, 3]
     assert (made[2].log_lines, made[2].open_lines) == (12, {Stream.STDOUT: "YWI="})
     assert storage.keys("jobs/7") == [f"jobs/7/attempt-1/checkpoint-{number}" for number in (1, 2, 3)]
+
+
+def test_the_manifest_of_a_checkpoint_is_written_as_before(storage: FolderStorage, tmp_path: Path) -> None:
+    """A node of another version restores it, so no key gets another name. What differs each time is left out."""
+    attempt = Attempt(storage, tmp_path / "job")
+    attempt.save()
+    attempt.save()
+    key = "jobs/7/attempt-1/checkpoint-2"
+    manifest = json.loads((tmp_path / "storage" / key / "manifest.json").read_text())
+    for part in manifest["parts"]:
+        part.update({name: type(part[name]).__name__ for name in ("size_bytes", "digest", "blocks")})
+    manifest["facts"]["paused_s"] = type(manifest["facts"]["paused_s"]).__name__
+    check_golden(Path(__file__).parent / "golden" / "manifest.json", manifest)
 
 
 def test_what_the_checkpoint_before_holds_is_not_stored_again_also_over_attempts(

@@ -41,8 +41,8 @@ class Place:
         self.stored = stored
         self.held: list[int] = []
         guard = vdso.Guard() if sealed else guard
-        listener = ipc.listening(str(place / "criu"))
-        users = ipc.listening(str(place / "users"))
+        listener = ipc.listen(str(place / "criu"))
+        users = ipc.listen(str(place / "users"))
         self.relay = Relay(listener, str(place / "users"), sealed, guard)
         self.criu = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.criu.connect(str(place / "criu"))

@@ -37,7 +37,7 @@ def restoring(folder: Path, end: Callable[[ipc.Handshake], None], *, images: int
         root = ipc.Handshake(roots)
         root.say({"do": "restore"})
         root.hear()
-        with ipc.listening(str(folder / "serve")) as listener:
+        with ipc.listen(str(folder / "serve")) as listener:
             root.say({"listening": True}, listener.fileno())
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as criu:
             criu.connect(str(folder / "serve"))

@@ -117,7 +117,7 @@ def test_the_newest_two_checkpoints_stay_and_nothing_after_the_end(tmp_path: Pat
     assert (at.before(third), at.before(second), at.before(first)) == (second, None, None)
     assert len(at.storage.keys("jobs/66")) == 2
     assert at.next_attempt() == 2
-    at.quarantine(third)
+    at.set_aside(third)
     assert at.latest() == (second,)
     (at.root / ".broken" / "jobs--661--attempt-1--checkpoint-1--0").mkdir()
     at.clear()

@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from gleaner.agent.checkpoints.interface import Storage
-from gleaner.agent.checkpoints.probe import Probe
+from gleaner.agent.checkpoints.storage_probe import StorageProbe
 from gleaner.agent.common.clock import EXCHANGES, Clock, Exchange, SystemClock, least_ahead_s
 from gleaner.agent.common.limiter import Limiter, default_saves_at_once
 from gleaner.agent.common.randomness import Randomness
@@ -128,7 +128,7 @@ class Agent:
     _exchanges: deque[Exchange] = field(default_factory=lambda: deque[Exchange](maxlen=EXCHANGES))
     """The newest heartbeats and control's answers; they show how far the two clocks differ."""
     _context: AgentContext = field(init=False)
-    _probe: Probe = field(init=False)
+    _probe: StorageProbe = field(init=False)
     _disk: DiskWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Agent:
         # Slurm may count more cores than the machine has: it saves no faster for that.
         cores = min(self.facts.cpus, os.cpu_count() or self.facts.cpus)
         at_once = self.settings.saves_at_once or default_saves_at_once(cores)
-        self._probe = Probe(self.storage, f"agents/{self.name}/probe", self.clock)
+        self._probe = StorageProbe(self.storage, f"agents/{self.name}/probe", self.clock)
         settings = self.settings
         limits = DiskLimits(settings.disk_mib_per_job, settings.inodes_per_job, settings.disk_reserve_mib)
         keep_s = settings.images_keep_days * 86_400
@@ -244,10 +244,10 @@ class Agent:
         planned_s = self.exit_by_s - self._shutdown_grace_s
         is_storing = any(job.is_storing for job in self._jobs)
         if is_storing and now_s >= planned_s - STORAGE_ANSWERS_WITHIN_S:
-            self._probe.look()
+            self._probe.start()
         if now_s < planned_s:
             return False
-        if is_storing and self._probe.out_for_s < STORAGE_ANSWERS_WITHIN_S:
+        if is_storing and self._probe.waits_s < STORAGE_ANSWERS_WITHIN_S:
             self._extended_until_s = self.end_s
             return now_s >= self.latest_exit_s - self._shutdown_grace_s
         # What was stored during the kill wait must still be reported, so the exit is never set to a past instant.
@@ -324,7 +324,7 @@ class Agent:
         expected_s = self._context.estimates.all_s(job.load for job in self._jobs)
         inside_s = max((job.checkpoints.storage_s for job in self._jobs), default=0.0)
         if inside_s > SUSPICIOUS_S + 3 * expected_s:
-            self._probe.look()
+            self._probe.start()
 
     async def _deregister(self) -> None:
         """Deregister, and see that control hears all reports."""
@@ -338,7 +338,7 @@ class Agent:
             was_late=saves.was_late if saves else False,
         )
         self.outbox.put(f"/agents/{self.name}/farewell", deregistration)
-        hangs = self._probe.out_for_s >= STORAGE_ANSWERS_WITHIN_S
+        hangs = self._probe.waits_s >= STORAGE_ANSWERS_WITHIN_S
         left_s = max(self.latest_exit_s - self.clock.now_s(), min(1.0, self._shutdown_grace_s / 3))
         await deregister(self.outbox, self._context.reports, clock=self.clock, within_s=left_s, storage_hangs=hangs)
 
@@ -346,14 +346,14 @@ class Agent:
         """End all jobs: the time is over. A call that hangs is left alone: its thread ends with this process."""
         self._ending_because = "out of time"
         if any(job.checkpoints.storage_s for job in self._jobs):
-            self._probe.look()
-        hangs = self._probe.out_for_s >= STORAGE_ANSWERS_WITHIN_S
+            self._probe.start()
+        hangs = self._probe.waits_s >= STORAGE_ANSWERS_WITHIN_S
         for job in self._jobs:
             job.feed(lifecycle.OutOfTime("the storage hangs" if hangs else job.storage_fault))
         await self._wait_within(self._shutdown_grace_s / 3, *(job.done.wait() for job in self._jobs))
         stuck = [job for job in self._jobs if not job.done.is_set()]
         await self._wait_within(self._shutdown_grace_s / 3, *(asyncio.to_thread(job.kill_now) for job in stuck))
-        if hangs or self._probe.out_for_s >= STORAGE_ANSWERS_WITHIN_S:
+        if hangs or self._probe.waits_s >= STORAGE_ANSWERS_WITHIN_S:
             log.error("the storage does not answer any more")
             self._fault, self._ending_because = True, "storage hangs"
 

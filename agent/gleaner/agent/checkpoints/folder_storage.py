@@ -11,7 +11,7 @@ to it. Only the owner has access to the files (0700, 0600), since checkpoints ho
 walked from the root without following symbolic links.
 
 The folder must have been set up once (`prepare`). So a node on which the shared file system is not mounted reports
-that, instead of finding every archive missing or keeping its own archives on the local disk.
+that. Otherwise it would find every archive missing, or keep its own archives on the local disk.
 """
 
 import errno
@@ -30,8 +30,8 @@ from gleaner.agent.checkpoints.manifest import MANIFEST, is_plain, names_of
 from gleaner.agent.checkpoints.storage_root import DRAFTS, open_root, translate_errors
 from gleaner.agent.checkpoints.workers import Workers
 from gleaner.agent.system.openat import (
+    closing_fd,
     entries,
-    opened,
     remove_tree,
     subfolders,
     walk,
@@ -65,11 +65,11 @@ class FolderStorage:
                 (self._root / name).mkdir(mode=0o700, exist_ok=True)
             self._root.chmod(0o700)
             for folder in (self._root, self._root.parent):
-                with opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
+                with closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as file:
                     os.fsync(file)
 
     def draft(self, key: str, before: Archive | None = None) -> AbstractContextManager[Draft]:
-        """Return a new draft. Refuse a key inside an archive; `publish` refuses a key that is taken."""
+        """Return a new draft. Refuse a key inside an archive; `publish` refuses a key that is in use."""
         older = before if isinstance(before, FolderArchive) else None
         return FolderDraft(self._root, key, self._workers, older, self._writer)
 
@@ -113,16 +113,18 @@ class FolderStorage:
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             return {writer for name in entries(drafts) if (writer := writer_of(name))}
 
-    def sweep(self, *, before_s: float, ended: Collection[str] = ()) -> int:
+    def sweep(self, *, before_s: float, ended_writers: Collection[str] = ()) -> int:
         """Remove the drafts that programs left when they died. Return how many there were.
 
-        These are all drafts of the writers that have `ended`, and all that were not written to since `before_s`
-        (seconds since the epoch, the file server's clock). A writer that wakes up after that gets a `StorageError` and
-        has published nothing.
+        These are all drafts of `ended_writers`, and all that were not written to since `before_s` (seconds since the
+        epoch, the file server's clock). A writer that wakes up after that gets a `StorageError` and has published
+        nothing.
         """
         with translate_errors(self._root), open_root(self._root) as root, walk(root, (DRAFTS,)) as drafts:
             stale = [
-                name for name in entries(drafts) if writer_of(name) in ended or _last_written_s(drafts, name) < before_s
+                name
+                for name in entries(drafts)
+                if writer_of(name) in ended_writers or _last_written_s(drafts, name) < before_s
             ]
             for name in stale:
                 hidden = secrets.token_hex(16)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gleaner.agent.checkpoints.interface import StorageError, StorageFull
-from gleaner.agent.system.openat import entries, opened
+from gleaner.agent.system.openat import closing_fd, entries
 
 DRAFTS = ".drafts"
 
@@ -33,13 +33,13 @@ def open_root(root: Path) -> Generator[int]:
     """Yield the storage's root, if it is there, is set up, and only its owner may write to it."""
     with translate_errors(root):
         file = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with opened(file):
+    with closing_fd(file):
         with translate_errors(root):
             mode = os.fstat(file).st_mode
-            set_up = DRAFTS in entries(file)
+            is_set_up = DRAFTS in entries(file)
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise StorageError(f"others may write into the storage folder {root}: run `chmod 700 {root}`")
-        if not set_up:
+        if not is_set_up:
             raise StorageError(
                 f"{root} is not a storage folder: is the file system mounted? For a new one: `glean control prepare`"
             )

@@ -21,8 +21,8 @@ from typing import TypeVar
 
 from gleaner.agent.checkpoints.interface import Archive, Draft
 from gleaner.agent.privileged.shim.criu_messages import StreamBroken, read_request, receive_pipe, send_answer
-from gleaner.agent.system.ipc import Handshake, HandshakeFailed, Message, checked_name, listening, peer
-from gleaner.agent.system.openat import opened, write_all
+from gleaner.agent.system.ipc import Handshake, HandshakeFailed, Message, check_name, listen, peer
+from gleaner.agent.system.openat import closing_fd, write_all
 from gleaner.agent.system.untrusted import text_of
 
 DESCRIPTORS_PART = "descriptors.json"
@@ -73,7 +73,7 @@ def serve(listener: socket.socket, archive: Archive, caller: socket.socket) -> N
     pumps = _Pumps()
 
     def give(pipe: int, name: str) -> None:
-        with opened(pipe), suppress(BrokenPipeError):
+        with closing_fd(pipe), suppress(BrokenPipeError):
             for chunk in archive.read(PREFIX + name):
                 write_all(pipe, chunk)
 
@@ -162,7 +162,7 @@ def _send_layer(pipe: int | None, archive: Archive) -> None:
     if pipe is None:
         raise HandshakeFailed("no pipe came for the written files")
     chunks = archive.read(LAYER_PART)
-    with opened(pipe), contextlib.suppress(BrokenPipeError):
+    with closing_fd(pipe), contextlib.suppress(BrokenPipeError):
         for chunk in chunks:
             write_all(pipe, chunk)
     for _ in chunks:  # a broken archive may say so only at its end
@@ -227,8 +227,8 @@ def during_handshake(folder: Path, name: str, talk: Callable[[Handshake], None],
 
     If both fail, the failure of `talk` is raised, since it is the reason. Raises `HandshakeFailed` if nobody came.
     """
-    path = folder / checked_name(name)
-    with listening(str(path)) as listener, ThreadPoolExecutor(1) as one:
+    path = folder / check_name(name)
+    with listen(str(path)) as listener, ThreadPoolExecutor(1) as one:
         try:
             talking = one.submit(_accept, listener, talk)
             try:

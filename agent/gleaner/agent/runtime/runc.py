@@ -48,7 +48,7 @@ from gleaner.agent.runtime.interface import (
 )
 from gleaner.agent.runtime.log_frames import messages
 from gleaner.agent.system.ipc import HandshakeFailed
-from gleaner.agent.system.openat import opened
+from gleaner.agent.system.openat import closing_fd
 
 _CHUNK_BYTES = 2**20
 _LOOK_S = 0.1
@@ -294,7 +294,7 @@ class RuncRuntime:
             raise ImageMissing(f"the image {spec.image} is here, but not as {image}: it was changed")
 
     def _run(self, spec: ContainerSpec) -> None:
-        with opened(os.open(spec.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+        with closing_fd(os.open(spec.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             try:
                 self._helper.ask("run", folder, name=spec.name)
             except HelperRefusal as error:

@@ -111,7 +111,7 @@ class Catalog:
         older = checkpoints[checkpoints.index(checkpoint) + 1 :] if checkpoint in checkpoints else ()
         return older[0] if older else None
 
-    def quarantine(self, broken: Checkpoint) -> None:
+    def set_aside(self, broken: Checkpoint) -> None:
         """Set a broken checkpoint aside; it does not count any more."""
         self.storage.set_aside(checkpoint_key(self.job, broken.attempt, broken.number))
         self._write(tuple(one for one in self.latest() if one != broken))

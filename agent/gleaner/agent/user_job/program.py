@@ -142,7 +142,7 @@ class UserJob:
     def _start_from_newest(self) -> lifecycle.Started | lifecycle.NotStarted:
         """Start the job, or restore it from the newest checkpoint that can be read here.
 
-        A checkpoint that cannot be read is quarantined once an older one is restored. If none can be read, perhaps the
+        A checkpoint that cannot be read is set aside once an older one is restored. If none can be read, perhaps the
         node is to blame: all of them stay, and the job does not start from the beginning.
         """
         broken: list[tuple[Checkpoint, str]] = []
@@ -170,7 +170,7 @@ class UserJob:
                 checkpoints.storage, assignment, checkpoints.node, checkpoints.folder
             )
         for one, detail in broken if isinstance(event, lifecycle.Started) else ():
-            self.catalog.quarantine(one)
+            self.catalog.set_aside(one)
             self.say(f"what was saved last is broken, and set aside: {detail}")
         if isinstance(event, lifecycle.Started):
             self._has_container = True

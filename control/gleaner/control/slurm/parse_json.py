@@ -189,7 +189,7 @@ def name_of(one: Any) -> str:
 def listed(answer: str, what: str, program: str) -> list[dict[str, Any]]:
     """Return the list in an answer in JSON. Raises `ClusterError` if there is no such list."""
     try:
-        found = untrusted.json_of(answer, is_shown=True)[what]
+        found = untrusted.json_of(answer, for_display=True)[what]
         if not isinstance(found, list):
             raise TypeError(f"{what} is no list")
     except (ValueError, KeyError, TypeError) as error:

@@ -31,7 +31,7 @@ def remove_tree(path: str) -> bool:
     """
     try:
         unmount_below(path)
-        with openat.opened(os.open(path, openat.FOLDER)) as top:
+        with openat.closing_fd(os.open(path, openat.FOLDER)) as top:
             openat.empty(top)
         os.rmdir(path)
     except FileNotFoundError:

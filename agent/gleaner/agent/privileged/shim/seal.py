@@ -135,14 +135,14 @@ class Relay:
         source = criu_messages.receive_pipe(criu)
         criu_messages.send_request(streamer, name)
         if _PAGES.match(name):
-            with openat.opened(source):
+            with openat.closing_fd(source):
                 criu_messages.send_pipe(streamer, source)
             return
         if name in self.images:
             raise Broken(f"CRIU has written {name} twice")
         noted = self.images.setdefault(name, [])
         ours, theirs = os.pipe()[::-1]
-        with openat.opened(theirs):
+        with openat.closing_fd(theirs):
             criu_messages.send_pipe(streamer, theirs)
         self._pump(_noting, source, ours, noted)
 
@@ -163,11 +163,11 @@ class Relay:
         sink = criu_messages.receive_pipe(criu)
         noting, parts = guard if guard.reads(name) else None, guard.parts(name) if is_pages else []
         if noted is None and noting is None and not parts:
-            with openat.opened(sink):
+            with openat.closing_fd(sink):
                 criu_messages.send_pipe(streamer, sink)
             return
         ours, theirs = os.pipe()
-        with openat.opened(theirs):
+        with openat.closing_fd(theirs):
             criu_messages.send_pipe(streamer, theirs)
         if is_pages:
             self._pump(_looking, ours, sink, parts)
@@ -182,7 +182,7 @@ class Relay:
 
 def _noting(source: int, sink: int, noted: list[str]) -> None:
     """Pass the blocks on, and note them. Whatever fails, both ends are closed, so that CRIU's save fails."""
-    with openat.opened(source), openat.opened(sink):
+    with openat.closing_fd(source), openat.closing_fd(sink):
         while True:
             block = _block(source)
             if not block:
@@ -200,7 +200,7 @@ def _comparing(source: int, sink: int, noted: list[str] | None, name: str, guard
     When another block comes, or one is missing, `sink` stays open: CRIU must be killed while it waits, and must never
     take what it has for the whole image.
     """
-    with openat.opened(source):
+    with openat.closing_fd(source):
         blocks = _compared(source, noted, name)
         if guard is not None:
             whole = _whole(blocks, name)
@@ -240,7 +240,7 @@ def _whole(blocks: Iterator[bytes], name: str) -> bytes:
 def _looking(source: int, sink: int, parts: list[vdso.VdsoPart]) -> None:
     """Pass pages on, and look at these parts before. If one is forged, `sink` stays open, as in `_comparing`."""
     at = 0
-    with openat.opened(source):
+    with openat.closing_fd(source):
         try:
             for part in parts:
                 at += _moved(source, sink, part.start - at)
