@@ -68,7 +68,7 @@ def read(file: BinaryIO, *, architecture: str) -> SavedImage:
     """Return the one image of this architecture in an archive. Raises `NotAnImage`."""
     try:
         return _read(file, architecture)
-    except (OSError, *MALFORMED, *_errors_of_zstd()) as error:
+    except _unreadable() as error:
         raise NotAnImage(f"it cannot be read: {error}") from error
 
 
@@ -267,5 +267,11 @@ def _zstd(opened: io.BufferedReader) -> IO[bytes]:
     return cast("IO[bytes]", decompressor.stream_reader(opened, read_across_frames=True))
 
 
-def _errors_of_zstd() -> tuple[type[Exception], ...]:
-    return (sys.modules["zstandard"].ZstdError,) if "zstandard" in sys.modules else ()
+def _unreadable() -> tuple[type[Exception], ...]:
+    """Return the errors that a broken archive causes. Those of zstd are known where it has been imported."""
+    known: tuple[type[Exception], ...] = (OSError, *MALFORMED)
+    if "zstandard" in sys.modules:
+        import zstandard
+
+        known += (zstandard.ZstdError,)
+    return known

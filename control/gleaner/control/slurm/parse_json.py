@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from gleaner.agent.common.hostlist import expanded
-
 from gleaner.agent.system import untrusted
+from gleaner.control.hostlist import expanded
 from gleaner.control.slurm.interface import ClusterError
 from gleaner.control.slurm.snapshot import SlurmJob, SlurmNode
 
