@@ -368,6 +368,17 @@ def test_who_takes_a_drain_back_does_not_take_back_what_is_asked_for_afterwards(
     assert (harness.seen(resumed).phase, harness.nodes.marked) == (DrainPhase.RESUMED, {"n2"})
 
 
+def test_a_job_that_somebody_else_put_back_without_a_hold_is_not_released(harness: DrainsHarness) -> None:
+    harness.nodes.run("12", "n1", kind=JobClass.PREEMPTIBLE)
+    harness.nodes.stubborn.add("12")
+    number = harness.ask("n1")
+    harness.done(number, rounds=2)
+    harness.nodes.requeued("12")
+    drain = harness.done(number)
+    assert (drain.phase, drain.said) == (DrainPhase.EMPTY, "")
+    assert harness.nodes.acts == [("drain", "n1"), ("requeue", "12")]
+
+
 def dying(at: int, *, after: bool) -> FakeCluster:
     return FakeCluster(dies_after=at) if after else FakeCluster(dies_before=at)
 

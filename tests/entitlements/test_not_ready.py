@@ -91,3 +91,13 @@ def test_a_job_is_not_asked_for_in_one_piece_while_those_that_make_room_for_it_a
     harness.rounds(12)
     assert "p2" in harness.runs
     assert {job for act, job in harness.cluster.acts if act == "signal"} == {"x1", "x2"}
+
+
+def test_a_job_whose_begin_time_has_not_come_is_not_released_before(harness: EntitlementsHarness) -> None:
+    harness.cluster.enter("p", "physics", 3)
+    harness.cluster.change("p", begins_s=harness.cluster.now_s + 60)
+    harness.rounds(3)
+    assert (harness.decided("p"), harness.cluster.acts) == ((), [])
+    harness.cluster.pass_time(60)
+    harness.rounds(2)
+    assert harness.runs == {"p"}

@@ -290,7 +290,7 @@ class Drains:
         try:
             found = self._cluster.read_job(job.job)
             if found is not None and found.is_held:
-                self._slurm_admin.release(job.job, top=True)
+                self._slurm_admin.release(job.job, top=True, submitted_s=found.submitted_s)
         except ClusterRefused as error:
             problems.append(f"job {job.job} has left, and was not released: {error}")
         return replace(job, released=True)

@@ -80,16 +80,36 @@ def holdings(job: SlurmJob) -> dict[str, Resources]:
 
 
 def wishes(jobs: Iterable[SlurmJob], nodes: Mapping[str, SlurmNode]) -> dict[str, Wish]:
-    """Return what each job asks for, where these nodes can be used."""
+    """Return what each job asks for, where these nodes can be used.
+
+    Thousands of jobs ask for the same few sets of nodes, so each set is worked out once.
+    """
     lack = cache(partial(lacking, nodes={node.name: node.features for node in nodes.values()}))
-    return {job.id: _wish(job, _among(job, lack(job.constraint), nodes), nodes) for job in jobs}
+
+    @cache
+    def among(wanted: tuple[str, ...], unwanted: tuple[str, ...], constraint: str) -> tuple[str, ...] | None:
+        if not wanted and not unwanted and not lack(constraint):
+            return None
+        return tuple(sorted((set(wanted) or nodes.keys()) - set(unwanted) - lack(constraint)))
+
+    @cache
+    def least(names: tuple[str, ...] | None) -> Resources | None:
+        usable = [node for node in nodes.values() if names is None or node.name in names]
+        return Resources(min(n.cpus for n in usable), min(n.memory_mib for n in usable)) if usable else None
+
+    def wish(job: SlurmJob) -> Wish:
+        names = among(job.wanted_nodes, job.unwanted_nodes, job.constraint)
+        return _wish(job, names, least(names) if job.is_exclusive else None)
+
+    return {job.id: wish(job) for job in jobs}
 
 
-def _wish(job: SlurmJob, among: tuple[str, ...] | None, nodes: Mapping[str, SlurmNode]) -> Wish:
-    """Return what the job asks for, as far as Slurm tells. Slurm does not say whether tasks may be apart."""
-    usable = [node for node in nodes.values() if among is None or node.name in among] if job.is_exclusive else []
-    if usable:
-        least = Resources(min(node.cpus for node in usable), min(node.memory_mib for node in usable))
+def _wish(job: SlurmJob, among: tuple[str, ...] | None, least: Resources | None) -> Wish:
+    """Return what the job asks for, as far as Slurm tells. Slurm does not say whether tasks may be apart.
+
+    `among`: the nodes that it may use, None for any node. `least`: the size of the smallest, if it takes whole nodes.
+    """
+    if least is not None:
         count = max(job.nodes_at_least, math.ceil(job.cpus / max(1, least.cpus)))
         return Wish(count, least, apart=True, whole=True, nodes=among)
     is_apart = job.nodes_at_least > 1 or job.tasks == 1
@@ -97,13 +117,6 @@ def _wish(job: SlurmJob, among: tuple[str, ...] | None, nodes: Mapping[str, Slur
     piece = Resources(math.ceil(job.cpus / pieces), math.ceil(job.memory_mib / pieces))
     in_all = None if pieces * piece.cpus == job.cpus else job.cpus
     return Wish(pieces, piece, apart=is_apart, nodes=among, all_cpus=in_all)
-
-
-def _among(job: SlurmJob, lack: frozenset[str], nodes: Mapping[str, SlurmNode]) -> tuple[str, ...] | None:
-    """Return the nodes that the job may use; None for any node."""
-    if not job.wanted_nodes and not job.unwanted_nodes and not lack:
-        return None
-    return tuple(sorted((set(job.wanted_nodes) or nodes.keys()) - set(job.unwanted_nodes) - lack))
 
 
 def lacking(constraint: str, nodes: Mapping[str, frozenset[str]]) -> frozenset[str]:
